@@ -1,0 +1,104 @@
+/* The vector vocabulary of the generic bodies, in 256 bits: AVX2, FMA and F16C. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VL 8  /* floats in a vector */
+#define VB 32 /* bytes in a vector */
+#define NV 2  /* vectors in a panel of 16 rows */
+#define DOT_IS_7_BIT 1
+/* Register blocking, for 16 registers. */
+#define FLOAT_TILE 4
+#define FLOAT_PANELS 1
+#define SCORE_ROWS 4
+#define VALUE_ROWS 2
+#define V static inline __attribute__((always_inline))
+
+typedef __m256 vf;
+typedef __m256i vi; /* 32-bit integers */
+typedef __m256i vb; /* bytes */
+
+V vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+V void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
+V vf vf_set1(float x) { return _mm256_set1_ps(x); }
+V vf vf_zero(void) { return _mm256_setzero_ps(); }
+V vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+V vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+V vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+V vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+V vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+V vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+V vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+V vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+V vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+V float vf_sum(vf x)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+V float vf_reduce_max(vf x)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+V vf vf_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
+V vf vf_from_half(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+/* Lane r: element `odd` of the pair r of bfloat16 values. */
+V vf vf_from_bf16_pair(const uint16_t *p, int odd)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_castsi256_ps(odd ? _mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)) : _mm256_slli_epi32(x, 16));
+}
+V void vf_to_half(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+/* x * 2^n for whole n that keep the result normal. */
+V vf vf_scale_exp2(vf x, vf n)
+{
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+}
+V vf vf_zero_below(vf value, vf x, vf bound) { return _mm256_and_ps(value, _mm256_cmp_ps(x, bound, _CMP_NLT_UQ)); }
+
+V vi vi_zero(void) { return _mm256_setzero_si256(); }
+V vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
+V vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+V vi vi_mul(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
+V vi vi_shl(vi a, int n) { return _mm256_slli_epi32(a, n); }
+V vi vi_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+V vi vi_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+/* s + four products of unsigned bytes of w (below 128, else pairs saturate) with signed bytes of x, in each lane. */
+V vi vi_dot(vi s, vb w, vb x)
+{
+    return _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+}
+/* The same for signed w: |w| times x with the sign of w. Exact while x is above -128. */
+V vi vi_dot_signed(vi s, vb w, vb x) { return vi_dot(s, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w)); }
+V vb vb_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+V vb vb_set1(char x) { return _mm256_set1_epi8(x); }
+V vb vb_set4(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); }
+V vb vb_and(vb a, vb b) { return _mm256_and_si256(a, b); }
+V vb vb_or(vb a, vb b) { return _mm256_or_si256(a, b); }
+V vb vb_xor(vb a, vb b) { return _mm256_xor_si256(a, b); }
+/* Shifts of 16-bit units: bits cross from one byte to its neighbour, callers mask them off. */
+V vb vb_shr(vb a, int n) { return _mm256_srli_epi16(a, n); }
+V vb vb_shl(vb a, int n) { return _mm256_slli_epi16(a, n); }
+
+V vi vi_magnitude(vf x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
+V vi vi_max_u(vi a, vi b) { return _mm256_max_epu32(a, b); }
+V uint32_t vi_reduce_max_u(vi x)
+{
+    __m128i s = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_max_epu32(s, _mm_shuffle_epi32(s, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+V vi vi_from_float(vf x) { return _mm256_cvtps_epi32(x); }
+V int32_t vi_sum(vi x)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+V void vi_store_i8(int8_t *p, vi x)
+{
+    __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(s, s));
+}

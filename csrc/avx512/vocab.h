@@ -1,0 +1,73 @@
+/* The vector vocabulary of the generic bodies, in 512 bits: AVX-512 F, BW, DQ, VL and VNNI. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VL 16 /* floats in a vector */
+#define VB 64 /* bytes in a vector */
+#define NV 1  /* vectors in a panel of 16 rows */
+/* Register blocking, for 32 registers. */
+#define FLOAT_TILE 8
+#define FLOAT_PANELS 1
+#define SCORE_ROWS 8
+#define VALUE_ROWS 4
+#define V static inline __attribute__((always_inline))
+
+typedef __m512 vf;
+typedef __m512i vi; /* 32-bit integers */
+typedef __m512i vb; /* bytes */
+
+V vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+V void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+V vf vf_set1(float x) { return _mm512_set1_ps(x); }
+V vf vf_zero(void) { return _mm512_setzero_ps(); }
+V vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+V vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+V vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+V vf vf_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+V float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
+V float vf_reduce_max(vf x) { return _mm512_reduce_max_ps(x); }
+V vf vf_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
+V vf vf_from_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+/* Lane r: element `odd` of the pair r of bfloat16 values. */
+V vf vf_from_bf16_pair(const uint16_t *p, int odd)
+{
+    __m512i x = _mm512_loadu_si512(p);
+    return _mm512_castsi512_ps(odd ? _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(x, 16));
+}
+V void vf_to_half(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+/* x * 2^n for whole n that keep the result normal. */
+V vf vf_scale_exp2(vf x, vf n)
+{
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
+}
+V vf vf_zero_below(vf value, vf x, vf bound) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value); }
+
+V vi vi_zero(void) { return _mm512_setzero_si512(); }
+V vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+V vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+V vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+V vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+V vi vi_from_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+V vi vi_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+/* s + four products of unsigned bytes of w with signed bytes of x, in each lane. */
+V vi vi_dot(vi s, vb w, vb x) { return _mm512_dpbusd_epi32(s, w, x); }
+V vb vb_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+V vb vb_set1(char x) { return _mm512_set1_epi8(x); }
+V vb vb_set4(const uint8_t *p) { return _mm512_set1_epi32(*(const int32_t *)p); }
+V vb vb_and(vb a, vb b) { return _mm512_and_si512(a, b); }
+V vb vb_or(vb a, vb b) { return _mm512_or_si512(a, b); }
+/* Shifts of 16-bit units: bits cross from one byte to its neighbour, callers mask them off. */
+V vb vb_shr(vb a, int n) { return _mm512_srli_epi16(a, (unsigned)n); }
+V vb vb_shl(vb a, int n) { return _mm512_slli_epi16(a, (unsigned)n); }
+
+V vi vi_magnitude(vf x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+V vi vi_max_u(vi a, vi b) { return _mm512_max_epu32(a, b); }
+V uint32_t vi_reduce_max_u(vi x) { return _mm512_reduce_max_epu32(x); }
+V vi vi_from_float(vf x) { return _mm512_cvtps_epi32(x); }
+V int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x); }
+V void vi_store_i8(int8_t *p, vi x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x)); }

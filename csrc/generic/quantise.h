@@ -1,0 +1,58 @@
+/* Activations to rows of 8-bit codes, and floats to halves. The codes equal the scalar tier's bit for bit. */
+
+/* Largest magnitude as bits: integers order as the floats do, and NaN stands above infinity instead of vanishing. */
+INLINE uint32_t max_magnitude_bits(const float *x)
+{
+    vi max = vi_zero();
+    UNROLL for (int j = 0; j < OX_CHUNK; j += VL)
+        max = vi_max_u(max, vi_magnitude(vf_load(x + j)));
+    return vi_reduce_max_u(max);
+}
+
+static void quantise_q8(const float *x, void *row, int64_t k)
+{
+    int64_t nb = k / OX_CHUNK;
+    int8_t *q = row;
+    float *d = (float *)(q + k), *ds = d + nb;
+    int32_t *sum = (int32_t *)(ds + nb), *sum0 = sum + nb, *sum1 = sum0 + nb;
+    for (int64_t b = 0; b < nb; b++, x += OX_CHUNK, q += OX_CHUNK) {
+        union { uint32_t u; float f; } max = {max_magnitude_bits(x)};
+        float inverse = max.u < 0x01000000 || max.u >= 0x7f800000 ? 0 : 127 / max.f;
+        int32_t s[2] = {0, 0};
+        UNROLL for (int j = 0; j < OX_CHUNK; j += VL) {
+            vi code = vi_from_float(vf_mul(vf_load(x + j), vf_set1(inverse)));
+            code = inverse != 0 ? code : vi_zero();
+            s[j / 16] += vi_sum(code);
+            vi_store_i8(q + j, code);
+        }
+        d[b] = max.u >= 0x7f800000 ? NAN : inverse != 0 ? max.f * (1.0f / 127) : 0;
+        ds[b] = d[b] * (float)(s[0] + s[1]);
+        sum[b] = -(s[0] + s[1]);
+        sum0[b] = -s[0];
+        sum1[b] = -s[1];
+    }
+}
+
+static void to_f16(const float *x, uint16_t *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL)
+        vf_to_half(y + i, vf_load(x + i));
+    if (i < n) {
+        uint16_t part[VL];
+        vf_to_half(part, load_tail(x + i, n - i, 0));
+        for (int64_t r = 0; i + r < n; r++)
+            y[i + r] = part[r];
+    }
+}
+
+static void kv_store_f16(const float *x, void *k_panel, int64_t lane, int64_t head_dim)
+{
+    uint16_t *dst = (uint16_t *)k_panel + lane;
+    for (int64_t i = 0; i < head_dim; i += VL) {
+        uint16_t part[VL];
+        vf_to_half(part, load_part(x + i, head_dim - i, 0));
+        for (int64_t r = 0; r < VL && i + r < head_dim; r++)
+            dst[16 * (i + r)] = part[r];
+    }
+}

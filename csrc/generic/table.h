@@ -1,0 +1,22 @@
+/* The slots that the generic bodies fill. */
+static void fill_table(ox_kernels *t)
+{
+    t->gemm[OX_F32] = gemm_F32;
+    t->gemm[OX_F16] = gemm_F16;
+    t->gemm[OX_BF16] = gemm_BF16;
+    t->gemm[OX_Q4_0] = gemm_Q4_0;
+    t->gemm[OX_Q8_0] = gemm_Q8_0;
+    t->gemm[OX_Q4_K] = gemm_Q4_K;
+    t->gemm[OX_Q5_K] = gemm_Q5_K;
+    t->gemm[OX_Q6_K] = gemm_Q6_K;
+    t->quantise_q8 = quantise_q8;
+    t->rms_norm = rms_norm;
+    t->add = add;
+    t->add_scaled = add_scaled;
+    t->swiglu = swiglu;
+    t->softmax = softmax;
+    t->rope_neox = rope_neox;
+    t->to_f16 = to_f16;
+    t->kv_store_f16 = kv_store_f16;
+    t->attention = attention;
+}

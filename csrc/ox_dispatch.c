@@ -1,0 +1,38 @@
+/* Formats and tiers as tables. Each tier starts as a copy of the one below it and overwrites what it improves. */
+#include "ox_dispatch.h"
+
+const ox_format_info ox_formats[] = {
+#define OX_KERNEL_FORMAT(name, id, values, bytes, pvalues, pbytes) {#name, id, values, bytes, pvalues, pbytes, OX_##name},
+#define OX_NAMED_FORMAT(name, id, values, bytes) {#name, id, values, bytes, 0, 0, -1},
+#include "ox_formats.def"
+};
+const int ox_n_formats = (int)(sizeof ox_formats / sizeof *ox_formats);
+
+static const char *const names[OX_N_TIERS] = {"scalar", "avx2", "avx512", "neon"};
+const char *ox_tier_name(ox_tier tier) { return names[tier]; }
+
+static ox_kernels tables[OX_N_TIERS];
+
+/* Called with Python's import lock held, so that no second thread can see a half-built table. */
+const ox_kernels *ox_table(ox_tier tier)
+{
+    ox_kernels *t = &tables[tier];
+    if (t->name)
+        return t;
+    ox_scalar_init(t);
+    switch (tier) {
+#ifdef OX_HAVE_AVX512
+    case OX_TIER_AVX512: ox_avx2_init(t); ox_avx512_init(t); break;
+#endif
+#ifdef OX_HAVE_AVX2
+    case OX_TIER_AVX2: ox_avx2_init(t); break;
+#endif
+#ifdef OX_HAVE_NEON
+    case OX_TIER_NEON: ox_neon_init(t); break;
+#endif
+    case OX_TIER_SCALAR: break;
+    default: return NULL;
+    }
+    t->name = names[tier];
+    return t;
+}

@@ -1,0 +1,84 @@
+/* Floats to tensor formats, and to the activation rows of the integer kernels. */
+#include <math.h>
+#include "scalar.h"
+
+void ox_quantise_F32(const float *x, void *dst, int64_t n) { memcpy(dst, x, (size_t)n * 4); }
+
+void ox_to_f16(const float *x, uint16_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ox_float_to_half(x[i]);
+}
+
+void ox_quantise_F16(const float *x, void *dst, int64_t n) { ox_to_f16(x, dst, n); }
+
+void ox_quantise_BF16(const float *x, void *dst, int64_t n)
+{
+    uint16_t *y = dst;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ox_float_to_bf16(x[i]);
+}
+
+void ox_quantise_Q8_0(const float *x, void *dst, int64_t n)
+{
+    ox_q8_0 *b = dst;
+    for (int64_t i = 0; i < n; i += 32, b++) {
+        float max = 0;
+        for (int j = 0; j < 32; j++)
+            max = fmaxf(max, fabsf(x[i + j]));
+        float d = max / 127, inverse = d > 0 ? 1 / d : 0;
+        b->d = ox_float_to_half(d);
+        for (int j = 0; j < 32; j++)
+            b->qs[j] = (int8_t)fminf(127, fmaxf(-127, roundf(x[i + j] * inverse)));
+    }
+}
+
+/* The value of largest magnitude, with its sign, becomes code -8: 16 codes are asymmetric around zero. */
+void ox_quantise_Q4_0(const float *x, void *dst, int64_t n)
+{
+    ox_q4_0 *b = dst;
+    for (int64_t i = 0; i < n; i += 32, b++) {
+        float max = 0;
+        for (int j = 0; j < 32; j++)
+            max = fabsf(x[i + j]) > fabsf(max) ? x[i + j] : max;
+        float d = max / -8, inverse = d != 0 ? 1 / d : 0;
+        b->d = ox_float_to_half(d);
+        for (int j = 0; j < 16; j++) {
+            float low = fminf(15, floorf(x[i + j] * inverse + 8.5f)), high = fminf(15, floorf(x[i + j + 16] * inverse + 8.5f));
+            b->qs[j] = (uint8_t)((int)low | (int)high << 4);
+        }
+    }
+}
+
+/* Largest magnitude as bits: integers order as the floats do, and NaN stands above infinity instead of vanishing. */
+static uint32_t max_magnitude_bits(const float *x)
+{
+    uint32_t max = 0;
+    for (int j = 0; j < 32; j++) {
+        uint32_t u = ox_float_to_bits(x[j]) & 0x7fffffff;
+        max = u > max ? u : max;
+    }
+    return max;
+}
+
+void ox_quantise_q8(const float *x, void *row, int64_t k)
+{
+    int64_t nb = k / 32;
+    int8_t *q = row;
+    float *d = (float *)(q + k), *ds = d + nb;
+    int32_t *sum = (int32_t *)(ds + nb), *sum0 = sum + nb, *sum1 = sum0 + nb;
+    for (int64_t b = 0; b < nb; b++, x += 32, q += 32) {
+        uint32_t bits = max_magnitude_bits(x);
+        float max = ox_bits_to_float(bits), inverse = bits < 0x01000000 || bits >= 0x7f800000 ? 0 : 127 / max;
+        int32_t s[2] = {0, 0};
+        for (int j = 0; j < 32; j++) {
+            q[j] = inverse != 0 ? (int8_t)rintf(x[j] * inverse) : 0; /* a zero or tiny block is zero */
+            s[j / 16] += q[j];
+        }
+        d[b] = bits >= 0x7f800000 ? NAN : inverse != 0 ? max * (1.0f / 127) : 0;
+        ds[b] = d[b] * (float)(s[0] + s[1]);
+        sum[b] = -(s[0] + s[1]);
+        sum0[b] = -s[0];
+        sum1[b] = -s[1];
+    }
+}

@@ -1,0 +1,47 @@
+/* Functions of the scalar tier, and the loading of unaligned blocks. */
+#ifndef OX_SCALAR_H
+#define OX_SCALAR_H
+#include "../ox_blocks.h"
+#include "../ox_dispatch.h"
+#include "half.h"
+
+/* Six-bit scale and minimum of sub-block j of a Q4_K or Q5_K block: eight of each in twelve bytes. The first four pairs
+ * are the low six bits of bytes 0..3 and 4..7; the others are four bits of bytes 8..11 and two high bits of the first. */
+static inline void ox_scale_min_k4(int j, const uint8_t *s, uint8_t *scale, uint8_t *min)
+{
+    if (j < 4) {
+        *scale = s[j] & 63;
+        *min = s[j + 4] & 63;
+    } else {
+        *scale = (uint8_t)((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
+        *min = (uint8_t)(s[j + 4] >> 4 | (s[j] >> 6) << 4);
+    }
+}
+
+#define OX_KERNEL_FORMAT(name, id, values, bytes, pvalues, pbytes)                              \
+    void ox_dequantise_##name(const void *src, float *dst, int64_t n);                          \
+    void ox_pack_##name(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel);\
+    void ox_gemm_##name(const ox_gemm_args *a);
+#define OX_NAMED_FORMAT(name, id, values, bytes)
+#include "../ox_formats.def"
+
+void ox_quantise_F32(const float *x, void *dst, int64_t n);
+void ox_quantise_F16(const float *x, void *dst, int64_t n);
+void ox_quantise_BF16(const float *x, void *dst, int64_t n);
+void ox_quantise_Q8_0(const float *x, void *dst, int64_t n);
+void ox_quantise_Q4_0(const float *x, void *dst, int64_t n);
+void ox_quantise_q8(const float *x, void *row, int64_t k);
+
+void ox_rms_norm(const float *x, const float *w, float *y, int64_t n, float eps);
+void ox_add(const float *x, float *y, int64_t n);
+void ox_add_scaled(const float *x, float a, float *y, int64_t n);
+void ox_swiglu(const float *gate, const float *up, float *y, int64_t n);
+void ox_softmax(float *x, int64_t n);
+void ox_rope_neox(float *x, const float *cos_sin, int64_t n_rot);
+void ox_rope_norm(float *x, const float *cos_sin, int64_t n_rot);
+void ox_kv_store_f32(const float *x, void *k_panel, int64_t lane, int64_t head_dim);
+void ox_kv_store_f16(const float *x, void *k_panel, int64_t lane, int64_t head_dim);
+void ox_to_f16(const float *x, uint16_t *y, int64_t n);
+void ox_attention(const ox_attn_args *a);
+
+#endif

@@ -1,0 +1,29 @@
+/* The scalar table: complete, so that a tier above needs only what it improves. */
+#include "scalar.h"
+
+void ox_scalar_init(ox_kernels *t)
+{
+    *t = (ox_kernels){
+#define OX_KERNEL_FORMAT(name, id, values, bytes, pvalues, pbytes) .dequantise[OX_##name] = ox_dequantise_##name, \
+        .pack[OX_##name] = ox_pack_##name, .gemm[OX_##name] = ox_gemm_##name,
+#define OX_NAMED_FORMAT(name, id, values, bytes)
+#include "../ox_formats.def"
+        .quantise[OX_F32] = ox_quantise_F32,
+        .quantise[OX_F16] = ox_quantise_F16,
+        .quantise[OX_BF16] = ox_quantise_BF16,
+        .quantise[OX_Q8_0] = ox_quantise_Q8_0,
+        .quantise[OX_Q4_0] = ox_quantise_Q4_0,
+        .quantise_q8 = ox_quantise_q8,
+        .rms_norm = ox_rms_norm,
+        .add = ox_add,
+        .add_scaled = ox_add_scaled,
+        .swiglu = ox_swiglu,
+        .softmax = ox_softmax,
+        .rope_neox = ox_rope_neox,
+        .rope_norm = ox_rope_norm,
+        .kv_store_f32 = ox_kv_store_f32,
+        .kv_store_f16 = ox_kv_store_f16,
+        .to_f16 = ox_to_f16,
+        .attention = ox_attention,
+    };
+}

@@ -1,0 +1,116 @@
+"""Every exception that oxillama raises on purpose.
+
+::
+
+    OxiLlamaError
+    ├── ConfigError (ValueError)             an argument or configuration value is out of its range
+    ├── LoadError                            a model can't be loaded
+    │   ├── ModelNotFoundError (FileNotFoundError)   there is no such file
+    │   ├── GGUFError (ValueError)           the file is damaged, hostile, or not GGUF
+    │   ├── MissingKeyError (KeyError)       metadata lacks a key, or holds another type
+    │   ├── MissingTensorError (KeyError)    a tensor is missing
+    │   └── UnsupportedModelError            a well-formed file asks for something we don't have
+    ├── GenerateError                        a request failed
+    │   ├── ContextOverflowError (ValueError)    prompt and output don't fit the context
+    │   └── EngineClosedError (RuntimeError)     the engine was closed
+    ├── TokenizerError (ValueError)          vocabulary, text or token ids
+    │   └── ChatTemplateError                a chat template is broken, raises, or misbehaves
+    ├── GrammarError (ValueError)            a grammar or schema can't be compiled
+    ├── QuantError (ValueError)              tensor formats, quantising and dequantising
+    ├── KvCacheFullError (MemoryError)       a request needs more KV blocks than there can ever be
+    └── SnapshotError (ValueError)           a snapshot can't be written or resumed
+
+Each message names the thing, its value and, where there is one, the remedy.
+"""
+
+__all__ = [
+    "ChatTemplateError",
+    "ConfigError",
+    "ContextOverflowError",
+    "EngineClosedError",
+    "GGUFError",
+    "GenerateError",
+    "GrammarError",
+    "KvCacheFullError",
+    "LoadError",
+    "MissingKeyError",
+    "MissingTensorError",
+    "ModelNotFoundError",
+    "OxiLlamaError",
+    "QuantError",
+    "SnapshotError",
+    "TokenizerError",
+    "UnsupportedModelError",
+]
+
+
+class OxiLlamaError(Exception):
+    """Base of every exception that oxillama raises on purpose."""
+
+    # KeyError and OSError children would show their argument in quotes or split it up.
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ConfigError(OxiLlamaError, ValueError):
+    """An argument or configuration value is out of its range; the message names all three."""
+
+
+class LoadError(OxiLlamaError):
+    """A model can't be loaded."""
+
+
+class ModelNotFoundError(LoadError, FileNotFoundError):
+    """There is no such file, or it can't be read."""
+
+
+class GGUFError(LoadError, ValueError):
+    """The file is damaged, hostile, or not GGUF; the message names the place."""
+
+
+class MissingKeyError(LoadError, KeyError):
+    """Metadata lacks a key, or holds a value of another type or range under it."""
+
+
+class MissingTensorError(LoadError, KeyError):
+    """A tensor that the architecture needs is missing."""
+
+
+class UnsupportedModelError(LoadError):
+    """A well-formed file asks for an architecture, tensor format or tokenizer that we don't have."""
+
+
+class GenerateError(OxiLlamaError):
+    """A request failed."""
+
+
+class ContextOverflowError(GenerateError, ValueError):
+    """Prompt and requested output don't fit the context."""
+
+
+class EngineClosedError(GenerateError, RuntimeError):
+    """The engine was used after ``close()``."""
+
+
+class TokenizerError(OxiLlamaError, ValueError):
+    """Vocabulary, text or token ids are not usable."""
+
+
+class ChatTemplateError(TokenizerError):
+    """A chat template is broken, raises, takes too long or tries to leave its sandbox."""
+
+
+class GrammarError(OxiLlamaError, ValueError):
+    """A grammar or schema can't be compiled."""
+
+
+class QuantError(OxiLlamaError, ValueError):
+    """A tensor format is unknown, or data don't fit it."""
+
+
+class KvCacheFullError(OxiLlamaError, MemoryError):
+    """A request needs more KV blocks than there can ever be."""
+
+
+class SnapshotError(OxiLlamaError, ValueError):
+    """A snapshot can't be written or resumed."""

@@ -1,0 +1,28 @@
+"""Operations over the C kernels, named by what they do; the tier in use and what this build can run."""
+
+import platform
+import sys
+
+from oxillama.kernels import _table, _threads
+
+__all__ = ["config", "show_config"]
+
+
+def config() -> dict[str, object]:
+    """What was compiled, what this machine can run, and what is in use."""
+    return {
+        "tiers_compiled": _table.compiled_tiers(),
+        "tier_detected": _table.detected_tier(),
+        "tier_in_use": _table.tier(),
+        "formats": _table.kernel_formats(),
+        "threads": 1 if _threads.single_threaded_after_fork() else _threads.default_num_threads(),
+        "machine": platform.machine(),
+        "compiler": platform.python_compiler(),
+        "python": sys.version.split()[0],
+    }
+
+
+def show_config() -> None:
+    """Print :func:`config`, a line each."""
+    for key, value in config().items():
+        print(f"{key:15} {', '.join(value) if isinstance(value, tuple) else value}")

@@ -1,0 +1,98 @@
+"""Every slot of one tier's table on plain byte buffers, so that tests can compare tiers in one process.
+
+Sizes are the caller's business: nothing is checked here. Buffers may start at any address.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+
+from oxillama.kernels._table cimport (
+    find_kernel_format, format_info, ox_attn_args, ox_gemm_args, ox_kernels, ox_q8_row_bytes, table_of,
+)
+
+from oxillama.kernels._table import tier_index
+
+
+def q8_row_bytes(size_t k):
+    """Bytes of an activation row of ``k`` values."""
+    return ox_q8_row_bytes(k)
+
+
+def packed_block(str type):
+    """``(values, bytes)`` of a packed block."""
+    i = find_kernel_format(type)
+    return format_info(i).packed_values, format_info(i).packed_bytes
+
+
+cdef class Tier:
+    """The kernels of one tier by name; ConfigError if it can't run here."""
+
+    cdef const ox_kernels *t
+
+    def __init__(self, str name):
+        self.t = table_of(tier_index(name))
+
+    def dequantise(self, str type, const uint8_t[::1] src, uint8_t[::1] dst, int64_t n):
+        self.t.dequantise[format_info(find_kernel_format(type)).kernel](&src[0], <float *>&dst[0], n)
+
+    def quantise(self, str type, const uint8_t[::1] src, uint8_t[::1] dst, int64_t n):
+        self.t.quantise[format_info(find_kernel_format(type)).kernel](<const float *>&src[0], &dst[0], n)
+
+    def pack(self, str type, const uint8_t[::1] src, size_t stride, int64_t n_rows, int64_t k, uint8_t[::1] panel):
+        self.t.pack[format_info(find_kernel_format(type)).kernel](&src[0], stride, n_rows, k, &panel[0])
+
+    def gemm(self, str type, const uint8_t[::1] panels, size_t panel_bytes, int64_t k, int64_t n_rows,
+             const uint8_t[::1] x, size_t x_bytes, uint8_t[::1] y, int64_t n_tokens, bint accumulate,
+             const int32_t[::1] x_rows=None, const int32_t[::1] y_rows=None):
+        cdef ox_gemm_args a
+        a.w, a.panel_bytes, a.k, a.n_rows, a.x, a.x_bytes = &panels[0], panel_bytes, k, n_rows, &x[0], x_bytes
+        a.y, a.y_stride, a.n_tokens, a.accumulate = <float *>&y[0], <size_t>n_rows, n_tokens, accumulate
+        a.x_rows = &x_rows[0] if x_rows is not None else NULL
+        a.y_rows = &y_rows[0] if y_rows is not None else NULL
+        self.t.gemm[format_info(find_kernel_format(type)).kernel](&a)
+
+    def quantise_q8(self, const uint8_t[::1] x, uint8_t[::1] row, int64_t k):
+        self.t.quantise_q8(<const float *>&x[0], &row[0], k)
+
+    def rms_norm(self, const uint8_t[::1] x, const uint8_t[::1] w, uint8_t[::1] y, int64_t n, float eps):
+        self.t.rms_norm(<const float *>&x[0], <const float *>&w[0], <float *>&y[0], n, eps)
+
+    def add(self, const uint8_t[::1] x, uint8_t[::1] y, int64_t n):
+        self.t.add(<const float *>&x[0], <float *>&y[0], n)
+
+    def add_scaled(self, const uint8_t[::1] x, float a, uint8_t[::1] y, int64_t n):
+        self.t.add_scaled(<const float *>&x[0], a, <float *>&y[0], n)
+
+    def swiglu(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n):
+        self.t.swiglu(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n)
+
+    def softmax(self, uint8_t[::1] x, int64_t n):
+        self.t.softmax(<float *>&x[0], n)
+
+    def rope_neox(self, uint8_t[::1] x, const uint8_t[::1] cos_sin, int64_t n_rot):
+        self.t.rope_neox(<float *>&x[0], <const float *>&cos_sin[0], n_rot)
+
+    def rope_norm(self, uint8_t[::1] x, const uint8_t[::1] cos_sin, int64_t n_rot):
+        self.t.rope_norm(<float *>&x[0], <const float *>&cos_sin[0], n_rot)
+
+    def kv_store_f32(self, const uint8_t[::1] x, uint8_t[::1] panel, int64_t lane, int64_t head_dim):
+        self.t.kv_store_f32(<const float *>&x[0], &panel[0], lane, head_dim)
+
+    def kv_store_f16(self, const uint8_t[::1] x, uint8_t[::1] panel, int64_t lane, int64_t head_dim):
+        self.t.kv_store_f16(<const float *>&x[0], &panel[0], lane, head_dim)
+
+    def to_f16(self, const uint8_t[::1] x, uint8_t[::1] y, int64_t n):
+        self.t.to_f16(<const float *>&x[0], <uint16_t *>&y[0], n)
+
+    def attention(self, const uint8_t[::1] q, uint8_t[::1] out, const uint8_t[::1] k, const uint8_t[::1] v,
+                  const int32_t[::1] blocks, int block_tokens, int n_queries, int group, int head_dim, int64_t pos,
+                  int64_t window, float scale, bint f16, uint8_t[::1] scratch):
+        """One key/value head; ``q`` and ``out`` are [n_queries, group, head_dim]."""
+        cdef ox_attn_args a
+        cdef size_t item = 2 if f16 else 4, dims = <size_t>((head_dim + 15) // 16 * 16)
+        a.q, a.out, a.k, a.v = <const float *>&q[0], <float *>&out[0], &k[0], &v[0]
+        a.q_stride = a.out_stride = <size_t>(group * head_dim)
+        a.k_block_bytes = <size_t>(block_tokens * head_dim) * item
+        a.v_block_bytes = <size_t>block_tokens * dims * item
+        a.blocks, a.block_tokens, a.n_queries, a.group, a.head_dim = &blocks[0], block_tokens, n_queries, group, head_dim
+        a.pos, a.window, a.scale, a.kv_f16, a.scratch = pos, window, scale, f16, <float *>&scratch[0]
+        self.t.attention(&a)

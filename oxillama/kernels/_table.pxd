@@ -1,0 +1,85 @@
+"""The C kernels as Cython sees them, and the table in use."""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+
+
+cdef extern from "ox_kernels.h" nogil:
+    int OX_N_KERNEL_FORMATS
+    int OX_PANEL "16"
+    int OX_F32, OX_F16, OX_BF16
+
+    ctypedef struct ox_format_info:
+        const char *name
+        int32_t id, values, bytes, packed_values, packed_bytes, kernel
+
+    const ox_format_info ox_formats[]
+    const int ox_n_formats
+
+    ctypedef enum ox_tier:
+        OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEON, OX_N_TIERS
+
+    size_t ox_q8_row_bytes(size_t k)
+
+    ctypedef struct ox_gemm_args:
+        const void *w
+        size_t panel_bytes
+        int64_t k
+        int64_t n_rows
+        const void *x
+        size_t x_bytes
+        const int32_t *x_rows
+        float *y
+        size_t y_stride
+        const int32_t *y_rows
+        int64_t n_tokens
+        int32_t accumulate
+
+    ctypedef struct ox_attn_args:
+        const float *q
+        size_t q_stride
+        float *out
+        size_t out_stride
+        const void *k
+        const void *v
+        size_t k_block_bytes, v_block_bytes
+        const int32_t *blocks
+        int32_t block_tokens
+        int32_t n_queries, group, head_dim
+        int64_t pos
+        int64_t window
+        float scale
+        int32_t kv_f16
+        float *scratch
+
+    size_t ox_attn_scratch(size_t rows, size_t head_dim)
+
+    ctypedef struct ox_kernels:
+        const char *name
+        void (*dequantise[0])(const void *src, float *dst, int64_t n) noexcept nogil
+        void (*quantise[0])(const float *src, void *dst, int64_t n) noexcept nogil
+        void (*pack[0])(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel) noexcept nogil
+        void (*gemm[0])(const ox_gemm_args *) noexcept nogil
+        void (*quantise_q8)(const float *x, void *row, int64_t k) noexcept nogil
+        void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
+        void (*add)(const float *x, float *y, int64_t n) noexcept nogil
+        void (*add_scaled)(const float *x, float a, float *y, int64_t n) noexcept nogil
+        void (*swiglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+        void (*softmax)(float *x, int64_t n) noexcept nogil
+        void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
+        void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
+        void (*kv_store_f32)(const float *x, void *k_panel, int64_t lane, int64_t head_dim) noexcept nogil
+        void (*kv_store_f16)(const float *x, void *k_panel, int64_t lane, int64_t head_dim) noexcept nogil
+        void (*to_f16)(const float *x, uint16_t *y, int64_t n) noexcept nogil
+        void (*attention)(const ox_attn_args *) noexcept nogil
+
+    const ox_kernels *ox_table(ox_tier tier)
+    ox_tier ox_detect_tier()
+    const char *ox_tier_name(ox_tier tier)
+
+
+# The table in use, for the other modules: the C objects are linked into this module only.
+cdef const ox_kernels *table() noexcept nogil
+cdef const ox_kernels *table_of(int tier) noexcept nogil
+cdef const ox_format_info *format_info(int index) noexcept nogil
+cdef int find_format(str name) except -1
+cdef int find_kernel_format(str name) except -1

@@ -1,0 +1,50 @@
+"""Thread counts, and what a fork leaves of them.
+
+GNU OpenMP keeps its threads between regions. A forked child inherits the bookkeeping but not the threads, and its next
+region would wait for them for ever. So a child of a process that has run a region runs single-threaded: slower, never
+stuck, and with the same results, since no result depends on the number of threads.
+"""
+
+import logging
+import os
+
+cdef int _started = 0
+cdef int _forked = 0
+
+
+cdef int usable_threads(int wanted) noexcept nogil:
+    global _started
+    if wanted <= 1 or _forked:
+        return 1
+    _started = 1
+    return wanted
+
+
+def _after_fork_in_child():
+    global _forked
+    if _started and not _forked:
+        _forked = 1
+        logging.getLogger("oxillama").warning(
+            "forked after inference: this process computes with one thread; start workers with 'spawn', or load after the fork"
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def single_threaded_after_fork():
+    """Whether this process must compute with one thread, being forked from one whose threads had started."""
+    return bool(_forked)
+
+
+def default_num_threads():
+    """Cores that this process may run on; hardware threads that share a core count once."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in cpus:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as f:
+                cores.add(f.read().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))

@@ -1,0 +1,19 @@
+from libc.stdint cimport int32_t, int64_t
+
+from oxillama.kernels.rows cimport Workspace
+
+
+cdef struct span:
+    int64_t row, n, start          # rows of the batch, their number, position of the first
+    const int32_t *blocks
+
+
+cdef class Batch:
+    cdef readonly int64_t n_rows
+    cdef readonly int n_spans
+    cdef readonly object tokens, positions, spans
+    cdef object _tables, _spans_memory
+    cdef const int32_t *position
+    cdef span *span
+    cdef readonly object poll
+    cdef readonly Workspace workspace

@@ -1,0 +1,20 @@
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.kernels.rows import Workspace
+
+class Batch:
+    n_rows: int
+    n_spans: int
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    poll: Callable[[], None]
+    workspace: Workspace
+    def __init__(
+        self,
+        spans: Sequence[tuple[Sequence[int], int, Sequence[int]]],
+        workspace: Workspace,
+        poll: Callable[[], None] | None = None,
+    ) -> None: ...

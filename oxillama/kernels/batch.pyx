@@ -1,0 +1,45 @@
+"""What one forward pass computes: rows of (sequence, token, position), and where each sequence's state lies."""
+
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+
+import numpy as np
+
+from oxillama.kernels.rows cimport Workspace
+
+
+def _no_poll():
+    pass
+
+
+cdef class Batch:
+    """Runs of consecutive tokens of any number of sequences.
+
+    ``spans``: for each sequence ``(tokens, position of the first, block table)``; the block table covers every position
+    up to the last one. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the pass up.
+    """
+
+    def __init__(self, spans, Workspace workspace, poll=None):
+        cdef int i
+        cdef int64_t row = 0
+        cdef uintptr_t memory
+        cdef const int32_t[::1] table
+        cdef const int32_t[::1] position
+        self.n_spans = len(spans)
+        self.workspace = workspace
+        self.poll = poll or _no_poll
+        self.tokens = np.fromiter((t for s in spans for t in s[0]), np.int32)
+        self.n_rows = len(self.tokens)
+        self.positions = np.fromiter((p for s in spans for p in range(s[1], s[1] + len(s[0]))), np.int32, self.n_rows)
+        self._spans_memory = np.empty(max(self.n_spans, 1) * sizeof(span), np.uint8)
+        memory = self._spans_memory.ctypes.data
+        self.span = <span *>memory
+        self._tables = []
+        for i in range(self.n_spans):
+            tokens, start, blocks = spans[i]
+            table = np.ascontiguousarray(blocks, np.int32)
+            self._tables.append(table)
+            self.span[i].row, self.span[i].n, self.span[i].start = row, len(tokens), start
+            self.span[i].blocks = &table[0]
+            row += len(tokens)
+        position = self.positions
+        self.position = &position[0] if self.n_rows else NULL

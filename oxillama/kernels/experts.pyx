@@ -1,0 +1,118 @@
+"""Mixture of experts: which experts a row uses, and one matrix product per expert for all rows that use it."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+
+import numpy as np
+
+from oxillama.errors import QuantError
+
+from oxillama.kernels._table cimport ox_kernels, ox_q8_row_bytes, table
+from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.matmul cimport Matrix, job, prepare, run
+from oxillama.kernels.rows cimport Rows
+
+cdef const ox_kernels *K = table()
+
+
+cdef class Routing:
+    """For each row its ``k`` experts, best first, with their weights; and the same grouped by expert.
+
+    Pair ``row * k + i`` is the row's i-th expert. ``experts`` int32 [n, k], ``weights`` float32 [n, k].
+    """
+
+    cdef readonly object experts, weights, counts
+    cdef readonly int64_t n, k
+    cdef object _token_of, _pair_of
+    cdef const int32_t *token_of    # rows, grouped by expert
+    cdef const int32_t *pair_of     # pairs, grouped by expert
+
+    def __init__(self, experts, weights, int64_t n_experts):
+        cdef uintptr_t tokens, pairs
+        self.experts, self.weights = experts, weights
+        self.n, self.k = experts.shape[0], experts.shape[1]
+        flat = experts.reshape(-1)
+        self._pair_of = np.argsort(flat, kind="stable").astype(np.int32)
+        self._token_of = self._pair_of // np.int32(self.k)
+        self.counts = np.bincount(flat, minlength=n_experts)
+        tokens, pairs = self._token_of.ctypes.data, self._pair_of.ctypes.data
+        self.token_of, self.pair_of = <const int32_t *>tokens, <const int32_t *>pairs
+
+
+def route_softmax(Rows logits, int64_t k, bint normalise):
+    """The ``k`` most probable experts of each row under a softmax over all; ties go to the lower id.
+
+    ``normalise``: the chosen weights are scaled to sum to one (Mixtral's softmax over the chosen logits is the same).
+    """
+    cdef int64_t i, j, e, best, n = logits.n, n_experts = logits.dim
+    cdef float total
+    cdef float *p
+    experts, weights = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+    cdef int32_t[:, ::1] chosen = experts
+    cdef float[:, ::1] w = weights
+    for i in range(n):
+        p = logits.data + i * n_experts
+        K.softmax(p, n_experts)
+        total = 0
+        for j in range(k):
+            best = 0
+            for e in range(1, n_experts):
+                if p[e] > p[best]:
+                    best = e
+            chosen[i, j], w[i, j] = <int32_t>best, p[best]
+            total += p[best]
+            p[best] = -1
+        if normalise:
+            for j in range(k):
+                w[i, j] /= total
+    return Routing(experts, weights, n_experts)
+
+
+def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
+    """Products with each row's experts, for each stack of matrices in ``weights``: list of Rows [n * k, n_out].
+
+    Row ``r * k + i`` of a result belongs to the i-th expert of row r. ``by_pair``: ``x`` has a row per pair already.
+    Only the weights of experts that were chosen are read.
+    """
+    cdef Matrix w
+    cdef Rows y
+    cdef int64_t e, first
+    cdef int i = 0, nt = usable_threads(x.workspace.num_threads), n_jobs
+    cdef job *jobs
+    active = [int(c) for c in np.flatnonzero(routing.counts)]
+    counts = [int(c) for c in routing.counts]
+    mark_jobs = np.empty(len(active) * len(weights) * sizeof(job), np.uint8)
+    cdef uintptr_t memory = mark_jobs.ctypes.data
+    jobs = <job *>memory
+    out = []
+    for w in weights:
+        if x.dim != w.n_in:
+            raise QuantError(f"{w.name}: input of width {x.dim} for matrices of shape {w.shape}")
+        y = x.workspace.rows(routing.n * routing.k, w.n_out)
+        out.append(y)
+        first = 0
+        for e in range(w.n_experts):
+            if not counts[e]:
+                continue
+            prepare(&jobs[i], w, e, counts[e], nt)
+            if w.integer:
+                jobs[i].x, jobs[i].x_bytes = x.quantised(), ox_q8_row_bytes(<size_t>x.dim)
+            else:
+                jobs[i].x, jobs[i].x_bytes = <const uint8_t *>x.data, <size_t>(x.dim * 4)
+            jobs[i].x_rows = (routing.pair_of if by_pair else routing.token_of) + first
+            jobs[i].y_rows = routing.pair_of + first
+            jobs[i].y = y.data
+            first += counts[e]
+            i += 1
+    n_jobs = i
+    run(jobs, n_jobs, x.workspace)
+    return out
+
+
+def combine_(Rows y, Rows pairs, Routing routing):
+    """``y[r] += sum_i weight[r, i] * pairs[r * k + i]``, in place, in the order of i."""
+    cdef const float[:, ::1] w = routing.weights
+    cdef int64_t r, i
+    for r in range(routing.n):
+        for i in range(routing.k):
+            K.add_scaled(pairs.data + (r * routing.k + i) * y.dim, w[r, i], y.data + r * y.dim, y.dim)
+    y.q8 = NULL

@@ -1,0 +1,35 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+
+cdef class Matrix:
+    cdef readonly str name, type
+    cdef readonly int64_t n_out, n_in, n_experts
+    cdef readonly bint repacked
+    cdef int kernel
+    cdef bint integer
+    cdef size_t row_bytes, panel_bytes
+    cdef int64_t n_panels
+    cdef const uint8_t *raw
+    cdef uint8_t *packed
+    cdef object _raw_owner, _packed_owner
+    cdef void _pack(self, int64_t i) noexcept nogil
+
+
+cdef struct job:
+    const uint8_t *packed
+    const uint8_t *raw
+    size_t panel_bytes, row_bytes
+    int kernel
+    int64_t n_in, n_out, n_panels, group
+    int64_t first_task
+    const uint8_t *x
+    size_t x_bytes
+    const int32_t *x_rows
+    float *y
+    const int32_t *y_rows
+    int64_t n_tokens
+    int accumulate
+
+
+cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1
+cdef int run(job *jobs, int n_jobs, workspace) except -1

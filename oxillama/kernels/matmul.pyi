@@ -1,0 +1,36 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from oxillama.kernels.rows import Rows, Workspace
+
+class Matrix:
+    name: str
+    type: str
+    n_out: int
+    n_in: int
+    n_experts: int
+    repacked: bool
+    shape: tuple[int, ...]
+    nbytes: int
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        type: str,
+        shape: tuple[int, ...],
+        *,
+        name: str = ...,
+        repack: bool = ...,
+        num_threads: int = ...,
+    ) -> None: ...
+
+def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...
+def linear(x: Rows, w: Matrix) -> Rows: ...
+def linear_add_(y: Rows, x: Rows, w: Matrix) -> None: ...
+def embed(
+    workspace: Workspace, data: NDArray[np.uint8], type: str, dim: int, tokens: NDArray[np.int32]
+) -> Rows: ...
+def dequantize(data: NDArray[np.uint8], type: str, n: int) -> NDArray[np.float32]: ...
+def quantize(array: ArrayLike, type: str) -> NDArray[np.uint8]: ...
+def block_size(type: str) -> tuple[int, int]: ...

@@ -1,0 +1,246 @@
+"""Products of activations with weight matrices, of which this is the only implementation.
+
+A :class:`Matrix` is kept in panels of 16 interleaved rows (``repack``, at load), or stays where the file is mapped and
+is packed panel by panel on the way into the same kernels: slower, equal bits, no memory.
+"""
+
+from cython.parallel cimport prange, threadid
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+
+import numpy as np
+
+from oxillama.errors import QuantError
+
+from oxillama.kernels._table cimport (
+    OX_PANEL, find_format, find_kernel_format, format_info, ox_format_info, ox_gemm_args, ox_kernels, ox_q8_row_bytes,
+    table,
+)
+from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.rows cimport Rows, Workspace
+
+cdef const ox_kernels *K = table()
+
+cdef enum:
+    MAX_JOBS = 8                # weights that share one input and one region
+    SERIAL_WORK = 200_000       # multiplications below which a region costs more than it saves
+    GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
+
+
+cdef class Matrix:
+    """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
+
+    ``data`` is the tensor as files store it, uint8 [nbytes]. Raises QuantError when the format has no kernels or the
+    sizes don't fit.
+    """
+
+    def __init__(self, data, str type, shape, *, str name="?", bint repack=True, int num_threads=1):
+        cdef const uint8_t[::1] raw = data
+        cdef const ox_format_info *f = format_info(find_kernel_format(type))
+        self.name, self.type = name, type
+        experts, n_out, n_in = shape if len(shape) == 3 else (1, *shape)
+        self.n_experts, self.n_out, self.n_in = experts, n_out, n_in
+        if self.n_in % f.values or raw.shape[0] != self.n_experts * self.n_out * self.n_in // f.values * f.bytes:
+            raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
+        self.kernel = f.kernel
+        self.integer = f.values > 1
+        self.row_bytes = <size_t>(self.n_in // f.values * f.bytes)
+        self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
+        self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
+        self.raw, self._raw_owner = &raw[0], data
+        if repack:
+            self._repack(num_threads)
+
+    def _repack(self, int num_threads):
+        cdef int64_t i, total = self.n_experts * self.n_panels
+        cdef int nt = usable_threads(num_threads)
+        cdef uintptr_t start
+        buffer = np.empty(<size_t>total * self.panel_bytes + 64, np.uint8)
+        start = buffer.ctypes.data
+        self.packed, self._packed_owner = <uint8_t *>((start + 63) // 64 * 64), buffer
+        for i in prange(total, nogil=True, num_threads=nt, schedule="static"):
+            self._pack(i)
+        self.raw, self._raw_owner, self.repacked = NULL, None, True
+
+    cdef void _pack(self, int64_t i) noexcept nogil:
+        cdef int64_t expert = i // self.n_panels, row = i % self.n_panels * OX_PANEL
+        K.pack[self.kernel](self.raw + <size_t>(expert * self.n_out + row) * self.row_bytes, self.row_bytes,
+                            min(self.n_out - row, <int64_t>OX_PANEL), self.n_in,
+                            self.packed + <size_t>i * self.panel_bytes)
+
+    @property
+    def shape(self):
+        matrix = (self.n_out, self.n_in)
+        return (self.n_experts, *matrix) if self.n_experts > 1 else matrix
+
+    @property
+    def nbytes(self):
+        """Bytes held beside the file's own."""
+        return 0 if self._packed_owner is None else self._packed_owner.nbytes
+
+    def __repr__(self):
+        return f"Matrix({self.name!r}, {self.type}, {self.shape}, repacked={bool(self.repacked)})"
+
+
+cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1:
+    """Describe ``y = x w[expert]`` and choose how many panels make a task."""
+    cdef int64_t group
+    j.packed = w.packed + <size_t>(expert * w.n_panels) * w.panel_bytes if w.packed != NULL else NULL
+    j.raw = w.raw + <size_t>(expert * w.n_out) * w.row_bytes if w.raw != NULL else NULL
+    j.panel_bytes, j.row_bytes, j.kernel = w.panel_bytes, w.row_bytes, w.kernel
+    j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
+    group = max(<int64_t>1, <int64_t>(GROUP_BYTES // w.panel_bytes)) if n_tokens > 8 else w.n_panels
+    j.group = max(<int64_t>1, min(group, w.n_panels // (4 * nt)))
+    j.x_rows = j.y_rows = NULL
+    j.accumulate = 0
+    return 0
+
+
+cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
+    """One group of panels for all tokens of a job."""
+    cdef int64_t first = task * j.group, last = min(first + j.group, j.n_panels), p
+    cdef ox_gemm_args a
+    a.panel_bytes, a.k, a.x, a.x_bytes = j.panel_bytes, j.n_in, j.x, j.x_bytes
+    a.x_rows, a.y_rows, a.n_tokens, a.accumulate = j.x_rows, j.y_rows, j.n_tokens, j.accumulate
+    a.y_stride = <size_t>j.n_out
+    if j.packed != NULL:
+        a.w = j.packed + <size_t>first * j.panel_bytes
+        a.y = j.y + first * OX_PANEL
+        a.n_rows = min(j.n_out, last * OX_PANEL) - first * OX_PANEL
+        K.gemm[j.kernel](&a)
+        return
+    a.w = scratch
+    for p in range(first, last):
+        a.y = j.y + p * OX_PANEL
+        a.n_rows = min(j.n_out - p * OX_PANEL, <int64_t>OX_PANEL)
+        K.pack[j.kernel](j.raw + <size_t>(p * OX_PANEL) * j.row_bytes, j.row_bytes, a.n_rows, j.n_in, scratch)
+        K.gemm[j.kernel](&a)
+
+
+cdef int run(job *jobs, int n_jobs, workspace) except -1:
+    """All jobs in one parallel region. Threads share out groups of output rows, never a sum."""
+    cdef Workspace ws = workspace
+    cdef int nt = usable_threads(ws.num_threads), i
+    cdef int64_t t, n_tasks = 0, work = 0
+    cdef size_t scratch_bytes = 0
+    cdef uint8_t *scratch = NULL
+    mark = ws.mark()
+    for i in range(n_jobs):
+        jobs[i].first_task = n_tasks
+        n_tasks += (jobs[i].n_panels + jobs[i].group - 1) // jobs[i].group
+        work += jobs[i].n_tokens * jobs[i].n_out * jobs[i].n_in
+        if jobs[i].packed == NULL:
+            scratch_bytes = max(scratch_bytes, (jobs[i].panel_bytes + 63) // 64 * 64)
+    if scratch_bytes:
+        scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
+    if work < SERIAL_WORK or nt == 1:
+        with nogil:
+            for t in range(n_tasks):
+                _dispatch(jobs, n_jobs, t, scratch)
+    else:
+        for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
+            _dispatch(jobs, n_jobs, t, scratch + scratch_bytes * <size_t>threadid())
+    if scratch_bytes:
+        ws.release(mark)
+    return 0
+
+
+cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch) noexcept nogil:
+    cdef int i = n_jobs - 1
+    while jobs[i].first_task > task:
+        i -= 1
+    _task(&jobs[i], task - jobs[i].first_task, scratch)
+
+
+cdef int _input(job *j, Matrix w, Rows x) except -1:
+    if x.dim != w.n_in:
+        raise QuantError(f"{w.name}: input of width {x.dim} for a matrix of shape {w.shape}")
+    if w.integer:
+        j.x, j.x_bytes = x.quantised(), ox_q8_row_bytes(<size_t>x.dim)
+    else:
+        j.x, j.x_bytes = <const uint8_t *>x.data, <size_t>(x.dim * 4)
+    return 0
+
+
+def matmul(Rows x, *weights):
+    """``x @ w.T`` for each of up to eight matrices, in one region: a tuple of Rows [x.n, w.n_out]."""
+    cdef job jobs[MAX_JOBS]
+    cdef int i = 0
+    cdef Matrix w
+    cdef Rows y
+    cdef int nt = usable_threads(x.workspace.num_threads)
+    out = []
+    for w in weights:
+        y = x.workspace.rows(x.n, w.n_out)
+        prepare(&jobs[i], w, 0, x.n, nt)
+        _input(&jobs[i], w, x)
+        jobs[i].y = y.data
+        out.append(y)
+        i += 1
+    run(jobs, i, x.workspace)
+    return out
+
+
+def linear(Rows x, Matrix w):
+    """``x @ w.T``: Rows [x.n, w.n_out]."""
+    return matmul(x, w)[0]
+
+
+def linear_add_(Rows y, Rows x, Matrix w):
+    """``y += x @ w.T``, in place."""
+    cdef job j
+    prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
+    _input(&j, w, x)
+    j.y, j.accumulate = y.data, 1
+    run(&j, 1, x.workspace)
+    y.q8 = NULL
+
+
+def embed(Workspace workspace, data, str type, int64_t dim, const int32_t[::1] tokens):
+    """Rows ``tokens`` of an embedding table as files store it (uint8), dequantised: Rows [len(tokens), dim]."""
+    cdef const uint8_t[::1] raw = data
+    cdef const ox_format_info *f = format_info(find_kernel_format(type))
+    cdef size_t row_bytes = <size_t>(dim // f.values * f.bytes)
+    cdef Rows y = workspace.rows(tokens.shape[0], dim)
+    cdef Py_ssize_t i
+    for i in range(tokens.shape[0]):
+        K.dequantise[f.kernel](&raw[0] + <size_t>tokens[i] * row_bytes, y.data + i * dim, dim)
+    return y
+
+
+def dequantize(data, str type, int64_t n):
+    """``n`` values of a format's blocks (uint8): float32 [n]. QuantError when the sizes don't fit."""
+    cdef const uint8_t[::1] raw = data
+    cdef const ox_format_info *f = format_info(find_kernel_format(type))
+    if n % f.values or raw.shape[0] != n // f.values * f.bytes:
+        raise QuantError(f"{raw.shape[0]} bytes of {type} ({f.bytes} for {f.values} values) are not {n} values")
+    out = np.empty(n, np.float32)
+    cdef float[::1] y = out
+    if n:
+        with nogil:
+            K.dequantise[f.kernel](&raw[0], &y[0], n)
+    return out
+
+
+def quantize(array, str type):
+    """Blocks of a format for float32 values whose number is a multiple of the block's: uint8 [nbytes]."""
+    cdef const float[::1] x = np.ascontiguousarray(array, np.float32).reshape(-1)
+    cdef const ox_format_info *f = format_info(find_kernel_format(type))
+    if K.quantise[f.kernel] == NULL:
+        raise QuantError(f"quantising to {type} is not supported")
+    if x.shape[0] % f.values:
+        raise QuantError(f"{x.shape[0]} values are not whole blocks of {type}, {f.values} values each")
+    if not np.isfinite(x).all():
+        raise QuantError(f"NaN or infinity can't be quantised to {type}")
+    out = np.empty(x.shape[0] // f.values * f.bytes, np.uint8)
+    cdef uint8_t[::1] y = out
+    if x.shape[0]:
+        with nogil:
+            K.quantise[f.kernel](&x[0], &y[0], x.shape[0])
+    return out
+
+
+def block_size(str type):
+    """``(values, bytes)`` of a block of any known format."""
+    cdef const ox_format_info *f = format_info(find_format(type))
+    return f.values, f.bytes

@@ -1,0 +1,61 @@
+"""Rotary position embedding: Su et al., "RoFormer", 2021."""
+
+from cython.parallel cimport prange
+
+from libc.math cimport cos, sin
+from libc.stdint cimport int64_t
+
+from oxillama.kernels._table cimport ox_kernels, table
+from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.batch cimport Batch
+from oxillama.kernels.rows cimport Rows
+
+cdef const ox_kernels *K = table()
+
+cdef enum: SERIAL_VALUES = 8192
+
+
+def angles(Batch batch, const double[::1] frequencies, double magnitude):
+    """Cosines, then sines, of ``position * frequencies`` times ``magnitude``: Rows [batch.n_rows, 2 * n_frequencies].
+
+    ``frequencies`` are in radians per token. Angles are computed in double precision: at position 100,000 a float
+    angle would be off by 0.004.
+    """
+    cdef Py_ssize_t h = frequencies.shape[0], j
+    cdef Rows out = batch.workspace.rows(batch.n_rows, 2 * h)
+    cdef int64_t i
+    cdef double a
+    for i in range(batch.n_rows):
+        for j in range(h):
+            a = batch.position[i] * frequencies[j]
+            out.data[i * 2 * h + j] = <float>(cos(a) * magnitude)
+            out.data[i * 2 * h + h + j] = <float>(sin(a) * magnitude)
+    return out
+
+
+cdef void _rotate(float *x, const float *cos_sin, int64_t dim, int64_t head_dim, int64_t n_rot, bint neox) noexcept nogil:
+    cdef int64_t head
+    for head in range(dim // head_dim):
+        if neox:
+            K.rope_neox(x + head * head_dim, cos_sin, n_rot)
+        else:
+            K.rope_norm(x + head * head_dim, cos_sin, n_rot)
+
+
+def rotate_(Rows x, Rows cos_sin, int64_t head_dim, bint neox):
+    """Rotate the first ``cos_sin.dim`` values of each head, in place.
+
+    ``neox`` pairs value i with i + n/2 (GPT-NeoX, Hugging Face), otherwise 2i with 2i + 1 (the original, and Llama
+    weights as GGUF files hold them).
+    """
+    cdef int64_t i, dim = x.dim, n_rot = cos_sin.dim
+    cdef int nt = usable_threads(x.workspace.num_threads)
+    cdef float *data = x.data
+    cdef const float *table = cos_sin.data
+    if x.n * dim < SERIAL_VALUES or nt == 1:
+        for i in range(x.n):
+            _rotate(data + i * dim, table + i * n_rot, dim, head_dim, n_rot, neox)
+    else:
+        for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
+            _rotate(data + i * dim, table + i * n_rot, dim, head_dim, n_rot, neox)
+    x.q8 = NULL

@@ -1,0 +1,29 @@
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef class Workspace:
+    cdef readonly int num_threads
+    cdef list _chunks
+    cdef object _chunk
+    cdef uint8_t *_base
+    cdef size_t _size, _used
+    cdef int _current
+    cdef void *take(self, size_t n_bytes) except NULL
+    cdef Rows rows(self, int64_t n, int64_t dim)
+    cdef int _use(self, int index) except -1
+
+
+cdef class Vector:
+    cdef const float *data
+    cdef readonly int64_t n
+    cdef object _owner
+
+
+cdef class Rows:
+    cdef float *data
+    cdef readonly int64_t n, dim
+    cdef readonly Workspace workspace
+    cdef uint8_t *q8
+    cdef object _owner
+    cdef size_t _offset
+    cdef uint8_t *quantised(self) except NULL

@@ -1,0 +1,219 @@
+"""Activations: float32 rows in a workspace, and the operations on single rows.
+
+A :class:`Workspace` hands out memory by moving a mark and takes all of it back at once, so that a forward pass
+allocates nothing once it has run. :class:`Rows` is a float32 matrix in it; it remembers its 8-bit twin, so that several
+matrix products quantise their common input once.
+"""
+
+from cython.parallel cimport prange
+
+from libc.math cimport expf
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from oxillama.kernels._table cimport ox_kernels, ox_q8_row_bytes, table
+from oxillama.kernels._threads cimport usable_threads
+
+cdef const ox_kernels *K = table()
+
+# Below this many values a parallel region costs more than it saves (about 2 us against 1 ns a value).
+cdef enum: SERIAL_VALUES = 8192
+
+
+cdef class Workspace:
+    """Memory for one forward pass at a time, and the number of threads it may use."""
+
+    def __init__(self, int num_threads, size_t n_bytes=1 << 20):
+        self.num_threads = num_threads
+        self._chunks = []
+        self._grow(n_bytes)
+
+    def _grow(self, size_t n_bytes):
+        self._chunks.append(np.empty(n_bytes + 64, np.uint8))
+        self._use(len(self._chunks) - 1)
+
+    cdef int _use(self, int index) except -1:
+        cdef uintptr_t start
+        self._current = index
+        self._chunk = self._chunks[index]
+        start = self._chunk.ctypes.data
+        self._base = <uint8_t *>((start + 63) // 64 * 64)
+        self._size = self._chunk.nbytes - 64
+        self._used = 0
+        return 0
+
+    cdef void *take(self, size_t n_bytes) except NULL:
+        """64-byte aligned memory, valid until the mark before it is released."""
+        cdef size_t need = (n_bytes + 63) // 64 * 64
+        while self._used + need > self._size:
+            if self._current + 1 < len(self._chunks):
+                self._use(self._current + 1)
+            else:
+                self._grow(max(need, 2 * self._size))
+        self._used += need
+        return self._base + self._used - need
+
+    cdef Rows rows(self, int64_t n, int64_t dim):
+        cdef Rows r = Rows.__new__(Rows)
+        r.data = <float *>self.take(<size_t>(max(n * dim, 1) * 4))
+        r.n, r.dim, r.workspace = n, dim, self
+        r._owner = self._chunk
+        r._offset = <size_t>(<uint8_t *>r.data - self._base)
+        return r
+
+    def mark(self):
+        """Where the workspace stands, for :meth:`release`."""
+        return self._current, self._used
+
+    def release(self, mark):
+        """Take back everything handed out since ``mark``."""
+        cdef int index = mark[0]
+        if index != self._current:
+            self._use(index)
+        self._used = mark[1]
+
+    def reset(self):
+        """Take back everything; memory that came in pieces becomes one piece."""
+        if len(self._chunks) > 1:
+            total = sum(c.nbytes for c in self._chunks)
+            self._chunks = []
+            self._grow(total)
+        self._used = 0
+
+    @property
+    def nbytes(self):
+        """Bytes held."""
+        return sum(c.nbytes for c in self._chunks)
+
+    def new(self, int64_t n, int64_t dim):
+        """An uninitialised float32 matrix."""
+        return self.rows(n, dim)
+
+    def from_array(self, array):
+        """A copy of a 2-D array."""
+        cdef const float[:, ::1] a = np.ascontiguousarray(array, np.float32)
+        cdef Rows r = self.rows(a.shape[0], a.shape[1])
+        if r.n * r.dim:
+            memcpy(r.data, &a[0, 0], <size_t>(r.n * r.dim * 4))
+        return r
+
+
+cdef class Vector:
+    """A float32 vector of a model: a norm's weight, a bias."""
+
+    def __init__(self, array):
+        cdef const float[::1] a = np.ascontiguousarray(array, np.float32).reshape(-1)
+        self._owner, self.n = a.base, a.shape[0]
+        self.data = &a[0]
+
+    def numpy(self):
+        """The values, float32 [n]."""
+        return np.asarray(self._owner).reshape(-1)
+
+
+cdef class Rows:
+    """A float32 matrix [n, dim] in a :class:`Workspace`."""
+
+    def numpy(self):
+        """The values as an array that shares their memory: copy it if it must outlive the forward pass."""
+        cdef uintptr_t start = self._owner.ctypes.data
+        cdef size_t offset = (start + 63) // 64 * 64 - start + self._offset
+        return self._owner[offset:offset + self.n * self.dim * 4].view(np.float32).reshape(self.n, self.dim)
+
+    cdef uint8_t *quantised(self) except NULL:
+        """Rows of ox_q8_row_bytes(dim) for integer kernels, made on first use."""
+        cdef size_t stride = ox_q8_row_bytes(<size_t>self.dim)
+        cdef int64_t i, dim = self.dim
+        cdef int nt = usable_threads(self.workspace.num_threads)
+        cdef float *x = self.data
+        cdef uint8_t *q8 = self.q8
+        if q8 == NULL:
+            q8 = self.q8 = <uint8_t *>self.workspace.take(stride * <size_t>max(self.n, 1))
+            if self.n * dim < SERIAL_VALUES or nt == 1:
+                for i in range(self.n):
+                    K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
+            else:
+                for i in prange(self.n, nogil=True, num_threads=nt, schedule="static"):
+                    K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
+        return q8
+
+
+def rms_norm(Rows x, Vector w, float eps):
+    """``x / sqrt(mean(x**2) + eps) * w`` of each row: Zhang and Sennrich, 2019."""
+    cdef Rows y = x.workspace.rows(x.n, x.dim)
+    _norm_segments(x.data, w.data, y.data, x.n, x.dim, eps, usable_threads(x.workspace.num_threads))
+    return y
+
+
+def rms_norm_heads_(Rows x, Vector w, float eps):
+    """RMS norm of each head (each run of ``w.n`` values of a row), in place."""
+    _norm_segments(x.data, w.data, x.data, x.n * (x.dim // w.n), w.n, eps, usable_threads(x.workspace.num_threads))
+    x.q8 = NULL
+
+
+cdef void _norm_segments(const float *x, const float *w, float *y, int64_t n, int64_t dim, float eps, int nt) noexcept:
+    cdef int64_t i
+    if n * dim < SERIAL_VALUES or nt == 1:
+        for i in range(n):
+            K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
+    else:
+        for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
+            K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
+
+
+def add_bias_(Rows x, Vector bias):
+    """Add a vector to each row, in place."""
+    cdef int64_t i
+    for i in range(x.n):
+        K.add(bias.data, x.data + i * x.dim, x.dim)
+    x.q8 = NULL
+
+
+def add_(Rows x, Rows y):
+    """Add ``y`` to ``x``, in place."""
+    K.add(y.data, x.data, x.n * x.dim)
+    x.q8 = NULL
+
+
+def swiglu_(Rows gate, Rows up):
+    """``gate = silu(gate) * up``: Shazeer, "GLU Variants Improve Transformer", 2020. Returns ``gate``."""
+    cdef int64_t i, n = gate.n, dim = gate.dim
+    cdef int nt = usable_threads(gate.workspace.num_threads)
+    cdef float *g = gate.data
+    cdef float *u = up.data
+    if n * dim < SERIAL_VALUES or nt == 1:
+        K.swiglu(g, u, g, n * dim)
+    else:
+        for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
+            K.swiglu(g + i * dim, u + i * dim, g + i * dim, dim)
+    gate.q8 = NULL
+    return gate
+
+
+def gate_sigmoid_(Rows x, Rows gate):
+    """Multiply each row of ``x`` by the sigmoid of its one value in ``gate`` [n, 1], in place."""
+    cdef int64_t i, j
+    cdef float s
+    for i in range(x.n):
+        s = 1 / (1 + expf(-gate.data[i]))
+        for j in range(x.dim):
+            x.data[i * x.dim + j] *= s
+    x.q8 = NULL
+
+
+def take_rows(Rows x, const int32_t[::1] index):
+    """Copies of the rows ``index``."""
+    cdef Rows y = x.workspace.rows(index.shape[0], x.dim)
+    cdef Py_ssize_t i
+    for i in range(index.shape[0]):
+        memcpy(y.data + i * x.dim, x.data + index[i] * x.dim, <size_t>x.dim * 4)
+    return y
+
+
+def zeros(Workspace workspace, int64_t n, int64_t dim):
+    """A matrix of zeros."""
+    cdef Rows r = workspace.rows(n, dim)
+    memset(r.data, 0, <size_t>(n * dim * 4))
+    return r

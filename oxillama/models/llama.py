@@ -1,0 +1,100 @@
+"""The Llama family: llama (with Mistral, Mixtral and all that carry its name), qwen2, qwen2moe, qwen3, qwen3moe.
+
+Touvron et al., "LLaMA", 2023; Jiang et al., "Mixtral of Experts", 2024; the Qwen2 and Qwen3 technical reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oxillama.kernels.attention import KvSlab, attend, store
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.matmul import embed, linear, linear_add_, matmul
+from oxillama.kernels.rope import angles, rotate_
+from oxillama.kernels.rows import Rows, rms_norm, rms_norm_heads_
+from oxillama.models.layers import feed_forward
+from oxillama.models.registry import register
+from oxillama.models.spec import ModelSpec
+from oxillama.models.weights import Weights
+
+NEOX = {"llama": False, "qwen2": True, "qwen2moe": True, "qwen3": True, "qwen3moe": True}
+
+
+@register(*NEOX)
+class Llama:
+    """Embedding, layers, norm, output."""
+
+    def __init__(self, spec: ModelSpec, w: Weights, context_size: int) -> None:
+        self.spec = spec
+        table = w.tensor("token_embd.weight", (spec.n_vocab, spec.n_embd))
+        self.embedding, self.embedding_type = table.data, table.type
+        self.layers = [Layer(spec, w, i) for i in range(spec.n_layers)]
+        self.output_norm = w.vector("output_norm.weight", spec.n_embd)
+        tied = "output.weight" not in w
+        self.output = w.matrix("token_embd.weight" if tied else "output.weight", spec.n_vocab, spec.n_embd)
+        self.frequencies = spec.rope.frequencies(rope_factors(spec, w, context_size))
+
+    def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
+        """Hidden states of every row after the final norm: Rows [batch.n_rows, n_embd]."""
+        workspace = batch.workspace
+        x = embed(workspace, self.embedding, self.embedding_type, self.spec.n_embd, batch.tokens)
+        cos_sin = angles(batch, self.frequencies, self.spec.rope.magnitude)
+        for layer, slab in zip(self.layers, kv, strict=True):
+            batch.poll()
+            mark = workspace.mark()
+            layer(x, cos_sin, slab, batch)
+            workspace.release(mark)
+        return rms_norm(x, self.output_norm, self.spec.norm_eps)
+
+    def logits(self, hidden: Rows) -> Rows:
+        """Scores over the vocabulary: Rows [hidden.n, n_vocab]."""
+        return linear(hidden, self.output)
+
+
+class Layer:
+    """``x += attention(norm(x)); x += feed_forward(norm(x))``, in place."""
+
+    def __init__(self, spec: ModelSpec, w: Weights, i: int) -> None:
+        q_dim, kv_dim, p = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim, f"blk.{i}."
+        self.head_dim, self.neox, self.eps, self.window = spec.head_dim, NEOX[spec.arch], spec.norm_eps, spec.window
+        self.scale = spec.head_dim**-0.5
+        self.attn_norm = w.vector(p + "attn_norm.weight", spec.n_embd)
+        self.q = w.linear(p + "attn_q", q_dim, spec.n_embd)
+        self.k = w.linear(p + "attn_k", kv_dim, spec.n_embd)
+        self.v = w.linear(p + "attn_v", kv_dim, spec.n_embd)
+        self.q_norm = w.optional_vector(p + "attn_q_norm.weight", spec.head_dim)
+        self.k_norm = w.optional_vector(p + "attn_k_norm.weight", spec.head_dim)
+        self.o = w.linear(p + "attn_output", spec.n_embd, q_dim)
+        self.ffn_norm = w.vector(p + "ffn_norm.weight", spec.n_embd)
+        self.ffn = feed_forward(spec, w, p)
+
+    def __call__(self, x: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
+        self.attention(x, rms_norm(x, self.attn_norm, self.eps), cos_sin, slab, batch)
+        self.ffn(x, rms_norm(x, self.ffn_norm, self.eps))
+
+    def attention(self, x: Rows, h: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
+        q, k, v = matmul(h, self.q.matrix, self.k.matrix, self.v.matrix)
+        self.q.add_bias(q)
+        self.k.add_bias(k)
+        self.v.add_bias(v)
+        if self.q_norm is not None and self.k_norm is not None:
+            rms_norm_heads_(q, self.q_norm, self.eps)
+            rms_norm_heads_(k, self.k_norm, self.eps)
+        rotate_(q, cos_sin, self.head_dim, self.neox)
+        rotate_(k, cos_sin, self.head_dim, self.neox)
+        store(k, v, slab, batch)
+        a = attend(q, slab, batch, self.scale, self.window)
+        linear_add_(x, a, self.o.matrix)
+        self.o.add_bias(x)
+
+
+def rope_factors(spec: ModelSpec, w: Weights, context_size: int):  # type: ignore[no-untyped-def]
+    """Divisors of the rotary frequencies: Llama-3's, or LongRoPE's for the context in use."""
+    n = spec.rope.n_rot // 2
+    chosen = None
+    if spec.rope.scaling == "longrope":
+        long, short = w.vector("rope_factors_long.weight", n), w.vector("rope_factors_short.weight", n)
+        chosen = long if context_size > spec.rope.original_context else short
+    elif "rope_freqs.weight" in w:
+        chosen = w.vector("rope_freqs.weight", n)
+    return None if chosen is None else chosen.numpy()

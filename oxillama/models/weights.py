@@ -1,0 +1,90 @@
+"""Tensors of a file as a model wants them: by name, with the shape it expects, each used once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
+from oxillama.gguf import GGUFFile, TensorInfo
+from oxillama.gguf.pages import release_pages
+from oxillama.kernels._table import kernel_formats
+from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.rows import Rows, Vector, add_bias_
+
+
+class Linear:
+    """A weight matrix and its bias, where it has one."""
+
+    __slots__ = ("bias", "matrix")
+
+    def __init__(self, matrix: Matrix, bias: Vector | None) -> None:
+        self.matrix = matrix
+        self.bias = bias
+
+    def add_bias(self, y: Rows) -> None:
+        if self.bias is not None:
+            add_bias_(y, self.bias)
+
+
+class Weights:
+    """Hands out a file's tensors and remembers which were taken.
+
+    ``progress`` is called with the bytes of each tensor as it is taken.
+    """
+
+    def __init__(
+        self, file: GGUFFile, *, repack: bool, num_threads: int, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self._file = file
+        self._repack = repack
+        self._num_threads = num_threads
+        self._progress = progress or (lambda n_bytes: None)
+        self._unused = set(file.tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file.tensors
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        """The tensor, checked; MissingTensorError or LoadError name it."""
+        info = self._file.tensors.get(name)
+        if info is None:
+            raise MissingTensorError(f"tensor {name} is missing; architecture {self._file.metadata.arch} needs it")
+        if tuple(info.shape) != shape:
+            raise LoadError(f"tensor {name} has shape {tuple(info.shape)}; metadata ask for {shape}")
+        if info.type not in kernel_formats():
+            raise UnsupportedModelError(
+                f"tensor {name} has format {info.type}, which has no kernels; formats that have: "
+                + ", ".join(kernel_formats())
+            )
+        if name in self._unused:
+            self._unused.remove(name)
+            self._progress(info.nbytes)
+        return info
+
+    def matrix(self, name: str, *shape: int) -> Matrix:
+        info = self.tensor(name, shape)
+        made = Matrix(
+            info.data, info.type, shape, name=name, repack=self._repack, num_threads=self._num_threads
+        )
+        if made.repacked:
+            release_pages(info.data)
+        return made
+
+    def linear(self, name: str, n_out: int, n_in: int) -> Linear:
+        """``name.weight`` with ``name.bias`` if the file has it."""
+        return Linear(self.matrix(f"{name}.weight", n_out, n_in), self.optional_vector(f"{name}.bias", n_out))
+
+    def vector(self, name: str, n: int) -> Vector:
+        return Vector(self.tensor(name, (n,)).dequantize())
+
+    def optional_vector(self, name: str, n: int) -> Vector | None:
+        return self.vector(name, n) if name in self else None
+
+    def check_all_used(self) -> None:
+        """A tensor that the model doesn't use is a part of the model that we would silently drop."""
+        if self._unused:
+            names = sorted(self._unused)
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise UnsupportedModelError(
+                f"architecture {self._file.metadata.arch} has no use for {', '.join(names[:5])}{more}"
+            )

@@ -1,0 +1,237 @@
+"""Every slot of every tier against the scalar one: odd sizes, buffers at any address, guard bytes on both sides."""
+
+import numpy as np
+import pytest
+
+from oxillama.kernels import _check, _table
+
+TIERS = [t for t in _table.usable_tiers() if t != "scalar"]
+FORMATS = _table.kernel_formats()
+INTEGER = [f for f in FORMATS if f.startswith("Q")]
+SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 255, 256, 257]
+GUARD = 0xA5
+
+
+class Buffer:
+    """Bytes at an odd address with guards around them; ``check`` fails if a guard was touched."""
+
+    def __init__(self, n_bytes, shift=0):
+        self.memory = np.full(n_bytes + 192, GUARD, np.uint8)
+        start = (-self.memory.ctypes.data) % 64 + 64 + shift
+        self.bytes = self.memory[start : start + n_bytes]
+        self.inside = slice(start, start + n_bytes)
+
+    @classmethod
+    def of(cls, array, shift=0):
+        self = cls(array.nbytes, shift)
+        self.bytes[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        return self
+
+    def floats(self):
+        return self.bytes.copy().view(np.float32)
+
+    def check(self):
+        outside = np.delete(self.memory, np.r_[self.inside])
+        assert (outside == GUARD).all(), "a kernel wrote outside its buffer"
+
+
+def both(tier, call, *arrays, output, shift=4):
+    """The output buffer of the scalar tier and of ``tier`` after ``call(kernels, *inputs, output)``."""
+    results = []
+    for name in ("scalar", tier):
+        inputs = [Buffer.of(a, shift) for a in arrays]
+        out = Buffer.of(output, shift)
+        call(_check.Tier(name), *[b.bytes for b in inputs], out.bytes)
+        for b in (*inputs, out):
+            b.check()
+        for b, a in zip(inputs, arrays, strict=True):
+            assert (b.bytes == np.ascontiguousarray(a).view(np.uint8).reshape(-1)).all(), "an input was changed"
+        results.append(out.bytes.copy())
+    return results
+
+
+def floats(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def blocks(type, n_rows, k, seed=0):
+    """Random bytes as rows of a format, with scales that are small finite numbers."""
+    values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
+    rng = np.random.default_rng(seed)
+    if type == "F32":
+        return rng.standard_normal((n_rows, k)).astype(np.float32).view(np.uint8)
+    if type == "F16":
+        return rng.standard_normal((n_rows, k)).astype(np.float16).view(np.uint8)
+    if type == "BF16":
+        bits = rng.standard_normal((n_rows, k)).astype(np.float32).view(np.uint32)
+        return (bits >> 16).astype(np.uint16).view(np.uint8)
+    raw = rng.integers(0, 256, (n_rows, k // values, size), np.uint8)
+    for at in {"Q4_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}[type]:
+        scale = rng.uniform(-0.02, 0.02, (n_rows, k // values)).astype(np.float16)
+        raw[:, :, at : at + 2] = scale[..., None].view(np.uint8)
+    return raw.reshape(n_rows, -1)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("n", SIZES)
+def test_rows(tier, n):
+    x, y, w = floats(1, n), floats(2, n), floats(3, n)
+    eps = np.finfo(np.float32).eps
+
+    def near(call, *arrays, output=None, bound):
+        scalar, fast = both(tier, call, *arrays, output=np.zeros(n, np.float32) if output is None else output)
+        a, b = scalar.view(np.float32), fast.view(np.float32)
+        assert np.abs(a - b).max() <= bound * max(1.0, np.abs(a).max()), call
+
+    near(lambda k, x, w, y: k.rms_norm(x, w, y, n, 1e-5), x, w, bound=(8 + n / 16) * eps)
+    near(lambda k, x, y: k.add(x, y, n), x, output=y, bound=0)
+    near(lambda k, x, y: k.add_scaled(x, 0.3, y, n), x, output=y, bound=2 * eps)
+    near(lambda k, g, u, y: k.swiglu(g, u, y, n), 20 * x, w, bound=16 * eps)
+    near(lambda k, y: k.softmax(y, n), output=10 * x, bound=(8 + n / 16) * eps)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("n", [s for s in SIZES if s % 2 == 0])
+@pytest.mark.parametrize("slot", ["rope_neox", "rope_norm"])
+def test_rope(tier, n, slot):
+    angle = floats(4, n // 2)
+    table = np.concatenate([np.cos(angle), np.sin(angle)]).astype(np.float32)
+    scalar, fast = both(tier, lambda k, t, x: getattr(k, slot)(x, t, n), table, output=floats(5, n))
+    assert (scalar == fast).all()
+
+
+EXTREMES = np.array([0, -0.0, np.nan, 1e38, -1e38, 65519, 65520, 1e-7, -6e-8, 1e-40, 88, -88, 200, -200] * 3, np.float32)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_halves_of_extreme_values(tier):
+    x = np.append(EXTREMES, [np.inf, -np.inf]).astype(np.float32)
+    scalar, fast = both(tier, lambda k, x, y: k.to_f16(x, y, len(EXTREMES) + 2), x, output=np.zeros(len(x), np.float16))
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    for got in (scalar, fast):
+        np.testing.assert_array_equal(got.view(np.float16), expected)
+
+
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+def test_swiglu_of_extreme_values(tier):
+    x = EXTREMES[~(np.abs(EXTREMES) > 1e30)]
+    y = Buffer(x.nbytes)
+    _check.Tier(tier).swiglu(x.view(np.uint8), np.ones(len(x), np.float32).view(np.uint8), y.bytes, len(x))
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+    # The exponential is bounded at e^88, so that very negative gates give a tiny number instead of zero.
+    np.testing.assert_allclose(y.floats(), expected, rtol=1e-6, atol=1e5 / np.exp(88))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_softmax_masks_to_exact_zero(tier):
+    x = np.array([1.0, -np.inf, 2.0, -np.inf, -200.0] * 5, np.float32)
+    out = Buffer.of(x)
+    _check.Tier(tier).softmax(out.bytes, len(x))
+    p = out.floats()
+    assert (p[1::5] == 0).all()
+    assert (p[3::5] == 0).all()
+    assert p.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("k", [32, 64, 96, 512])
+def test_activation_codes_are_equal_bit_for_bit(tier, k):
+    x = floats(6, k) * np.repeat(10.0 ** np.arange(k // 32), 32)[:k].astype(np.float32)
+    n_bytes = k + k // 32 * 20
+    scalar, fast = both(tier, lambda t, x, y: t.quantise_q8(x, y, k), x, output=np.zeros(n_bytes, np.uint8), shift=0)
+    assert (scalar == fast).all()
+
+
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_activations_do_not_hide_what_is_not_finite(tier, poison):
+    x = floats(7, 64)
+    x[40] = poison
+    row = Buffer(_check.q8_row_bytes(64))
+    _check.Tier(tier).quantise_q8(x.view(np.uint8), row.bytes, 64)
+    d = row.bytes[64:72].copy().view(np.float32)
+    assert np.isfinite(d[0])
+    assert np.isnan(d[1])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("type", FORMATS)
+def test_dequantise_and_pack_are_equal_bit_for_bit(tier, type):
+    values, _ = _check.packed_block(type)
+    for n_rows in (1, 5, 16):
+        k = 7 if values < 32 else 2 * values
+        rows = blocks(type, n_rows, k)
+        size = -(-k // values) * _check.packed_block(type)[1]
+        scalar, fast = both(tier, lambda t, s, y, n=n_rows, k=k, w=rows.shape[1]: t.pack(type, s, w, n, k, y), rows,
+                            output=np.zeros(size, np.uint8), shift=0)
+        assert (scalar == fast).all()
+        scalar, fast = both(tier, lambda t, s, y, k=k: t.dequantise(type, s, y, k), rows[0],
+                            output=np.zeros(k, np.float32))
+        assert (scalar == fast).all()
+
+
+def gemm(tier, type, rows, x, n_out, *, y=None, x_rows=None, y_rows=None):
+    """``x @ W.T`` through pack and gemm of one tier, with guards around the result."""
+    t = _check.Tier(tier)
+    k = x.shape[1]
+    values, size = _check.packed_block(type)
+    panel = -(-k // values) * size
+    packed = Buffer(-(-n_out // 16) * panel)
+    for p in range(-(-n_out // 16)):
+        part = rows[16 * p : 16 * p + 16]
+        t.pack(type, part.reshape(-1), rows.shape[1], len(part), k, packed.bytes[p * panel : (p + 1) * panel])
+    if type in INTEGER:
+        q8 = Buffer(len(x) * _check.q8_row_bytes(k))
+        for i, row in enumerate(x):
+            t.quantise_q8(row.view(np.uint8), q8.bytes[i * _check.q8_row_bytes(k) :], k)
+        source, stride = q8, _check.q8_row_bytes(k)
+    else:
+        source, stride = Buffer.of(x), 4 * k
+    n_tokens = len(x) if x_rows is None else len(x_rows)
+    out = Buffer.of(np.zeros((n_tokens, n_out), np.float32) if y is None else y, 4)
+    t.gemm(type, packed.bytes, panel, k, n_out, source.bytes, stride, out.bytes, n_tokens, y is not None, x_rows, y_rows)
+    for b in (packed, source, out):
+        b.check()
+    return out.floats().reshape(n_tokens, n_out)
+
+
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+@pytest.mark.parametrize("type", FORMATS)
+def test_gemm_against_float64(tier, type):
+    """The naive twin: weights dequantised by the scalar tier, activations rounded as documented, numpy in float64."""
+    values = next(v for _, n, v, _ in _table.formats() if n == type)
+    k = 3 * max(values, 32) if values > 1 else 67
+    n_out, n_tokens = 37, 11
+    rows, x = blocks(type, n_out, k), floats(8, n_tokens, k)
+    w = np.zeros((n_out, k), np.float32)
+    for r in range(n_out):
+        _check.Tier("scalar").dequantise(type, rows[r], w[r].view(np.uint8), k)
+    seen = x.astype(np.float64)
+    if type in INTEGER:
+        d = np.abs(x.reshape(n_tokens, -1, 32)).max(-1, keepdims=True) * np.float32(1 / 127)
+        seen = (np.rint(x.reshape(d.shape[0], -1, 32) / d) * d.astype(np.float64)).reshape(x.shape)
+    expected = seen @ w.T.astype(np.float64)
+    # Each of the k terms is rounded a few times; an activation may fall to the other side of a tie.
+    bound = (np.abs(seen) @ np.abs(w.T)).max() * 2.0**-22 * np.sqrt(k) + (0 if type not in INTEGER else 1e-4)
+    assert np.abs(gemm(tier, type, rows, x, n_out) - expected).max() <= bound
+
+
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+@pytest.mark.parametrize("type", FORMATS)
+def test_gemm_row_does_not_depend_on_its_company(tier, type):
+    """One row, any number of rows, gathered rows, an offset panel: equal bits."""
+    values = next(v for _, n, v, _ in _table.formats() if n == type)
+    k = 2 * max(values, 32)
+    rows, x = blocks(type, 50, k), floats(9, 19, k)
+    whole = gemm(tier, type, rows, x, 50)
+    for n in (*range(1, 10), 16, 17):
+        assert (gemm(tier, type, rows, x[:n], 50) == whole[:n]).all()
+    assert (gemm(tier, type, rows[:7], x, 7) == whole[:, :7]).all()
+    assert (gemm(tier, type, rows[16:], x, 34) == whole[:, 16:]).all()
+    base = floats(10, 19, 50)
+    assert (gemm(tier, type, rows, x, 50, y=base) == base + whole).all()
+    pick, place = np.array([4, 4, 0, 18, 7], np.int32), np.array([3, 0, 4, 1, 2], np.int32)
+    out = gemm(tier, type, rows, x, 50, x_rows=pick, y_rows=place)
+    assert (out[place] == whole[pick]).all()
