@@ -5,8 +5,8 @@ void ox_pack_F32(const void *src, size_t stride, int64_t n_rows, int64_t k, void
 {
     float *dst = panel;
     memset(dst, 0, (size_t)k * 64);
-    for (int64_t r = 0; r < n_rows; r++)
-        for (int64_t i = 0; i < k; i++)
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t r = 0; r < n_rows; r++)
             memcpy(dst + i * 16 + r, (const uint8_t *)src + (size_t)r * stride + 4 * i, 4);
 }
 
@@ -14,8 +14,8 @@ void ox_pack_F16(const void *src, size_t stride, int64_t n_rows, int64_t k, void
 {
     uint16_t *dst = panel;
     memset(dst, 0, (size_t)k * 32);
-    for (int64_t r = 0; r < n_rows; r++)
-        for (int64_t i = 0; i < k; i++)
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t r = 0; r < n_rows; r++)
             memcpy(dst + i * 16 + r, (const uint8_t *)src + (size_t)r * stride + 2 * i, 2);
 }
 
@@ -24,19 +24,26 @@ void ox_pack_BF16(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
 {
     uint16_t *dst = panel;
     memset(dst, 0, (size_t)((k + 1) / 2) * 64);
-    for (int64_t r = 0; r < n_rows; r++)
-        for (int64_t i = 0; i < k; i++)
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t r = 0; r < n_rows; r++)
             memcpy(dst + i / 2 * 32 + r * 2 + i % 2, (const uint8_t *)src + (size_t)r * stride + 2 * i, 2);
 }
 
-/* Where value l (0..31) of row r stands among the eight vectors of a chunk. */
-static inline int vector_of(int l) { return l / 4; }
-static inline int lane_of(int64_t r, int l) { return (int)r * 4 + l % 4; }
+/* Four codes at a time: word v of a chunk's 32 codes is lane r of vector v. Masks are alike in every byte, so that the
+ * order of bytes in a word doesn't matter. */
+static inline uint32_t word(const void *p, int v) { uint32_t u; memcpy(&u, (const uint8_t *)p + 4 * v, 4); return u; }
+static inline void put_word(uint8_t *vector, int64_t r, uint32_t u) { memcpy(vector + 4 * r, &u, 4); }
+static inline void or_word(uint8_t *vector, int64_t r, uint32_t u) { put_word(vector, r, word(vector, (int)r) | u); }
 
-static inline void put_nibble(uint8_t qs[4][64], int64_t r, int l, int code)
+#define LOW4 0x0f0f0f0fu
+#define LOW2 0x03030303u
+#define LOW1 0x01010101u
+
+/* 32 nibbles that lie in 32 bytes, shifted by `shift`: vector i in the low and vector i + 4 in the high half of a byte. */
+static inline void put_nibbles(uint8_t qs[4][64], int64_t r, const uint8_t *bytes, int shift)
 {
-    int v = vector_of(l);
-    qs[v % 4][lane_of(r, l)] |= (uint8_t)(code << v / 4 * 4);
+    for (int v = 0; v < 4; v++)
+        put_word(qs[v], r, (word(bytes, v) >> shift & LOW4) | (word(bytes, v + 4) >> shift & LOW4) << 4);
 }
 
 void ox_pack_Q4_0(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel)
@@ -48,8 +55,8 @@ void ox_pack_Q4_0(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
             ox_q4_0 s;
             memcpy(&s, (const uint8_t *)src + (size_t)r * stride + (size_t)b * sizeof s, sizeof s);
             dst->d[r] = s.d;
-            for (int l = 0; l < 32; l++)
-                put_nibble(dst->qs, r, l, s.qs[l % 16] >> l / 16 * 4 & 15);
+            for (int v = 0; v < 4; v++) /* files pair nibbles 16 apart, too */
+                put_word(dst->qs[v], r, word(s.qs, v));
         }
     }
 }
@@ -63,8 +70,8 @@ void ox_pack_Q8_0(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
             ox_q8_0 s;
             memcpy(&s, (const uint8_t *)src + (size_t)r * stride + (size_t)b * sizeof s, sizeof s);
             dst->d[r] = s.d;
-            for (int l = 0; l < 32; l++)
-                dst->qs[vector_of(l)][lane_of(r, l)] = (uint8_t)(s.qs[l] + 128);
+            for (int v = 0; v < 8; v++)
+                put_word(dst->qs[v], r, word(s.qs, v) ^ 0x80808080u);
         }
     }
 }
@@ -81,8 +88,7 @@ void ox_pack_Q4_K(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
             dst->dmin[r] = s.dmin;
             for (int c = 0; c < 8; c++) {
                 ox_scale_min_k4(c, s.scales, &dst->scales[c][r], &dst->mins[c][r]);
-                for (int l = 0; l < 32; l++)
-                    put_nibble(dst->qs[c], r, l, s.qs[c / 2 * 32 + l] >> c % 2 * 4 & 15);
+                put_nibbles(dst->qs[c], r, s.qs + c / 2 * 32, c % 2 * 4);
             }
         }
     }
@@ -100,10 +106,9 @@ void ox_pack_Q5_K(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
             dst->dmin[r] = s.dmin;
             for (int c = 0; c < 8; c++) {
                 ox_scale_min_k4(c, s.scales, &dst->scales[c][r], &dst->mins[c][r]);
-                for (int l = 0; l < 32; l++) {
-                    put_nibble(dst->qs[c], r, l, s.qs[c / 2 * 32 + l] >> c % 2 * 4 & 15);
-                    dst->qh[c][lane_of(r, l)] |= (uint8_t)((s.qh[l] >> c & 1) << vector_of(l));
-                }
+                put_nibbles(dst->qs[c], r, s.qs + c / 2 * 32, c % 2 * 4);
+                for (int v = 0; v < 8; v++)
+                    or_word(dst->qh[c], r, (word(s.qh, v) >> c & LOW1) << v);
             }
         }
     }
@@ -118,12 +123,13 @@ void ox_pack_Q6_K(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
             ox_q6_k s;
             memcpy(&s, (const uint8_t *)src + (size_t)r * stride + (size_t)b * sizeof s, sizeof s);
             dst->d[r] = s.d;
-            for (int c = 0; c < 16; c++)
-                dst->scales[c][r] = s.scales[c];
-            for (int i = 0; i < 256; i++) {
-                int half = i / 128, quarter = i % 128 / 32, c = i / 32, l = i % 32, v = vector_of(l);
-                put_nibble(dst->qs[c], r, l, s.ql[64 * half + 32 * (quarter & 1) + l] >> (quarter >> 1) * 4 & 15);
-                dst->qh[c][v % 2][lane_of(r, l)] |= (uint8_t)((s.qh[32 * half + l] >> 2 * quarter & 3) << v / 2 * 2);
+            for (int c = 0; c < 8; c++) {
+                int half = c / 4, quarter = c % 4;
+                dst->scales[2 * c][r] = s.scales[2 * c];
+                dst->scales[2 * c + 1][r] = s.scales[2 * c + 1];
+                put_nibbles(dst->qs[c], r, s.ql + 64 * half + 32 * (quarter & 1), (quarter >> 1) * 4);
+                for (int v = 0; v < 8; v++)
+                    or_word(dst->qh[c][v % 2], r, (word(s.qh + 32 * half, v) >> 2 * quarter & LOW2) << v / 2 * 2);
             }
         }
     }

@@ -33,23 +33,6 @@ void ox_quantise_Q8_0(const float *x, void *dst, int64_t n)
     }
 }
 
-/* The value of largest magnitude, with its sign, becomes code -8: 16 codes are asymmetric around zero. */
-void ox_quantise_Q4_0(const float *x, void *dst, int64_t n)
-{
-    ox_q4_0 *b = dst;
-    for (int64_t i = 0; i < n; i += 32, b++) {
-        float max = 0;
-        for (int j = 0; j < 32; j++)
-            max = fabsf(x[i + j]) > fabsf(max) ? x[i + j] : max;
-        float d = max / -8, inverse = d != 0 ? 1 / d : 0;
-        b->d = ox_float_to_half(d);
-        for (int j = 0; j < 16; j++) {
-            float low = fminf(15, floorf(x[i + j] * inverse + 8.5f)), high = fminf(15, floorf(x[i + j + 16] * inverse + 8.5f));
-            b->qs[j] = (uint8_t)((int)low | (int)high << 4);
-        }
-    }
-}
-
 /* Largest magnitude as bits: integers order as the floats do, and NaN stands above infinity instead of vanishing. */
 static uint32_t max_magnitude_bits(const float *x)
 {

@@ -12,7 +12,6 @@ void ox_scalar_init(ox_kernels *t)
         .quantise[OX_F16] = ox_quantise_F16,
         .quantise[OX_BF16] = ox_quantise_BF16,
         .quantise[OX_Q8_0] = ox_quantise_Q8_0,
-        .quantise[OX_Q4_0] = ox_quantise_Q4_0,
         .quantise_q8 = ox_quantise_q8,
         .rms_norm = ox_rms_norm,
         .add = ox_add,

@@ -15,7 +15,7 @@ cdef const ox_kernels *K = table()
 
 cdef enum:
     TASK_ROWS = 64          # query heads that share the loads of keys and values
-    SERIAL_WORK = 16384     # values of keys and values below which a region costs more than it saves
+    SERIAL_WORK = 200_000   # multiplications below which a region costs more than it saves
 
 
 cdef class KvSlab:

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
 import numpy as np
 
-from oxillama.errors import QuantError
+from oxillama.errors import GenerateError, QuantError
 
 from oxillama.kernels._table cimport (
     OX_PANEL, find_format, find_kernel_format, format_info, ox_format_info, ox_gemm_args, ox_kernels, ox_q8_row_bytes,
@@ -23,7 +23,7 @@ cdef const ox_kernels *K = table()
 
 cdef enum:
     MAX_JOBS = 8                # weights that share one input and one region
-    SERIAL_WORK = 200_000       # multiplications below which a region costs more than it saves
+    SERIAL_WORK = 500_000       # multiplications (some 25 us) below which a region costs more than it saves
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
 
 
@@ -197,13 +197,19 @@ def linear_add_(Rows y, Rows x, Matrix w):
 
 
 def embed(Workspace workspace, data, str type, int64_t dim, const int32_t[::1] tokens):
-    """Rows ``tokens`` of an embedding table as files store it (uint8), dequantised: Rows [len(tokens), dim]."""
+    """Rows ``tokens`` of an embedding table as files store it (uint8), dequantised: Rows [len(tokens), dim].
+
+    GenerateError for a token that is not a row of the table.
+    """
     cdef const uint8_t[::1] raw = data
     cdef const ox_format_info *f = format_info(find_kernel_format(type))
     cdef size_t row_bytes = <size_t>(dim // f.values * f.bytes)
     cdef Rows y = workspace.rows(tokens.shape[0], dim)
     cdef Py_ssize_t i
+    cdef int64_t n_rows = <int64_t>(<size_t>raw.shape[0] // row_bytes)
     for i in range(tokens.shape[0]):
+        if not 0 <= tokens[i] < n_rows:
+            raise GenerateError(f"token id {tokens[i]} is not in 0..{n_rows - 1}")
         K.dequantise[f.kernel](&raw[0] + <size_t>tokens[i] * row_bytes, y.data + i * dim, dim)
     return y
 

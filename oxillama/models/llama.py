@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oxillama.kernels.attention import KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear, linear_add_, matmul
@@ -33,6 +36,7 @@ class Llama:
         tied = "output.weight" not in w
         self.output = w.matrix("token_embd.weight" if tied else "output.weight", spec.n_vocab, spec.n_embd)
         self.frequencies = spec.rope.frequencies(rope_factors(spec, w, context_size))
+        self.n_weight_bytes = w.n_bytes
 
     def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
         """Hidden states of every row after the final norm: Rows [batch.n_rows, n_embd]."""
@@ -88,7 +92,7 @@ class Layer:
         self.o.add_bias(x)
 
 
-def rope_factors(spec: ModelSpec, w: Weights, context_size: int):  # type: ignore[no-untyped-def]
+def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.float32] | None:
     """Divisors of the rotary frequencies: Llama-3's, or LongRoPE's for the context in use."""
     n = spec.rope.n_rot // 2
     chosen = None

@@ -54,17 +54,26 @@ class RopeSpec:
             beta_slow=m.get_float(key + "scaling.yarn_beta_slow", 1.0),
             ext_factor=m.get_float(key + "scaling.yarn_ext_factor", 1.0),
         )
-        for field in ("base", "factor", "attn_factor", "beta_fast", "beta_slow"):
+        if not (math.isfinite(spec.base) and spec.base > 1):
+            raise LoadError(f"{key}freq_base is {spec.base}; it must be above 1 and finite")
+        for field in ("factor", "attn_factor", "beta_fast", "beta_slow"):
             value = getattr(spec, field)
             if not (math.isfinite(value) and value > 0):
-                raise LoadError(f"{key}* gives {field} = {value}; it must be positive and finite")
+                raise LoadError(f"{key}scaling.* gives {field} = {value}; it must be positive and finite")
+        if not math.isfinite(spec.ext_factor):
+            raise LoadError(f"{key}scaling.yarn_ext_factor is {spec.ext_factor}; it must be finite")
         return spec
 
     def frequencies(self, factors: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
-        """Radians per token, float64 [n_rot / 2]; ``factors`` divide them one by one (Llama-3, LongRoPE)."""
+        """Radians per token, float64 [n_rot / 2]; ``factors`` divide them one by one (Llama-3, LongRoPE).
+
+        Raises LoadError for factors that are not positive and finite.
+        """
         i = np.arange(self.n_rot // 2)
         plain = self.base ** (-2.0 * i / max(self.n_rot, 1))
         if factors is not None:
+            if not (np.isfinite(factors).all() and (factors > 0).all()):
+                raise LoadError("the file's rotary factors are not all positive and finite")
             plain = plain / factors.astype(np.float64)
         if self.scaling == "linear":
             return np.asarray(plain / self.factor)

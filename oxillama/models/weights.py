@@ -29,7 +29,8 @@ class Linear:
 class Weights:
     """Hands out a file's tensors and remembers which were taken.
 
-    ``progress`` is called with the bytes of each tensor as it is taken.
+    ``n_bytes`` counts what the model holds beside the file; ``progress`` is called with the bytes of each tensor as it
+    is taken.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Weights:
         self._num_threads = num_threads
         self._progress = progress or (lambda n_bytes: None)
         self._unused = set(file.tensors)
+        self.n_bytes = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._file.tensors
@@ -63,10 +65,9 @@ class Weights:
 
     def matrix(self, name: str, *shape: int) -> Matrix:
         info = self.tensor(name, shape)
-        made = Matrix(
-            info.data, info.type, shape, name=name, repack=self._repack, num_threads=self._num_threads
-        )
+        made = Matrix(info.data, info.type, shape, name=name, repack=self._repack, num_threads=self._num_threads)
         if made.repacked:
+            self.n_bytes += made.nbytes
             release_pages(info.data)
         return made
 

@@ -1,0 +1,34 @@
+"""GGUF files: read, check, describe, write.
+
+>>> import oxillama as ox
+>>> with ox.gguf.open("model.gguf") as file:
+...     print(file.metadata.arch, len(file.tensors))
+
+A file is checked whole when it is opened, and mapped, not read; arrays and tensors are decoded when they are asked for.
+"""
+
+from oxillama.gguf.arrays import GGUFArray
+from oxillama.gguf.info import describe
+from oxillama.gguf.metadata import REQUIRED, Metadata
+from oxillama.gguf.quants import dequantize, quantize
+from oxillama.gguf.reader import GGUFFile
+from oxillama.gguf.reader import open_gguf as open
+from oxillama.gguf.tensors import TensorInfo
+from oxillama.gguf.values import ValueType
+from oxillama.gguf.writer import GGUFWriter, copy, write_gguf
+
+__all__ = [
+    "REQUIRED",
+    "GGUFArray",
+    "GGUFFile",
+    "GGUFWriter",
+    "Metadata",
+    "TensorInfo",
+    "ValueType",
+    "copy",
+    "dequantize",
+    "describe",
+    "open",
+    "quantize",
+    "write_gguf",
+]

@@ -1,0 +1,49 @@
+"""Writing a file so that nobody ever sees half of it."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from oxillama.errors import ConfigError
+
+__all__ = ["atomic_file"]
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the name ``path`` when the block ends, and vanishes if it raises.
+
+    It is written beside ``path`` and flushed to disk before it is renamed. A file that had the name before stays whole
+    until then, and for those who have it mapped, after. A symbolic link keeps pointing to the same place.
+
+    Raises:
+        ConfigError: there is no such folder, or ``path`` is one.
+        OSError: the system refuses to write.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise ConfigError(f"{path}: can't be written, there is no folder {target.parent}")
+    if target.is_dir():
+        raise ConfigError(f"{path}: can't be written, this is a directory")
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    # Not tempfile: its files can be read by their owner alone, whatever the umask.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    # The rename itself lasts once its folder is on disk; some file systems can't flush a folder.
+    with contextlib.suppress(OSError):
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

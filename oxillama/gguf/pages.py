@@ -1,0 +1,32 @@
+"""Giving mapped pages back to the operating system."""
+
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["release_pages"]
+
+
+def release_pages(data: NDArray[np.uint8]) -> None:
+    """Drop a mapped tensor's pages from this process; they come back from the file when they are read again.
+
+    Repacked weights have no more use for them: without this, a model would be resident twice. Arrays that are not
+    views of a mapped file are left alone.
+    """
+    root: object = data
+    while isinstance(root, np.ndarray) and root.base is not None:
+        parent = root.base
+        if not isinstance(parent, np.ndarray):
+            break
+        root = parent
+    if not isinstance(root, np.ndarray):
+        return
+    mapped = root.base.obj if isinstance(root.base, memoryview) else root.base
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = data.ctypes.data - root.ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if length > 0:
+        mapped.madvise(mmap.MADV_DONTNEED, first, length)

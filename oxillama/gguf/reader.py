@@ -1,0 +1,179 @@
+"""Opening GGUF files: from a path (mapped, never read whole) or from memory."""
+
+import mmap
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.errors import ConfigError, GGUFError, ModelNotFoundError
+from oxillama.gguf.metadata import Metadata
+from oxillama.gguf.parse import Parsed, parse
+from oxillama.gguf.shards import join_shards, shard_paths
+from oxillama.gguf.tensors import TensorInfo
+
+__all__ = ["GGUFFile", "Shard", "open_gguf"]
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+
+class Shard:
+    """One file of a model: its bytes and what was parsed from them."""
+
+    __slots__ = ("data", "parsed", "path")
+
+    def __init__(self, data: NDArray[np.uint8], path: Path | None) -> None:
+        self.data = data
+        self.path = path
+        self.parsed: Parsed = parse(data, self.label)
+
+    @property
+    def label(self) -> str:
+        """The file's name, for messages."""
+        return "<memory>" if self.path is None else str(self.path)
+
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The tensors of this file, by name, in file order."""
+        found = {}
+        for name, t in self.parsed.tensors.items():
+            start = self.parsed.data_start + t.offset
+            data = self.data[start : start + t.nbytes]
+            found[name] = TensorInfo.of(name, t.shape, t.format, start, self.path, data)
+        return found
+
+
+class GGUFFile:
+    """An open GGUF file, or all files of a split model. Use as a context manager, or call `close`.
+
+    After `close`, every attribute but ``path`` raises GGUFError. What was taken from it before (metadata, arrays,
+    tensors and their data) stays valid: the file is unmapped when the last of them is gone.
+    """
+
+    def __init__(self, shards: list[Shard], overrides: Mapping[str, object] | None = None) -> None:
+        first = shards[0]
+        self.path = first.path
+        self._shards = shards
+        self._metadata = Metadata(first.parsed.entries, first.label)
+        if overrides:
+            self._metadata = self._metadata.replaced(overrides)
+        self._tensors = join_shards(shards)
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The files; more than one for a split model."""
+        self._check_open()
+        return self._shards
+
+    @property
+    def version(self) -> int:
+        """GGUF version: 2 or 3."""
+        return self.shards[0].parsed.version
+
+    @property
+    def alignment(self) -> int:
+        """Tensor data start at multiples of this many bytes."""
+        return self.shards[0].parsed.alignment
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file, or of all files of a split model."""
+        return sum(len(s.data) for s in self.shards)
+
+    @property
+    def metadata(self) -> Metadata:
+        """Keys and values (of a split model, those of the first file), with overrides."""
+        self._check_open()
+        return self._metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Tensors by name, in file order."""
+        self._check_open()
+        return MappingProxyType(self._tensors)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._shards
+
+    def close(self) -> None:
+        """Let the file go; may be called twice."""
+        self._shards = []
+        self._tensors = {}
+        self._metadata = Metadata({})
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise GGUFError(f"{self.path or '<memory>'}: the file is closed")
+
+    def __enter__(self) -> "GGUFFile":
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<GGUFFile {self.path or '<memory>'}{' (closed)' if self.closed else ''}>"
+
+
+def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) -> GGUFFile:
+    """Open a GGUF file: version 2 or 3, little-endian.
+
+    Everything but the tensors' values is checked here: after this, no offset or size in the file can lead outside it.
+    The file must not be changed while it is open.
+
+    Args:
+        source: a path, or the file's bytes. Of a split model, the path of its first file.
+        overrides: metadata values that replace or join the file's (`Metadata.replaced`).
+
+    Raises:
+        ModelNotFoundError: there is no such file (or part of a split model), or it can't be read.
+        GGUFError: it is no GGUF file, or a damaged one.
+        UnsupportedModelError: it holds a tensor of an unknown format.
+        ConfigError: ``source`` or ``overrides`` have the wrong type.
+    """
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise ConfigError(f"overrides={overrides!r}; a mapping from keys to values is needed")
+    if isinstance(source, bytes | bytearray | memoryview):
+        return GGUFFile([Shard(_memory(source), None)], overrides)
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigError(f"source is a {source.__class__.__name__}; a path or bytes are needed")
+    path = Path(source)
+    first = Shard(_mapped(path), path)
+    others = [Shard(_mapped(p), p) for p in shard_paths(first)]
+    return GGUFFile([first, *others], overrides)
+
+
+def _memory(source: bytes | bytearray | memoryview) -> NDArray[np.uint8]:
+    view = memoryview(source)
+    if not view.c_contiguous:
+        raise ConfigError("source is a memoryview that is not contiguous")
+    data = np.frombuffer(view, np.uint8)
+    data.setflags(write=False)
+    return data
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+            raise GGUFError(f"{path}: this is {kind}; the path of a GGUF file is needed")
+        if not info.st_size:
+            raise GGUFError(f"{path}: the file is empty")
+        with path.open("rb") as f:
+            return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path}: there is no such file") from None
+    except GGUFError:
+        raise
+    except (OSError, ValueError) as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        raise ModelNotFoundError(f"{str(path)!r}: the file can't be read: {reason}") from e

@@ -1,0 +1,72 @@
+"""A tensor of an open GGUF file."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.gguf.formats import Format
+
+__all__ = ["PLAIN_DTYPES", "TensorInfo"]
+
+# Formats whose values are numbers that numpy knows.
+PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "F64": np.dtype("<f8"),
+    "I8": np.dtype("i1"),
+    "I16": np.dtype("<i2"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorInfo:
+    """Name, shape, format and place of a tensor; its bytes are a view of the file.
+
+    Attributes:
+        name: as in the file.
+        shape: outermost dimension first: a weight matrix is ``(n_out, n_in)``, and rows lie one after another.
+        type: the format's name, such as ``"Q4_K"``.
+        type_id: the format's GGUF id.
+        offset: the tensor's first byte in its file.
+        nbytes: size of the data.
+        path: the file that holds it (of a split model, one of several); None if it was read from memory.
+        data: uint8 ``[nbytes]``, read-only, without a copy. Aligned in memory as far as the file's alignment goes (of
+            bytes in memory: not at all). Keeps the file mapped as long as it lives.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    type_id: int
+    offset: int
+    nbytes: int
+    path: Path | None
+    data: NDArray[np.uint8] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, name: str, shape: tuple[int, ...], fmt: Format, offset: int, path: Path | None, data: NDArray[np.uint8]
+    ) -> "TensorInfo":
+        """From a format and the tensor's own bytes."""
+        return cls(name, shape, fmt.name, fmt.id, offset, len(data), path, data)
+
+    @property
+    def n_values(self) -> int:
+        """Number of values: the product of the shape."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """The values as a new float32 array of ``shape``; QuantError if the format has no kernel."""
+        if self.type in PLAIN_DTYPES:
+            return self.data.view(PLAIN_DTYPES[self.type]).astype(np.float32).reshape(self.shape)
+        from oxillama.kernels import matmul
+
+        return matmul.dequantize(self.data, self.type, self.n_values).reshape(self.shape)

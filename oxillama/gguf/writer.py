@@ -1,0 +1,268 @@
+"""Writing GGUF files: from values and arrays, or copied from a file that was read."""
+
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.errors import ConfigError
+from oxillama.gguf.entries import Entry, make_entry, value_type
+from oxillama.gguf.foreign import MAGIC, VERSIONS
+from oxillama.gguf.formats import Format, format_by_name
+from oxillama.gguf.metadata import Metadata
+from oxillama.gguf.output import atomic_file
+from oxillama.gguf.parse import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DIMS, MAX_KEY, MAX_NAME, RawTensor
+from oxillama.gguf.reader import GGUFFile
+from oxillama.gguf.shards import SPLIT_KEYS
+from oxillama.gguf.tensors import PLAIN_DTYPES, TensorInfo
+from oxillama.gguf.values import STRUCTS, ValueType, shown
+
+__all__ = ["GGUFWriter", "copy", "write_gguf"]
+
+Bytes = bytes | bytearray | memoryview | NDArray[Any]
+
+_FORMAT_OF_DTYPE = {dtype.str: name for name, dtype in PLAIN_DTYPES.items()}
+
+
+class _Pending(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+    nbytes: int
+    data: memoryview | Callable[[], Bytes]
+
+
+class GGUFWriter:
+    """Collects metadata and tensors, and writes them as one file with `write`.
+
+    Tensors are kept by reference and written one after another, so that a file larger than memory can be written from
+    mapped arrays, or from functions that make the data when their turn comes.
+
+    Args:
+        path: the file to write. What is there is replaced at the end of `write`, whole.
+        alignment: of the tensor data; by default what ``general.alignment`` says, or 32. Any other than 32 is also
+            written to that key.
+        version: 2 or 3; their files differ in this number alone.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None, version: int = 3) -> None:
+        if version not in VERSIONS:
+            raise ConfigError(f"version={version!r}; one of {', '.join(map(str, VERSIONS))} is needed")
+        if alignment is not None:
+            _check_alignment("alignment", alignment)
+        self.path = Path(path)
+        self.version = version
+        self._alignment = alignment
+        self._entries: dict[str, Entry] = {}
+        self._tensors: dict[str, _Pending] = {}
+
+    @property
+    def alignment(self) -> int:
+        """Tensor data start at multiples of this many bytes."""
+        entry = self._entries.get("general.alignment")
+        stored = None if entry is None else int(entry.value)  # type: ignore[arg-type]
+        return self._alignment or stored or DEFAULT_ALIGNMENT
+
+    def add(self, key: str, value: object, type: ValueType | int | str | None = None) -> None:
+        """Add a metadata value.
+
+        Args:
+            key: 1 to 65535 bytes of UTF-8, given once.
+            value: bool, int, float, str, `GGUFArray`, or a sequence or numpy array of one kind of them.
+            type: stored type of the value (of the items, for an array): a `ValueType`, its name or number. By default
+                BOOL, the first of UINT32, INT32, UINT64 and INT64 that fits, FLOAT32 (FLOAT64 for what is beyond its
+                range), STRING, or an array's own.
+
+        Raises:
+            ConfigError: the key is bad or was given before, or the value doesn't fit the type.
+        """
+        _check_name("key", key, MAX_KEY, self._entries)
+        self._add_entry(key, make_entry(key, value, None if type is None else value_type(type)))
+
+    def add_tensor(
+        self,
+        name: str,
+        data: Bytes | TensorInfo | Callable[[], Bytes],
+        shape: Iterable[int] | None = None,
+        type: str | None = None,
+    ) -> None:
+        """Add a tensor.
+
+        Args:
+            name: 1 to 1024 bytes of UTF-8, given once. (Other programs allow 63.)
+            data: a numpy array of a dtype that GGUF has (float16/32/64, int8/16/32/64), whose ``shape`` and ``type``
+                are its own; or the tensor's bytes in format ``type``; or a function that gives them when they are
+                written; or a tensor of another file.
+            shape: 1 to 4 dimensions, outermost first; needed for bytes and functions.
+            type: the format's name, such as ``"Q4_K"``; needed for bytes and functions.
+
+        Raises:
+            ConfigError: the name is bad or was given before, or data, shape and type don't fit one another.
+            QuantError: there is no such format.
+        """
+        _check_name("tensor name", name, MAX_NAME, self._tensors)
+        if isinstance(data, TensorInfo):
+            shape, type, data = shape or data.shape, type or data.type, data.data
+        if isinstance(data, np.ndarray) and type in (None, _FORMAT_OF_DTYPE.get(data.dtype.str)):
+            data, shape, type = _plain(name, data, shape)
+        if shape is None or type is None:
+            raise ConfigError(f"tensor {name!r}: bytes need shape and type")
+        fmt = format_by_name(type)
+        dims = _check_shape(name, shape, fmt)
+        nbytes = fmt.nbytes(math.prod(dims))
+        self._tensors[name] = _Pending(name, dims, fmt, nbytes, data if callable(data) else _run(name, data, nbytes))
+
+    def write(self) -> None:
+        """Write the file: under another name first, flushed, then renamed, so that it is there whole or not at all."""
+        if self.alignment != DEFAULT_ALIGNMENT and "general.alignment" not in self._entries:
+            self.add("general.alignment", self.alignment, ValueType.UINT32)
+        places, offset = {}, 0
+        for t in self._tensors.values():
+            places[t.name] = offset
+            offset += t.nbytes + -t.nbytes % self.alignment
+        header = encode_header(self.version, self._entries, self._tensors.values(), places)
+        with atomic_file(self.path) as f:
+            f.write(header)
+            if self._tensors:
+                _pad(f, len(header), self.alignment)
+            for t in self._tensors.values():
+                f.write(_run(t.name, t.data(), t.nbytes) if callable(t.data) else t.data)
+                _pad(f, t.nbytes, self.alignment)
+
+    def _add_entry(self, key: str, entry: Entry) -> None:
+        if key == "general.alignment":
+            if entry.type is not ValueType.UINT32 or not isinstance(entry.value, int):
+                raise ConfigError(f"general.alignment is {entry.described()}; UINT32 is needed")
+            _check_alignment(key, entry.value)
+            if self._alignment not in (None, entry.value):
+                raise ConfigError(f"general.alignment is {entry.value}, the writer's alignment {self._alignment}")
+        self._entries[key] = entry
+
+
+def write_gguf(
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, object],
+    tensors: Mapping[str, TensorInfo | NDArray[Any]],
+    *,
+    alignment: int | None = None,
+    version: int = 3,
+) -> None:
+    """Write a file from metadata and tensors, one after another in their order, each padded to the alignment.
+
+    `Metadata` keep the type of each value; other mappings get those of `GGUFWriter.add`.
+    """
+    writer = GGUFWriter(path, alignment=alignment, version=version)
+    for key, value in metadata.items():
+        if isinstance(metadata, Metadata):
+            writer._add_entry(key, metadata.entry(key))
+        else:
+            writer.add(key, value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write()
+
+
+def copy(file: GGUFFile, path: str | os.PathLike[str]) -> None:
+    """Write an open file again, with the overrides that it was opened with.
+
+    Without overrides the result is the same byte for byte: version, order, types, places and whatever stands between
+    and behind the tensors. A split model becomes one file, without ``split.*`` keys.
+    """
+    if len(file.shards) > 1:
+        entries = {k: file.metadata.entry(k) for k in file.metadata if k not in SPLIT_KEYS}
+        write_gguf(path, Metadata(entries), file.tensors, alignment=file.alignment, version=file.version)
+        return
+    (shard,) = file.shards
+    parsed = shard.parsed
+    entries = {k: file.metadata.entry(k) for k in file.metadata}
+    places = {name: t.offset for name, t in parsed.tensors.items()}
+    header = encode_header(parsed.version, entries, parsed.tensors.values(), places)
+    with atomic_file(Path(path)) as f:
+        f.write(header)
+        if len(header) == parsed.header_end:
+            f.write(shard.data[parsed.header_end :].data)
+        elif len(shard.data) > parsed.data_start:
+            _pad(f, len(header), parsed.alignment)
+            f.write(shard.data[parsed.data_start :].data)
+
+
+def encode_header(
+    version: int, entries: Mapping[str, Entry], tensors: Iterable[RawTensor | _Pending], places: Mapping[str, int]
+) -> bytes:
+    """Everything before the tensor data: magic, version, counts, metadata and tensor infos, without padding."""
+    u32, u64 = STRUCTS[ValueType.UINT32].pack, STRUCTS[ValueType.UINT64].pack
+
+    def string(text: str) -> bytes:
+        raw = text.encode()
+        return u64(len(raw)) + raw
+
+    parts: list[bytes | memoryview] = [MAGIC, u32(version), u64(len(places)), u64(len(entries))]
+    for key, entry in entries.items():
+        parts += [string(key), u32(entry.type), entry.raw.data]
+    for t in tensors:
+        dims = b"".join(u64(d) for d in reversed(t.shape))
+        parts += [string(t.name), u32(len(t.shape)), dims, u32(t.format.id), u64(places[t.name])]
+    return b"".join(parts)
+
+
+def _pad(f: BinaryIO, n_bytes: int, alignment: int) -> None:
+    f.write(bytes(-n_bytes % alignment))
+
+
+def _check_alignment(what: str, value: object) -> None:
+    if not isinstance(value, int) or not 0 < value <= MAX_ALIGNMENT or value & (value - 1):
+        raise ConfigError(f"{what}={value!r}; a power of two of at most {MAX_ALIGNMENT} is needed")
+
+
+def _check_name(what: str, name: object, limit: int, taken: Mapping[str, object]) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{what} {shown(name)}: a string that is not empty is needed")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as e:
+        raise ConfigError(f"{what} {shown(name)} can't be written as UTF-8: {e.reason}") from None
+    if size > limit:
+        raise ConfigError(f"{what} {shown(name)} has {size} bytes; at most {limit} are allowed")
+    if name in taken:
+        raise ConfigError(f"{what} {shown(name)} was given before")
+
+
+def _plain(name: str, array: NDArray[Any], shape: Iterable[int] | None) -> tuple[NDArray[Any], tuple[int, ...], str]:
+    found = _FORMAT_OF_DTYPE.get(array.dtype.newbyteorder("<").str)
+    if found is None:
+        known = ", ".join(d.name for d in PLAIN_DTYPES.values())
+        raise ConfigError(f"tensor {name!r}: dtype {array.dtype}; GGUF has {known}; others need bytes and a type")
+    dims = array.shape if shape is None else tuple(shape)
+    if math.prod(dims) != array.size:
+        raise ConfigError(f"tensor {name!r}: shape {dims} for an array of shape {array.shape}")
+    return np.ascontiguousarray(array, PLAIN_DTYPES[found]), dims, found
+
+
+def _check_shape(name: str, shape: Iterable[int], fmt: Format) -> tuple[int, ...]:
+    try:
+        dims = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        raise ConfigError(f"tensor {name!r}: shape {shape!r}; a sequence of integers is needed") from None
+    if not 1 <= len(dims) <= MAX_DIMS or min(dims) < 1 or math.prod(dims) >= 1 << 63:
+        raise ConfigError(f"tensor {name!r}: shape {dims}; 1 to {MAX_DIMS} dimensions of at least 1 are needed")
+    if dims[-1] % fmt.block_values:
+        raise ConfigError(f"tensor {name!r}: rows of {dims[-1]}; {fmt.name} needs a multiple of {fmt.block_values}")
+    return dims
+
+
+def _run(name: str, data: Bytes, nbytes: int) -> memoryview:
+    """``data`` as one run of ``nbytes`` bytes; ConfigError if it isn't."""
+    if isinstance(data, np.ndarray):
+        view = np.ascontiguousarray(data).data
+    elif isinstance(data, bytes | bytearray | memoryview):
+        view = memoryview(data)
+    else:
+        raise ConfigError(f"tensor {name!r}: data of type {data.__class__.__name__}; an array or bytes are needed")
+    if view.nbytes != nbytes:
+        raise ConfigError(f"tensor {name!r}: {view.nbytes} bytes of data; its shape and type need {nbytes}")
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())

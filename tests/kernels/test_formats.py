@@ -1,0 +1,65 @@
+"""Dequantising and quantising against ggml's own blocks, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oxillama.errors import GenerateError, QuantError
+from oxillama.kernels import _table
+from oxillama.kernels.matmul import Matrix, dequantize, embed, linear, quantize
+from oxillama.kernels.rows import Workspace
+
+QUANTS = np.load(Path(__file__).parent.parent / "data" / "quants.npz")
+FORMATS = [f for f in _table.kernel_formats() if f + ".bytes" in QUANTS.files]
+
+
+@pytest.mark.parametrize("type", FORMATS)
+def test_dequantises_bit_for_bit(type):
+    for raw, expected in zip(QUANTS[type + ".bytes"], QUANTS[type + ".f32"], strict=True):
+        ours = dequantize(np.ascontiguousarray(raw), type, len(expected))
+        assert (ours.view(np.uint32) == expected.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("type", [f for f in _table.writable_formats() if f in FORMATS])
+def test_quantises_as_near_as_ggml(type):
+    for source, theirs in zip(QUANTS[type + ".src"], QUANTS[type + ".f32"], strict=False):
+        ours = dequantize(quantize(source, type), type, len(source))
+        assert np.square(ours - source).sum() <= 1.02**2 * np.square(theirs - source).sum()
+
+
+def test_every_kernel_format_is_known_by_id_and_name():
+    table = {name: (id, values, size) for id, name, values, size in _table.formats()}
+    assert table["Q4_K"] == (12, 256, 144)
+    assert set(_table.kernel_formats()) <= set(table)
+    assert len({id for id, *_ in _table.formats()}) == len(table)
+
+
+def test_refuses_what_does_not_fit():
+    with pytest.raises(QuantError, match="unknown tensor format 'Q9_9'"):
+        dequantize(np.zeros(4, np.uint8), "Q9_9", 1)
+    with pytest.raises(QuantError, match="IQ1_S has no kernels yet"):
+        dequantize(np.zeros(50, np.uint8), "IQ1_S", 256)
+    with pytest.raises(QuantError, match="17 bytes of Q4_0"):
+        dequantize(np.zeros(17, np.uint8), "Q4_0", 32)
+    with pytest.raises(QuantError, match="31 values are not whole blocks of Q8_0"):
+        quantize(np.zeros(31, np.float32), "Q8_0")
+    with pytest.raises(QuantError, match="NaN or infinity"):
+        quantize(np.full(32, np.nan, np.float32), "Q8_0")
+    with pytest.raises(QuantError, match="Q6_K is not supported"):
+        quantize(np.zeros(256, np.float32), "Q6_K")
+    with pytest.raises(QuantError, match="w: 100 bytes of F32"):
+        Matrix(np.zeros(100, np.uint8), "F32", (5, 4), name="w")
+
+
+def test_matrix_refuses_an_input_of_another_width():
+    w = Matrix(quantize(np.ones((4, 32)), "Q8_0"), "Q8_0", (4, 32), name="blk.0.attn_q.weight")
+    with pytest.raises(QuantError, match=r"blk\.0\.attn_q\.weight: input of width 64"):
+        linear(Workspace(1).from_array(np.ones((1, 64))), w)
+
+
+def test_embedding_refuses_tokens_beyond_the_table():
+    table = quantize(np.ones((4, 32)), "Q8_0")
+    for token in (-1, 4):
+        with pytest.raises(GenerateError, match=rf"token id {token} is not in 0\.\.3"):
+            embed(Workspace(1), table, "Q8_0", 32, np.array([0, token], np.int32))

@@ -1,0 +1,50 @@
+"""Which tier is in use, and how it is forced."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from oxillama.kernels import _check, _table, config, show_config
+from oxillama.errors import ConfigError
+
+
+def run(tier, code="import oxillama.kernels._table as t; print(t.tier())"):
+    env = {**os.environ, "OXILLAMA_TIER": tier}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("tier", _table.usable_tiers())
+def test_any_usable_tier_can_be_forced(tier):
+    assert run(tier).stdout.strip() == tier
+
+
+def test_without_force_the_highest_is_used():
+    assert run("").stdout.strip() == _table.detected_tier() == _table.usable_tiers()[-1]
+
+
+@pytest.mark.parametrize("tier", ["avx1024", "AVX2", " "])
+def test_an_unusable_tier_is_an_error_that_lists_the_usable_ones(tier):
+    done = run(tier)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"oxillama.errors.ConfigError: OXILLAMA_TIER={tier!r}: this build on this machine can use scalar")
+
+
+def test_tiers_are_ordered_and_scalar_is_always_there():
+    compiled, usable = _table.compiled_tiers(), _table.usable_tiers()
+    assert compiled[0] == usable[0] == "scalar"
+    assert compiled[: len(usable)] == usable
+    with pytest.raises(ConfigError, match="neon|avx"):
+        _check.Tier("avx1024")
+
+
+def test_config_tells_what_is_in_use(capsys):
+    show_config()
+    printed = capsys.readouterr().out
+    for key, value in config().items():
+        assert key in printed
+        assert str(value if isinstance(value, str) else "") in printed
+    assert config()["tier_in_use"] == _table.tier()
+    assert config()["threads"] >= 1

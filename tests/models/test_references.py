@@ -1,0 +1,93 @@
+"""Logits of every supported architecture against two independent implementations, in every way of serving them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oxillama.gguf as gguf
+from oxillama.engine.runner import Runner, Span
+from oxillama.models import load_model
+
+DATA = Path(__file__).parent.parent / "data"
+MODELS = sorted(p.stem for p in (DATA / "models").glob("*.npz"))
+QUANTIZED = sorted(p.stem for p in (DATA / "quantized").glob("*.npz"))
+
+
+def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=None, repack=True):
+    """Every position's logits, the prompt taken in chunks."""
+    with gguf.open(path) as file:
+        model = load_model(file, num_threads=threads, repack=repack)
+    n_blocks = -(-len(tokens) // kv_block_size) + 1
+    runner = Runner(model, num_threads=threads, kv_type=kv_type, kv_block_size=kv_block_size, n_blocks=n_blocks)
+    table = list(reversed(range(n_blocks)))
+    chunk = chunk or len(tokens)
+    parts = [
+        runner.forward([Span(tokens[i : i + chunk], i, table, "all")]).copy() for i in range(0, len(tokens), chunk)
+    ]
+    return np.concatenate(parts)
+
+
+def path_of(name):
+    folder = "models" if name in MODELS else "quantized"
+    return DATA / folder / f"{name}.gguf"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_agree_with_transformers(name):
+    reference = np.load(DATA / "models" / f"{name}.npz")
+    ours = logits(path_of(name), reference["tokens"].tolist())[reference["rows"]]
+    assert np.abs(ours - reference["logits"]).max() <= 2e-5 * reference["largest"]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantised_logits_are_as_near_as_llama_cpp(name):
+    reference = np.load(DATA / "quantized" / f"{name}.npz")
+    exact = reference["exact"]
+    error = np.linalg.norm(logits(path_of(name), reference["tokens"].tolist()) - exact) / np.linalg.norm(exact)
+    assert error <= 1.1 * reference["llamacpp_error"]
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("name", MODELS + QUANTIZED)
+def test_chunks_threads_and_repacking_give_equal_bits(name, kv_type):
+    tokens = np.random.default_rng(0).integers(3, 380, 72).tolist()
+    whole = logits(path_of(name), tokens, kv_type=kv_type, threads=1)
+    for chunk, threads, repack, block in ((1, 2, True, 16), (7, 3, True, 32), (64, 2, False, 64), (72, 3, False, 128)):
+        other = logits(
+            path_of(name), tokens, kv_type=kv_type, chunk=chunk, threads=threads, repack=repack, kv_block_size=block
+        )
+        assert (other == whole).all(), (chunk, threads, repack, block)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "Q4_K_M"])
+def test_sequences_in_one_batch_give_equal_bits(name):
+    """Three sequences of different lengths, one prefilling while others decode, against each one alone."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(3, 380, n).tolist() for n in (40, 9, 23)]
+    alone = [logits(path_of(name), p) for p in prompts]
+    with gguf.open(path_of(name)) as file:
+        model = load_model(file, num_threads=2)
+    runner = Runner(model, num_threads=2, kv_type="f32", n_blocks=9)
+    tables = [[0, 3, 6], [8], [1, 4]]
+    done = [0, 0, 0]
+    for step in ((13, 9, 0), (1, 0, 20), (26, 0, 1), (0, 0, 2)):
+        spans = [
+            Span(prompts[i][done[i] : done[i] + n], done[i], tables[i], "all") for i, n in enumerate(step) if n
+        ]
+        rows = runner.forward(spans)
+        for i, n in enumerate(step):
+            assert (rows[:n] == alone[i][done[i] : done[i] + n]).all()
+            rows = rows[n:]
+            done[i] += n
+    assert done == [40, 9, 23]
+
+
+def test_only_wanted_rows_are_returned():
+    tokens = list(range(5, 25))
+    everything = logits(path_of("llama"), tokens)
+    with gguf.open(path_of("llama")) as file:
+        runner = Runner(load_model(file), num_threads=1, kv_type="f32", n_blocks=4)
+    assert runner.forward([Span(tokens[:10], 0, [0], "none"), Span(tokens, 0, [1, 2], "last")]).shape == (1, 384)
+    last = runner.forward([Span(tokens[10:], 10, [0, 3], "last"), Span(tokens, 0, [1, 2], "last")])
+    assert (last == everything[-1]).all()
