@@ -11,6 +11,12 @@ const int ox_n_formats = (int)(sizeof ox_formats / sizeof *ox_formats);
 static const char *const names[OX_N_TIERS] = {"scalar", "avx2", "avx512", "neon"};
 const char *ox_tier_name(ox_tier tier) { return names[tier]; }
 
+#if defined(__clang__)
+const char *ox_compiler(void) { return "clang " __clang_version__; }
+#else
+const char *ox_compiler(void) { return "gcc " __VERSION__; }
+#endif
+
 static ox_kernels tables[OX_N_TIERS];
 
 /* Called with Python's import lock held, so that no second thread can see a half-built table. */

@@ -118,6 +118,7 @@ const ox_kernels *ox_table(ox_tier tier);
 /* The highest tier that was compiled and that CPU and operating system can run. */
 ox_tier ox_detect_tier(void);
 const char *ox_tier_name(ox_tier tier);
+const char *ox_compiler(void);
 
 #ifdef __cplusplus
 }

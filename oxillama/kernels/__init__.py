@@ -17,7 +17,7 @@ def config() -> dict[str, object]:
         "formats": _table.kernel_formats(),
         "threads": 1 if _threads.single_threaded_after_fork() else _threads.default_num_threads(),
         "machine": platform.machine(),
-        "compiler": platform.python_compiler(),
+        "compiler": _table.compiler(),
         "python": sys.version.split()[0],
     }
 

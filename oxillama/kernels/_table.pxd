@@ -75,6 +75,7 @@ cdef extern from "ox_kernels.h" nogil:
     const ox_kernels *ox_table(ox_tier tier)
     ox_tier ox_detect_tier()
     const char *ox_tier_name(ox_tier tier)
+    const char *ox_compiler()
 
 
 # The table in use, for the other modules: the C objects are linked into this module only.

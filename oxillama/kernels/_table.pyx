@@ -78,6 +78,11 @@ def detected_tier():
     return ox_tier_name(<ox_tier>_detected).decode()
 
 
+def compiler():
+    """Name and version of the compiler that built the kernels."""
+    return ox_compiler().decode()
+
+
 def tier():
     """The tier in use."""
     return _table.name.decode()

@@ -8,6 +8,7 @@ cdef class Workspace:
     cdef uint8_t *_base
     cdef size_t _size, _used
     cdef int _current
+    cdef int64_t _releases
     cdef void *take(self, size_t n_bytes) except NULL
     cdef Rows rows(self, int64_t n, int64_t dim)
     cdef int _use(self, int index) except -1
@@ -24,6 +25,7 @@ cdef class Rows:
     cdef readonly int64_t n, dim
     cdef readonly Workspace workspace
     cdef uint8_t *q8
+    cdef int64_t _q8_releases
     cdef object _owner
     cdef size_t _offset
     cdef uint8_t *quantised(self) except NULL

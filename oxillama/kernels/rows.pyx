@@ -70,12 +70,14 @@ cdef class Workspace:
     def release(self, mark):
         """Take back everything handed out since ``mark``."""
         cdef int index = mark[0]
+        self._releases += 1
         if index != self._current:
             self._use(index)
         self._used = mark[1]
 
     def reset(self):
         """Take back everything; memory that came in pieces becomes one piece."""
+        self._releases += 1
         if len(self._chunks) > 1:
             total = sum(c.nbytes for c in self._chunks)
             self._chunks = []
@@ -123,13 +125,17 @@ cdef class Rows:
         return self._owner[offset:offset + self.n * self.dim * 4].view(np.float32).reshape(self.n, self.dim)
 
     cdef uint8_t *quantised(self) except NULL:
-        """Rows of ox_q8_row_bytes(dim) for integer kernels, made on first use."""
+        """Rows of ox_q8_row_bytes(dim) for integer kernels, made on first use.
+
+        Made anew after any release: the memory of the first may have been taken back, though not that of ``self``.
+        """
         cdef size_t stride = ox_q8_row_bytes(<size_t>self.dim)
         cdef int64_t i, dim = self.dim
         cdef int nt = usable_threads(self.workspace.num_threads)
         cdef float *x = self.data
         cdef uint8_t *q8 = self.q8
-        if q8 == NULL:
+        if q8 == NULL or self._q8_releases != self.workspace._releases:
+            self._q8_releases = self.workspace._releases
             q8 = self.q8 = <uint8_t *>self.workspace.take(stride * <size_t>max(self.n, 1))
             if self.n * dim < SERIAL_VALUES or nt == 1:
                 for i in range(self.n):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from oxillama.kernels.matmul import Matrix, linear, quantize
 from oxillama.kernels.rows import (
     Vector,
     Workspace,
@@ -82,3 +83,16 @@ def test_memory_is_handed_out_once_and_taken_back():
 def test_views_outlive_their_workspace():
     view = Workspace(1).from_array(floats(0, 3, 3)).numpy()
     assert (view == floats(0, 3, 3)).all()
+
+
+def test_quantised_twin_does_not_outlive_its_memory():
+    """A row made before a mark, quantised after it, and used again when that memory has been taken back."""
+    w = Workspace(1, 1 << 16)
+    m = Matrix(quantize(floats(1, 16, 64), "Q8_0"), "Q8_0", (16, 64))
+    x = w.from_array(floats(0, 2, 64))
+    mark = w.mark()
+    first = linear(x, m).numpy().copy()
+    w.release(mark)
+    for i in range(20):
+        w.from_array(floats(i, 8, 64))
+    assert (linear(x, m).numpy() == first).all()
