@@ -75,6 +75,47 @@ INLINE void tile_Q4_0(const void *panel, int half, const q8_tile *x, const int T
     }
 }
 
+INLINE void tile_Q4_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+{
+    const ox_q4_1x16 *b = panel;
+    for (int64_t i = 0; i < x->nb; i++, b++) {
+        vb w[8];
+        unpack_nibbles(b->qs, half, w);
+        vf min = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
+        add_mins(w, vf_from_half(b->d + half * VL), min, x, i, T, acc);
+    }
+}
+
+/* Bit v of `high` becomes the fifth bit of vector v. */
+INLINE void unpack_fives(const uint8_t qs[4][64], const uint8_t qh[64], int half, vb *w)
+{
+    vb high = vb_load(qh + half * VB), bit4 = vb_set1(16);
+    unpack_nibbles(qs, half, w);
+    UNROLL for (int v = 0; v < 8; v++)
+        w[v] = vb_or(w[v], vb_and(v < 4 ? vb_shl(high, 4 - v) : vb_shr(high, v - 4), bit4));
+}
+
+INLINE void tile_Q5_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+{
+    const ox_q5_0x16 *b = panel;
+    for (int64_t i = 0; i < x->nb; i++, b++) {
+        vb w[8];
+        unpack_fives(b->qs, b->qh, half, w);
+        add_offset(w, vf_from_half(b->d + half * VL), 4, x, i, T, acc);
+    }
+}
+
+INLINE void tile_Q5_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+{
+    const ox_q5_1x16 *b = panel;
+    for (int64_t i = 0; i < x->nb; i++, b++) {
+        vb w[8];
+        unpack_fives(b->qs, b->qh, half, w);
+        vf min = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
+        add_mins(w, vf_from_half(b->d + half * VL), min, x, i, T, acc);
+    }
+}
+
 INLINE void tile_Q8_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q8_0x16 *b = panel;
@@ -117,10 +158,8 @@ INLINE void tile_Q5_K(const void *panel, int half, const q8_tile *x, const int T
     for (int64_t i = 0; i < x->nb; b++) {
         vf d = vf_from_half(b->d + half * VL), dmin = vf_from_half(b->dmin + half * VL);
         for (int c = 0; c < 8; c++, i++) {
-            vb w[8], high = vb_load(b->qh[c] + half * VB), bit4 = vb_set1(16);
-            unpack_nibbles(b->qs[c], half, w);
-            UNROLL for (int v = 0; v < 8; v++)
-                w[v] = vb_or(w[v], vb_and(v < 4 ? vb_shl(high, 4 - v) : vb_shr(high, v - 4), bit4));
+            vb w[8];
+            unpack_fives(b->qs[c], b->qh[c], half, w);
             vf scale = vf_mul(d, vf_from_int(vi_from_u8(b->scales[c] + half * VL)));
             vf min = vf_mul(dmin, vf_from_int(vi_from_u8(b->mins[c] + half * VL)));
             add_mins(w, scale, min, x, i, T, acc);
@@ -207,6 +246,9 @@ INLINE void panels_q8(const ox_gemm_args *a, int64_t t0, const int T, tile_fn *t
     }
 
 GEMM_Q8(Q4_0)
+GEMM_Q8(Q4_1)
+GEMM_Q8(Q5_0)
+GEMM_Q8(Q5_1)
 GEMM_Q8(Q8_0)
 GEMM_Q8(Q4_K)
 GEMM_Q8(Q5_K)

@@ -5,6 +5,9 @@ static void fill_table(ox_kernels *t)
     t->gemm[OX_F16] = gemm_F16;
     t->gemm[OX_BF16] = gemm_BF16;
     t->gemm[OX_Q4_0] = gemm_Q4_0;
+    t->gemm[OX_Q4_1] = gemm_Q4_1;
+    t->gemm[OX_Q5_0] = gemm_Q5_0;
+    t->gemm[OX_Q5_1] = gemm_Q5_1;
     t->gemm[OX_Q8_0] = gemm_Q8_0;
     t->gemm[OX_Q4_K] = gemm_Q4_K;
     t->gemm[OX_Q5_K] = gemm_Q5_K;

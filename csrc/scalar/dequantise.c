@@ -35,6 +35,48 @@ void ox_dequantise_Q4_0(const void *src, float *dst, int64_t n)
     }
 }
 
+void ox_dequantise_Q4_1(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    for (int64_t i = 0; i < n; i += 32, p += sizeof(ox_q4_1)) {
+        ox_q4_1 b;
+        memcpy(&b, p, sizeof b);
+        float d = ox_half_to_float(b.d), m = ox_half_to_float(b.m);
+        for (int j = 0; j < 32; j++)
+            dst[i + j] = (float)(b.qs[j % 16] >> j / 16 * 4 & 15) * d + m;
+    }
+}
+
+/* Code j of a five-bit block: four bits in a nibble, the fifth in qh. */
+static int code5(const uint8_t *qs, const uint8_t *qh, int j)
+{
+    return (qs[j % 16] >> j / 16 * 4 & 15) | (qh[j / 8] >> j % 8 & 1) << 4;
+}
+
+void ox_dequantise_Q5_0(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    for (int64_t i = 0; i < n; i += 32, p += sizeof(ox_q5_0)) {
+        ox_q5_0 b;
+        memcpy(&b, p, sizeof b);
+        float d = ox_half_to_float(b.d);
+        for (int j = 0; j < 32; j++)
+            dst[i + j] = (float)(code5(b.qs, b.qh, j) - 16) * d;
+    }
+}
+
+void ox_dequantise_Q5_1(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    for (int64_t i = 0; i < n; i += 32, p += sizeof(ox_q5_1)) {
+        ox_q5_1 b;
+        memcpy(&b, p, sizeof b);
+        float d = ox_half_to_float(b.d), m = ox_half_to_float(b.m);
+        for (int j = 0; j < 32; j++)
+            dst[i + j] = (float)code5(b.qs, b.qh, j) * d + m;
+    }
+}
+
 void ox_dequantise_Q8_0(const void *src, float *dst, int64_t n)
 {
     const uint8_t *p = src;

@@ -32,6 +32,38 @@ static void unpack_Q4_0(const uint8_t *panel, int64_t i, chunk *c)
     }
 }
 
+static void unpack_Q4_1(const uint8_t *panel, int64_t i, chunk *c)
+{
+    const ox_q4_1x16 *b = (const ox_q4_1x16 *)panel + i;
+    for (int r = 0; r < 16; r++) {
+        c->scale[r] = ox_half_to_float(b->d[r]);
+        c->min[r] = -ox_half_to_float(b->m[r]);
+        for (int l = 0; l < 32; l++)
+            c->code[r][l] = (uint8_t)nibble(b->qs, r, l);
+    }
+}
+
+static void unpack_Q5_0(const uint8_t *panel, int64_t i, chunk *c)
+{
+    const ox_q5_0x16 *b = (const ox_q5_0x16 *)panel + i;
+    for (int r = 0; r < 16; r++) {
+        c->scale[r] = ox_half_to_float(b->d[r]);
+        for (int l = 0; l < 32; l++)
+            c->code[r][l] = (uint8_t)(nibble(b->qs, r, l) | (b->qh[4 * r + l % 4] >> l / 4 & 1) << 4);
+    }
+}
+
+static void unpack_Q5_1(const uint8_t *panel, int64_t i, chunk *c)
+{
+    const ox_q5_1x16 *b = (const ox_q5_1x16 *)panel + i;
+    for (int r = 0; r < 16; r++) {
+        c->scale[r] = ox_half_to_float(b->d[r]);
+        c->min[r] = -ox_half_to_float(b->m[r]);
+        for (int l = 0; l < 32; l++)
+            c->code[r][l] = (uint8_t)(nibble(b->qs, r, l) | (b->qh[4 * r + l % 4] >> l / 4 & 1) << 4);
+    }
+}
+
 static void unpack_Q8_0(const uint8_t *panel, int64_t i, chunk *c)
 {
     const ox_q8_0x16 *b = (const ox_q8_0x16 *)panel + i;
@@ -143,6 +175,9 @@ static void gemm_q8(const ox_gemm_args *a, unpack_fn *unpack, enum kind kind, in
 }
 
 void ox_gemm_Q4_0(const ox_gemm_args *a) { gemm_q8(a, unpack_Q4_0, OFFSET, 8); }
+void ox_gemm_Q4_1(const ox_gemm_args *a) { gemm_q8(a, unpack_Q4_1, MINS, 0); }
+void ox_gemm_Q5_0(const ox_gemm_args *a) { gemm_q8(a, unpack_Q5_0, OFFSET, 16); }
+void ox_gemm_Q5_1(const ox_gemm_args *a) { gemm_q8(a, unpack_Q5_1, MINS, 0); }
 void ox_gemm_Q8_0(const ox_gemm_args *a) { gemm_q8(a, unpack_Q8_0, OFFSET, 128); }
 void ox_gemm_Q4_K(const ox_gemm_args *a) { gemm_q8(a, unpack_Q4_K, MINS, 0); }
 void ox_gemm_Q5_K(const ox_gemm_args *a) { gemm_q8(a, unpack_Q5_K, MINS, 0); }

@@ -61,6 +61,62 @@ void ox_pack_Q4_0(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
     }
 }
 
+void ox_pack_Q4_1(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel)
+{
+    for (int64_t b = 0; b < k / 32; b++) {
+        ox_q4_1x16 *dst = (ox_q4_1x16 *)panel + b;
+        memset(dst, 0, sizeof *dst);
+        for (int64_t r = 0; r < n_rows; r++) {
+            ox_q4_1 s;
+            memcpy(&s, (const uint8_t *)src + (size_t)r * stride + (size_t)b * sizeof s, sizeof s);
+            dst->d[r] = s.d;
+            dst->m[r] = s.m;
+            for (int v = 0; v < 4; v++)
+                put_word(dst->qs[v], r, word(s.qs, v));
+        }
+    }
+}
+
+/* The fifth bits of 32 codes: bit 4j + i of qh goes to bit j of lane byte i. */
+static inline void put_fifth_bits(uint8_t *lanes, int64_t r, const uint8_t qh[4])
+{
+    for (int l = 0; l < 32; l++)
+        lanes[4 * r + l % 4] |= (uint8_t)((qh[l / 8] >> l % 8 & 1) << l / 4);
+}
+
+void ox_pack_Q5_0(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel)
+{
+    for (int64_t b = 0; b < k / 32; b++) {
+        ox_q5_0x16 *dst = (ox_q5_0x16 *)panel + b;
+        memset(dst, 0, sizeof *dst);
+        for (int64_t r = 0; r < n_rows; r++) {
+            ox_q5_0 s;
+            memcpy(&s, (const uint8_t *)src + (size_t)r * stride + (size_t)b * sizeof s, sizeof s);
+            dst->d[r] = s.d;
+            put_fifth_bits(dst->qh, r, s.qh);
+            for (int v = 0; v < 4; v++)
+                put_word(dst->qs[v], r, word(s.qs, v));
+        }
+    }
+}
+
+void ox_pack_Q5_1(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel)
+{
+    for (int64_t b = 0; b < k / 32; b++) {
+        ox_q5_1x16 *dst = (ox_q5_1x16 *)panel + b;
+        memset(dst, 0, sizeof *dst);
+        for (int64_t r = 0; r < n_rows; r++) {
+            ox_q5_1 s;
+            memcpy(&s, (const uint8_t *)src + (size_t)r * stride + (size_t)b * sizeof s, sizeof s);
+            dst->d[r] = s.d;
+            dst->m[r] = s.m;
+            put_fifth_bits(dst->qh, r, s.qh);
+            for (int v = 0; v < 4; v++)
+                put_word(dst->qs[v], r, word(s.qs, v));
+        }
+    }
+}
+
 void ox_pack_Q8_0(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel)
 {
     for (int64_t b = 0; b < k / 32; b++) {

@@ -66,7 +66,7 @@ def blocks(type, n_rows, k, seed=0):
         bits = rng.standard_normal((n_rows, k)).astype(np.float32).view(np.uint32)
         return (bits >> 16).astype(np.uint16).view(np.uint8)
     raw = rng.integers(0, 256, (n_rows, k // values, size), np.uint8)
-    for at in {"Q4_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}[type]:
+    for at in {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}[type]:
         scale = rng.uniform(-0.02, 0.02, (n_rows, k // values)).astype(np.float16)
         raw[:, :, at : at + 2] = scale[..., None].view(np.uint8)
     return raw.reshape(n_rows, -1)
