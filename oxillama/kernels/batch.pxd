@@ -11,7 +11,7 @@ cdef struct span:
 cdef class Batch:
     cdef readonly int64_t n_rows
     cdef readonly int n_spans
-    cdef readonly object tokens, positions, spans
+    cdef readonly object tokens, positions
     cdef object _tables, _spans_memory
     cdef const int32_t *position
     cdef span *span

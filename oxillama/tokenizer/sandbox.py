@@ -1,0 +1,269 @@
+"""The Jinja2 environment of chat templates: Hugging Face's, in an immutable sandbox with bounded time and memory.
+
+Jinja2's sandbox keeps templates from Python's internals but not from ``'a' * 10**9`` or nested loops. Here the syntax
+tree is rewritten before it is compiled, so that loops, literals, ``~`` and output pass through filters that charge a
+:class:`~oxillama.tokenizer.budget.Budget`; operators, calls and named filters are checked where the sandbox lets one
+hook in, before they run if their result can be much larger than their arguments.
+"""
+
+import datetime
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, cast
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from oxillama.tokenizer.budget import LimitError, budget
+from oxillama.tokenizer.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
+
+__all__ = ["SandboxEnvironment"]
+
+# Filters that no chat template has a use for and whose output is hard to bound.
+_REFUSED_FILTERS = ("pprint", "urlize", "wordwrap", "xmlattr")
+_MAX_STRFTIME = 256
+_MAX_TOKENS = 30_000
+
+# Names that no template can spell.
+_EACH, _MADE, _JOIN, _EMIT = "<each>", "<made>", "<join>", "<emit>"
+
+
+class _Generation(Extension):
+    """``{% generation %}...{% endgeneration %}`` marks what an assistant says, for training; here it is no-op."""
+
+    tags = {"generation"}  # noqa: RUF012 - the name and type are Jinja2's
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Bounded(Extension):
+    """Refuses templates whose compilation would take seconds; real ones have a few thousand tokens."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        for count, token in enumerate(stream):
+            if count >= _MAX_TOKENS:
+                raise TemplateSyntaxError(f"it has more than {_MAX_TOKENS} tokens", token.lineno)
+            yield token
+
+
+class _OpaqueNamespace(Namespace):
+    """A namespace whose printed form does not show its contents, which may hold one another over and over."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+class _Charge(NodeTransformer):
+    """Sends loops, literals, concatenations and output through the charging filters."""
+
+    def _wrap(self, node: nodes.Expr, name: str) -> nodes.Filter:
+        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = self._wrap(node.iter, _EACH)  # type: ignore[arg-type]
+        return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        node.nodes = [
+            self._wrap(
+                nodes.Const(child.data, lineno=child.lineno) if isinstance(child, nodes.TemplateData) else child, _EMIT
+            )
+            for child in node.nodes
+        ]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return self._wrap(nodes.Tuple(node.nodes, "load", lineno=node.lineno), _JOIN)
+
+    def _literal(self, node: Any) -> nodes.Node:
+        self.generic_visit(node)
+        if getattr(node, "ctx", "load") != "load":
+            return node  # type: ignore[no-any-return]
+        children = list(node.iter_child_nodes())
+        return node if all(isinstance(child, nodes.Const) for child in children) else self._wrap(node, _MADE)
+
+    visit_List = visit_Tuple = visit_Dict = _literal
+
+
+@pass_context
+def _each(_: Context, values: Iterable[Any]) -> Iterator[Any]:
+    spend = budget.get().step
+    for value in values:
+        spend()
+        yield value
+
+
+@pass_context
+def _made(_: Context, value: Any) -> Any:
+    return budget.get().made(value, "a literal")
+
+
+@pass_context
+def _join(_: Context, parts: tuple[Any, ...]) -> str:
+    spent = budget.get()
+    texts = [spent.text(part) for part in parts]
+    spent.allow(sum(map(len, texts)), "~")
+    return "".join(texts)
+
+
+@pass_context
+def _emit(_: Context, value: Any) -> str:
+    spent = budget.get()
+    text = spent.text(value)
+    spent.emit(text)
+    return text
+
+
+def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that is checked before and after it runs."""
+    check = FILTER_CHECKS.get(name)
+    # Jinja2 passes the context, evaluation context or environment first to functions that carry this mark.
+    skip = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @functools.wraps(function)
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        spent = budget.get()
+        spent.step()
+        if check is not None:
+            rest, kwargs = check(spent, *args[skip:], **kwargs)
+            args = args[:skip] + rest
+        return spent.made(function(*args, **kwargs), f"the filter {name!r}")
+
+    return charged
+
+
+def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that looks at the clock: ``select`` and ``reject`` run one for each item."""
+
+    @functools.wraps(function)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        budget.get().step()
+        return function(*args, **kwargs)
+
+    return stepped
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without HTML escapes, with the arguments that ``transformers`` gives this filter."""
+    spent = budget.get()
+    spent.allow(spent.size(value), "the filter 'tojson'")
+    spent.allow(indent if isinstance(indent, int) else len(indent or ""), "the filter 'tojson'")
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, check_circular=False
+    )
+    pieces: list[str] = []
+    total = 0
+    for piece in encoder.iterencode(value):
+        spent.step()
+        total += len(piece)
+        spent.allow(total, "the filter 'tojson'")
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _string(value: Any) -> str:
+    return budget.get().text(value)
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise TemplateError(str(message))
+
+
+def _strftime_now(format: str) -> str:
+    if len(format) > _MAX_STRFTIME:
+        raise LimitError(f"strftime_now() takes a format of at most {_MAX_STRFTIME} characters")
+    return datetime.datetime.now().strftime(format)
+
+
+class SandboxEnvironment(ImmutableSandboxedEnvironment):
+    """Environment for one or more chat templates. Render inside a context where ``budget`` is set."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation, _Bounded],
+            # Folding constants would run operators at compile time, outside of any budget.
+            optimized=False,
+            cache_size=0,
+        )
+        self.filters["tojson"] = _tojson
+        self.filters["string"] = _string
+        for name in _REFUSED_FILTERS:
+            del self.filters[name]
+        self.filters = {name: _charged(name, function) for name, function in self.filters.items()}
+        self.filters |= {_EACH: _each, _MADE: _made, _JOIN: _join, _EMIT: _emit}
+        self.tests = {name: _stepped(cast("Callable[..., Any]", function)) for name, function in self.tests.items()}
+        del self.globals["lipsum"]
+        self.globals.update(namespace=_OpaqueNamespace, raise_exception=_raise_exception, strftime_now=_strftime_now)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Charge().visit(super()._parse(source, name, filename))
+        return tree
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        spent = budget.get()
+        spent.step()
+        if operator == "%" and isinstance(left, (str, bytes)):
+            check_format(spent, left, right)
+        elif operator == "*":
+            if isinstance(left, int) and isinstance(right, int):
+                spent.allow_bits(left.bit_length() + right.bit_length())
+            elif isinstance(left, int) or isinstance(right, int):
+                times, sequence = (left, right) if isinstance(left, int) else (right, left)
+                spent.allow(times * (len(sequence) if isinstance(sequence, str) else spent.size(sequence)), "*")
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            spent.allow_bits(left.bit_length() * max(right, 0))
+        return spent.made(super().call_binop(context, operator, left, right), operator)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        # Jinja2's own returns an Undefined that only raises when it is used further.
+        raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe")
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        inner = super().wrap_str_format(value)
+        if inner is None:
+            return None
+        template: str = value.__self__
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            check_format(budget.get(), template, (args, kwargs), percent=False)
+            return inner(*args, **kwargs)
+
+        return checked
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        spent = budget.get()
+        spent.step()
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        if isinstance(owner, (str, bytes, int, float)) or (isinstance(owner, type) and name in REFUSED_METHODS):
+            if name in REFUSED_METHODS:
+                raise SecurityError(f"{name}() is not available in chat templates")
+            check = METHOD_CHECKS.get(name)
+            if check is not None:
+                # Jinja2 adds arguments of its own for callables that take a context, which methods do not.
+                named = {key: value for key, value in kwargs.items() if not key.startswith("_")}
+                (_, *rest), kwargs = check(spent, owner, *args, **named)
+                args = tuple(rest)
+        return spent.made(super().call(__context, __obj, *args, **kwargs), f"{name or 'a call'}()")

@@ -1,0 +1,121 @@
+"""Which tokens are special: end of generation, whitespace around them, and where they stand in a text."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED, SpecialIds
+
+if TYPE_CHECKING:
+    from oxillama.gguf import Metadata
+
+__all__ = ["BERT_TEXTS", "Partition", "end_of_generation", "strip_rules"]
+
+BERT_TEXTS = {"cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]", "pad": "[PAD]", "mask": "[MASK]"}
+
+_SPACES = re.compile(r"\s*")
+
+# Texts that end a turn or a document wherever they are a token at all: nobody writes them for another purpose. Some
+# converters forget to mark them as control tokens, so finding one as an ordinary token makes it special.
+_EOG_ALWAYS = (
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<turn|>",
+    "<|tool_response>",
+    "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek's, with fullwidth bars
+)
+# Texts that also are something else in some vocabulary (``</s>`` is HTML in Gemma's): only as control tokens.
+_EOG_IF_CONTROL = ("<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<eos>", "[e~[", "</s>")
+
+
+def end_of_generation(ids: Mapping[str, int], types: list[int], special: SpecialIds) -> frozenset[int]:
+    """Ids after which generation stops: EOS, EOT, EOM, and tokens known by their text.
+
+    Tokens that are special by their text alone get the type CONTROL in ``types``.
+    """
+    found = {special.eos, special.eot, special.eom, special.fim_pad, special.fim_rep, special.fim_sep} - {None}
+    texts = {text: ids[text] for text in _EOG_ALWAYS if text in ids}
+    for token in texts.values():
+        if types[token] != USER_DEFINED:
+            types[token] = CONTROL
+    texts.update({text: ids[text] for text in _EOG_IF_CONTROL if text in ids and types[ids[text]] == CONTROL})
+    # In the harmony format <|end|> only ends a message; the turn ends with <|return|> or a call.
+    harmony = "<|return|>" in texts and "<|call|>" in texts
+    solar = "<|flush|>" in texts and ("<|calls|>" in texts or "<|call|>" in texts)
+    if harmony or solar:
+        texts.pop("<|end|>", None)
+    return frozenset(token for token in (*found, *texts.values()) if token is not None)
+
+
+def strip_rules(
+    meta: "Metadata", pre: str, ids: Mapping[str, int], types: list[int]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Special tokens that swallow the whitespace to their left, and to their right.
+
+    GGUF has no key for these attributes, so they go by model: ``<mask>`` of the Jina v2 and XLM-R embedders and
+    ``[MASK]`` of ModernBERT strip to the left; the special tokens of Phi-3 strip to the right.
+    """
+    arch = meta.get_str("general.architecture", "")
+    name = meta.get_str("general.name", "").lower()
+    left: set[int] = set()
+    right: set[int] = set()
+    if pre in ("jina-v2-de", "jina-v2-es", "jina-v2-code") or arch in ("nomic-bert-moe", "jina-bert-v3"):
+        left.update(ids[text] for text in ("<mask>",) if text in ids)
+    elif "modern-bert" in name or pre == "modern-bert":
+        left.update(ids[text] for text in ("[MASK]",) if text in ids)
+    elif "phi-3" in name or "phi3" in name:
+        right.update(i for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED, UNKNOWN))
+        right.update(ids[text] for text in ("</s>",) if text in ids)
+        right.difference_update(ids[text] for text in ("<unk>", "<s>", "<|endoftext|>") if text in ids)
+    return frozenset(left), frozenset(right)
+
+
+class Partition:
+    """Cuts a text at special tokens: leftmost match first, the longest where several begin.
+
+    Args:
+        specials: token text -> id; texts must not be empty.
+        strips_left, strips_right: ids that swallow whitespace on that side.
+    """
+
+    def __init__(self, specials: Mapping[str, int], strips_left: frozenset[int], strips_right: frozenset[int]) -> None:
+        # Longest first: in an alternation the first alternative that matches wins.
+        self._ids = dict(sorted(specials.items(), key=lambda item: -len(item[0])))
+        self._left = strips_left
+        self._right = strips_right
+
+    def __call__(self, text: str) -> Iterator[str | int]:
+        """Yield the pieces of ``text`` in order: plain text as str (never empty), special tokens as their id."""
+        # A pattern over thousands of tokens is slow to match; a substring search for each is not, and few occur.
+        present = [special for special in self._ids if special in text]
+        if not present:
+            if text:
+                yield text
+            return
+        start = 0
+        for match in re.finditer("|".join(map(re.escape, present)), text):
+            if match.start() < start:
+                continue  # inside whitespace that a token to the left swallowed
+            token = self._ids[match.group()]
+            plain = text[start : match.start()]
+            if token in self._left:
+                plain = plain.rstrip()
+            if plain:
+                yield plain
+            yield token
+            start = match.end()
+            if token in self._right:
+                spaces = _SPACES.match(text, start)
+                start = spaces.end() if spaces else start
+        if start < len(text):
+            yield text[start:]

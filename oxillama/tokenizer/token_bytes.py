@@ -1,0 +1,59 @@
+"""What each token id stands for, in bytes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from oxillama.tokenizer.token_types import BYTE, CONTROL, UNKNOWN, USER_DEFINED
+
+if TYPE_CHECKING:
+    from oxillama.tokenizer.vocab import Vocab
+
+__all__ = ["BYTE_TO_CHAR", "token_bytes_of"]
+
+
+def _alphabet() -> dict[int, str]:
+    """GPT-2's byte alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 onwards, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) if byte in printable else chr(0x100 + others.index(byte)) for byte in range(256)}
+
+
+BYTE_TO_CHAR = _alphabet()
+_CHAR_TO_BYTE = {char: bytes([byte]) for byte, char in BYTE_TO_CHAR.items()}
+
+
+def _from_alphabet(text: str) -> bytes:
+    # A character outside the alphabet can only come from a token that was added as plain text.
+    return b"".join(_CHAR_TO_BYTE.get(char) or char.encode() for char in text)
+
+
+def _from_marked(text: str) -> bytes:
+    return text.replace("▁", " ").encode()
+
+
+def _word_piece(text: str) -> bytes:
+    return _from_marked(text) if text.startswith("▁") else text.encode()
+
+
+def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
+    """A function id -> bytes for a vocabulary. Ids must be in range.
+
+    Special and user-defined tokens stand for their own text, byte tokens for their byte.
+    """
+    tokens, types = vocab.tokens, vocab.types
+    if vocab.model == "bert":
+        plain = _word_piece
+    elif vocab.spaces_escaped:
+        plain = _from_marked
+    else:
+        plain = _from_alphabet
+
+    def token_bytes(token: int) -> bytes:
+        kind = types[token]
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED):
+            return tokens[token].encode()
+        if kind == BYTE:
+            return bytes([int(tokens[token][3:5], 16)])
+        return plain(tokens[token])
+
+    return token_bytes

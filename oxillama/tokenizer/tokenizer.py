@@ -1,0 +1,279 @@
+"""Text to tokens and back, as the model's GGUF file says."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from oxillama.errors import ChatTemplateError, TokenizerError
+from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
+from oxillama.tokenizer.special import Partition
+from oxillama.tokenizer.stream import TokenStream
+from oxillama.tokenizer.token_bytes import token_bytes_of
+from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED
+from oxillama.tokenizer.vocab import Vocab, decode_texts, read_vocab
+from oxillama.tokenizer.word_models import unigram_encoder, word_piece_encoder
+
+if TYPE_CHECKING:
+    from oxillama.gguf import GGUFFile, Metadata
+    from oxillama.tokenizer.chat_template import ChatTemplate
+
+__all__ = ["Tokenizer"]
+
+_TEMPLATE = "tokenizer.chat_template"
+
+
+class Tokenizer:
+    """A model's tokenizer; build one with :meth:`from_gguf`. Safe to use from several threads.
+
+    Attributes:
+        n_vocab: number of tokens; ids are 0 .. n_vocab - 1.
+        bos_id, eos_id, eot_id, eom_id, unk_id, sep_id, pad_id, mask_id, cls_id: special ids, ``None`` where there
+            is none.
+        eog_ids: tokens that end generation.
+        add_bos, add_eos, add_sep: what ``add_special=True`` adds.
+        add_space_prefix: whether a space is put before text (sentencepiece vocabularies).
+        model, pre: ``tokenizer.ggml.model`` and the pre-tokenizer in use.
+        chat_templates: every chat template of the file by name; the unnamed one is ``"default"``.
+    """
+
+    def __init__(self, vocab: Vocab, encode_plain: Encode, chat_templates: Mapping[str, str] | None = None) -> None:
+        special = vocab.special
+        self._vocab = vocab
+        self._encode_plain = encode_plain
+        self._raw_bytes = token_bytes_of(vocab)
+        self.n_vocab = len(vocab.tokens)
+        self.model = vocab.model
+        self.pre = vocab.pre
+        self.bos_id, self.eos_id, self.eot_id, self.eom_id = special.bos, special.eos, special.eot, special.eom
+        self.unk_id, self.sep_id, self.pad_id = special.unk, special.sep, special.pad
+        self.mask_id, self.cls_id = special.mask, special.cls
+        self.eog_ids = vocab.eog_ids
+        self.add_bos, self.add_eos, self.add_sep = vocab.add_bos, vocab.add_eos, vocab.add_sep
+        self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
+        self.chat_templates = dict(chat_templates or {})
+
+    @classmethod
+    def from_gguf(
+        cls, source: "str | os.PathLike[str] | bytes | GGUFFile", *, overrides: Mapping[str, object] | None = None
+    ) -> "Tokenizer":
+        """Build the tokenizer that a GGUF file describes.
+
+        Args:
+            source: a path, a file's bytes, or an open file (which stays open).
+            overrides: metadata values to use instead of the file's, by key; not with an open file, which has had
+                its own.
+
+        Raises:
+            LoadError: the file can't be read, or its kind of tokenizer is not supported.
+            MissingKeyError: metadata lacks a key, or holds another type.
+            TokenizerError: the vocabulary is damaged.
+        """
+        from oxillama import gguf
+
+        if isinstance(source, gguf.GGUFFile):
+            if overrides:
+                raise TokenizerError("overrides= works with a path; for an open file give them to gguf.open()")
+            return cls._from_file(source)
+        with gguf.open(source, overrides=overrides) as file:
+            return cls._from_file(file)
+
+    @classmethod
+    def _from_file(cls, file: "GGUFFile") -> "Tokenizer":
+        vocab = read_vocab(file)
+        return cls(vocab, _encoder(vocab, file.metadata), _chat_templates(file.metadata))
+
+    # ---- text -> tokens
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of ``text``.
+
+        Args:
+            add_special: add BOS, EOS or separator tokens as the model's metadata says.
+            parse_special: read the text of control tokens (``<|im_end|>``) as those tokens. Leave it off for text
+                that users wrote. User-defined tokens are always recognised, as they are ordinary vocabulary.
+
+        Raises:
+            TokenizerError: ``text`` is not a str, holds a lone surrogate, or can't be spelt in the vocabulary.
+        """
+        if not isinstance(text, str):
+            raise TokenizerError(f"text must be a str, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"text holds the lone surrogate {text[error.start]!r} at position {error.start}: it has no UTF-8 form"
+            ) from None
+        out: list[int] = []
+        if add_special and self.add_bos and self.bos_id is not None:
+            out.append(self.bos_id)
+        prefix = self.add_space_prefix and self.model == "llama"
+        after_special = True
+        for piece in (self._partition_all if parse_special else self._partition_user)(text):
+            if isinstance(piece, int):
+                out.append(piece)
+                after_special = True
+            else:
+                out += self._encode_plain(" " + piece if prefix and after_special else piece)
+                after_special = False
+        if add_special:
+            out += self._closing()
+        return out
+
+    def _closing(self) -> list[int]:
+        if self.model == "bert":
+            return [self.sep_id] if self.add_sep and self.sep_id is not None else []
+        return [self.eos_id] if self.add_eos and self.eos_id is not None else []
+
+    @cached_property
+    def _partition_user(self) -> Partition:
+        # No token swallows whitespace here: plain text must survive encoding unchanged.
+        return Partition(self._specials((USER_DEFINED,)), frozenset(), frozenset())
+
+    @cached_property
+    def _partition_all(self) -> Partition:
+        specials = self._specials((USER_DEFINED, CONTROL, UNKNOWN))
+        return Partition(specials, self._vocab.strips_left, self._vocab.strips_right)
+
+    def _specials(self, kinds: tuple[int, ...]) -> dict[str, int]:
+        tokens = self._vocab.tokens
+        return {tokens[i]: i for i, kind in enumerate(self._vocab.types) if kind in kinds and tokens[i]}
+
+    # ---- tokens -> text
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False, continuation: bool = False) -> str:
+        """Text of ``ids``: the inverse of :meth:`encode`. Bytes that are not UTF-8 become U+FFFD.
+
+        Args:
+            skip_special: leave out control tokens.
+            continuation: ``ids`` continue a text, so that a leading space is part of it. Otherwise the space that
+                encoding put before text (``add_space_prefix``) is taken away again.
+
+        Raises:
+            TokenizerError: an id is not an int of the vocabulary.
+        """
+        return self.decode_bytes(ids, skip_special=skip_special, continuation=continuation).decode("utf-8", "replace")
+
+    def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = False, continuation: bool = False) -> bytes:
+        """As :meth:`decode`, but the bytes themselves."""
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+            raise TokenizerError(f"ids must be a sequence of token ids, not {type(ids).__name__}")
+        types = self._vocab.types
+        strips = not continuation and (self.add_space_prefix or self.model == "bert")
+        everywhere = strips and self.model != "bert"
+        out: list[bytes] = []
+        at_start = strips
+        for position, token in enumerate(ids):
+            token = self._check(token, position)
+            kind = types[token]
+            if kind in (CONTROL, UNKNOWN, USER_DEFINED):
+                if not (skip_special and kind == CONTROL):
+                    out.append(self._raw_bytes(token))
+                at_start = everywhere or (at_start and kind == CONTROL)
+                continue
+            raw = self._raw_bytes(token)
+            out.append(raw.removeprefix(b" ") if at_start else raw)
+            at_start = False
+        return b"".join(out)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes that one token stands for; special tokens stand for their text. Raises TokenizerError."""
+        return self._raw_bytes(self._check(token, None))
+
+    def _check(self, token: object, position: int | None) -> int:
+        # numpy integers are welcome, bools and floats are mistakes.
+        if type(token) is not int:
+            index = getattr(token, "__index__", None)
+            if index is None or isinstance(token, bool) or type(token).__name__ == "bool":
+                raise TokenizerError(f"{_place(position)} is {token!r}: token ids are integers")
+            token = int(index())
+        if not 0 <= token < self.n_vocab:
+            raise TokenizerError(f"{_place(position)} is {token}, outside the vocabulary 0..{self.n_vocab - 1}")
+        return token
+
+    def stream(self, *, skip_special: bool = False, continuation: bool = True) -> TokenStream:
+        """A :class:`TokenStream` over this vocabulary. By default its tokens continue a text (see :meth:`decode`)."""
+        piece: Callable[[int], bytes] = self.token_bytes
+        if skip_special:
+            types = self._vocab.types
+
+            def piece(token: int) -> bytes:
+                return b"" if types[self._check(token, None)] == CONTROL else self._raw_bytes(token)
+
+        strips = not continuation and (self.add_space_prefix or self.model == "bert")
+        return TokenStream(piece, strip_first_space=strips)
+
+    # ---- about tokens
+
+    def token_to_id(self, text: str) -> int | None:
+        """Id of the token with exactly this text, as the vocabulary spells it (``▁the``, ``Ġthe``), or ``None``."""
+        return self._vocab.ids.get(text)
+
+    def id_to_token(self, token: int) -> str:
+        """The vocabulary's own spelling of a token. Raises TokenizerError."""
+        return self._vocab.tokens[self._check(token, None)]
+
+    def is_eog(self, token: int) -> bool:
+        """Whether generation ends after this token."""
+        return token in self.eog_ids
+
+    def is_special(self, token: int) -> bool:
+        """Whether this is a control or unknown token, which is no text. Raises TokenizerError."""
+        return self._vocab.types[self._check(token, None)] in (CONTROL, UNKNOWN)
+
+    def check_ids(self, ids: Iterable[int]) -> list[int]:
+        """``ids`` as a list of int. Raises TokenizerError naming position, value and range of a bad one."""
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+            raise TokenizerError(f"ids must be a sequence of token ids, not {type(ids).__name__}")
+        return [self._check(token, position) for position, token in enumerate(ids)]
+
+    # ---- chat
+
+    @property
+    def chat_template(self) -> str | None:
+        """Source of the file's default chat template, if it has one."""
+        return self.chat_templates.get("default")
+
+    def template(self, name: str = "default") -> "ChatTemplate":
+        """The file's chat template ``name``, compiled. Raises ChatTemplateError if there is none or it is broken."""
+        from oxillama.tokenizer.chat_template import ChatTemplate
+
+        source = self.chat_templates.get(name)
+        if source is None:
+            others = f"; it has {', '.join(sorted(self.chat_templates))}" if self.chat_templates else ""
+            raise ChatTemplateError(
+                f"the model has no chat template {name!r}{others}. Pass one (chat_template=...), or use generate() "
+                "with a prompt of your own"
+            )
+        return ChatTemplate(source, bos_token=self._text(self.bos_id), eos_token=self._text(self.eos_id))
+
+    def _text(self, token: int | None) -> str:
+        return "" if token is None else self._vocab.tokens[token]
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer {self.model}/{self.pre}, {self.n_vocab} tokens>"
+
+
+def _place(position: int | None) -> str:
+    return "token id" if position is None else f"token id at position {position}"
+
+
+def _encoder(vocab: Vocab, meta: "Metadata") -> Encode:
+    if vocab.model == "bert":
+        return word_piece_encoder(vocab)
+    if vocab.model == "t5":
+        return unigram_encoder(vocab)
+    if vocab.model == "llama":
+        return utf8_encoder(vocab, None)
+    merges = decode_texts(meta.get_array("tokenizer.ggml.merges", str), "tokenizer.ggml.merges")
+    return byte_level_encoder(vocab, merges) if vocab.cut.byte_level else utf8_encoder(vocab, merges)
+
+
+def _chat_templates(meta: "Metadata") -> dict[str, str]:
+    found: dict[str, str] = {}
+    if _TEMPLATE in meta:
+        found["default"] = meta.get_str(_TEMPLATE)
+    for key in meta:
+        if key.startswith(_TEMPLATE + "."):
+            found[key.removeprefix(_TEMPLATE + ".")] = meta.get_str(key)
+    return found

@@ -1,0 +1,284 @@
+"""The vocabulary of a GGUF file, read and checked: token texts, types, scores, special ids and flags."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from oxillama.errors import MissingKeyError, TokenizerError, UnsupportedModelError
+from oxillama.tokenizer.pre_tokenizers import PreTokenizer, known_pre_tokenizers, pre_tokenizer
+from oxillama.tokenizer.special import BERT_TEXTS, end_of_generation, strip_rules
+from oxillama.tokenizer.token_types import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, SpecialIds
+
+if TYPE_CHECKING:
+    from oxillama.gguf import GGUFArray, GGUFFile, Metadata
+
+__all__ = ["Vocab", "decode_texts", "read_vocab"]
+
+_P = "tokenizer.ggml."
+_MODELS = ("gpt2", "gemma4", "llama", "bert", "t5")
+# What the formats mean when the file gives no id (the defaults of sentencepiece's trainers).
+_DEFAULT_IDS = {
+    "llama": {"bos": 1, "eos": 2, "unk": 0},
+    "t5": {"eos": 1, "unk": 2, "pad": 0},
+}
+# "seperator" is how the format spells it.
+_ID_KEYS = {
+    "bos": "bos_token_id",
+    "eos": "eos_token_id",
+    "eot": "eot_token_id",
+    "eom": "eom_token_id",
+    "unk": "unknown_token_id",
+    "sep": "seperator_token_id",
+    "pad": "padding_token_id",
+    "mask": "mask_token_id",
+    "cls": "cls_token_id",
+    "fim_pad": "fim_pad_token_id",
+    "fim_rep": "fim_rep_token_id",
+    "fim_sep": "fim_sep_token_id",
+}
+
+_log = logging.getLogger("oxillama")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """A checked vocabulary. ``tokens``, ``types`` and ``scores`` (if any) have ``n_vocab`` entries each."""
+
+    model: str
+    pre: str
+    cut: PreTokenizer
+    tokens: list[str]
+    ids: dict[str, int]
+    types: list[int]
+    scores: list[float] | None
+    special: SpecialIds
+    add_bos: bool
+    add_eos: bool
+    add_sep: bool
+    add_space_prefix: bool
+    remove_extra_whitespaces: bool
+    nfc: bool
+    lowercase: bool
+    strip_accents: bool
+    charsmap: bytes
+    eog_ids: frozenset[int] = frozenset()
+    strips_left: frozenset[int] = frozenset()
+    strips_right: frozenset[int] = frozenset()
+    byte_ids: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def spaces_escaped(self) -> bool:
+        """Whether token texts spell a space as ``▁``."""
+        return self.model in ("llama", "t5", "bert") or not self.cut.byte_level
+
+
+def read_vocab(file: "GGUFFile") -> Vocab:
+    """Read and check the ``tokenizer.ggml.*`` metadata.
+
+    Raises:
+        MissingKeyError: a key is absent or holds another type.
+        UnsupportedModelError: the tokenizer's model or pre-tokenizer is unknown.
+        TokenizerError: arrays disagree in length, an id is out of range, a token is there twice.
+    """
+    meta = file.metadata
+    model = _model(meta)
+    pre, cut = _pre_tokenizer(meta, model)
+    tokens = decode_texts(meta.get_array(_P + "tokens", str), _P + "tokens")
+    if not tokens:
+        raise TokenizerError(f"{_P}tokens is empty: the file has no vocabulary")
+    ids = _index(tokens)
+    types = _types(meta, len(tokens))
+    special = _special_ids(meta, model, ids, len(tokens))
+    eog = end_of_generation(ids, types, special)
+    left, right = strip_rules(meta, pre, ids, types)
+    return Vocab(
+        model=model,
+        pre=pre,
+        cut=cut,
+        tokens=tokens,
+        ids=ids,
+        types=types,
+        scores=_scores(meta, model, len(tokens)),
+        special=special,
+        charsmap=_charsmap(meta),
+        eog_ids=eog,
+        strips_left=left,
+        strips_right=right,
+        byte_ids=_byte_ids(tokens, types) if model != "bert" else {},
+        **_flags(meta, model, cut, special),
+    )
+
+
+def _flags(meta: "Metadata", model: str, cut: PreTokenizer, special: SpecialIds) -> dict[str, bool]:
+    lowercase = meta.get_bool(_P + "normalizer.lowercase", True)
+    return {
+        **_add_flags(meta, model, cut, special),
+        "add_space_prefix": meta.get_bool(_P + "add_space_prefix", model in ("llama", "t5")),
+        "remove_extra_whitespaces": meta.get_bool(_P + "remove_extra_whitespaces", False),
+        "nfc": meta.get_bool(_P + "normalizer.nfc", False),
+        "lowercase": lowercase,
+        "strip_accents": meta.get_bool(_P + "normalizer.strip_accents", lowercase),
+    }
+
+
+def _model(meta: "Metadata") -> str:
+    model = meta.get_str(_P + "model")
+    if model in _MODELS:
+        return model
+    if model in ("no_vocab", "none"):
+        raise UnsupportedModelError(
+            f"{_P}model is {model!r}: the file has no tokenizer; give a file that has one (tokenizer_path=...)"
+        )
+    raise UnsupportedModelError(f"{_P}model is {model!r}, which is not supported; supported: {', '.join(_MODELS)}")
+
+
+def _pre_tokenizer(meta: "Metadata", model: str) -> tuple[str, PreTokenizer]:
+    if model == "gemma4":
+        name = "gemma4"
+    elif model == "gpt2":
+        name = meta.get_str(_P + "pre", "")
+        if not name:
+            _log.warning(
+                "%spre is missing: taking 'default'; tokens may differ from the original tokenizer's. "
+                "Name the right one with overrides={'%spre': ...}",
+                _P,
+                _P,
+            )
+            name = "default"
+    else:
+        return "default", PreTokenizer((), byte_level=False)
+    cut = pre_tokenizer(name)
+    if cut is None:
+        raise UnsupportedModelError(
+            f"{_P}pre is {name!r}, an unknown pre-tokenizer; if you know one that cuts text alike, name it: "
+            f'overrides={{"{_P}pre": "llama-bpe"}}. Known: {", ".join(known_pre_tokenizers())}'
+        )
+    return name, cut
+
+
+def decode_texts(array: "GGUFArray", key: str) -> list[str]:
+    """The strings of a metadata array. Raises TokenizerError naming the entry that is not UTF-8."""
+    raw: list[bytes] = array.bytes_list()
+    # One decode of everything is several times faster than one per entry; NUL does not occur in real token texts.
+    try:
+        texts = b"\0".join(raw).decode().split("\0") if raw else []
+        if len(texts) == len(raw):
+            return texts
+    except UnicodeDecodeError:
+        pass
+    texts = []
+    for i, entry in enumerate(raw):
+        try:
+            texts.append(entry.decode())
+        except UnicodeDecodeError as error:
+            raise TokenizerError(f"{key}[{i}] is not valid UTF-8: {entry[:32]!r} ({error.reason})") from None
+    return texts
+
+
+def _index(tokens: list[str]) -> dict[str, int]:
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    ids.pop("", None)  # an empty text can't be matched; such tokens are padding
+    if len(ids) + tokens.count("") == len(tokens):
+        return ids
+    seen: dict[str, int] = {}
+    for i, text in enumerate(tokens):
+        if text and text in seen:
+            raise TokenizerError(f"{_P}tokens holds {text!r} twice, as ids {seen[text]} and {i}")
+        seen[text] = i
+    return ids
+
+
+def _same_length(key: str, values: Sequence[object], n_vocab: int) -> None:
+    if len(values) != n_vocab:
+        raise TokenizerError(f"{_P}{key} has {len(values)} entries, but {_P}tokens has {n_vocab}")
+
+
+def _types(meta: "Metadata", n_vocab: int) -> list[int]:
+    if _P + "token_type" not in meta:
+        return [NORMAL] * n_vocab
+    array = meta.get_array(_P + "token_type", int)
+    _same_length("token_type", array, n_vocab)
+    types: list[int] = array.tolist()
+    unknown = set(types) - {0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE}
+    if unknown:
+        i = next(i for i, t in enumerate(types) if t in unknown)
+        raise TokenizerError(f"{_P}token_type[{i}] is {types[i]}, not one of 0..6")
+    return types
+
+
+def _scores(meta: "Metadata", model: str, n_vocab: int) -> list[float] | None:
+    if model not in ("llama", "t5"):
+        return None
+    array = meta.get_array(_P + "scores", float)
+    _same_length("scores", array, n_vocab)
+    scores: list[float] = array.tolist()
+    for i, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise TokenizerError(f"{_P}scores[{i}] is {score}, not a finite number")
+    return scores
+
+
+def _special_ids(meta: "Metadata", model: str, ids: dict[str, int], n_vocab: int) -> SpecialIds:
+    found: dict[str, int | None] = {}
+    defaults = _DEFAULT_IDS.get(model, {})
+    for name, key in _ID_KEYS.items():
+        if _P + key in meta:
+            value = meta.get_int(_P + key)
+            if not 0 <= value < n_vocab:
+                raise TokenizerError(f"{_P}{key} is {value}, outside the vocabulary 0..{n_vocab - 1}")
+            found[name] = value
+        elif model == "bert":
+            found[name] = ids.get(BERT_TEXTS.get(name, ""))
+        else:
+            default = defaults.get(name, n_vocab)
+            found[name] = default if default < n_vocab else None
+    if model == "bert":
+        found["bos"] = found["bos"] if found["bos"] is not None else found["cls"]
+    return SpecialIds(**found)
+
+
+def _add_flags(meta: "Metadata", model: str, cut: PreTokenizer, special: SpecialIds) -> dict[str, bool]:
+    defaults = {
+        "bos": model in ("llama", "bert") or cut.add_bos,
+        "eos": model == "t5",
+        "sep": model == "bert",
+    }
+    flags: dict[str, bool] = {}
+    for name, default in defaults.items():
+        key = f"{_P}add_{name}_token"
+        wanted = meta.get_bool(key, default)
+        token = getattr(special, name)
+        if wanted and token is None:
+            if key in meta:
+                raise TokenizerError(f"{key} is true, but {_P}{_ID_KEYS[name]} is not set")
+            wanted = False
+        flags[f"add_{name}"] = wanted
+    return flags
+
+
+def _charsmap(meta: "Metadata") -> bytes:
+    key = _P + "precompiled_charsmap"
+    if key not in meta:
+        return b""
+    values = meta.get_array(key, int).numpy()
+    if values.itemsize != 1:
+        raise MissingKeyError(f"{key} is an array of {values.dtype}; an array of bytes is needed")
+    return values.tobytes()
+
+
+def _byte_ids(tokens: list[str], types: list[int]) -> dict[int, int]:
+    """byte -> id, from the ``<0xXX>`` tokens."""
+    found: dict[int, int] = {}
+    for i, kind in enumerate(types):
+        if kind != BYTE:
+            continue
+        text = tokens[i]
+        try:
+            if len(text) != 6 or text[:3] != "<0x" or text[5] != ">":
+                raise ValueError
+            found[int(text[3:5], 16)] = i
+        except ValueError:
+            raise TokenizerError(f"{_P}tokens[{i}] is a byte token but reads {text!r}, not <0x00>..<0xFF>") from None
+    return found

@@ -1,0 +1,84 @@
+"""How each pre-tokenizer cuts text, against the pieces that llama.cpp cut.
+
+A recorded row is null where llama.cpp only approximates the original pattern (its regex engine does not know all
+Unicode categories).
+"""
+
+import json
+
+import pytest
+
+from oxillama.errors import UnsupportedModelError
+from oxillama.tokenizer.bpe import splitter
+from oxillama.tokenizer.pre_tokenizers import known_pre_tokenizers, pre_tokenizer
+from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
+from tests.tokenizer.build import DATA, byte_level, make
+
+PIECES = json.loads((DATA / "pieces.json").read_text(encoding="utf-8"))
+CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+ROWS = [(name, group["pieces"]) for group in PIECES["groups"] for name in group["pre"]]
+
+
+def cut(name: str, text: str) -> list[str]:
+    row = pre_tokenizer(name)
+    assert row is not None
+    found = splitter(row).pre_tokenize_str(text)
+    return [bytes(CHAR_TO_BYTE[char] for char in piece).decode("utf-8", "surrogateescape") for piece, _ in found]
+
+
+@pytest.mark.parametrize(("name", "rows"), ROWS, ids=[name for name, _ in ROWS])
+def test_pieces_are_the_recorded_ones(name: str, rows: list[list[str] | None]) -> None:
+    pairs = [(text, row) for text, row in zip(PIECES["texts"], rows, strict=True) if row is not None]
+    assert len(pairs) >= 10
+    for text, row in pairs:
+        assert cut(name, text) == row
+
+
+def test_every_id_of_the_table_is_recorded_or_needs_no_cutting() -> None:
+    named = {name for name, _ in ROWS}
+    assert {name for name in known_pre_tokenizers() if pre_tokenizer(name).patterns} == named  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ROWS])
+def test_pieces_put_together_are_the_text(name: str) -> None:
+    for text in (*PIECES["texts"], "  \u3000\u00a0 x", "\x00\n\r\n\t"):
+        assert "".join(cut(name, text)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pieces"),
+    [
+        # What the patterns' authors intended where llama.cpp goes another way.
+        ("gpt-4o", "camelCase HTTPServer", ["camel", "Case", " HTTPServer"]),
+        ("tekken", "हिन्दी", ["हिन्दी"]),
+        ("kimi-k2", "中文abc漢字", ["中文", "abc", "漢字"]),
+        ("superbpe", "1234567", ["1", "234", "567"]),
+        ("afmoe", "1234567", ["1", "234", "567"]),
+        ("llama-bpe", "1234567", ["123", "456", "7"]),
+        ("qwen2", "12", ["1", "2"]),
+        ("gpt-2", "12 don't", ["12", " don", "'t"]),
+        ("falcon", "12345", ["123", "45"]),
+    ],
+)
+def test_pieces_by_hand(name: str, text: str, pieces: list[str]) -> None:
+    assert cut(name, text) == pieces
+
+
+def test_an_unknown_id_is_an_error_that_names_it_and_the_remedy() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"(?s)pre is 'nobody-2'.*overrides=.*llama-bpe"):
+        make(byte_level(["a b"], pre="nobody-2"))
+
+
+def test_a_missing_id_is_the_default_one_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = make(byte_level(["a b"]), pre=None)
+    assert tokenizer.pre == "default"
+    assert "tokenizer.ggml.pre is missing" in caplog.text
+
+
+def test_ignore_merges_takes_a_piece_that_is_a_token_whole() -> None:
+    # "abc" can't be reached by merging: "b c" comes first.
+    merges = ["b c", "a b", "ab c"]
+    taken = make(byte_level(merges, pre="llama-bpe"))
+    merged = make(byte_level(merges, pre="dbrx"))
+    assert [taken.id_to_token(i) for i in taken.encode("abc")] == ["abc"]
+    assert [merged.id_to_token(i) for i in merged.encode("abc")] == ["a", "bc"]
