@@ -3,7 +3,12 @@
 import platform
 import sys
 
-from oxillama.kernels import _table, _threads
+from oxillama.kernels._spin import short_spins
+
+with short_spins() as _idle_spins:  # the first module that brings in the OpenMP library
+    from oxillama.kernels import rows as _rows  # noqa: F401
+
+from oxillama.kernels import _table, _threads  # noqa: E402
 
 __all__ = ["config", "show_config"]
 
@@ -16,6 +21,7 @@ def config() -> dict[str, object]:
         "tier_in_use": _table.tier(),
         "formats": _table.kernel_formats(),
         "threads": 1 if _threads.single_threaded_after_fork() else _threads.default_num_threads(),
+        "idle_spins": _idle_spins,
         "machine": platform.machine(),
         "compiler": _table.compiler(),
         "python": sys.version.split()[0],
