@@ -1,0 +1,120 @@
+"""oxillama runs language models in GGUF files on CPUs.
+
+>>> import oxillama as ox
+>>> engine = ox.load()  # the small model that ships with the package; or a path
+>>> print(engine.generate("Once upon a time", max_tokens=64, seed=1))
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.errors import (
+    ChatTemplateError,
+    ConfigError,
+    ContextOverflowError,
+    EngineClosedError,
+    GenerateError,
+    GGUFError,
+    GrammarError,
+    KvCacheFullError,
+    LoadError,
+    MissingKeyError,
+    MissingTensorError,
+    ModelNotFoundError,
+    OxiLlamaError,
+    QuantError,
+    SnapshotError,
+    TokenizerError,
+    UnsupportedModelError,
+)
+
+if TYPE_CHECKING:
+    from oxillama import gguf
+    from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
+    from oxillama.hub import from_hub
+    from oxillama.kernels import show_config
+    from oxillama.sampling import Sampler, SamplerChain
+    from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CancelToken",
+    "ChatTemplate",
+    "ChatTemplateError",
+    "Chunk",
+    "Completion",
+    "ConfigError",
+    "ContextOverflowError",
+    "Engine",
+    "EngineClosedError",
+    "EngineConfig",
+    "GGUFError",
+    "GenerateError",
+    "GrammarError",
+    "KvCacheFullError",
+    "LoadError",
+    "MissingKeyError",
+    "MissingTensorError",
+    "ModelNotFoundError",
+    "OxiLlamaError",
+    "QuantError",
+    "Sampler",
+    "SamplerChain",
+    "SamplerConfig",
+    "SnapshotError",
+    "Timings",
+    "TokenStream",
+    "Tokenizer",
+    "TokenizerError",
+    "UnsupportedModelError",
+    "from_hub",
+    "gguf",
+    "load",
+    "show_config",
+]
+
+# Imported when first used, so that `import oxillama` stays quick. name -> module.
+_LAZY = {
+    "CancelToken": "oxillama.engine",
+    "ChatTemplate": "oxillama.tokenizer",
+    "Chunk": "oxillama.engine",
+    "Completion": "oxillama.engine",
+    "Engine": "oxillama.engine",
+    "Sampler": "oxillama.sampling",
+    "SamplerChain": "oxillama.sampling",
+    "Timings": "oxillama.engine",
+    "TokenStream": "oxillama.tokenizer",
+    "Tokenizer": "oxillama.tokenizer",
+    "from_hub": "oxillama.hub",
+    "show_config": "oxillama.kernels",
+}
+
+
+def load(model_path: str | os.PathLike[str] | bytes | None = None, **fields: Any) -> Engine:
+    """Loads a model: from a path, from the bytes of a file, or the small one that ships with the package.
+
+    `fields` are those of `EngineConfig`. Raises LoadError and its children, ConfigError, or TypeError for an unknown
+    field.
+    """
+    from oxillama.engine import Engine
+
+    return Engine.load(model_path, **fields)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "gguf":
+        return importlib.import_module("oxillama.gguf")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'oxillama' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,155 @@
+"""The command line's options."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import oxillama
+
+__all__ = ["engine_options", "make_parser", "read_prompt", "text_options"]
+
+SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
+    "temperature": (float, "0 always takes the likeliest token"),
+    "top_k": (int, "keep the k likeliest tokens; 0 keeps all"),
+    "top_p": (float, "keep the fewest tokens with this probability together"),
+    "min_p": (float, "keep tokens this likely, relative to the likeliest"),
+    "repetition_penalty": (float, "1 is none"),
+    "repetition_penalty_window": (int, "tokens that it looks back"),
+    "seed": (int, "the same seed gives the same text"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """One that reports an error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"oxillama: error: {message}; see `{self.prog} --help`\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Each command sets `command`, a function (arguments) -> exit status."""
+    parser = Parser("oxillama", description="Run language models in GGUF files on the CPU.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"oxillama {oxillama.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show a traceback for errors")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+
+    def add(name: str, module: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        # Given before or after the command; the default is the parser's above.
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        command.set_defaults(command=_lazy(module, name.replace("-", "_")))
+        return command
+
+    run = add("run", "text", "Continue a prompt.")
+    run.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
+    run.add_argument("--echo", action="store_true", help="print the prompt too")
+    _add_text_options(run)
+    chat = add("chat", "chat", "Talk to a model. /reset starts anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer.")
+    chat.add_argument("--system", metavar="TEXT", help="system message")
+    _add_text_options(chat)
+    info = add("info", "tools", "Tell what is in a GGUF file.")
+    info.add_argument("file", nargs="?", metavar="FILE", help="default: the model that ships with oxillama")
+    info.add_argument("-c", "--context-size", type=int, metavar="N", help="for the memory estimate")
+    _add_tool_commands(add)
+    return parser
+
+
+def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    tokenize = add("tokenize", "tools", "Print the token ids of a text as JSON.")
+    tokenize.add_argument("text", nargs="?", metavar="TEXT", help="- or nothing reads standard input")
+    tokenize.add_argument("-m", "--model", metavar="FILE", help="default: the model that ships with oxillama")
+    tokenize.add_argument("--no-special", action="store_true", help="without the tokens that begin and end a text")
+    tokenize.add_argument("--parse-special", action="store_true", help='read text like "<|im_end|>" as that token')
+    tokenize.add_argument("--pieces", action="store_true", help="a line for each token: id and text")
+
+    embed = add("embed", "tools", "Print the embedding of a text as a JSON list, or of several as a list of lists.")
+    embed.add_argument("text", nargs="*", metavar="TEXT", help="- or nothing reads standard input")
+    embed.add_argument("--pooling", default="mean", help="mean (default), last, max, cls or none")
+    embed.add_argument("--no-normalize", action="store_true", help="don't divide by the length")
+    _add_engine_options(embed)
+
+    bench = add("bench", "bench", "Measure prefill and decode in tokens per second; medians.")
+    bench.add_argument("-p", "--prompt-tokens", type=int, default=512, metavar="N", help="default 512")
+    bench.add_argument("-n", "--gen-tokens", type=int, default=128, metavar="N", help="default 128")
+    bench.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="default 5")
+    bench.add_argument("--json", action="store_true", help="print JSON")
+    _add_engine_options(bench)
+
+    add("show-config", "tools", "Print what this build can do and what is in use.")
+
+
+def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    def command(args: argparse.Namespace) -> int:
+        status: int = getattr(importlib.import_module(f"oxillama.cli.{module}"), function)(args)
+        return status
+
+    return command
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument("-m", "--model", metavar="FILE", help="GGUF file; default: the model that ships with oxillama")
+    group.add_argument("-c", "--context-size", type=int, metavar="N", help="tokens of prompt and output together")
+    group.add_argument("-t", "--threads", type=int, metavar="N", help="default: one per core")
+    group.add_argument("--kv-type", default="f16", metavar="TYPE", help="f16 (default) or f32")
+    group.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a step; default 512")
+    group.add_argument("--no-repack", action="store_true", help="leave the weights as they are in the file")
+    group.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="replace metadata; VALUE is JSON or text"
+    )
+
+
+def _add_text_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="default: up to the context's end")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated")
+    group.add_argument("--ignore-eos", action="store_true", help="go on when the model wants to end")
+    group = parser.add_argument_group("sampling")
+    defaults = oxillama.SamplerConfig()
+    for name, (kind, text) in SAMPLING.items():
+        default = getattr(defaults, name)
+        shown = "random" if default is None else default
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"{text}; default {shown}")
+    _add_engine_options(parser)
+
+
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Keywords for `oxillama.load`."""
+    overrides = {}
+    for entry in args.override:
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise oxillama.ConfigError(f"--override must be KEY=VALUE, not {entry!r}")
+        try:
+            overrides[key] = json.loads(value)
+        except ValueError:
+            overrides[key] = value
+    return {
+        "model_path": args.model,
+        "context_size": args.context_size,
+        "num_threads": args.threads,
+        "kv_type": args.kv_type,
+        "prefill_chunk_size": args.chunk_size,
+        "repack": not args.no_repack,
+        "overrides": overrides or None,
+    }
+
+
+def text_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Keywords for `Engine.stream`."""
+    sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
+    return {"max_tokens": args.max_tokens, "stop": args.stop, "ignore_eos": args.ignore_eos, **sampling}
+
+
+def read_prompt(given: str | None, name: str) -> str:
+    """The text given, or standard input for "-" or, unless that is a terminal, for nothing."""
+    if given is not None and given != "-":
+        return given
+    if given is None and sys.stdin.isatty():
+        raise oxillama.ConfigError(f"{name} is missing: give it as an argument, or - to read standard input")
+    return sys.stdin.read()

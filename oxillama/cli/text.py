@@ -1,0 +1,43 @@
+"""`oxillama run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import oxillama
+from oxillama.cli.arguments import engine_options, read_prompt, text_options
+
+__all__ = ["run", "speed_line"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Streams the continuation of a prompt to standard output; the speed goes to standard error."""
+    prompt = read_prompt(args.prompt, "PROMPT")
+    with oxillama.load(**engine_options(args)) as engine:
+        ids = engine.tokenize(prompt)
+        started = time.perf_counter()
+        stream = engine.stream(ids, **text_options(args))
+        if args.echo:
+            print(prompt, end="", flush=True)
+        first = ended = started
+        n_tokens = 0
+        try:
+            for chunk in stream:
+                print(chunk.text, end="", flush=True)
+                n_tokens += len(chunk.token_ids)
+                ended = time.perf_counter()
+                first = ended if first == started else first
+        finally:
+            print(flush=True)
+            stream.close()
+            print(speed_line(len(ids), n_tokens, first - started, ended - first), file=sys.stderr)
+    return 0
+
+
+def speed_line(n_prompt: int, n_tokens: int, prefill: float, decode: float) -> str:
+    """What was done, and how fast."""
+    parts = [f"{n_prompt} prompt tokens" + (f" in {prefill:.2f} s" if prefill > 0 else "")]
+    parts.append(f"{n_tokens} generated" + (f", {(n_tokens - 1) / decode:.1f} tokens/s" if decode > 0 else ""))
+    return f"[{'; '.join(parts)}]"

@@ -1,0 +1,51 @@
+"""`oxillama info`, `tokenize`, `embed` and `show-config`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import oxillama
+from oxillama.cli.arguments import engine_options, read_prompt
+from oxillama.config import MAX_CONTEXT, check_int
+from oxillama.engine.loading import shipped_model
+
+__all__ = ["embed", "info", "show_config", "tokenize"]
+
+
+def info(args: argparse.Namespace) -> int:
+    """Prints architecture, sizes, tensor types, tokenizer, chat template and memory estimate of a file."""
+    if args.context_size is not None:
+        check_int("--context-size", args.context_size, 1, MAX_CONTEXT)
+    with oxillama.gguf.open(args.file or shipped_model()) as file:
+        print(oxillama.gguf.describe(file, context_size=args.context_size))
+    return 0
+
+
+def tokenize(args: argparse.Namespace) -> int:
+    """Prints token ids."""
+    text = read_prompt(args.text, "TEXT")
+    tokenizer = oxillama.Tokenizer.from_gguf(args.model or shipped_model())
+    ids = tokenizer.encode(text, add_special=not args.no_special, parse_special=args.parse_special)
+    if args.pieces:
+        for token in ids:
+            print(f"{token}\t{tokenizer.token_bytes(token).decode('utf-8', 'backslashreplace')!r}")
+    else:
+        print(json.dumps(ids))
+    return 0
+
+
+def embed(args: argparse.Namespace) -> int:
+    """Prints embeddings."""
+    texts = [read_prompt(text, "TEXT") for text in args.text or [None]]
+    with oxillama.load(**engine_options(args)) as engine:
+        found = engine.embed(texts, pooling=args.pooling, normalize=not args.no_normalize)
+    rows = [row.tolist() for row in found]
+    print(json.dumps(rows[0] if len(rows) == 1 else rows))
+    return 0
+
+
+def show_config(args: argparse.Namespace) -> int:
+    """Prints the tiers of kernels, compiler and threads."""
+    oxillama.show_config()
+    return 0

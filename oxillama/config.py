@@ -1,0 +1,183 @@
+"""Settings as frozen dataclasses that check themselves: a wrong value never gets past construction."""
+
+import math
+import operator
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Self, TypedDict
+
+from oxillama.errors import ConfigError
+
+__all__ = ["EngineConfig", "SamplerConfig", "SamplingOptions"]
+
+KV_TYPES = ("f16", "f32")
+MAX_CONTEXT = 1 << 24
+MAX_THREADS = 1024
+MAX_SEED = (1 << 64) - 1
+
+
+def check_int(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """`value` as an int; ConfigError unless it is an integer in [minimum, maximum]. True and 1.0 are no integers."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} must be an integer from {minimum} to {maximum}, not {value!r}") from None
+    if not minimum <= number <= maximum:
+        raise ConfigError(f"{name} must be from {minimum} to {maximum}, not {number}")
+    return number
+
+
+def check_float(name: str, value: Any, minimum: float, maximum: float = math.inf, *, above: bool = False) -> float:
+    """`value` as a float; ConfigError unless it is a finite number in [minimum, maximum] (`above`: > minimum)."""
+    bounds = f"a finite number {'above' if above else 'of at least'} {minimum:g}"
+    if maximum < math.inf:
+        bounds = f"a number from {minimum:g} to {maximum:g}"
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{name} must be {bounds}, not {value!r}") from None
+    if not minimum <= number <= maximum or math.isinf(number) or (above and number == minimum):
+        raise ConfigError(f"{name} must be {bounds}, not {number:g}")
+    return number
+
+
+def check_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value
+
+
+def field_names(config: type) -> tuple[str, ...]:
+    """The names of a settings class, in order: each is a keyword of the functions that take these settings."""
+    return tuple(f.name for f in fields(config))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How to load a model. Every field is a keyword of `oxillama.load`.
+
+    model_path: a GGUF file, the bytes of one, or None for the model that ships with the package.
+    tokenizer_path: another GGUF file to take the tokenizer from.
+    context_size: tokens of one request, prompt and output together. None: what the model was trained for, at most
+        4096. More than it was trained for is refused at load; see `overrides`.
+    num_threads: compute threads. None: one per core that the process may use.
+    prefill_chunk_size: tokens that one step computes at most; longer prompts take several steps. It bounds how long
+        others wait behind a prompt, and never changes a result.
+    kv_type: how keys and values are stored, "f16" or "f32".
+    kv_block_size: tokens of a KV block: 16, 32, or a multiple of 64.
+    kv_budget: bytes for the KV cache of all requests together. None: enough for four requests of `context_size`
+        tokens; the system hands out pages only as they are used.
+    repack: rewrite weights on load into the layout that the kernels like best (more memory, faster).
+    overrides: metadata values that replace those in the file, by key.
+
+    Raises ConfigError, which names the field, its value and its range.
+    """
+
+    model_path: str | os.PathLike[str] | bytes | None = None
+    tokenizer_path: str | os.PathLike[str] | None = None
+    context_size: int | None = None
+    num_threads: int | None = None
+    prefill_chunk_size: int = 512
+    kv_type: str = "f16"
+    kv_block_size: int = 16
+    kv_budget: int | None = None
+    repack: bool = True
+    overrides: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.model_path is not None and not isinstance(self.model_path, str | os.PathLike | bytes):
+            raise ConfigError(f"model_path must be a path, bytes or None, not {type(self.model_path).__name__}")
+        if self.tokenizer_path is not None and not isinstance(self.tokenizer_path, str | os.PathLike):
+            raise ConfigError(f"tokenizer_path must be a path or None, not {type(self.tokenizer_path).__name__}")
+        if self.context_size is not None:
+            self._set("context_size", check_int("context_size", self.context_size, 2, MAX_CONTEXT))
+        if self.num_threads is not None:
+            self._set("num_threads", check_int("num_threads", self.num_threads, 1, MAX_THREADS))
+        self._set("prefill_chunk_size", check_int("prefill_chunk_size", self.prefill_chunk_size, 1, MAX_CONTEXT))
+        check_choice("kv_type", self.kv_type, KV_TYPES)
+        self._set("kv_block_size", check_int("kv_block_size", self.kv_block_size, 16, MAX_CONTEXT))
+        if self.kv_block_size not in (16, 32) and self.kv_block_size % 64:
+            raise ConfigError(f"kv_block_size must be 16, 32 or a multiple of 64, not {self.kv_block_size}")
+        if self.kv_budget is not None:
+            self._set("kv_budget", check_int("kv_budget", self.kv_budget, 1, 1 << 62))
+        check_bool("repack", self.repack)
+        self._check_overrides()
+
+    def _check_overrides(self) -> None:
+        if self.overrides is None:
+            return
+        if not isinstance(self.overrides, Mapping) or not all(isinstance(k, str) for k in self.overrides):
+            raise ConfigError(f"overrides must map metadata keys (str) to values, not {self.overrides!r}")
+        self._set("overrides", MappingProxyType(dict(self.overrides)))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerConfig:
+    """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
+
+    temperature: 0 takes the likeliest token (after the penalty); higher is more random.
+    top_k: keep the k likeliest tokens; 0 keeps all.
+    top_p: keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.
+    min_p: keep tokens at least p times as likely as the likeliest; 0 keeps all.
+    repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
+    repetition_penalty_window: how many recent tokens, those of the prompt included; 0 is none.
+    seed: the same seed gives the same text; None is random.
+
+    Raises ConfigError, which names the field, its value and its range.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    repetition_penalty: float = 1.1
+    repetition_penalty_window: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checked = {
+            "temperature": check_float("temperature", self.temperature, 0.0),
+            "top_k": check_int("top_k", self.top_k, 0, (1 << 31) - 1),
+            "top_p": check_float("top_p", self.top_p, 0.0, 1.0),
+            "min_p": check_float("min_p", self.min_p, 0.0, 1.0),
+            "repetition_penalty": check_float("repetition_penalty", self.repetition_penalty, 0.0, above=True),
+            "repetition_penalty_window": check_int(
+                "repetition_penalty_window", self.repetition_penalty_window, 0, MAX_CONTEXT
+            ),
+        }
+        if self.seed is not None:
+            checked["seed"] = check_int("seed", self.seed, 0, MAX_SEED)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def greedy(cls) -> Self:
+        """Always the likeliest token: temperature 0 and no penalty."""
+        return cls(temperature=0.0, repetition_penalty=1.0)
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplerConfig` as keywords."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    repetition_penalty_window: int
+    seed: int | None

@@ -1,0 +1,247 @@
+"""The loop of the engine: choose, compute, absorb, release."""
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.engine.loop import StepLoop
+from oxillama.engine.request import Outbox, Request
+from oxillama.engine.results import FinishReason
+from oxillama.engine.runner import Span
+from oxillama.engine.scheduler import Scheduler
+from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
+from oxillama.kv_cache.block_pool import BlockPool
+
+__all__ = ["EngineCore", "RunnerLike"]
+
+Poll = Callable[[], None]
+Plan = list[tuple[Request, int]]
+
+
+class RunnerLike(Protocol):
+    """What the engine needs of a runner; `engine/runner.py` has the real one."""
+
+    num_threads: int
+
+    def memory_bytes(self) -> dict[str, int]: ...
+
+    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
+
+    def hidden(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
+
+
+class Session(Protocol):
+    """What must be told of a fork."""
+
+    def after_fork(self) -> None: ...
+
+
+class _NoRunner:
+    """In a closed engine: the model's memory is free."""
+
+    num_threads = 0
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {}
+
+    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
+        raise EngineClosedError("the engine is closed")
+
+    hidden = forward
+
+
+class _StepAbandoned(Exception):
+    """Nobody wants the step that is under way any more."""
+
+
+class EngineCore:
+    """Requests, their KV blocks and the step that serves them. All of its state changes in a turn of its loop.
+
+    Nothing that it owns refers back to it, so that the model's memory is free as soon as the engine is dropped.
+    """
+
+    def __init__(self, runner: RunnerLike, n_blocks: int, block_size: int, token_budget: int) -> None:
+        self.runner: RunnerLike = runner
+        self.pool = BlockPool(n_blocks)
+        self.scheduler = Scheduler(self.pool, block_size, token_budget)
+        self.loop = StepLoop(self.step, self._drop_other_threads)
+        self.closed = False
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._plan: Plan = []
+
+    # ---- from any thread
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queues requests. Raises EngineClosedError, or KvCacheFullError if one can never fit, and queues none then."""
+        self._check_open()
+        for request in requests:
+            self.scheduler.check_fits(request.sequence.n_reserve)
+        self.loop.post(lambda: self._enqueue(list(requests)))
+
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """Ends the requests that are not finished: their blocks are free at once, or after the step under way."""
+        unfinished = [r for r in requests if r.finish_reason is None]
+        if unfinished:
+            self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
+
+    def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
+        """Submits requests and returns when all are finished. Raises the error of the first that failed."""
+        try:
+            self.submit(requests)
+            self.drive(lambda: not outbox.n_open or outbox.error)
+            if outbox.error:
+                raise outbox.error
+        finally:
+            self.cancel(requests)
+
+    def change(self, action: Callable[[], object]) -> None:
+        """Runs a short change of state between two steps, and returns when that is done. Raises EngineClosedError."""
+        self._check_open()
+        self._apply(action)
+
+    def _apply(self, action: Callable[[], object]) -> None:
+        done: list[object] = []
+        self.loop.post(lambda: done.append(action()))
+        self.loop.drive(lambda: done)
+
+    def drive(self, ready: Callable[[], object]) -> None:
+        """Returns once ready() is true, having taken the steps that were needed for that."""
+        self.loop.drive(ready)
+
+    def close(self) -> None:
+        """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
+        if not self.closed:
+            self._apply(self._shut)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise EngineClosedError("the engine is closed: load the model again")
+
+    # ---- in a turn of the loop
+
+    def step(self) -> None:
+        """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
+        self._drop_cancelled()
+        self._plan = self._schedule()
+        for want_hidden in (False, True):
+            plan = [(r, n) for r, n in self._plan if (r.want == "hidden") == want_hidden]
+            if plan:
+                self._advance(plan, self._forward(plan, want_hidden))
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self.scheduler.running if cast(Request, s.handle).cancelled]:
+            self._end(cast(Request, sequence.handle), "cancelled")
+
+    def _schedule(self) -> Plan:
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
+        if not plan:
+            self._fail_stalled()
+        for request, _ in plan:
+            if not request.started_at:
+                request.started_at = time.perf_counter()
+        return plan
+
+    def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
+        """Rows of the model for the plan; None if the step was abandoned or failed."""
+        spans = [_span(request, n) for request, n in plan]
+        no_logits = all(span.want == "none" for span in spans)
+        forward = self.runner.hidden if want_hidden or no_logits else self.runner.forward
+        try:
+            return forward(spans, self._poll)
+        except _StepAbandoned:
+            return None
+        except Exception as error:
+            for request, _ in plan:
+                self._end(request, "cancelled", error)
+            return None
+
+    def _poll(self) -> None:
+        """Called while the model computes: gives the step up for Ctrl-C, or when all of its requests are cancelled."""
+        if self.loop.interrupt.pending or all(request.cancelled for request, _ in self._plan):
+            raise _StepAbandoned
+
+    def _advance(self, plan: Plan, rows: NDArray[np.float32] | None) -> None:
+        if rows is None:
+            return
+        row = 0
+        for request, n in plan:
+            n_rows = _n_rows(request, n)
+            request.sequence.n_computed += n
+            if n_rows:
+                self._absorb(request, rows[row : row + n_rows])
+                row += n_rows
+
+    def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
+        try:
+            reason = request.absorb(rows)
+        except Exception as error:
+            self._end(request, "cancelled", error)
+        else:
+            if reason is not None:
+                self._end(request, reason)
+
+    def _end(self, request: Request, reason: FinishReason, error: Exception | None = None) -> None:
+        if request.finish_reason is None:
+            self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+            request.finish(reason, error)
+
+    def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
+        for request in requests:
+            self._end(request, reason, error)
+
+    def _enqueue(self, requests: list[Request]) -> None:
+        now = time.perf_counter()
+        for request in requests:
+            request.submitted_at = now
+            self.scheduler.add(request.sequence)
+        if self.closed:  # between the check in `submit` and now
+            self._shut()
+
+    def _live(self) -> list[Request]:
+        sequences = [*self.scheduler.running, *(s for s in self.scheduler.waiting if not s.finished)]
+        return [cast(Request, s.handle) for s in sequences]
+
+    def _fail_stalled(self) -> None:
+        """Nothing runs, and yet the first in the queue has no room: sequences that are kept hold the blocks."""
+        sequence = self.scheduler.first_waiting()
+        if sequence is None:
+            return
+        error = KvCacheFullError(
+            f"{self.scheduler.missing_blocks(sequence)} KV blocks are needed, {self.pool.n_free} of "
+            f"{self.pool.n_blocks} are free, and the others belong to sessions that keep them: reset() the session, "
+            "or raise kv_budget"
+        )
+        self._end(cast(Request, sequence.handle), "cancelled", error)
+
+    def _shut(self) -> None:
+        self.closed = True
+        self.runner = _NoRunner()
+        self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
+
+    def _drop_other_threads(self, thread: int) -> None:
+        """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
+        gone = GenerateError("the thread that waited for this request is not in this process")
+        self._end_all([r for r in self._live() if r.thread != thread], "cancelled", gone)
+        for session in self.sessions:
+            session.after_fork()
+
+
+def _span(request: Request, n: int) -> Span:
+    sequence = request.sequence
+    start = sequence.n_computed
+    tokens = sequence.tokens
+    if n < len(tokens) or start:
+        tokens = tokens[start : start + n]
+    want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
+    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all")
+
+
+def _n_rows(request: Request, n: int) -> int:
+    """Rows that the model returns for a span of n tokens of this request."""
+    if request.want != "last":
+        return n
+    return int(request.sequence.n_computed + n == len(request.sequence.tokens))

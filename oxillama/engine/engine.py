@@ -1,0 +1,300 @@
+"""`Engine`: a loaded model with everything that can be asked of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from collections.abc import Sequence as SequenceOf
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.config import EngineConfig, SamplerConfig, SamplingOptions, check_bool, check_choice
+from oxillama.engine.conversation import Conversation
+from oxillama.engine.core import EngineCore
+from oxillama.engine.embedding import POOLINGS, EmbeddingRequest, EmbedPooling
+from oxillama.engine.loading import EngineParts, load_parts, make_config
+from oxillama.engine.prompts import Messages, Tools, chat_ids, is_single_prompt
+from oxillama.engine.request import LogitsRequest, Outbox
+from oxillama.engine.results import CancelToken, Chunk, Completion
+from oxillama.engine.session import Session, SessionMethods
+from oxillama.engine.stream import chunks
+from oxillama.engine.texts import GenerateOptions, Prompt, Stop, TextMaker, TextOptions, completion_of, parse_options
+from oxillama.errors import ConfigError, ContextOverflowError
+from oxillama.models import ModelSpec
+from oxillama.tokenizer import Tokenizer
+
+__all__ = ["Engine"]
+
+
+class Engine(SessionMethods):
+    """A loaded model. Use as a context manager, or call `close`.
+
+    Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
+    else runs. Callbacks may use the engine too.
+
+    context_size: tokens of one request, prompt and output together. n_vocab: length of a row of logits.
+    model_config: the model's hyper-parameters. tokenizer, metadata: of the file. config: the settings.
+    """
+
+    def __init__(self, config: EngineConfig | None = None, *, parts: EngineParts | None = None, **fields: Any) -> None:
+        """Loads what `config` names; `fields` replace its fields. `parts` are used instead of loading, if given.
+
+        Raises TypeError for an unknown field, ConfigError for a value out of range, LoadError and its children if the
+        model can't be loaded.
+        """
+        self.config = make_config(config, fields)
+        parts = parts or load_parts(self.config)
+        self.tokenizer: Tokenizer = parts.tokenizer
+        self.model_config: ModelSpec = parts.spec
+        self.metadata = parts.metadata
+        self.context_size: int = parts.context_size
+        self.n_vocab: int = parts.spec.n_vocab
+        block_size = self.config.kv_block_size
+        self._core = EngineCore(parts.runner, parts.n_blocks, block_size, self.config.prefill_chunk_size)
+        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, parts.n_blocks * block_size)
+        self._session = Session(self._core, self.n_vocab, self.context_size)
+        self._end_ids = self.tokenizer.eog_ids
+
+    @classmethod
+    def load(cls, model_path: str | os.PathLike[str] | bytes | None = None, **fields: Any) -> Self:
+        """Loads a model from a path, from bytes, or the one that ships with the package; see `EngineConfig`."""
+        return cls(EngineConfig(), model_path=model_path, **fields)
+
+    # ---- text
+
+    # A text is also a sequence of texts to the type system; the first signature that fits counts.
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+    ) -> Completion: ...
+
+    @overload
+    def generate(self, prompt: SequenceOf[Prompt], **options: Unpack[GenerateOptions]) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | SequenceOf[Prompt],
+        *,
+        max_tokens: int | None = None,
+        stop: Stop = None,
+        ignore_eos: bool = False,
+        sampler: SamplerConfig | None = None,
+        on_token: Callable[..., object] | None = None,
+        cancel_token: CancelToken | None = None,
+        **sampling: Any,
+    ) -> Completion | list[Completion]:
+        """Continues a prompt (text or token ids), or a list of prompts together; a list gives a list.
+
+        max_tokens: tokens to generate at most; None: up to the context's end.
+        stop: strings that end the text; they are cut off, with what follows.
+        ignore_eos: go on after end-of-generation tokens.
+        sampler, sampling: fields of `SamplerConfig`, singly or together; a list's prompts all use the same seed.
+        on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list.
+            What it raises ends this call and nothing else.
+        cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
+
+        Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
+        never fit the cache), EngineClosedError, GenerateError; TypeError for unknown options.
+        """
+        options = parse_options(
+            "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
+            cancel_token=cancel_token, sampling=sampling,
+        )  # fmt: skip
+        if is_single_prompt(prompt):
+            return self._complete([("prompt", prompt)], options, on_token)[0]
+        named = [(f"prompt[{i}]", p) for i, p in enumerate(prompt)]
+        return self._complete(named, options, on_token, indexed=True)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: Stop = None,
+        ignore_eos: bool = False,
+        sampler: SamplerConfig | None = None,
+        cancel_token: CancelToken | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Generator[Chunk, None, None]:
+        """Continues one prompt, piece by piece; options and errors are those of `generate`.
+
+        Starts with the first piece that is asked for. Leaving early (`close`, or dropping the generator) ends the
+        request. Together the chunks are what `generate` returns.
+        """
+        options = parse_options(
+            "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
+            cancel_token=cancel_token, sampling=sampling,
+        )  # fmt: skip
+        if not is_single_prompt(prompt):
+            raise ConfigError("stream() takes one prompt, not a list of prompts")
+        return self._stream(self._maker.ids("prompt", prompt), options)
+
+    @overload
+    def chat(self, messages: Messages, *, stream: Literal[False] = False, **options: Any) -> Completion: ...
+
+    @overload
+    def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> Generator[Chunk, None, None]: ...
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        stream: bool = False,
+        tools: Tools = None,
+        chat_template: str | None = None,
+        on_token: Callable[[str], object] | None = None,
+        **options: Any,
+    ) -> Completion | Generator[Chunk, None, None]:
+        """Answers messages, each {"role": …, "content": …}, by the model's chat template.
+
+        chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
+        are those of `generate`. Raises ChatTemplateError if there is no template or it fails, and what `generate`
+        raises.
+        """
+        ids = self.chat_tokens(messages, tools=tools, chat_template=chat_template)
+        if not check_bool("stream", stream):
+            return self.generate(ids, on_token=on_token, **options)
+        if on_token is not None:
+            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
+        return self.stream(ids, **options)
+
+    def chat_tokens(self, messages: Messages, *, tools: Tools = None, chat_template: str | None = None) -> list[int]:
+        """The prompt that `chat` makes of messages, as token ids."""
+        return chat_ids(self.tokenizer, messages, tools, chat_template)
+
+    def conversation(self) -> Conversation:
+        """A dialogue that keeps its KV between turns."""
+        return Conversation(self._core, self._maker)
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text; `parse_special` reads text like "<|im_end|>" as the special token of that name."""
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Text of token ids. Raises TokenizerError for ids out of range."""
+        return self.tokenizer.decode(ids)
+
+    # ---- numbers
+
+    @overload
+    def embed(
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: EmbedPooling = "mean", normalize: bool = True
+    ) -> NDArray[np.float32]: ...
+
+    @overload
+    def embed(
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: str = "mean", normalize: bool = True
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
+
+    def embed(
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: str = "mean", normalize: bool = True
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
+
+        pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
+        normalize: divide by the Euclidean length (for "none", each row by its own).
+        Raises ConfigError, TokenizerError, ContextOverflowError.
+        """
+        check_choice("pooling", pooling, POOLINGS)
+        check_bool("normalize", normalize)
+        single = is_single_prompt(input)
+        named = [("input", input)] if single else [(f"input[{i}]", p) for i, p in enumerate(input)]
+        outbox = Outbox(len(named))
+        requests = [
+            EmbeddingRequest(self._fitting(name, p), pooling, normalize, outbox, index=i)
+            for i, (name, p) in enumerate(named)
+        ]
+        self._core.run(requests, outbox)
+        results = [request.result for request in requests]
+        return results[0] if single else results if pooling == "none" else np.stack(results)
+
+    def forward_logits(self, ids: SequenceOf[int]) -> NDArray[np.float32]:
+        """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
+
+        Raises TokenizerError, ConfigError (no ids), ContextOverflowError.
+        """
+        if isinstance(ids, str):
+            raise ConfigError("ids must be token ids, not text: tokenize() it first")
+        outbox = Outbox(1)
+        request = LogitsRequest(self._fitting("ids", ids), self.n_vocab, outbox)
+        self._core.run([request], outbox)
+        return request.out
+
+    # ---- life
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self._core.runner.num_threads
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held by part: repacked weights, KV cache (reserved; committed as it fills), workspace."""
+        return self._core.runner.memory_bytes()
+
+    def close(self) -> None:
+        """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        spec = self.model_config
+        state = "closed" if self.closed else f"context_size {self.context_size}"
+        return f"<Engine {spec.arch} {spec.name!r}, {spec.n_layers} layers, n_vocab {self.n_vocab}, {state}>"
+
+    # ---- how it is done
+
+    def _complete(
+        self,
+        prompts: list[tuple[str, Any]],
+        options: TextOptions,
+        on_token: Callable[..., object] | None,
+        indexed: bool = False,
+    ) -> list[Completion]:
+        if on_token is not None and not callable(on_token):
+            raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
+        outbox = Outbox(len(prompts))
+        requests = [
+            self._maker.request(self._maker.ids(name, prompt), options, outbox, name=name, index=i)
+            for i, (name, prompt) in enumerate(prompts)
+        ]
+        pieces: list[list[Chunk]] = [[] for _ in prompts]
+        running = chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)
+        with closing(running):
+            for index, chunk in running:
+                pieces[index].append(chunk)
+                if on_token is not None and chunk.text:
+                    on_token(index, chunk.text) if indexed else on_token(chunk.text)
+        return [completion_of(request, found) for request, found in zip(requests, pieces, strict=True)]
+
+    def _stream(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
+        self._maker.limit("prompt", len(ids), options.max_tokens)
+        return self._stream_started(ids, options)
+
+    def _stream_started(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
+        outbox = Outbox(1)
+        request = self._maker.request(ids, options, outbox)
+        with closing(chunks(self._core, [request], outbox, options.cancel_token)) as running:
+            for _, chunk in running:
+                yield chunk
+
+    def _fitting(self, name: str, prompt: Any) -> list[int]:
+        ids = self._maker.ids(name, prompt)
+        if len(ids) > self.context_size:
+            raise ContextOverflowError(
+                f"{name} has {len(ids)} tokens and context_size is {self.context_size}: shorten it, or load with a "
+                "larger context_size"
+            )
+        return ids

@@ -1,0 +1,105 @@
+"""What callers give, checked and brought into one form."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from oxillama.config import SamplerConfig, check_int, field_names
+from oxillama.errors import ConfigError, TokenizerError
+from oxillama.tokenizer import ChatTemplate, Tokenizer
+
+__all__ = [
+    "Messages",
+    "Tools",
+    "chat_ids",
+    "check_stop",
+    "check_token",
+    "check_tokens",
+    "is_single_prompt",
+    "make_sampler_config",
+]
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
+
+_SAMPLER_FIELDS = field_names(SamplerConfig)
+
+
+def check_token(name: str, value: Any, n_vocab: int) -> int:
+    """`value` as a token id. Raises TokenizerError, which gives its name and the range."""
+    try:
+        return check_int(name, value, 0, n_vocab - 1)
+    except ConfigError as error:
+        raise TokenizerError(f"{error} (token ids of this model)") from None
+
+
+def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
+    """Token ids as a list of int. Raises TokenizerError, which gives position, value and range of the first bad one."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TokenizerError(f"{name} must be token ids, not {type(values).__name__}")
+    values = values.tolist() if hasattr(values, "tolist") else list(values)
+    if all(type(v) is int and 0 <= v < n_vocab for v in values):
+        return list(values)
+    return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(values)]
+
+
+def is_single_prompt(prompt: Any) -> bool:
+    """Whether `prompt` is one prompt (text or token ids) rather than a list of them. Raises ConfigError if neither."""
+    if isinstance(prompt, str):
+        return True
+    if isinstance(prompt, bytes | dict) or not hasattr(prompt, "__len__") or not hasattr(prompt, "__getitem__"):
+        raise ConfigError(f"prompt must be text, a list of token ids, or a list of these, not {type(prompt).__name__}")
+    if not len(prompt):
+        raise ConfigError("prompt is empty: give at least one token, or one prompt")
+    return not isinstance(prompt[0], str) and not hasattr(prompt[0], "__len__")
+
+
+def check_stop(stop: Any) -> tuple[str, ...]:
+    """Stop strings as a tuple. Raises ConfigError for an empty one, which would stop before the first character."""
+    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigError(f"stop must be a string or a list of strings, not {stop!r}")
+    stops = tuple(given)
+    for text in stops:
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"stop must hold strings of at least one character, not {text!r}")
+    return stops
+
+
+def make_sampler_config(function: str, sampler: SamplerConfig | None, options: dict[str, Any]) -> SamplerConfig:
+    """`sampler` with the fields in `options` replaced.
+
+    Raises TypeError for a keyword that is no field, as Python does for unknown keywords, and ConfigError for its value.
+    """
+    for name in options:
+        if name not in _SAMPLER_FIELDS:
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {name!r}; sampling options are "
+                f"{', '.join(_SAMPLER_FIELDS)}"
+            )
+    if sampler is not None and not isinstance(sampler, SamplerConfig):
+        raise ConfigError(f"sampler must be a SamplerConfig, not {type(sampler).__name__}")
+    if sampler is None:
+        return SamplerConfig(**options)
+    return replace(sampler, **options) if options else sampler
+
+
+def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None) -> list[int]:
+    """Token ids of the prompt that a chat template (None: the model's) makes of messages.
+
+    Raises ConfigError for messages of another form, ChatTemplateError if there is no template or it fails.
+    """
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
+        raise ConfigError(f"messages must be a list of at least one {{'role': ..., 'content': ...}}, not {messages!r}")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ConfigError(f"messages[{i}] must be a mapping with a 'role', not {message!r}")
+    if chat_template is None:
+        template = tokenizer.template()
+    else:
+        bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
+        template = ChatTemplate(chat_template, bos_token=bos, eos_token=eos)
+    ids = tokenizer.encode(template.render(messages, tools=tools), add_special=False, parse_special=True)
+    if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+        ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
+    return ids

@@ -1,0 +1,105 @@
+"""A request on its way through the engine: a sequence, what is wanted of it, and where the results go."""
+
+import threading
+import time
+from collections import deque
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.engine.results import CancelToken, Chunk, FinishReason, Timings
+from oxillama.engine.sequence import Sequence
+
+__all__ = ["LogitsRequest", "Outbox", "Request", "Want"]
+
+Want = Literal["last", "all", "hidden"]
+
+
+class Outbox:
+    """Where requests that were made together leave what they have; whoever made them looks in.
+
+    items: (index of the request, chunk), the oldest first. n_open: requests that are not finished. error: of the
+    first request that failed.
+    """
+
+    __slots__ = ("error", "items", "n_open")
+
+    def __init__(self, n_requests: int) -> None:
+        self.items: deque[tuple[int, Chunk]] = deque()
+        self.n_open = n_requests
+        self.error: Exception | None = None
+
+
+class Request:
+    """One sequence with a purpose. `absorb` gets the rows that were asked for, in order, and says when it is enough.
+
+    want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
+    """
+
+    want: Want = "last"
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        outbox: Outbox,
+        *,
+        index: int = 0,
+        cancel_token: CancelToken | None = None,
+        keep_blocks: bool = False,
+    ) -> None:
+        self.sequence = sequence
+        self.n_prompt = sequence.n_prompt
+        self.keep_blocks = keep_blocks
+        self.outbox = outbox
+        self.index = index
+        self.cancel_token = cancel_token
+        self.thread = threading.get_ident()
+        self.finish_reason: FinishReason | None = None
+        self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
+        sequence.handle = self
+
+    @property
+    def cancelled(self) -> bool:
+        return self.cancel_token is not None and self.cancel_token.cancelled
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""
+        raise NotImplementedError
+
+    def close(self, reason: FinishReason) -> FinishReason:
+        """Called once, when finished: hands over what is left, and may know the reason better."""
+        return reason
+
+    def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
+        self.ended_at = time.perf_counter()
+        self.finish_reason = self.close(reason)
+        if error is not None and self.outbox.error is None:
+            self.outbox.error = error
+        self.outbox.n_open -= 1
+
+    @property
+    def timings(self) -> Timings:
+        if not self.first_at:
+            return Timings(0.0, self.ended_at - self.started_at if self.started_at else 0.0, 0.0)
+        return Timings(
+            time_to_first_token=self.first_at - self.submitted_at,
+            prefill_seconds=self.first_at - self.started_at,
+            decode_seconds=self.ended_at - self.first_at,
+        )
+
+
+class LogitsRequest(Request):
+    """Logits of every position, float32 [n_tokens, n_vocab], in `out`."""
+
+    want: Want = "all"
+
+    def __init__(self, tokens: list[int], n_vocab: int, outbox: Outbox, **options: Any) -> None:
+        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+        self.out = np.empty((len(tokens), n_vocab), np.float32)
+        self._filled = 0
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        self.out[self._filled : self._filled + len(rows)] = rows
+        self._filled += len(rows)
+        return "stop" if self._filled == len(self.out) else None

@@ -1,0 +1,78 @@
+"""What comes back from a request, and how to stop one."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["CancelToken", "Chunk", "Completion", "FinishReason", "Timings"]
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall-clock seconds of one request, waiting for its turn included.
+
+    time_to_first_token: from the call to the first token; prefill_seconds: the part of it since its prompt began to be
+    computed; decode_seconds: from the first token to the last.
+    """
+
+    time_to_first_token: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a running completion. Only the last one has a finish_reason; its text may be empty.
+
+    text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk.
+    """
+
+    text: str
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished completion; str() gives its text.
+
+    text: without prompt, end-of-generation tokens and stop strings.
+    token_ids: every token that was generated, also those that a stop string cut from the text; without the
+        end-of-generation token.
+    finish_reason: "stop" (the model or a stop string ended it), "length" (max_tokens or the context's end) or
+        "cancelled".
+    prompt_tokens: length of the prompt in tokens.
+    logprobs: None.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    logprobs: None = None
+    timings: Timings = field(default_factory=Timings)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class CancelToken:
+    """Stops the requests that it was given to, from any thread, within one token; also inside a long prompt."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def cancel(self) -> None:
+        """Asks to stop. Calling it again does nothing."""
+        self._event.set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._event.is_set()
+
+    def __repr__(self) -> str:
+        return f"<CancelToken {'cancelled' if self.cancelled else 'active'}>"

@@ -1,0 +1,161 @@
+"""Tokens to text: drawing them, stop strings, and the chunks that a caller gets."""
+
+import time
+from collections.abc import Collection, Generator, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.engine.core import EngineCore
+from oxillama.engine.request import Outbox, Request
+from oxillama.engine.results import CancelToken, Chunk, FinishReason
+from oxillama.engine.sequence import Sequence
+from oxillama.sampling import Sampler
+
+__all__ = ["StopMatcher", "TextRequest", "chunks"]
+
+
+class StopMatcher:
+    """Cuts text at the leftmost occurrence of any stop string, however the text is divided into pieces.
+
+    Text that may be the beginning of a stop string is held back until that is settled. A stop string that is complete
+    still waits while one that began further left may become complete too, so that where the cut is depends on the text
+    alone.
+    """
+
+    __slots__ = ("_held", "_stops")
+
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def push(self, piece: str) -> tuple[str, bool]:
+        """(text that is safe to show, whether a stop string was found: then that text is the last)."""
+        if not self._stops:
+            return piece, False
+        text = self._held + piece
+        for start in range(len(text)):
+            for stop in self._stops:
+                if text.startswith(stop, start):
+                    self._held = ""
+                    return text[:start], True
+            if any(stop.startswith(text[start:]) for stop in self._stops):
+                self._held = text[start:]
+                return text[:start], False
+        self._held = ""
+        return text, False
+
+    def flush(self) -> tuple[str, bool]:
+        """The text ends here: what was held back, up to the leftmost stop string if there is one."""
+        held, self._held = self._held, ""
+        found = [start for stop in self._stops if (start := held.find(stop)) >= 0]
+        return (held[: min(found)], True) if found else (held, False)
+
+
+class TextStream(Protocol):
+    """What makes text of tokens, whole characters at a time; `tokenizer.TokenStream` is one."""
+
+    def push(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class TextRequest(Request):
+    """Draws tokens after a prompt and turns them into chunks of text.
+
+    Every finished token is in `sequence.tokens`; a chunk goes to the outbox when there is text to show.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        outbox: Outbox,
+        *,
+        sampler: Sampler,
+        stream: TextStream,
+        stops: StopMatcher,
+        max_tokens: int,
+        end_ids: Collection[int],
+        **options: Any,
+    ) -> None:
+        """`end_ids` are the tokens that end the text."""
+        super().__init__(sequence, outbox, **options)
+        self._sampler = sampler
+        self._stream = stream
+        self._stops = stops
+        self._end_ids = end_ids
+        self._limit = sequence.n_prompt + max_tokens
+        self._n_shown = sequence.n_prompt
+        self._stopped = False
+        self._last_text = ""
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        token = self._sampler.sample(rows[0])
+        if not self.first_at:
+            self.first_at = time.perf_counter()
+        if token in self._end_ids:
+            return "stop"
+        self._sampler.accept(token)
+        tokens = self.sequence.tokens
+        tokens.append(token)
+        text, self._stopped = self._stops.push(self._stream.push(token))
+        if self._stopped:
+            self._last_text = text
+            return "stop"
+        if text:
+            self._put(text, None)
+        return "length" if len(tokens) == self._limit else None
+
+    def close(self, reason: FinishReason) -> FinishReason:
+        text = self._last_text
+        if not self._stopped:
+            text, self._stopped = self._stops.push(self._stream.flush())
+        if not self._stopped:
+            held, self._stopped = self._stops.flush()
+            text += held
+        if self._stopped and reason == "length":
+            reason = "stop"
+        self._put(text, reason)
+        return reason
+
+    def _put(self, text: str, reason: FinishReason | None) -> None:
+        ids = self.sequence.tokens[self._n_shown :]
+        self._n_shown += len(ids)
+        self.outbox.items.append((self.index, Chunk(text, ids, reason)))
+
+
+def chunks(
+    core: EngineCore,
+    requests: list[TextRequest],
+    outbox: Outbox,
+    cancel_token: CancelToken | None = None,
+    *,
+    whole: bool = False,
+) -> Generator[tuple[int, Chunk], None, None]:
+    """Submits requests and yields (index, chunk) as they come; `whole`: only when all are finished.
+
+    However it is left, nothing of the requests stays behind. Raises the error of the first request that failed, as soon
+    as it is known.
+    """
+
+    def ready() -> bool:
+        some = outbox.items and not whole
+        stop = cancel_token is not None and cancel_token.cancelled
+        return bool(some or stop or outbox.error or not outbox.n_open)
+
+    try:
+        core.submit(requests)
+        while outbox.n_open:
+            core.drive(ready)
+            if cancel_token is not None and cancel_token.cancelled:
+                core.cancel(requests)
+                core.drive(lambda: not outbox.n_open)
+            while outbox.items and not outbox.error:
+                yield outbox.items.popleft()
+        if outbox.error:
+            raise outbox.error
+        while outbox.items:
+            yield outbox.items.popleft()
+    finally:
+        core.cancel(requests)

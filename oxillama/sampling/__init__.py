@@ -1,0 +1,6 @@
+"""Choosing the next token: a list of plain stages (`SamplerChain`) and the state of one request (`Sampler`)."""
+
+from oxillama.sampling.chain import Sampler, SamplerChain
+from oxillama.sampling.stages import Stage
+
+__all__ = ["Sampler", "SamplerChain", "Stage"]

@@ -1,0 +1,285 @@
+"""The command line: what goes to which stream, and the exit status."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import oxillama as ox
+from oxillama.cli import main
+from oxillama.engine.loading import shipped_model
+
+ONE_THREAD = ["-t", "1"]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """run(arguments..., stdin=text) -> (status, standard output, standard error)."""
+
+    def call(*args, stdin=""):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        try:
+            status = main([str(a) for a in args])
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with ox.load(num_threads=1) as engine:
+        yield engine
+
+
+def test_run_streams_text_and_tells_the_speed(run, engine):
+    status, out, err = run("run", "Once upon a time", "-n", 20, "--seed", 5, *ONE_THREAD)
+    assert status == 0
+    assert out == engine.generate("Once upon a time", max_tokens=20, seed=5).text + "\n"
+    assert "20 generated" in err
+    assert "tokens/s" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_run_reads_standard_input(run, engine):
+    expected = engine.generate("The cat", max_tokens=6, temperature=0).text + "\n"
+    for prompt in ((), ("-",)):
+        _, out, _ = run("run", *prompt, "-n", 6, "--temperature", 0, *ONE_THREAD, stdin="The cat")
+        assert out == expected
+
+
+def test_run_echoes_on_request(run):
+    assert run("run", "The cat", "--echo", "-n", 3, *ONE_THREAD)[1].startswith("The cat")
+
+
+def test_run_options_reach_the_engine(run, engine):
+    options = {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.5, "repetition_penalty_window": 9}
+    flags = [str(x) for k, v in options.items() for x in (f"--{k.replace('_', '-')}", v)]
+    args = ["run", "The cat", "-n", "30", "--seed", "3", "--ignore-eos", "--stop", "th", "--stop", "zz"]
+    _, out, _ = run(*args, *flags, *ONE_THREAD, "-c", 64, "--kv-type", "f32", "--chunk-size", 2, "--no-repack")
+    with ox.load(num_threads=1, kv_type="f32") as other:
+        r = other.generate("The cat", max_tokens=30, seed=3, ignore_eos=True, stop=["th", "zz"], **options)
+    assert out == r.text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run", "x", "-m", "no.gguf"], "no.gguf"),
+        (["run", "x", "--top-p", "3"], "top_p must be a number from 0 to 1, not 3"),
+        (["run", "x", "--seed", "-1"], "seed must"),
+        (["run", "x", "-n", "0"], "max_tokens must"),
+        (["run", "x", "-t", "0"], "num_threads must"),
+        (["run", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
+        (["run", "x", "-c", "1000000"], "context_size must"),
+        (["run", "x", "--kv-type", "q1"], "kv_type must"),
+        (["run", "x", "--override", "abc"], "--override must be KEY=VALUE, not 'abc'"),
+        (["run", "x", "--override", "llama.block_count=none"], "llama.block_count"),
+        (["run", "word " * 2000], "context_size"),
+        (["frobnicate"], "invalid choice: 'frobnicate'"),
+        ([], "COMMAND"),
+        (["info", "no.gguf"], "no.gguf"),
+        (["info", "-c", "0"], "--context-size must"),
+        (["tokenize", "x", "-m", "no.gguf"], "no.gguf"),
+        (["embed", "x", "--pooling", "sum"], "pooling must be one of"),
+        (["bench", "-p", "0"], "--prompt-tokens must"),
+        (["bench", "-n", "1"], "--gen-tokens must"),
+        (["bench", "-r", "0"], "--repetitions must"),
+        (["bench", "-p", "100000"], "context_size"),
+        (["chat", "--min-p", "9"], "min_p must"),
+    ],
+)
+def test_errors_are_one_line_and_status_2(run, args, message):
+    status, out, err = run(*args)
+    assert status == 2
+    assert out.strip() == ""
+    lines = [line for line in err.splitlines() if not line.startswith("[")]
+    assert len(lines) == 1
+    assert lines[0].startswith("oxillama: error: ")
+    assert message in lines[0]
+
+
+@pytest.mark.parametrize("args", [["--debug", "run", "x", "-m", "no.gguf"], ["run", "--debug", "x", "-m", "no.gguf"]])
+def test_debug_shows_the_traceback(run, args):
+    status, _, err = run(*args)
+    assert status == 2
+    assert "Traceback" in err
+    assert "ModelNotFoundError" in err
+
+
+def test_version_and_help(run):
+    assert run("--version")[:2] == (0, f"oxillama {ox.__version__}\n")
+    for command in ((), ("run",), ("chat",), ("info",), ("tokenize",), ("embed",), ("bench",), ("show-config",)):
+        status, out, _ = run(*command, "--help")
+        assert status == 0
+        assert out.startswith("usage: oxillama")
+
+
+def test_info(run):
+    status, out, _ = run("info")
+    assert status == 0
+    for word in ("llama", "Q8_0", "1,536", "chat template", "memory"):
+        assert word in out
+    assert run("info", shipped_model())[1] == out
+
+
+def test_tokenize(run, engine):
+    text = "A café."
+    assert json.loads(run("tokenize", text)[1]) == engine.tokenize(text)
+    assert json.loads(run("tokenize", "--no-special", "-", stdin=text)[1]) == engine.tokenize(text, add_special=False)
+    special = engine.tokenizer.id_to_token(engine.tokenizer.eos_id)
+    ids = json.loads(run("tokenize", "--parse-special", "--no-special", special)[1])
+    assert ids == [engine.tokenizer.eos_id]
+    lines = run("tokenize", "--pieces", "--no-special", "hello")[1].splitlines()
+    assert "".join(eval(line.split("\t")[1]) for line in lines) == "hello"
+
+
+def test_embed(run, engine):
+    one = json.loads(run("embed", "a cat", *ONE_THREAD)[1])
+    assert np.array_equal(np.array(one, np.float32), engine.embed("a cat"))
+    two = json.loads(run("embed", "a", "b", "--pooling", "last", "--no-normalize", *ONE_THREAD)[1])
+    assert np.array_equal(np.array(two, np.float32), engine.embed(["a", "b"], pooling="last", normalize=False))
+    assert np.shape(json.loads(run("embed", "--pooling", "none", *ONE_THREAD, stdin="a cat")[1]))[0] > 1
+
+
+def test_bench(run):
+    status, out, _ = run("bench", "-p", 16, "-n", 4, "-r", 2, "--json", *ONE_THREAD)
+    assert status == 0
+    result = json.loads(out)
+    assert result["threads"] == 1
+    for part, n in (("prefill", 16), ("decode", 4)):
+        assert result[part]["tokens"] == n
+        assert len(result[part]["runs"]) == 2
+        assert min(result[part]["runs"]) <= result[part]["tokens_per_second"] <= max(result[part]["runs"])
+    assert "tokens/s" in run("bench", "-p", 4, "-n", 2, "-r", 1, *ONE_THREAD)[1]
+
+
+def test_show_config(run):
+    status, out, _ = run("show-config")
+    assert status == 0
+    assert "tier_in_use" in out
+
+
+# ---- chat
+
+
+def test_chat_answers_each_line_and_remembers(run, engine):
+    messages, expected = [], ""
+    for line in ("What is 2 + 3?", "Tell me a story about a cat."):
+        messages.append({"role": "user", "content": line})
+        answer = engine.chat(messages, max_tokens=30, seed=1).text
+        messages.append({"role": "assistant", "content": answer})
+        expected += answer + "\n"
+    lines = "What is 2 + 3?\n\nTell me a story about a cat.\n"
+    status, out, err = run("chat", "-n", 30, "--seed", 1, *ONE_THREAD, stdin=lines)
+    assert (status, out, err) == (0, expected, "")
+
+
+def test_chat_computes_only_what_is_new(run, monkeypatch):
+    from oxillama.engine.runner import Runner
+
+    computed = []
+    forward = Runner.forward
+
+    def counting(self, spans, poll=None):
+        computed.append([len(s.tokens) for s in spans])
+        return forward(self, spans, poll)
+
+    monkeypatch.setattr(Runner, "forward", counting)
+    run("chat", "-n", 20, "--seed", 1, "--system", "Be kind.", *ONE_THREAD, stdin="What is 2 + 3?\nWhat is 4 + 4?\n")
+    prompts = [spans[0] for spans in computed if spans[0] > 1]
+    assert len(prompts) == 2
+    # The second turn is the end of the first answer, a question and markers: shorter than the first with its system
+    # message, although it comes after it.
+    assert prompts[1] < prompts[0]
+
+
+def test_chat_reset_and_exit(run, engine):
+    answer = engine.chat([{"role": "user", "content": "Hello!"}], max_tokens=20, seed=1).text
+    lines = "Hello!\n/reset\nHello!\n/exit\nHello!\n"
+    assert run("chat", "-n", 20, "--seed", 1, *ONE_THREAD, stdin=lines)[1] == f"{answer}\n{answer}\n"
+
+
+def test_chat_survives_a_message_that_is_too_long(run, engine):
+    answer = engine.chat([{"role": "user", "content": "Hello!"}], max_tokens=20, seed=1).text
+    lines = "word " * 3000 + "\nHello!\n"
+    status, out, err = run("chat", "-n", 20, "--seed", 1, *ONE_THREAD, stdin=lines)
+    assert (status, out) == (0, f"{answer}\n")
+    assert "/reset" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_ctrl_c_in_chat_stops_the_answer_alone(run, monkeypatch):
+    from oxillama.engine.runner import Runner
+
+    forward, calls = Runner.forward, []
+
+    def interrupted(self, spans, poll=None):
+        calls.append(1)
+        if len(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return forward(self, spans, poll)
+
+    monkeypatch.setattr(Runner, "forward", interrupted)
+    lines = "Tell me a story about a cat.\nWhat is 2 + 3?\n"
+    status, out, err = run("chat", "-n", 30, "--temperature", 0, *ONE_THREAD, stdin=lines)
+    assert (status, err) == (0, "")
+    assert len(out.splitlines()) == 2
+    assert len(out.splitlines()[0]) < 60
+
+
+@pytest.mark.parametrize("key", [KeyboardInterrupt, EOFError])
+def test_ctrl_c_and_ctrl_d_at_the_prompt_leave(run, monkeypatch, key):
+    def press(prompt=""):
+        raise key
+
+    monkeypatch.setattr("builtins.input", press)
+    assert run("chat", *ONE_THREAD) == (0, "", "")
+
+
+# ---- as a process
+
+
+def start(*args, **options):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", "oxillama", *args]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_ctrl_c_ends_cleanly():
+    with start("run", "Once upon a time", "--ignore-eos", *ONE_THREAD, "--override", "llama.context_length=1000000",
+               "-c", "1000000") as process:  # fmt: skip
+        assert process.stdout.read(10)
+        process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 30
+        out, err = process.communicate(timeout=30)
+    assert time.monotonic() < deadline
+    assert process.returncode == 130
+    assert out.endswith(b"\n")
+    assert b"Traceback" not in err
+    assert b"generated" in err
+
+
+def test_a_reader_that_leaves_is_no_error():
+    with start("run", "Once upon a time", "-n", "300", "--ignore-eos", *ONE_THREAD) as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(30) == 141
+    assert b"Traceback" not in err
+    assert b"BrokenPipe" not in err
+
+
+def test_text_in_another_encoding_is_no_traceback():
+    with start("tokenize", stdin=subprocess.PIPE) as process:
+        out, err = process.communicate(b"caf\xe9", timeout=30)
+    assert process.returncode == 0
+    assert err == b""
+    assert json.loads(out)

@@ -1,0 +1,157 @@
+"""Bad arguments: a typed error that names argument, value and range, before anything is computed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from oxillama.config import EngineConfig
+from oxillama.engine import Engine
+from oxillama.errors import ConfigError, ContextOverflowError, KvCacheFullError, OxiLlamaError, TokenizerError
+from tests.engine.fakes import N_VOCAB, assert_idle, make_engine, runner_of
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return make_engine(context_size=64)
+
+
+@pytest.mark.parametrize(
+    ("ids", "place"),
+    [
+        ([3, -1], r"prompt\[1\].* -1"),
+        ([N_VOCAB], rf"prompt\[0\].*from 0 to {N_VOCAB - 1}, not {N_VOCAB}"),
+        ([3, 4, True], r"prompt\[2\].*True"),
+        ([3, 1.0], r"prompt\[1\].*1\.0"),
+        ([1 << 70], r"prompt\[0\]"),
+        ([3, None], r"prompt\[1\].*None"),
+        (np.array([3.0, 4.0]), r"prompt\[0\].*3\.0"),
+        ([[3], [4, "a"]], r"prompt\[1\]\[1\].*'a'"),
+        (["a", [5, -2]], r"prompt\[1\]\[1\].*-2"),
+        ([3, "a"], r"prompt\[1\].*'a'"),
+        ([[3], 4], r"prompt\[1\] must be token ids, not int"),
+        ([[3], [[4]]], r"prompt\[1\]\[0\]"),
+    ],
+)
+def test_bad_token_ids(engine, ids, place):
+    with pytest.raises(TokenizerError, match=place) as e:
+        engine.generate(ids)
+    assert isinstance(e.value, ValueError)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"abc", {"a": 1}, iter("ab"), 1.5])
+def test_no_prompt_at_all(engine, prompt):
+    with pytest.raises(ConfigError, match="prompt must be text"):
+        engine.generate(prompt)
+
+
+@pytest.mark.parametrize("prompt", [[], (), np.array([], int), ["a", []]])
+def test_empty_prompt(engine, prompt):
+    with pytest.raises(ConfigError, match="is empty"):
+        engine.generate(prompt)
+
+
+def test_empty_text_is_bos_where_the_model_has_one(engine):
+    assert engine.generate("", max_tokens=2, ignore_eos=True).prompt_tokens == 1
+    without = make_engine()
+    without.tokenizer.encode = lambda text: []
+    with pytest.raises(ConfigError, match="prompt is empty"):
+        without.generate("")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_tokens", True),
+        ("max_tokens", "8"),
+        ("temperature", math.nan),
+        ("temperature", -1),
+        ("top_p", 1.5),
+        ("top_p", -0.1),
+        ("min_p", 7),
+        ("top_k", -1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty_window", -3),
+        ("seed", -1),
+        ("seed", 1 << 64),
+        ("stop", ""),
+        ("stop", ["a", ""]),
+        ("stop", [1]),
+        ("stop", 5),
+        ("stop", b"a"),
+        ("ignore_eos", 1),
+        ("sampler", {"temperature": 1}),
+        ("cancel_token", object()),
+        ("on_token", "print"),
+    ],
+)
+def test_bad_option(engine, name, value):
+    with pytest.raises(ConfigError, match=rf"^{name} must "):
+        engine.generate("ab", **{name: value})
+    if name != "on_token":
+        with pytest.raises(ConfigError, match=rf"^{name} must "):
+            engine.stream("ab", **{name: value})
+
+
+@pytest.mark.parametrize("call", ["generate", "stream"])
+def test_unknown_option(engine, call):
+    with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument 'temprature'.*temperature"):
+        getattr(engine, call)("ab", temprature=1)
+
+
+def test_stream_checks_when_called_and_not_when_read(engine):
+    with pytest.raises(ContextOverflowError):
+        engine.stream([3] * 64)
+    with pytest.raises(KvCacheFullError):
+        next(make_engine(n_blocks=1).stream([3] * 16, max_tokens=2))
+
+
+def test_prompt_that_leaves_no_room(engine):
+    for n in (64, 65, 1000):
+        with pytest.raises(ContextOverflowError, match=rf"prompt has {n} tokens and context_size is 64.*larger") as e:
+            engine.generate([3] * n)
+        assert isinstance(e.value, ValueError)
+    with pytest.raises(ContextOverflowError, match=r"prompt\[1\] has 64"):
+        engine.generate(["a", [3] * 64])
+
+
+def test_request_that_can_never_fit_the_cache():
+    engine = make_engine(n_blocks=2)
+    with pytest.raises(KvCacheFullError, match="need 3 KV blocks of 16 tokens, and there are 2 in all"):
+        engine.generate([3] * 10, max_tokens=24)
+    with pytest.raises(KvCacheFullError):
+        engine.generate([3] * 33)
+    assert engine.generate([3] * 10, max_tokens=23, ignore_eos=True).finish_reason == "length"
+    assert_idle(engine)
+
+
+def test_one_bad_prompt_of_a_list_starts_none(engine):
+    runner_of(engine).steps.clear()
+    with pytest.raises(OxiLlamaError):
+        engine.generate(["a", "b", [3] * 64], max_tokens=3)
+    assert runner_of(engine).steps == []
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize(
+    "messages", [[], "hi", None, [5], ["hi"], [{"content": "hi"}], [{"role": 1}], {"role": "user"}]
+)
+def test_bad_messages(engine, messages):
+    with pytest.raises(ConfigError, match="messages"):
+        engine.chat(messages)
+
+
+def test_unknown_engine_option():
+    with pytest.raises(TypeError, match=r"unknown engine option 'n_threads'.*num_threads"):
+        Engine(n_threads=2)
+    with pytest.raises(ConfigError, match="config must be an EngineConfig"):
+        Engine("model.gguf")
+    with pytest.raises(ConfigError, match="num_threads"):
+        Engine(EngineConfig(), num_threads=0)
+
+
+def test_repr(engine):
+    assert repr(engine) == f"<Engine fake 'hash', 0 layers, n_vocab {N_VOCAB}, context_size 64>"

@@ -1,0 +1,79 @@
+"""The pool never gives a block twice, and takes none that is not its own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.kv_cache.block_pool import BlockPool
+
+
+def test_all_blocks_can_be_had_once():
+    pool = BlockPool(5)
+    got = pool.alloc(2) + pool.alloc(3)
+    assert sorted(got) == [0, 1, 2, 3, 4]
+    assert pool.n_free == 0
+
+
+def test_asking_for_too_many_takes_none_and_gives_the_numbers():
+    pool = BlockPool(4)
+    pool.alloc(1)
+    with pytest.raises(KvCacheFullError, match=r"4 KV blocks.*3 of 4 are free") as e:
+        pool.alloc(4)
+    assert isinstance(e.value, MemoryError)
+    assert pool.n_free == 3
+    assert len(pool.alloc(3)) == 3
+
+
+def test_none_is_a_number_of_blocks():
+    assert BlockPool(1).alloc(0) == []
+
+
+@pytest.mark.parametrize("blocks", [[3], [-1], [0, 3]])
+def test_foreign_block(blocks):
+    pool = BlockPool(3)
+    pool.alloc(3)
+    with pytest.raises(ConfigError, match="not of this pool"):
+        pool.free(blocks)
+    assert pool.n_free == 0
+
+
+def test_freed_twice():
+    pool = BlockPool(3)
+    a, b = pool.alloc(2)
+    pool.free([a])
+    with pytest.raises(ConfigError, match=f"block {a} is not in use"):
+        pool.free([b, a])
+    assert pool.n_free == 2
+    with pytest.raises(ConfigError, match="twice"):
+        pool.free([b, b])
+    pool.free([b])
+    assert pool.n_free == 3
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_pool_has_blocks(n):
+    with pytest.raises(ConfigError, match="n_blocks"):
+        BlockPool(n)
+
+
+def test_negative_count():
+    with pytest.raises(ConfigError, match="-1"):
+        BlockPool(2).alloc(-1)
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=40))
+def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
+    pool = BlockPool(n_blocks)
+    owned = []
+    for take, n in steps:
+        if take and n <= pool.n_free:
+            got = pool.alloc(n)
+            assert len(got) == n
+            assert not set(got) & set(owned)
+            owned += got
+        elif not take:
+            pool.free(owned[:n])
+            del owned[:n]
+        assert pool.n_free + len(owned) == n_blocks
+    assert sorted(owned + pool.alloc(pool.n_free)) == list(range(n_blocks))

@@ -1,0 +1,118 @@
+"""Settings check themselves and say what is wrong."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from oxillama.config import EngineConfig, SamplerConfig, SamplingOptions, field_names
+from oxillama.errors import ConfigError
+
+
+def test_defaults_of_sampling():
+    c = SamplerConfig()
+    assert (c.temperature, c.top_k, c.top_p, c.min_p) == (0.7, 40, 0.9, 0.0)
+    assert (c.repetition_penalty, c.repetition_penalty_window, c.seed) == (1.1, 64, None)
+
+
+def test_greedy_is_plain_argmax():
+    c = SamplerConfig.greedy()
+    assert c.temperature == 0.0
+    assert c.repetition_penalty == 1.0
+
+
+def test_every_field_is_a_keyword():
+    assert set(SamplingOptions.__annotations__) == set(field_names(SamplerConfig))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", math.nan),
+        ("temperature", -0.1),
+        ("temperature", math.inf),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("temperature", None),
+        ("temperature", 10**400),
+        ("top_k", -1),
+        ("top_k", 1.5),
+        ("top_k", True),
+        ("top_k", 1 << 31),
+        ("top_p", -0.01),
+        ("top_p", 1.01),
+        ("top_p", math.nan),
+        ("min_p", -0.5),
+        ("min_p", 2),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1),
+        ("repetition_penalty", math.nan),
+        ("repetition_penalty_window", -1),
+        ("repetition_penalty_window", 2.0),
+        ("seed", -1),
+        ("seed", 1 << 64),
+        ("seed", 1.0),
+        ("seed", "x"),
+    ],
+)
+def test_bad_sampling_value_is_named(field, value):
+    with pytest.raises(ConfigError) as e:
+        SamplerConfig(**{field: value})
+    assert str(e.value).startswith(f"{field} must be ")
+    shown = f"{value:g}" if isinstance(value, float) else repr(value)
+    assert shown in str(e.value)
+    assert isinstance(e.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("context_size", 0),
+        ("context_size", -5),
+        ("context_size", 1 << 40),
+        ("context_size", 8.0),
+        ("num_threads", 0),
+        ("num_threads", -1),
+        ("num_threads", 100_000),
+        ("num_threads", True),
+        ("prefill_chunk_size", 0),
+        ("kv_type", "q3"),
+        ("kv_type", 16),
+        ("kv_block_size", 0),
+        ("kv_block_size", 24),
+        ("kv_block_size", 96),
+        ("kv_budget", 0),
+        ("kv_budget", "1G"),
+        ("repack", 1),
+        ("model_path", 5),
+        ("tokenizer_path", b"x"),
+        ("overrides", {1: 2}),
+        ("overrides", ["a"]),
+    ],
+)
+def test_bad_engine_value_is_named(field, value):
+    with pytest.raises(ConfigError, match=rf"^{field} must "):
+        EngineConfig(**{field: value})
+
+
+def test_integers_of_numpy_are_integers():
+    c = SamplerConfig(top_k=np.int64(3), seed=np.uint64((1 << 64) - 1), temperature=np.float32(0.5))
+    assert c == SamplerConfig(top_k=3, seed=(1 << 64) - 1, temperature=0.5)
+    assert all(type(v) in (int, float) for v in (c.top_k, c.seed, c.temperature))
+
+
+def test_frozen_and_detached_from_what_was_given():
+    given = {"a": 1}
+    c = EngineConfig(overrides=given)
+    given["a"] = 2
+    assert c.overrides["a"] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        c.context_size = 3
+    with pytest.raises(TypeError):
+        c.overrides["a"] = 3
+
+
+@pytest.mark.parametrize("size", [16, 32, 64, 128, 4096])
+def test_block_sizes_that_tiles_can_be_cut_into(size):
+    assert EngineConfig(kv_block_size=size).kv_block_size == size

@@ -1,0 +1,173 @@
+"""Models from a hub: a stand-in server on this machine, and the cache alone. In processes of their own, since the Hub's
+library reads its settings from the environment when it is imported."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+import pytest
+
+from oxillama.engine.loading import shipped_model
+from oxillama.hub import shard_names
+
+pytest.importorskip("huggingface_hub")
+
+COMMIT = "c0ffee" + "0" * 34
+SCRIPT = """
+import json, sys
+import oxillama as ox
+arguments = json.loads(sys.argv[1])
+try:
+    with ox.from_hub(**arguments) as engine:
+        print(json.dumps(["ok", engine.model_config.arch, engine.num_threads]))
+except ox.OxiLlamaError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What a download asks of the Hub: the file's size, hash and commit by HEAD, then its bytes by GET."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    requests: ClassVar[list[str]] = []
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, body):
+        self.requests.append(f"{self.command} {self.path}")
+        data = self.files.get(self.path)
+        if self.path.startswith("/owner/locked/"):
+            self.reply(403, b"", {}, body)
+            return
+        if data is None:
+            known_repo = self.path.startswith("/owner/model/")
+            code = "EntryNotFound" if known_repo else "RepoNotFound"
+            if known_repo and "/resolve/main/" not in self.path:
+                code = "RevisionNotFound"
+            self.reply(404, b"", {"X-Error-Code": code}, body)
+            return
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(data).hexdigest()}"'}
+        start = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0]
+        self.reply(200, data[int(start or 0) :], headers, body)
+
+    def reply(self, status, data, headers, body):
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def hub():
+    with open(shipped_model(), "rb") as f:
+        Hub.files = {"/owner/model/resolve/main/tiny.gguf": f.read(), "/owner/model/resolve/main/bad.gguf": b"junk"}
+    Hub.requests = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def from_hub(endpoint, home, offline=False, **arguments):
+    env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("HF_")}
+    env |= {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": str(int(offline)),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(arguments)], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_download_then_cache_alone(hub, tmp_path):
+    tiny = {"repo_id": "owner/model", "filename": "tiny.gguf", "num_threads": 1}
+    assert from_hub(hub, tmp_path, **tiny) == ["ok", "llama", 1]
+    assert any(r.startswith("GET") for r in Hub.requests)
+    Hub.requests.clear()
+    assert from_hub(hub, tmp_path, offline=True, **tiny) == ["ok", "llama", 1]
+    assert Hub.requests == []
+
+
+def test_offline_without_the_file(hub, tmp_path):
+    kind, message = from_hub(hub, tmp_path, offline=True, repo_id="owner/model", filename="tiny.gguf")
+    assert kind == "ModelNotFoundError"
+    assert "'tiny.gguf' of 'owner/model'" in message
+    assert Hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"filename": "absent.gguf"}, "'absent.gguf' of 'owner/model'"),
+        ({"repo_id": "owner/nothing", "filename": "tiny.gguf"}, "'tiny.gguf' of 'owner/nothing'"),
+        ({"filename": "tiny.gguf", "revision": "v9"}, "'tiny.gguf' of 'owner/model' at 'v9'"),
+    ],
+)
+def test_what_is_not_there(hub, tmp_path, arguments, named):
+    kind, message = from_hub(hub, tmp_path, **{"repo_id": "owner/model", **arguments})
+    assert kind == "ModelNotFoundError"
+    assert named in message
+    assert "\n" not in message
+
+
+def test_a_file_that_is_no_model(hub, tmp_path):
+    assert from_hub(hub, tmp_path, repo_id="owner/model", filename="bad.gguf")[0] == "GGUFError"
+
+
+def test_a_hub_that_refuses(hub, tmp_path):
+    kind, message = from_hub(hub, tmp_path, repo_id="owner/locked", filename="tiny.gguf")
+    assert kind == "ModelNotFoundError"  # neither in the cache nor to be had
+    assert "'tiny.gguf' of 'owner/locked'" in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"repo_id": "", "filename": "a.gguf"},
+        {"repo_id": "owner/model", "filename": ""},
+        {"repo_id": 5, "filename": "a.gguf"},
+        {"repo_id": "a/b/c", "filename": "a.gguf"},
+    ],
+)
+def test_bad_arguments(tmp_path, arguments):
+    kind, message = from_hub("http://127.0.0.1:9", tmp_path, offline=True, **arguments)
+    assert kind == "ConfigError"
+    assert "must" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("m.gguf", ["m.gguf"]),
+        ("d/m-00001-of-00003.gguf", [f"d/m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]),
+        ("m-00002-of-00003.gguf", ["m-00002-of-00003.gguf"]),
+        ("m-00001-of-3.gguf", ["m-00001-of-3.gguf"]),
+        ("m-00001-of-00003.bin", ["m-00001-of-00003.bin"]),
+    ],
+)
+def test_split_models_are_fetched_whole(name, parts):
+    assert shard_names(name) == parts
