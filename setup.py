@@ -18,8 +18,16 @@ X86 = platform.machine() in ("x86_64", "AMD64")
 ARM = platform.machine() in ("aarch64", "arm64")
 
 # Contraction off: a*b+c is fused where a kernel says so and nowhere else, whatever the compiler.
-COMMON = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden",
-          "-Wall", "-Wextra"]
+COMMON = [
+    "-std=c11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-strict-aliasing",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+]
 BASELINE = ["-march=x86-64-v2"] if X86 else []
 # folder -> (can this machine's compiler build it?, flags)
 TIERS = {
@@ -88,8 +96,15 @@ class BuildKernels(build_ext):
 def cythonized() -> list[Extension]:
     from Cython.Build import cythonize
 
-    directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
-                  "initializedcheck": False, "embedsignature": True, "freethreading_compatible": False}
+    directives = {
+        "language_level": 3,
+        "boundscheck": False,
+        "wraparound": False,
+        "cdivision": True,
+        "initializedcheck": False,
+        "embedsignature": True,
+        "freethreading_compatible": False,
+    }
     return cythonize(modules(), compiler_directives=directives, nthreads=os.cpu_count() or 1, build_dir="build/cython")
 
 

@@ -8,7 +8,7 @@ from oxillama.kernels._spin import short_spins
 with short_spins() as _idle_spins:  # the first module that brings in the OpenMP library
     from oxillama.kernels import rows as _rows  # noqa: F401
 
-from oxillama.kernels import _table, _threads  # noqa: E402
+from oxillama.kernels import _table, _threads
 
 __all__ = ["config", "show_config"]
 

@@ -93,6 +93,7 @@ cdef class Tier:
         a.q_stride = a.out_stride = <size_t>(group * head_dim)
         a.k_block_bytes = <size_t>(block_tokens * head_dim) * item
         a.v_block_bytes = <size_t>block_tokens * dims * item
-        a.blocks, a.block_tokens, a.n_queries, a.group, a.head_dim = &blocks[0], block_tokens, n_queries, group, head_dim
+        a.blocks, a.block_tokens = &blocks[0], block_tokens
+        a.n_queries, a.group, a.head_dim = n_queries, group, head_dim
         a.pos, a.window, a.scale, a.kv_f16, a.scratch = pos, window, scale, f16, <float *>&scratch[0]
         self.t.attention(&a)

@@ -25,7 +25,8 @@ def _after_fork_in_child():
     if _started and not _forked:
         _forked = 1
         logging.getLogger("oxillama").warning(
-            "forked after inference: this process computes with one thread; start workers with 'spawn', or load after the fork"
+            "forked after inference: this process computes with one thread; start workers with 'spawn', or load after "
+            "the fork"
         )
 
 

@@ -38,7 +38,7 @@ cdef class KvSlab:
         if lanes != 16 or v.shape != (blocks, heads, panels * 16, (dim + 15) // 16 * 16) or k.dtype != v.dtype:
             raise ConfigError(f"keys {k.shape} {k.dtype} and values {v.shape} {v.dtype} don't belong together")
         if panels * 16 > 64 and panels % 4 or panels * 16 < 64 and 4 % panels:
-            raise ConfigError(f"kv_block_size={panels * 16} neither divides nor is a multiple of the attention tile, 64")
+            raise ConfigError(f"kv_block_size={panels * 16} neither divides the attention tile, 64, nor is a multiple")
         self.k, self.v = k, v
         self.n_heads, self.head_dim, self.block_tokens, self.f16 = heads, dim, panels * 16, k.dtype.itemsize == 2
         self.k_data, self.v_data = <uint8_t *>k_start, <uint8_t *>v_start

@@ -15,7 +15,8 @@ cdef class Batch:
     """Runs of consecutive tokens of any number of sequences.
 
     ``spans``: for each sequence ``(tokens, position of the first, block table)``; the block table covers every position
-    up to the last one. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the pass up.
+    up to the last one. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the
+    pass up.
     """
 
     def __init__(self, spans, Workspace workspace, poll=None):

@@ -33,7 +33,8 @@ def angles(Batch batch, const double[::1] frequencies, double magnitude):
     return out
 
 
-cdef void _rotate(float *x, const float *cos_sin, int64_t dim, int64_t head_dim, int64_t n_rot, bint neox) noexcept nogil:
+cdef void _rotate(float *x, const float *cos_sin, int64_t dim, int64_t head_dim, int64_t n_rot,
+                  bint neox) noexcept nogil:
     cdef int64_t head
     for head in range(dim // head_dim):
         if neox:
@@ -51,11 +52,11 @@ def rotate_(Rows x, Rows cos_sin, int64_t head_dim, bint neox):
     cdef int64_t i, dim = x.dim, n_rot = cos_sin.dim
     cdef int nt = usable_threads(x.workspace.num_threads)
     cdef float *data = x.data
-    cdef const float *table = cos_sin.data
+    cdef const float *angle = cos_sin.data
     if x.n * dim < SERIAL_VALUES or nt == 1:
         for i in range(x.n):
-            _rotate(data + i * dim, table + i * n_rot, dim, head_dim, n_rot, neox)
+            _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
     else:
         for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
-            _rotate(data + i * dim, table + i * n_rot, dim, head_dim, n_rot, neox)
+            _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
     x.q8 = NULL

@@ -70,17 +70,17 @@ class RopeSpec:
         Raises LoadError for factors that are not positive and finite.
         """
         i = np.arange(self.n_rot // 2)
-        plain = self.base ** (-2.0 * i / max(self.n_rot, 1))
+        plain: NDArray[np.float64] = np.power(self.base, -2.0 * i / max(self.n_rot, 1))
         if factors is not None:
             if not (np.isfinite(factors).all() and (factors > 0).all()):
                 raise LoadError("the file's rotary factors are not all positive and finite")
             plain = plain / factors.astype(np.float64)
         if self.scaling == "linear":
-            return np.asarray(plain / self.factor)
+            return plain / self.factor
         if self.scaling == "yarn":
             keep = self.ext_factor * self._ramp(i)
-            return np.asarray(plain / self.factor * (1 - keep) + plain * keep)
-        return np.asarray(plain)
+            return plain / self.factor * (1 - keep) + plain * keep
+        return plain
 
     def _ramp(self, i: NDArray[np.int64]) -> NDArray[np.float64]:
         """1 for frequencies that turn often within the original context (kept), 0 for slow ones (interpolated)."""
@@ -90,7 +90,7 @@ class RopeSpec:
 
         low = max(0.0, math.floor(dimension(self.beta_fast)))
         high = min(self.n_rot - 1.0, math.ceil(dimension(self.beta_slow)))
-        return 1.0 - np.clip((i - low) / max(0.001, high - low), 0.0, 1.0)
+        return np.asarray(1.0 - np.clip((i - low) / max(0.001, high - low), 0.0, 1.0))
 
     @property
     def magnitude(self) -> float:

@@ -119,7 +119,9 @@ def test_sequences_in_one_batch_do_not_see_each_other():
 
 @pytest.mark.parametrize("tier", [t for t in _table.usable_tiers() if t != "scalar"])
 @pytest.mark.parametrize("f16", [False, True])
-@pytest.mark.parametrize(("n", "group", "dim", "window"), [(1, 1, 16, 0), (5, 3, 33, 0), (17, 4, 64, 30), (9, 1, 128, 64)])
+@pytest.mark.parametrize(
+    ("n", "group", "dim", "window"), [(1, 1, 16, 0), (5, 3, 33, 0), (17, 4, 64, 30), (9, 1, 128, 64)]
+)
 def test_tiers_agree(tier, f16, n, group, dim, window):
     """Exact-size buffers at odd addresses; the last block is only as full as the sequence is long."""
     rng = np.random.default_rng(n)

@@ -31,7 +31,9 @@ def workspace(request):
 def test_rms_norm(workspace, n, dim):
     x, w = floats(0, n, dim), floats(1, dim)
     expected = x / np.sqrt(np.square(x.astype(np.float64)).mean(1, keepdims=True) + 1e-5) * w
-    np.testing.assert_allclose(rms_norm(workspace.from_array(x), Vector(w), 1e-5).numpy(), expected, rtol=2e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        rms_norm(workspace.from_array(x), Vector(w), 1e-5).numpy(), expected, rtol=2e-6, atol=1e-7
+    )
 
 
 def test_rms_norm_of_heads(workspace):

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from oxillama.kernels import _check, _table, config, show_config
 from oxillama.errors import ConfigError
+from oxillama.kernels import _check, _table, config, show_config
 
 
 def run(tier, code="import oxillama.kernels._table as t; print(t.tier())"):
@@ -29,14 +29,15 @@ def test_an_unusable_tier_is_an_error_that_lists_the_usable_ones(tier):
     done = run(tier)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"oxillama.errors.ConfigError: OXILLAMA_TIER={tier!r}: this build on this machine can use scalar")
+    message = f"OXILLAMA_TIER={tier!r}: this build on this machine can use scalar"
+    assert last.startswith(f"oxillama.errors.ConfigError: {message}")
 
 
 def test_tiers_are_ordered_and_scalar_is_always_there():
     compiled, usable = _table.compiled_tiers(), _table.usable_tiers()
     assert compiled[0] == usable[0] == "scalar"
     assert compiled[: len(usable)] == usable
-    with pytest.raises(ConfigError, match="neon|avx"):
+    with pytest.raises(ConfigError, match=r"neon|avx"):
         _check.Tier("avx1024")
 
 

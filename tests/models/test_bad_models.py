@@ -60,7 +60,7 @@ def test_bad_hyper_parameters(key, value, error, message):
 
 @pytest.mark.parametrize(("used", "n"), [(0, 4), (5, 4)])
 def test_bad_expert_counts(used, n):
-    with pytest.raises(LoadError, match="llama.expert_used_count"):
+    with pytest.raises(LoadError, match=r"llama\.expert_used_count"):
         load({"llama.expert_used_count": used, "llama.expert_count": n}, "mixtral")
 
 
@@ -68,7 +68,7 @@ def test_missing_key(tmp_path):
     with gguf.open(path_of("llama")) as file:
         metadata = {k: v for k, v in file.metadata.items() if k != "llama.block_count"}
         gguf.write_gguf(tmp_path / "no_key.gguf", metadata, {t.name: t.dequantize() for t in file.tensors.values()})
-    with gguf.open(tmp_path / "no_key.gguf") as file, pytest.raises(MissingKeyError, match="llama.block_count"):
+    with gguf.open(tmp_path / "no_key.gguf") as file, pytest.raises(MissingKeyError, match=r"llama\.block_count"):
         load_model(file)
 
 

@@ -72,9 +72,7 @@ def test_sequences_in_one_batch_give_equal_bits(name):
     tables = [[0, 3, 6], [8], [1, 4]]
     done = [0, 0, 0]
     for step in ((13, 9, 0), (1, 0, 20), (26, 0, 1), (0, 0, 2)):
-        spans = [
-            Span(prompts[i][done[i] : done[i] + n], done[i], tables[i], "all") for i, n in enumerate(step) if n
-        ]
+        spans = [Span(prompts[i][done[i] : done[i] + n], done[i], tables[i], "all") for i, n in enumerate(step) if n]
         rows = runner.forward(spans)
         for i, n in enumerate(step):
             assert (rows[:n] == alone[i][done[i] : done[i] + n]).all()
