@@ -12,6 +12,7 @@ cdef class Matrix:
     cdef const uint8_t *raw
     cdef uint8_t *packed
     cdef object _raw_owner, _packed_owner
+    cdef size_t _first_byte(self, int64_t i) noexcept nogil
     cdef void _pack(self, int64_t i) noexcept nogil
 
 

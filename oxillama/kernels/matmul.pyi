@@ -21,6 +21,7 @@ class Matrix:
         name: str = ...,
         repack: bool = ...,
         num_threads: int = ...,
+        release: Callable[[NDArray[np.uint8]], None] | None = ...,
     ) -> None: ...
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...

@@ -24,17 +24,18 @@ cdef const ox_kernels *K = table()
 cdef enum:
     MAX_JOBS = 8                # weights that share one input and one region
     SERIAL_WORK = 500_000       # multiplications (some 25 us) below which a region costs more than it saves
+    REPACK_BYTES = 16 << 20     # of a matrix are resident twice while it is repacked
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
 
 
 cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
-    ``data`` is the tensor as files store it, uint8 [nbytes]. Raises QuantError when the format has no kernels or the
-    sizes don't fit.
+    ``data`` is the tensor as files store it, uint8 [nbytes]. While it is repacked, ``release(part of data)`` is called
+    for each part that is done with. Raises QuantError when the format has no kernels or the sizes don't fit.
     """
 
-    def __init__(self, data, str type, shape, *, str name="?", bint repack=True, int num_threads=1):
+    def __init__(self, data, str type, shape, *, str name="?", bint repack=True, int num_threads=1, release=None):
         cdef const uint8_t[::1] raw = data
         cdef const ox_format_info *f = format_info(find_kernel_format(type))
         self.name, self.type = name, type
@@ -49,23 +50,30 @@ cdef class Matrix:
         self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
         self.raw, self._raw_owner = &raw[0], data
         if repack:
-            self._repack(num_threads)
+            self._repack(num_threads, release or (lambda part: None))
 
-    def _repack(self, int num_threads):
-        cdef int64_t i, total = self.n_experts * self.n_panels
+    def _repack(self, int num_threads, release):
+        cdef int64_t i, first, last, total = self.n_experts * self.n_panels
+        cdef int64_t step = max(<int64_t>1, <int64_t>(REPACK_BYTES // self.panel_bytes))
         cdef int nt = usable_threads(num_threads)
         cdef uintptr_t start
         buffer = np.empty(<size_t>total * self.panel_bytes + 64, np.uint8)
         start = buffer.ctypes.data
         self.packed, self._packed_owner = <uint8_t *>((start + 63) // 64 * 64), buffer
-        for i in prange(total, nogil=True, num_threads=nt, schedule="static"):
-            self._pack(i)
+        for first in range(0, total, step):
+            last = min(first + step, total)
+            for i in prange(first, last, nogil=True, num_threads=nt, schedule="static"):
+                self._pack(i)
+            release(self._raw_owner[self._first_byte(first):self._first_byte(last)])
         self.raw, self._raw_owner, self.repacked = NULL, None, True
 
+    cdef size_t _first_byte(self, int64_t i) noexcept nogil:
+        """Where the rows of panel ``i`` begin in the file's tensor."""
+        return <size_t>(i // self.n_panels * self.n_out + i % self.n_panels * OX_PANEL) * self.row_bytes
+
     cdef void _pack(self, int64_t i) noexcept nogil:
-        cdef int64_t expert = i // self.n_panels, row = i % self.n_panels * OX_PANEL
-        K.pack[self.kernel](self.raw + <size_t>(expert * self.n_out + row) * self.row_bytes, self.row_bytes,
-                            min(self.n_out - row, <int64_t>OX_PANEL), self.n_in,
+        cdef int64_t rows = min(self.n_out - i % self.n_panels * OX_PANEL, <int64_t>OX_PANEL)
+        K.pack[self.kernel](self.raw + self._first_byte(i), self.row_bytes, rows, self.n_in,
                             self.packed + <size_t>i * self.panel_bytes)
 
     @property

@@ -65,10 +65,16 @@ class Weights:
 
     def matrix(self, name: str, *shape: int) -> Matrix:
         info = self.tensor(name, shape)
-        made = Matrix(info.data, info.type, shape, name=name, repack=self._repack, num_threads=self._num_threads)
-        if made.repacked:
-            self.n_bytes += made.nbytes
-            release_pages(info.data)
+        made = Matrix(
+            info.data,
+            info.type,
+            shape,
+            name=name,
+            repack=self._repack,
+            num_threads=self._num_threads,
+            release=release_pages,
+        )
+        self.n_bytes += made.nbytes
         return made
 
     def linear(self, name: str, n_out: int, n_in: int) -> Linear:

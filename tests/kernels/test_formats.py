@@ -63,3 +63,16 @@ def test_embedding_refuses_tokens_beyond_the_table():
     for token in (-1, 4):
         with pytest.raises(GenerateError, match=rf"token id {token} is not in 0\.\.3"):
             embed(Workspace(1), table, "Q8_0", 32, np.array([0, token], np.int32))
+
+
+def test_repacking_lets_go_of_every_byte_once():
+    """Large enough for several parts; experts whose rows are no whole panels."""
+    shape = (3, 1001, 2048)
+    data = np.zeros(4 * np.prod(shape), np.uint8)
+    parts = []
+    Matrix(data, "F32", shape, release=parts.append)
+    assert len(parts) > 1
+    ends = [p.ctypes.data - data.ctypes.data + p.nbytes for p in parts]
+    starts = [p.ctypes.data - data.ctypes.data for p in parts]
+    assert starts == [0, *ends[:-1]]
+    assert ends[-1] == data.nbytes
