@@ -21,6 +21,7 @@ ARM = platform.machine() in ("aarch64", "arm64")
 COMMON = [
     "-std=c11",
     "-O3",
+    "-g0",
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-strict-aliasing",
@@ -29,10 +30,13 @@ COMMON = [
     "-Wextra",
 ]
 BASELINE = ["-march=x86-64-v2"] if X86 else []
+# What ox_cpu.c tests for, and nothing that it doesn't.
+AVX2 = ["-march=x86-64-v2", "-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"]
 # folder -> (can this machine's compiler build it?, flags)
 TIERS = {
-    "avx2": (X86, ["-march=x86-64-v3"]),
-    "avx512": (X86, ["-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512"]),
+    "avx2": (X86, AVX2),
+    "avx512": (X86, AVX512),
     "neon": (ARM, ["-march=armv8-a"]),
 }
 
@@ -58,7 +62,7 @@ def modules() -> list[Extension]:
                 ".".join(path.with_suffix("").parts),
                 [str(path)],
                 include_dirs=["csrc"],
-                extra_compile_args=["-O3", "-ffp-contract=off", "-fopenmp", *BASELINE],
+                extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-fopenmp", *BASELINE],
                 extra_link_args=["-fopenmp"],
                 depends=["csrc/ox_kernels.h", "csrc/ox_formats.def"],
             )

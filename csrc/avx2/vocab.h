@@ -8,7 +8,6 @@
 #define DOT_IS_7_BIT 1
 /* Register blocking, for 16 registers. */
 #define FLOAT_TILE 4
-#define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 2
 #define V static inline __attribute__((always_inline))

@@ -7,7 +7,6 @@
 #define NV 1  /* vectors in a panel of 16 rows */
 /* Register blocking, for 32 registers. */
 #define FLOAT_TILE 8
-#define FLOAT_PANELS 1
 #define SCORE_ROWS 8
 #define VALUE_ROWS 4
 #define V static inline __attribute__((always_inline))

@@ -43,16 +43,23 @@ INLINE void tokens_float(const ox_gemm_args *a, int64_t t0, const int P, const i
         panels_float(a, row, t0, 1, T, column);
 }
 
+#define TAIL_FLOAT(name, T) case T: if (T < FLOAT_TILE) tokens_float(a, t, T == 1 ? 4 / NV : T < 4 ? 2 : 1, T, column_##name); break;
+
 #define GEMM_FLOAT(name)                                                                \
     static void gemm_##name(const ox_gemm_args *a)                                      \
     {                                                                                   \
         int64_t t = 0;                                                                  \
         for (; t + FLOAT_TILE <= a->n_tokens; t += FLOAT_TILE)                          \
-            tokens_float(a, t, FLOAT_PANELS, FLOAT_TILE, column_##name);                \
-        for (; t + 4 <= a->n_tokens; t += 4)                                            \
-            tokens_float(a, t, FLOAT_PANELS, 4, column_##name);                         \
-        for (; t < a->n_tokens; t++)                                                    \
-            tokens_float(a, t, 4 / NV * FLOAT_PANELS, 1, column_##name);                \
+            tokens_float(a, t, 1, FLOAT_TILE, column_##name);                           \
+        switch (a->n_tokens - t) {                                                      \
+        TAIL_FLOAT(name, 7)                                                             \
+        TAIL_FLOAT(name, 6)                                                             \
+        TAIL_FLOAT(name, 5)                                                             \
+        TAIL_FLOAT(name, 4)                                                             \
+        TAIL_FLOAT(name, 3)                                                             \
+        TAIL_FLOAT(name, 2)                                                             \
+        TAIL_FLOAT(name, 1)                                                             \
+        }                                                                               \
     }
 
 GEMM_FLOAT(F32)

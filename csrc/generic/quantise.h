@@ -17,7 +17,7 @@ static void quantise_q8(const float *x, void *row, int64_t k)
     int32_t *sum = (int32_t *)(ds + nb), *sum0 = sum + nb, *sum1 = sum0 + nb;
     for (int64_t b = 0; b < nb; b++, x += OX_CHUNK, q += OX_CHUNK) {
         union { uint32_t u; float f; } max = {max_magnitude_bits(x)};
-        float inverse = max.u < 0x01000000 || max.u >= 0x7f800000 ? 0 : 127 / max.f;
+        float inverse = max.u < 0x03000000 || max.u >= 0x7f800000 ? 0 : 127 / max.f;
         int32_t s[2] = {0, 0};
         UNROLL for (int j = 0; j < OX_CHUNK; j += VL) {
             vi code = vi_from_float(vf_mul(vf_load(x + j), vf_set1(inverse)));

@@ -52,10 +52,10 @@ void ox_quantise_q8(const float *x, void *row, int64_t k)
     int32_t *sum = (int32_t *)(ds + nb), *sum0 = sum + nb, *sum1 = sum0 + nb;
     for (int64_t b = 0; b < nb; b++, x += 32, q += 32) {
         uint32_t bits = max_magnitude_bits(x);
-        float max = ox_bits_to_float(bits), inverse = bits < 0x01000000 || bits >= 0x7f800000 ? 0 : 127 / max;
+        float max = ox_bits_to_float(bits), inverse = bits < 0x03000000 || bits >= 0x7f800000 ? 0 : 127 / max;
         int32_t s[2] = {0, 0};
         for (int j = 0; j < 32; j++) {
-            q[j] = inverse != 0 ? (int8_t)rintf(x[j] * inverse) : 0; /* a zero or tiny block is zero */
+            q[j] = inverse != 0 ? (int8_t)rintf(x[j] * inverse) : 0; /* below 2^-121 the inverse would overflow */
             s[j / 16] += q[j];
         }
         d[b] = bits >= 0x7f800000 ? NAN : inverse != 0 ? max * (1.0f / 127) : 0;

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows, Workspace, take_rows
 from oxillama.kv_cache.paged import KvShape, PagedKvCache
@@ -43,8 +44,8 @@ class Runner:
 
     def forward(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Logits of the wanted rows in span order, float32 [n, n_vocab]: a view, valid until the next call."""
-        hidden = self._hidden(spans, poll)
         wanted = _wanted_rows(spans)
+        hidden = self._hidden(spans, poll)
         if len(wanted) != hidden.n:
             hidden = take_rows(hidden, wanted)
         return self.model.logits(hidden).numpy()
@@ -73,6 +74,8 @@ def _wanted_rows(spans: Sequence[Span]) -> NDArray[np.int32]:
     first = 0
     for s in spans:
         n = len(s.tokens)
+        if s.want not in ("last", "all", "none"):
+            raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
         rows += range(first, first + n) if s.want == "all" else [first + n - 1] if s.want == "last" else []
         first += n
     return np.array(rows, np.int32)

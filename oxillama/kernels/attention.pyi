@@ -8,6 +8,7 @@ from oxillama.kernels.rows import Rows
 class KvSlab:
     k: NDArray[Any]
     v: NDArray[Any]
+    n_blocks: int
     n_heads: int
     head_dim: int
     block_tokens: int

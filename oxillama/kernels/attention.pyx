@@ -26,7 +26,7 @@ cdef class KvSlab:
     """
 
     cdef readonly object k, v
-    cdef readonly int n_heads, head_dim, block_tokens
+    cdef readonly int n_blocks, n_heads, head_dim, block_tokens
     cdef readonly bint f16
     cdef uint8_t *k_data
     cdef uint8_t *v_data
@@ -35,14 +35,33 @@ cdef class KvSlab:
     def __init__(self, k, v):
         cdef uintptr_t k_start = k.ctypes.data, v_start = v.ctypes.data
         blocks, heads, panels, dim, lanes = k.shape
-        if lanes != 16 or v.shape != (blocks, heads, panels * 16, (dim + 15) // 16 * 16) or k.dtype != v.dtype:
+        if (lanes != 16 or v.shape != (blocks, heads, panels * 16, (dim + 15) // 16 * 16) or k.dtype != v.dtype
+                or k.dtype.name not in ("float16", "float32") or not (k.flags.c_contiguous and v.flags.c_contiguous)):
             raise ConfigError(f"keys {k.shape} {k.dtype} and values {v.shape} {v.dtype} don't belong together")
         if panels * 16 > 64 and panels % 4 or panels * 16 < 64 and 4 % panels:
             raise ConfigError(f"kv_block_size={panels * 16} neither divides the attention tile, 64, nor is a multiple")
         self.k, self.v = k, v
+        self.n_blocks = blocks
         self.n_heads, self.head_dim, self.block_tokens, self.f16 = heads, dim, panels * 16, k.dtype.itemsize == 2
         self.k_data, self.v_data = <uint8_t *>k_start, <uint8_t *>v_start
         self.k_head, self.v_head = panels * dim * 16 * k.dtype.itemsize, v.shape[2] * v.shape[3] * v.dtype.itemsize
+
+
+cdef int _check(KvSlab s, Batch b, Rows rows) except -1:
+    """The block tables must cover the batch and stay inside the slab: C follows them blindly."""
+    cdef int i
+    cdef span *p
+    if rows.n != b.n_rows or rows.dim % (s.n_heads * s.head_dim):
+        raise ConfigError(f"{rows.n} rows of {rows.dim} values for a batch of {b.n_rows} rows and "
+                          f"{s.n_heads} key/value heads of {s.head_dim}")
+    for i in range(b.n_spans):
+        p = &b.span[i]
+        if p.start + p.n > p.n_blocks * s.block_tokens:
+            raise ConfigError(f"span {i} ends at position {p.start + p.n}, but its block table of {p.n_blocks} blocks "
+                              f"covers {p.n_blocks * s.block_tokens}")
+        if p.highest_block >= s.n_blocks:
+            raise ConfigError(f"span {i}: block id {p.highest_block} in its block table; there are {s.n_blocks} blocks")
+    return 0
 
 
 cdef void _store_row(KvSlab s, const span *p, int64_t i, const float *k, const float *v) noexcept nogil:
@@ -78,9 +97,13 @@ def store(Rows k, Rows v, KvSlab slab, Batch batch):
     cdef int nt = usable_threads(k.workspace.num_threads)
     cdef float *kd = k.data
     cdef float *vd = v.data
+    _check(slab, batch, k)
+    if v.n != n or k.dim != slab.n_heads * slab.head_dim or v.dim != k.dim:
+        raise ConfigError(f"keys of {k.dim} and values of {v.dim} for {slab.n_heads} heads of {slab.head_dim}")
     if n * k.dim < SERIAL_WORK or nt == 1:
-        for row in range(n):
-            _store(slab, batch, kd, vd, row)
+        with nogil:
+            for row in range(n):
+                _store(slab, batch, kd, vd, row)
     else:
         for row in prange(n, nogil=True, num_threads=nt, schedule="static"):
             _store(slab, batch, kd, vd, row)
@@ -115,6 +138,7 @@ def attend(Rows q, KvSlab slab, Batch batch, float scale, int64_t window=0):
     Query heads share key/value heads in equal groups. ``window`` limits a row to the last ``window`` positions, itself
     included; 0 is no limit. The batch's own keys and values must have been stored.
     """
+    _check(slab, batch, q)
     cdef Workspace ws = q.workspace
     cdef Rows out = ws.rows(q.n, q.dim)
     cdef ox_attn_args a
@@ -134,8 +158,9 @@ def attend(Rows q, KvSlab slab, Batch batch, float scale, int64_t window=0):
     mark = ws.mark()
     cdef float *scratch = <float *>ws.take(scratch_floats * 4 * <size_t>nt)
     if work < SERIAL_WORK or nt == 1:
-        for t in range(n_tasks):
-            _task(a, slab, batch, qd, od, queries, t, scratch)
+        with nogil:
+            for t in range(n_tasks):
+                _task(a, slab, batch, qd, od, queries, t, scratch)
     else:
         for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
             _task(a, slab, batch, qd, od, queries, t, scratch + scratch_floats * <size_t>threadid())

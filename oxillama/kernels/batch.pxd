@@ -6,6 +6,8 @@ from oxillama.kernels.rows cimport Workspace
 cdef struct span:
     int64_t row, n, start          # rows of the batch, their number, position of the first
     const int32_t *blocks
+    int64_t n_blocks                # length of the block table
+    int64_t highest_block           # in it
 
 
 cdef class Batch:

@@ -4,7 +4,11 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 
 import numpy as np
 
+from oxillama.errors import ConfigError
+
 from oxillama.kernels.rows cimport Workspace
+
+cdef enum: MAX_POSITION = 2147483647
 
 
 def _no_poll():
@@ -16,7 +20,7 @@ cdef class Batch:
 
     ``spans``: for each sequence ``(tokens, position of the first, block table)``; the block table covers every position
     up to the last one. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the
-    pass up.
+    pass up. Raises ConfigError for an empty span, and for positions, tokens or block ids that can't be.
     """
 
     def __init__(self, spans, Workspace workspace, poll=None):
@@ -24,11 +28,20 @@ cdef class Batch:
         cdef int64_t row = 0
         cdef uintptr_t memory
         cdef const int32_t[::1] table
+        cdef Py_ssize_t j
         cdef const int32_t[::1] position
         self.n_spans = len(spans)
         self.workspace = workspace
         self.poll = poll or _no_poll
-        self.tokens = np.fromiter((t for s in spans for t in s[0]), np.int32)
+        for i in range(self.n_spans):
+            tokens, start, blocks = spans[i]
+            if not len(tokens) or not 0 <= start <= MAX_POSITION - len(tokens):
+                raise ConfigError(f"span {i}: {len(tokens)} tokens at position {start}; a span has at least one token, "
+                                  f"and positions lie in 0..{MAX_POSITION - 1}")
+        try:
+            self.tokens = np.fromiter((t for s in spans for t in s[0]), np.int32)
+        except (OverflowError, TypeError, ValueError) as e:
+            raise ConfigError(f"tokens must be 32-bit integers: {e}") from None
         self.n_rows = len(self.tokens)
         self.positions = np.fromiter((p for s in spans for p in range(s[1], s[1] + len(s[0]))), np.int32, self.n_rows)
         self._spans_memory = np.empty(max(self.n_spans, 1) * sizeof(span), np.uint8)
@@ -40,7 +53,12 @@ cdef class Batch:
             table = np.ascontiguousarray(blocks, np.int32)
             self._tables.append(table)
             self.span[i].row, self.span[i].n, self.span[i].start = row, len(tokens), start
-            self.span[i].blocks = &table[0]
+            self.span[i].blocks = &table[0] if table.shape[0] else NULL
+            self.span[i].n_blocks, self.span[i].highest_block = table.shape[0], -1
+            for j in range(table.shape[0]):
+                if table[j] < 0:
+                    raise ConfigError(f"span {i}: block id {table[j]} in its block table is negative")
+                self.span[i].highest_block = max(self.span[i].highest_block, <int64_t>table[j])
             row += len(tokens)
         position = self.positions
         self.position = &position[0] if self.n_rows else NULL

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
 import numpy as np
 
-from oxillama.errors import QuantError
+from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport ox_kernels, ox_q8_row_bytes, table
 from oxillama.kernels._threads cimport usable_threads
@@ -49,21 +49,24 @@ def route_softmax(Rows logits, int64_t k, bint normalise):
     experts, weights = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
     cdef int32_t[:, ::1] chosen = experts
     cdef float[:, ::1] w = weights
-    for i in range(n):
-        p = logits.data + i * n_experts
-        K.softmax(p, n_experts)
-        total = 0
-        for j in range(k):
-            best = 0
-            for e in range(1, n_experts):
-                if p[e] > p[best]:
-                    best = e
-            chosen[i, j], w[i, j] = <int32_t>best, p[best]
-            total += p[best]
-            p[best] = -1
-        if normalise:
+    if not 1 <= k <= n_experts:
+        raise ConfigError(f"{k} of {n_experts} experts")
+    with nogil:
+        for i in range(n):
+            p = logits.data + i * n_experts
+            K.softmax(p, n_experts)
+            total = 0
             for j in range(k):
-                w[i, j] /= total
+                best = 0
+                for e in range(1, n_experts):
+                    if p[e] > p[best]:
+                        best = e
+                chosen[i, j], w[i, j] = <int32_t>best, p[best]
+                total += p[best]
+                p[best] = -1
+            if normalise:
+                for j in range(k):
+                    w[i, j] /= total
     return Routing(experts, weights, n_experts)
 
 
@@ -112,7 +115,10 @@ def combine_(Rows y, Rows pairs, Routing routing):
     """``y[r] += sum_i weight[r, i] * pairs[r * k + i]``, in place, in the order of i."""
     cdef const float[:, ::1] w = routing.weights
     cdef int64_t r, i
-    for r in range(routing.n):
-        for i in range(routing.k):
-            K.add_scaled(pairs.data + (r * routing.k + i) * y.dim, w[r, i], y.data + r * y.dim, y.dim)
+    if y.n != routing.n or pairs.n != routing.n * routing.k or pairs.dim != y.dim:
+        raise ConfigError(f"{pairs.n} x {pairs.dim} for {routing.n} x {routing.k} choices, into {y.n} x {y.dim}")
+    with nogil:
+        for r in range(routing.n):
+            for i in range(routing.k):
+                K.add_scaled(pairs.data + (r * routing.k + i) * y.dim, w[r, i], y.data + r * y.dim, y.dim)
     y.q8 = NULL

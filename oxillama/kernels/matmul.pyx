@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
 import numpy as np
 
-from oxillama.errors import GenerateError, QuantError
+from oxillama.errors import ConfigError, GenerateError, QuantError
 
 from oxillama.kernels._table cimport (
     OX_PANEL, find_format, find_kernel_format, format_info, ox_format_info, ox_gemm_args, ox_kernels, ox_q8_row_bytes,
@@ -41,7 +41,8 @@ cdef class Matrix:
         self.name, self.type = name, type
         experts, n_out, n_in = shape if len(shape) == 3 else (1, *shape)
         self.n_experts, self.n_out, self.n_in = experts, n_out, n_in
-        if self.n_in % f.values or raw.shape[0] != self.n_experts * self.n_out * self.n_in // f.values * f.bytes:
+        if (min(experts, n_out, n_in) < 1 or n_in % f.values
+                or raw.shape[0] != experts * n_out * n_in // f.values * f.bytes):  # in Python's integers: no overflow
             raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
         self.kernel = f.kernel
         self.integer = f.values > 1
@@ -49,7 +50,9 @@ cdef class Matrix:
         self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
         self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
         self.raw, self._raw_owner = &raw[0], data
-        if repack:
+        # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
+        padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
+        if repack and padded <= 2 * raw.shape[0] + (1 << 20):
             self._repack(num_threads, release or (lambda part: None))
 
     def _repack(self, int num_threads, release):
@@ -177,6 +180,8 @@ def matmul(Rows x, *weights):
     cdef Matrix w
     cdef Rows y
     cdef int nt = usable_threads(x.workspace.num_threads)
+    if len(weights) > MAX_JOBS:
+        raise ConfigError(f"{len(weights)} matrices in one call; at most {MAX_JOBS}")
     out = []
     for w in weights:
         y = x.workspace.rows(x.n, w.n_out)
@@ -197,6 +202,8 @@ def linear(Rows x, Matrix w):
 def linear_add_(Rows y, Rows x, Matrix w):
     """``y += x @ w.T``, in place."""
     cdef job j
+    if y.n != x.n or y.dim != w.n_out:
+        raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
     prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
     _input(&j, w, x)
     j.y, j.accumulate = y.data, 1
@@ -222,7 +229,7 @@ def embed(Workspace workspace, data, str type, int64_t dim, const int32_t[::1] t
     return y
 
 
-def dequantize(data, str type, int64_t n):
+def dequantize(data, str type, n):
     """``n`` values of a format's blocks (uint8): float32 [n]. QuantError when the sizes don't fit."""
     cdef const uint8_t[::1] raw = data
     cdef const ox_format_info *f = format_info(find_kernel_format(type))
@@ -232,7 +239,7 @@ def dequantize(data, str type, int64_t n):
     cdef float[::1] y = out
     if n:
         with nogil:
-            K.dequantise[f.kernel](&raw[0], &y[0], n)
+            K.dequantise[f.kernel](&raw[0], &y[0], y.shape[0])
     return out
 
 
@@ -251,6 +258,8 @@ def quantize(array, str type):
     if x.shape[0]:
         with nogil:
             K.quantise[f.kernel](&x[0], &y[0], x.shape[0])
+        if not np.isfinite(dequantize(out, type, x.shape[0])).all():
+            raise QuantError(f"values up to {np.abs(x).max():g} are too large for {type}")
     return out
 
 

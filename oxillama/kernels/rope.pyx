@@ -5,6 +5,8 @@ from cython.parallel cimport prange
 from libc.math cimport cos, sin
 from libc.stdint cimport int64_t
 
+from oxillama.errors import ConfigError
+
 from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch
@@ -25,11 +27,12 @@ def angles(Batch batch, const double[::1] frequencies, double magnitude):
     cdef Rows out = batch.workspace.rows(batch.n_rows, 2 * h)
     cdef int64_t i
     cdef double a
-    for i in range(batch.n_rows):
-        for j in range(h):
-            a = batch.position[i] * frequencies[j]
-            out.data[i * 2 * h + j] = <float>(cos(a) * magnitude)
-            out.data[i * 2 * h + h + j] = <float>(sin(a) * magnitude)
+    with nogil:
+        for i in range(batch.n_rows):
+            for j in range(h):
+                a = batch.position[i] * frequencies[j]
+                out.data[i * 2 * h + j] = <float>(cos(a) * magnitude)
+                out.data[i * 2 * h + h + j] = <float>(sin(a) * magnitude)
     return out
 
 
@@ -49,14 +52,17 @@ def rotate_(Rows x, Rows cos_sin, int64_t head_dim, bint neox):
     ``neox`` pairs value i with i + n/2 (GPT-NeoX, Hugging Face), otherwise 2i with 2i + 1 (the original, and Llama
     weights as GGUF files hold them).
     """
-    cdef int64_t i, dim = x.dim, n_rot = cos_sin.dim
+    cdef int64_t i, n = x.n, dim = x.dim, n_rot = cos_sin.dim
     cdef int nt = usable_threads(x.workspace.num_threads)
     cdef float *data = x.data
     cdef const float *angle = cos_sin.data
-    if x.n * dim < SERIAL_VALUES or nt == 1:
-        for i in range(x.n):
-            _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
+    if cos_sin.n != n or n_rot > head_dim or dim % head_dim:
+        raise ConfigError(f"angles of {cos_sin.n} x {n_rot} for {n} rows of {dim} values in heads of {head_dim}")
+    if n * dim < SERIAL_VALUES or nt == 1:
+        with nogil:
+            for i in range(n):
+                _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
     else:
-        for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
+        for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
             _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
     x.q8 = NULL

@@ -13,6 +13,8 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
+from oxillama.errors import ConfigError
+
 from oxillama.kernels._table cimport ox_kernels, ox_q8_row_bytes, table
 from oxillama.kernels._threads cimport usable_threads
 
@@ -26,6 +28,8 @@ cdef class Workspace:
     """Memory for one forward pass at a time, and the number of threads it may use."""
 
     def __init__(self, int num_threads, size_t n_bytes=1 << 20):
+        if num_threads < 1:
+            raise ConfigError(f"num_threads must be at least 1, not {num_threads}")
         self.num_threads = num_threads
         self._chunks = []
         self._grow(n_bytes)
@@ -130,18 +134,19 @@ cdef class Rows:
         Made anew after any release: the memory of the first may have been taken back, though not that of ``self``.
         """
         cdef size_t stride = ox_q8_row_bytes(<size_t>self.dim)
-        cdef int64_t i, dim = self.dim
+        cdef int64_t i, n = self.n, dim = self.dim
         cdef int nt = usable_threads(self.workspace.num_threads)
         cdef float *x = self.data
         cdef uint8_t *q8 = self.q8
         if q8 == NULL or self._q8_releases != self.workspace._releases:
             self._q8_releases = self.workspace._releases
             q8 = self.q8 = <uint8_t *>self.workspace.take(stride * <size_t>max(self.n, 1))
-            if self.n * dim < SERIAL_VALUES or nt == 1:
-                for i in range(self.n):
-                    K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
+            if n * dim < SERIAL_VALUES or nt == 1:
+                with nogil:
+                    for i in range(n):
+                        K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
             else:
-                for i in prange(self.n, nogil=True, num_threads=nt, schedule="static"):
+                for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
                     K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
         return q8
 
@@ -149,12 +154,16 @@ cdef class Rows:
 def rms_norm(Rows x, Vector w, float eps):
     """``x / sqrt(mean(x**2) + eps) * w`` of each row: Zhang and Sennrich, 2019."""
     cdef Rows y = x.workspace.rows(x.n, x.dim)
+    if w.n != x.dim:
+        raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values")
     _norm_segments(x.data, w.data, y.data, x.n, x.dim, eps, usable_threads(x.workspace.num_threads))
     return y
 
 
 def rms_norm_heads_(Rows x, Vector w, float eps):
     """RMS norm of each head (each run of ``w.n`` values of a row), in place."""
+    if x.dim % w.n:
+        raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values, which are no whole heads")
     _norm_segments(x.data, w.data, x.data, x.n * (x.dim // w.n), w.n, eps, usable_threads(x.workspace.num_threads))
     x.q8 = NULL
 
@@ -162,8 +171,9 @@ def rms_norm_heads_(Rows x, Vector w, float eps):
 cdef void _norm_segments(const float *x, const float *w, float *y, int64_t n, int64_t dim, float eps, int nt) noexcept:
     cdef int64_t i
     if n * dim < SERIAL_VALUES or nt == 1:
-        for i in range(n):
-            K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
+        with nogil:
+            for i in range(n):
+                K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
     else:
         for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
             K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
@@ -172,14 +182,25 @@ cdef void _norm_segments(const float *x, const float *w, float *y, int64_t n, in
 def add_bias_(Rows x, Vector bias):
     """Add a vector to each row, in place."""
     cdef int64_t i
-    for i in range(x.n):
-        K.add(bias.data, x.data + i * x.dim, x.dim)
+    if bias.n != x.dim:
+        raise ConfigError(f"a bias of {bias.n} values for rows of {x.dim}")
+    with nogil:
+        for i in range(x.n):
+            K.add(bias.data, x.data + i * x.dim, x.dim)
     x.q8 = NULL
+
+
+cdef int _check_alike(Rows x, Rows y) except -1:
+    if x.n != y.n or x.dim != y.dim:
+        raise ConfigError(f"rows of shapes {x.n} x {x.dim} and {y.n} x {y.dim} don't go together")
+    return 0
 
 
 def add_(Rows x, Rows y):
     """Add ``y`` to ``x``, in place."""
-    K.add(y.data, x.data, x.n * x.dim)
+    _check_alike(x, y)
+    with nogil:
+        K.add(y.data, x.data, x.n * x.dim)
     x.q8 = NULL
 
 
@@ -189,8 +210,11 @@ def swiglu_(Rows gate, Rows up):
     cdef int nt = usable_threads(gate.workspace.num_threads)
     cdef float *g = gate.data
     cdef float *u = up.data
+    _check_alike(gate, up)
     if n * dim < SERIAL_VALUES or nt == 1:
-        K.swiglu(g, u, g, n * dim)
+        with nogil:
+            for i in range(n):
+                K.swiglu(g + i * dim, u + i * dim, g + i * dim, dim)
     else:
         for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
             K.swiglu(g + i * dim, u + i * dim, g + i * dim, dim)
@@ -202,10 +226,13 @@ def gate_sigmoid_(Rows x, Rows gate):
     """Multiply each row of ``x`` by the sigmoid of its one value in ``gate`` [n, 1], in place."""
     cdef int64_t i, j
     cdef float s
-    for i in range(x.n):
-        s = 1 / (1 + expf(-gate.data[i]))
-        for j in range(x.dim):
-            x.data[i * x.dim + j] *= s
+    if gate.n != x.n or gate.dim != 1:
+        raise ConfigError(f"a gate of {gate.n} x {gate.dim} for {x.n} rows; it has one value for each")
+    with nogil:
+        for i in range(x.n):
+            s = 1 / (1 + expf(-gate.data[i]))
+            for j in range(x.dim):
+                x.data[i * x.dim + j] *= s
     x.q8 = NULL
 
 
@@ -214,6 +241,8 @@ def take_rows(Rows x, const int32_t[::1] index):
     cdef Rows y = x.workspace.rows(index.shape[0], x.dim)
     cdef Py_ssize_t i
     for i in range(index.shape[0]):
+        if not 0 <= index[i] < x.n:
+            raise ConfigError(f"row {index[i]} of {x.n}")
         memcpy(y.data + i * x.dim, x.data + index[i] * x.dim, <size_t>x.dim * 4)
     return y
 

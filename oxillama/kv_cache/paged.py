@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from oxillama.errors import KvCacheFullError
 from oxillama.kernels.attention import KvSlab
 
 KV_TYPES = {"f32": np.float32, "f16": np.float16}
@@ -30,7 +31,10 @@ class KvShape:
 
 
 class PagedKvCache:
-    """One :class:`KvSlab` per layer. The operating system commits memory as blocks are first written."""
+    """One :class:`KvSlab` per layer. The operating system commits memory as blocks are first written.
+
+    Raises KvCacheFullError if not even the addresses can be had.
+    """
 
     def __init__(self, shape: KvShape, n_blocks: int) -> None:
         dtype, dim, padded = KV_TYPES[shape.kv_type], shape.head_dim, -(-shape.head_dim // 16) * 16
@@ -38,7 +42,13 @@ class PagedKvCache:
         v_shape = (n_blocks, shape.n_heads, shape.block_tokens, padded)
         self.shape = shape
         self.n_blocks = n_blocks
-        self.slabs = [KvSlab(np.zeros(k_shape, dtype), np.zeros(v_shape, dtype)) for _ in range(shape.n_layers)]
+        try:
+            self.slabs = [KvSlab(np.zeros(k_shape, dtype), np.zeros(v_shape, dtype)) for _ in range(shape.n_layers)]
+        except (MemoryError, ValueError) as e:
+            raise KvCacheFullError(
+                f"a KV cache of {n_blocks} blocks, {self.memory_bytes} bytes, can't be reserved ({e}): "
+                "lower kv_budget, context_size or kv_block_size"
+            ) from None
 
     @property
     def memory_bytes(self) -> int:

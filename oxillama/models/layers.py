@@ -16,7 +16,7 @@ FeedForward = Callable[[Rows, Rows], None]
 def feed_forward(spec: ModelSpec, w: Weights, prefix: str) -> FeedForward:
     """The layer's feed-forward part: one SwiGLU, or experts."""
     if spec.experts is not None and prefix + "ffn_gate_inp.weight" in w:
-        return Experts(spec.n_embd, spec.experts, w, prefix, normalise=spec.arch != "qwen2moe")
+        return Experts(spec.n_embd, spec.experts, w, prefix)
     return SwiGlu(spec.n_embd, spec.n_ff, w, prefix)
 
 
@@ -42,9 +42,9 @@ class SwiGlu:
 class Experts:
     """Each row's share of the experts that its router chose, and of the shared expert where there is one."""
 
-    def __init__(self, n_embd: int, spec: ExpertSpec, w: Weights, prefix: str, *, normalise: bool) -> None:
+    def __init__(self, n_embd: int, spec: ExpertSpec, w: Weights, prefix: str) -> None:
         n = spec.n_experts
-        self.n_used, self.normalise = spec.n_used, normalise
+        self.n_used, self.normalise = spec.n_used, spec.normalise
         self.router = w.matrix(prefix + "ffn_gate_inp.weight", n, n_embd)
         self.gate = w.matrix(prefix + "ffn_gate_exps.weight", n, spec.n_ff, n_embd)
         self.up = w.matrix(prefix + "ffn_up_exps.weight", n, spec.n_ff, n_embd)

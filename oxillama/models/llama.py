@@ -6,6 +6,7 @@ Touvron et al., "LLaMA", 2023; Jiang et al., "Mixtral of Experts", 2024; the Qwe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,26 @@ from oxillama.models.registry import register
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
 
-NEOX = {"llama": False, "qwen2": True, "qwen2moe": True, "qwen3": True, "qwen3moe": True}
+
+@dataclass(frozen=True)
+class Traits:
+    """What distinguishes the members of the family and doesn't stand in metadata."""
+
+    neox: bool  # rotation pairs halves of a head rather than neighbours
+    qkv_bias: bool = False  # is part of the model; otherwise it may be missing
+    qk_norm: bool = False  # each head of queries and keys is normalised
 
 
-@register(*NEOX)
+TRAITS = {
+    "llama": Traits(neox=False),
+    "qwen2": Traits(neox=True, qkv_bias=True),
+    "qwen2moe": Traits(neox=True, qkv_bias=True),
+    "qwen3": Traits(neox=True, qk_norm=True),
+    "qwen3moe": Traits(neox=True, qk_norm=True),
+}
+
+
+@register(*TRAITS)
 class Llama:
     """Embedding, layers, norm, output."""
 
@@ -60,14 +77,15 @@ class Layer:
 
     def __init__(self, spec: ModelSpec, w: Weights, i: int) -> None:
         q_dim, kv_dim, p = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim, f"blk.{i}."
-        self.head_dim, self.neox, self.eps, self.window = spec.head_dim, NEOX[spec.arch], spec.norm_eps, spec.window
+        traits = TRAITS[spec.arch]
+        self.head_dim, self.neox, self.eps, self.window = spec.head_dim, traits.neox, spec.norm_eps, spec.window
         self.scale = spec.head_dim**-0.5
         self.attn_norm = w.vector(p + "attn_norm.weight", spec.n_embd)
-        self.q = w.linear(p + "attn_q", q_dim, spec.n_embd)
-        self.k = w.linear(p + "attn_k", kv_dim, spec.n_embd)
-        self.v = w.linear(p + "attn_v", kv_dim, spec.n_embd)
-        self.q_norm = w.optional_vector(p + "attn_q_norm.weight", spec.head_dim)
-        self.k_norm = w.optional_vector(p + "attn_k_norm.weight", spec.head_dim)
+        self.q = w.linear(p + "attn_q", q_dim, spec.n_embd, bias=traits.qkv_bias)
+        self.k = w.linear(p + "attn_k", kv_dim, spec.n_embd, bias=traits.qkv_bias)
+        self.v = w.linear(p + "attn_v", kv_dim, spec.n_embd, bias=traits.qkv_bias)
+        self.q_norm = w.vector(p + "attn_q_norm.weight", spec.head_dim) if traits.qk_norm else None
+        self.k_norm = w.vector(p + "attn_k_norm.weight", spec.head_dim) if traits.qk_norm else None
         self.o = w.linear(p + "attn_output", spec.n_embd, q_dim)
         self.ffn_norm = w.vector(p + "ffn_norm.weight", spec.n_embd)
         self.ffn = feed_forward(spec, w, p)

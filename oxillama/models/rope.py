@@ -39,30 +39,26 @@ class RopeSpec:
         n_rot = m.get_int(key + "dimension_count", head_dim, minimum=0, maximum=head_dim)
         if n_rot % 2:
             raise LoadError(f"{key}dimension_count is {n_rot}: rotated dimensions come in pairs")
-        linear = m.get_float(key + "scale_linear", 1.0)
-        scaling = m.get_str(key + "scaling.type", "linear" if linear != 1.0 else "none")
+        # A factor without a type is a linear one, and 0 stands for none, as llama.cpp reads them.
+        scaling = m.get_str(key + "scaling.type", "linear")
         if scaling not in SCALINGS:
             raise UnsupportedModelError(f"{key}scaling.type is {scaling!r}; known: {', '.join(SCALINGS)}")
-        spec = cls(
+        factor_key = key + "scaling.factor"
+        if factor_key not in m:
+            factor_key = key + "scale_linear"
+        factor = m.get_float(factor_key, 1.0) and m.get_float(factor_key, 1.0, minimum=1e-3, maximum=1e6)
+        ext_factor = m.get_float(key + "scaling.yarn_ext_factor", -1.0, minimum=-1.0, maximum=1.0)
+        return cls(
             n_rot=n_rot,
-            base=m.get_float(key + "freq_base", 10000.0),
+            base=m.get_float(key + "freq_base", 10000.0, minimum=1.001, maximum=1e12),
             scaling=scaling,
-            factor=m.get_float(key + "scaling.factor", linear),
+            factor=factor or 1.0,
             original_context=m.get_int(key + "scaling.original_context_length", context_length, minimum=1),
-            attn_factor=m.get_float(key + "scaling.attn_factor", 1.0),
-            beta_fast=m.get_float(key + "scaling.yarn_beta_fast", 32.0),
-            beta_slow=m.get_float(key + "scaling.yarn_beta_slow", 1.0),
-            ext_factor=m.get_float(key + "scaling.yarn_ext_factor", 1.0),
+            attn_factor=m.get_float(key + "scaling.attn_factor", 1.0, minimum=1e-3, maximum=1e3),
+            beta_fast=m.get_float(key + "scaling.yarn_beta_fast", 32.0, minimum=1e-3, maximum=1e6),
+            beta_slow=m.get_float(key + "scaling.yarn_beta_slow", 1.0, minimum=1e-3, maximum=1e6),
+            ext_factor=ext_factor if ext_factor >= 0 else 1.0,
         )
-        if not (math.isfinite(spec.base) and spec.base > 1):
-            raise LoadError(f"{key}freq_base is {spec.base}; it must be above 1 and finite")
-        for field in ("factor", "attn_factor", "beta_fast", "beta_slow"):
-            value = getattr(spec, field)
-            if not (math.isfinite(value) and value > 0):
-                raise LoadError(f"{key}scaling.* gives {field} = {value}; it must be positive and finite")
-        if not math.isfinite(spec.ext_factor):
-            raise LoadError(f"{key}scaling.yarn_ext_factor is {spec.ext_factor}; it must be finite")
-        return spec
 
     def frequencies(self, factors: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
         """Radians per token, float64 [n_rot / 2]; ``factors`` divide them one by one (Llama-3, LongRoPE).

@@ -17,6 +17,29 @@ class ExpertSpec:
     n_used: int
     n_ff: int
     n_ff_shared: int
+    normalise: bool
+
+
+# Keys that change what a model computes, with the values under which it computes what we do. Any other value is refused
+# by name: such a file would load, and be wrong.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.sliding_window_pattern": (0, 1),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_gating_func": (0, 1),  # 1: softmax
+    "expert_group_count": (0, 1),
+    "expert_weights_scale": (0.0, 1.0),
+    "final_logit_softcapping": (0.0,),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "rope.dimension_sections": (),
+    "use_parallel_residual": (False,),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +66,7 @@ class ModelSpec:
         """From a file's metadata; LoadError names the key and the values that contradict each other."""
         m = file.metadata
         arch = m.arch
+        check_neutral(m, arch)
         n_embd = m.get_int(f"{arch}.embedding_length", minimum=1, maximum=1 << 20)
         n_heads = uniform(m, f"{arch}.attention.head_count")
         n_kv_heads = uniform(m, f"{arch}.attention.head_count_kv", n_heads)
@@ -66,6 +90,14 @@ class ModelSpec:
             rope=RopeSpec.read(m, arch, head_dim, context_length),
             experts=experts,
         )
+
+
+def check_neutral(m: Metadata, arch: str) -> None:
+    for name, neutral in NEUTRAL.items():
+        key = f"{arch}.{name}"
+        if key in m and m[key] not in neutral:
+            allowed = f"; supported: {', '.join(map(str, neutral))}" if neutral else ""
+            raise UnsupportedModelError(f"{key} is {m[key]}, which architecture {arch} is not computed with{allowed}")
 
 
 def uniform(m: Metadata, key: str, default: int | None = None) -> int:
@@ -97,11 +129,13 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
     n = m.get_int(f"{arch}.expert_count", 0, minimum=0, maximum=1 << 16)
     if n == 0:
         return None
+    own = f"{arch}.expert_feed_forward_length"
     return ExpertSpec(
         n_experts=n,
         n_used=m.get_int(f"{arch}.expert_used_count", minimum=1, maximum=n),
-        n_ff=m.get_int(f"{arch}.expert_feed_forward_length", uniform(m, f"{arch}.feed_forward_length"), minimum=1),
+        n_ff=uniform(m, f"{arch}.{'expert_' * (own in m)}feed_forward_length"),
         n_ff_shared=m.get_int(f"{arch}.expert_shared_feed_forward_length", 0, minimum=0),
+        normalise=m.get_bool(f"{arch}.expert_weights_norm", arch != "qwen2moe"),
     )
 
 

@@ -65,7 +65,15 @@ class Weights:
 
     def matrix(self, name: str, *shape: int) -> Matrix:
         info = self.tensor(name, shape)
-        made = Matrix(
+        try:
+            made = self._matrix(info, name, shape)
+        except MemoryError as e:
+            raise LoadError(f"tensor {name}: no memory for its repacked copy ({e}); load with repack=False") from None
+        self.n_bytes += made.nbytes
+        return made
+
+    def _matrix(self, info: TensorInfo, name: str, shape: tuple[int, ...]) -> Matrix:
+        return Matrix(
             info.data,
             info.type,
             shape,
@@ -74,12 +82,11 @@ class Weights:
             num_threads=self._num_threads,
             release=release_pages,
         )
-        self.n_bytes += made.nbytes
-        return made
 
-    def linear(self, name: str, n_out: int, n_in: int) -> Linear:
-        """``name.weight`` with ``name.bias`` if the file has it."""
-        return Linear(self.matrix(f"{name}.weight", n_out, n_in), self.optional_vector(f"{name}.bias", n_out))
+    def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Linear:
+        """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` says that it is part of the model."""
+        vector = self.vector if bias else self.optional_vector
+        return Linear(self.matrix(f"{name}.weight", n_out, n_in), vector(f"{name}.bias", n_out))
 
     def vector(self, name: str, n: int) -> Vector:
         return Vector(self.tensor(name, (n,)).dequantize())

@@ -1,5 +1,8 @@
 """Paged attention of every tier against softmax in float64, and against itself however it is cut up."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -150,3 +153,81 @@ def test_block_size_must_fit_the_tile():
         KvSlab(np.zeros((1, 1, 3, 16, 16), np.float32), np.zeros((1, 1, 48, 16), np.float32))
     with pytest.raises(ConfigError, match="don't belong together"):
         KvSlab(np.zeros((1, 1, 1, 16, 16), np.float32), np.zeros((1, 1, 16, 16), np.float16))
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_what_a_row_must_not_see_can_not_touch_it(window):
+    """NaN in keys and values of later rows of the same chunk, and before the window: not even multiplied by zero."""
+    n, poisoned = 150, 100
+    clean = Setup(n, 4, 2, 32).run([n], window)
+    s = Setup(n, 4, 2, 32)
+    s.k[poisoned:] = s.v[poisoned:] = np.nan
+    assert (s.run([n], window)[:poisoned] == clean[:poisoned]).all()
+    assert np.isnan(s.run([n], window)[poisoned:]).all()
+    if window:
+        s = Setup(n, 4, 2, 32)
+        s.k[:50] = s.v[:50] = np.inf
+        assert (s.run([n], window)[50 + window :] == clean[50 + window :]).all()
+
+
+SPANS = {
+    "table too short": (range(40), 0, [0]),
+    "no table": (range(4), 0, []),
+    "block id beyond the slab": (range(4), 0, [7]),
+    "negative block id": (range(4), 0, [-1]),
+    "negative start": (range(4), -1, [0]),
+    "start beyond 31 bits": (range(4), 2**31 - 3, [0]),
+    "empty": ([], 0, [0]),
+    "token beyond 32 bits": ([2**40], 0, [0]),
+}
+
+
+@pytest.mark.parametrize("case", SPANS)
+def test_spans_that_would_lead_c_astray_are_refused(case):
+    ws = Workspace(1)
+    slab = KvSlab(np.zeros((4, 1, 1, 16, 16), np.float32), np.zeros((4, 1, 16, 16), np.float32))
+    good = (range(3), 0, [1])
+    with pytest.raises(ConfigError, match="span 1|tokens must be"):
+        batch = Batch([good, SPANS[case]], ws)
+        store(ws.new(batch.n_rows, 16), ws.new(batch.n_rows, 16), slab, batch)
+    with pytest.raises(ConfigError, match="span 1|tokens must be"):
+        batch = Batch([good, SPANS[case]], ws)
+        attend(ws.new(batch.n_rows, 16), slab, batch, 1.0)
+
+
+def test_rows_that_do_not_belong_to_the_batch_are_refused():
+    ws = Workspace(1)
+    slab = KvSlab(np.zeros((4, 2, 1, 16, 16), np.float32), np.zeros((4, 2, 16, 16), np.float32))
+    batch = Batch([(range(3), 0, [1])], ws)
+    for n, dim in ((2, 32), (3, 48), (3, 16)):
+        with pytest.raises(ConfigError, match=f"{n} rows of {dim} values"):
+            attend(ws.new(n, dim), slab, batch, 1.0)
+    with pytest.raises(ConfigError, match="keys of 64 and values of 32"):
+        store(ws.new(3, 64), ws.new(3, 32), slab, batch)
+    with pytest.raises(ConfigError, match="don't belong together"):
+        KvSlab(np.zeros((4, 2, 1, 16, 16)), np.zeros((4, 2, 16, 16)))
+
+
+def test_other_threads_run_while_one_thread_attends():
+    """With a single compute thread, too, Python's lock is free meanwhile."""
+    s = Setup(1500, 8, 2, 64)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+
+    other = threading.Thread(target=tick)
+    other.start()
+    try:
+        batch = Batch([s.span(0, s.n)], s.workspace)
+        q, k, v = (s.workspace.from_array(a.reshape(s.n, -1)) for a in (s.q, s.k, s.v))
+        store(k, v, s.slab, batch)
+        start = time.perf_counter()
+        attend(q, s.slab, batch, s.scale)
+        end = time.perf_counter()
+    finally:
+        done.set()
+        other.join()
+    inside = [t for t in ticks if start + 0.2 * (end - start) < t < end - 0.2 * (end - start)]
+    assert inside

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oxillama.errors import GenerateError, QuantError
+from oxillama.errors import ConfigError, GenerateError, QuantError
 from oxillama.kernels import _table
-from oxillama.kernels.matmul import Matrix, dequantize, embed, linear, quantize
+from oxillama.kernels.matmul import Matrix, dequantize, embed, linear, matmul, quantize
 from oxillama.kernels.rows import Workspace
 
 QUANTS = np.load(Path(__file__).parent.parent / "data" / "quants.npz")
@@ -76,3 +76,31 @@ def test_repacking_lets_go_of_every_byte_once():
     starts = [p.ctypes.data - data.ctypes.data for p in parts]
     assert starts == [0, *ends[:-1]]
     assert ends[-1] == data.nbytes
+
+
+def test_sizes_are_compared_without_overflow():
+    with pytest.raises(QuantError, match="0 bytes of F32"):
+        dequantize(np.zeros(0, np.uint8), "F32", 2**62)
+    with pytest.raises(QuantError, match="0 bytes of F32"):
+        Matrix(np.zeros(0, np.uint8), "F32", (2**31, 2**31))
+
+
+@pytest.mark.parametrize(("type", "value"), [("Q8_0", 1e38), ("F16", 1e6)])
+def test_values_beyond_a_format_are_refused(type, value):
+    with pytest.raises(QuantError, match=f"too large for {type}"):
+        quantize(np.full(32, value, np.float32), type)
+
+
+def test_too_many_matrices_for_one_region():
+    w = Matrix(quantize(np.ones((4, 32)), "F32"), "F32", (4, 32))
+    with pytest.raises(ConfigError, match="9 matrices in one call; at most 8"):
+        matmul(Workspace(1).from_array(np.ones((1, 32))), *[w] * 9)
+
+
+def test_tiny_matrices_are_not_blown_up():
+    """4096 experts of one row: sixteen times the file if each got a panel of its own."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((4096, 1, 64)).astype(np.float32)
+    stack = Matrix(quantize(w, "F32"), "F32", w.shape)
+    assert not stack.repacked
+    assert stack.nbytes == 0

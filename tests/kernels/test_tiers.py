@@ -141,10 +141,16 @@ def test_softmax_masks_to_exact_zero(tier):
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("k", [32, 64, 96, 512])
 def test_activation_codes_are_equal_bit_for_bit(tier, k):
-    x = floats(6, k) * np.repeat(10.0 ** np.arange(k // 32), 32)[:k].astype(np.float32)
+    # Magnitudes from where the inverse of the scale would overflow to where squares would.
+    powers = np.resize([0, -36.3, -36.6, -37, -38, -44, 5, 18, 30, 37, -20, -30], k // 32)
+    x = (floats(6, k).astype(np.float64) * np.repeat(10.0**powers, 32)).astype(np.float32)
     n_bytes = k + k // 32 * 20
     scalar, fast = both(tier, lambda t, x, y: t.quantise_q8(x, y, k), x, output=np.zeros(n_bytes, np.uint8), shift=0)
     assert (scalar == fast).all()
+    assert scalar[:k].view(np.int8).min() >= -127
+    scales = scalar[k : k + k // 8].copy().view(np.float32)
+    seen = scalar[:k].view(np.int8).reshape(-1, 32) * scales[:, None].astype(np.float64)
+    assert (np.abs(seen - x.reshape(-1, 32)).max(1) <= np.maximum(scales * 0.500001, 4e-37)).all()
 
 
 @pytest.mark.parametrize("tier", [*TIERS, "scalar"])

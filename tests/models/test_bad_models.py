@@ -43,11 +43,18 @@ def rewritten(tmp_path, change, name="llama"):
         ("llama.block_count", 2, UnsupportedModelError, "has no use for blk.2."),
         ("llama.rope.dimension_count", 17, LoadError, "llama.rope.dimension_count"),
         ("llama.rope.dimension_count", 15, LoadError, "rotated dimensions come in pairs"),
-        ("llama.rope.freq_base", 0.0, LoadError, "freq_base is 0.0"),
+        ("llama.rope.freq_base", 0.0, LoadError, "freq_base' is 0.0"),
         ("llama.rope.freq_base", float("nan"), LoadError, "freq_base"),
         ("llama.rope.scaling.type", "spiral", UnsupportedModelError, "scaling.type is 'spiral'"),
-        ("llama.rope.scaling.factor", -1.0, LoadError, "factor = -1.0"),
+        ("llama.rope.scaling.factor", -1.0, LoadError, "scaling.factor' is -1.0"),
         ("llama.attention.layer_norm_rms_epsilon", float("nan"), LoadError, "layer_norm_rms_epsilon"),
+        ("llama.rope.scaling.yarn_beta_fast", 1e308, LoadError, "yarn_beta_fast"),
+        ("llama.rope.scaling.yarn_beta_slow", 5e-324, LoadError, "yarn_beta_slow"),
+        ("llama.rope.scaling.attn_factor", 1e38, LoadError, "attn_factor"),
+        ("llama.rope.scaling.yarn_ext_factor", 2.0, LoadError, "yarn_ext_factor"),
+        ("llama.attention.causal", False, UnsupportedModelError, "llama.attention.causal is False"),
+        ("llama.logit_scale", 0.5, UnsupportedModelError, "llama.logit_scale is 0.5"),
+        ("llama.expert_gating_func", 2, UnsupportedModelError, "llama.expert_gating_func is 2"),
         ("llama.expert_count", 10**9, LoadError, "llama.expert_count"),
         ("llama.context_length", 0, LoadError, "llama.context_length"),
     ],
@@ -104,3 +111,32 @@ def test_vocabulary_only(tmp_path):
 
 def test_architectures_are_listed():
     assert {"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe"} <= set(architectures())
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("qwen2", "blk.1.attn_k.bias"),
+        ("qwen2moe", "blk.0.attn_q.bias"),
+        ("qwen3", "blk.2.attn_q_norm.weight"),
+        ("qwen3moe", "blk.0.attn_k_norm.weight"),
+    ],
+)
+def test_what_an_architecture_is_made_of_can_not_be_missing(tmp_path, name, tensor):
+    path = rewritten(tmp_path, lambda t: t.pop(tensor), name)
+    with gguf.open(path) as file, pytest.raises(MissingTensorError, match=f"tensor {tensor} is missing"):
+        load_model(file)
+
+
+def test_norms_that_an_architecture_does_not_have_are_not_dropped(tmp_path):
+    path = rewritten(tmp_path, lambda t: t.update({"blk.0.attn_k_norm.weight": np.ones(16, F32)}))
+    with gguf.open(path) as file, pytest.raises(UnsupportedModelError, match=r"no use for blk\.0\.attn_k_norm"):
+        load_model(file)
+
+
+def test_experts_need_no_dense_width(tmp_path):
+    with gguf.open(path_of("qwen3moe")) as file:
+        metadata = {k: v for k, v in file.metadata.items() if k != "qwen3moe.feed_forward_length"}
+        gguf.write_gguf(tmp_path / "moe.gguf", metadata, dict(file.tensors))
+    with gguf.open(tmp_path / "moe.gguf") as file:
+        assert load_model(file).spec.experts.n_ff == 64

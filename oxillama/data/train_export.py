@@ -1,0 +1,110 @@
+"""From parameters to a GGUF file: Q8_0 weights, F32 norms, metadata that says everything a runtime needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+from train_data import BOS, CHAT_TEMPLATE, END, EOS, SPECIAL_TOKENS
+from train_model import Params, Shape
+
+from oxillama.gguf import GGUFWriter
+
+NORMAL, CONTROL = 1, 3  # tokenizer.ggml.token_type
+MOSTLY_Q8_0 = 7  # general.file_type
+QUANTIZATION_VERSION = 2
+
+DESCRIPTION = (
+    "A very small model that tells short stories, adds small numbers and describes characters as JSON. "
+    "It ships with oxillama so that the first command, the tests and the examples run offline."
+)
+ORIGIN = (
+    "Trained from scratch by oxillama/data/train_default.py on synthetic text that the script writes itself "
+    "(seed {seed}, {steps} steps, {tokens} tokens); no other data was used."
+)
+
+
+def quantise_q8_0(weight: npt.NDArray[np.float32]) -> bytes:
+    """Q8_0 blocks of 32 values: a float16 scale d = max|x| / 127, then 32 int8 values round(x / d)."""
+    blocks = weight.astype(np.float32).reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    packed = np.empty(len(blocks), np.dtype([("d", "<f2"), ("q", "i1", 32)]))
+    packed["d"], packed["q"] = scale[:, 0].astype(np.float16), np.rint(blocks * inverse).astype(np.int8)
+    return packed.tobytes()
+
+
+def general_metadata(size: str, note: str) -> dict[str, object]:
+    """The general.* keys."""
+    return {
+        "general.architecture": "llama",
+        "general.type": "model",
+        "general.name": f"oxillama {size}",
+        "general.author": "the oxillama authors",
+        "general.version": "1",
+        "general.description": f"{DESCRIPTION} {note}",
+        "general.license": "apache-2.0",
+        "general.languages": ["en"],
+        "general.tags": ["text-generation", "stories"],
+    }
+
+
+def model_metadata(shape: Shape) -> dict[str, object]:
+    """The llama.* keys."""
+    return {
+        "llama.vocab_size": shape.n_vocab,
+        "llama.context_length": shape.context,
+        "llama.embedding_length": shape.n_embd,
+        "llama.block_count": shape.n_layers,
+        "llama.feed_forward_length": shape.n_ff,
+        "llama.attention.head_count": shape.n_heads,
+        "llama.attention.head_count_kv": shape.n_kv_heads,
+        "llama.attention.key_length": shape.head_dim,
+        "llama.attention.value_length": shape.head_dim,
+        "llama.attention.layer_norm_rms_epsilon": shape.norm_eps,
+        "llama.rope.dimension_count": shape.head_dim,
+        "llama.rope.freq_base": shape.rope_base,
+    }
+
+
+def tokenizer_metadata(tokenizer: Tokenizer) -> dict[str, object]:
+    """The tokenizer.* keys; "smollm" names the pre-tokenizer that ``train_data.train_tokenizer`` uses."""
+    ids: dict[str, int] = tokenizer.get_vocab()
+    tokens = sorted(ids, key=ids.__getitem__)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [CONTROL if token in SPECIAL_TOKENS else NORMAL for token in tokens],
+        "tokenizer.ggml.merges": [pair if isinstance(pair, str) else " ".join(pair) for pair in merges],
+        "tokenizer.ggml.bos_token_id": ids[BOS],
+        "tokenizer.ggml.eos_token_id": ids[EOS],
+        "tokenizer.ggml.eot_token_id": ids[END],
+        "tokenizer.ggml.padding_token_id": ids[EOS],
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+
+
+def export_gguf(
+    path: Path, size: str, shape: Shape, params: Params, tokenizer: Tokenizer, made: dict[str, int]
+) -> None:
+    """Write the model: matrices as Q8_0, vectors as F32; ``made`` has seed, steps and tokens for the description."""
+    metadata = general_metadata(size, ORIGIN.format(**made)) | model_metadata(shape) | tokenizer_metadata(tokenizer)
+    metadata |= {"general.file_type": MOSTLY_Q8_0, "general.quantization_version": QUANTIZATION_VERSION}
+    writer = GGUFWriter(path)
+    for key, value in metadata.items():
+        writer.add(key, value, "INT32" if key == "tokenizer.ggml.token_type" else None)
+    for name, parameter in params.items():
+        weight = parameter.detach().float().numpy()
+        if weight.ndim == 1:
+            writer.add_tensor(name, weight)
+        else:
+            writer.add_tensor(name, quantise_q8_0(weight), shape=weight.shape, type="Q8_0")
+    writer.write()

@@ -1,0 +1,167 @@
+"""What the build must guarantee: a baseline without AVX, flags by folder, and complete source and binary packages."""
+
+import ast
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import oxillama
+from oxillama.kernels import _table
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(oxillama.__file__).parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTENSIONS = sorted(PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
+
+# Registers that only AVX has, and VEX-encoded mnemonics: all begin with v, and no baseline instruction does but these.
+AVX = re.compile(r"%[yz]mm\d|^(?!ver[rw]\b|vm[a-z]+\b)v[a-z]", re.MULTILINE)
+
+x86_only = pytest.mark.skipif(not _table.compiled_tiers().count("avx2"), reason="tiers of other machines")
+
+
+@pytest.fixture(scope="module")
+def build():
+    """setup.py as a module: its flags are the ones to test."""
+    pytest.importorskip("setuptools", reason="setuptools builds the package")
+    spec = importlib.util.spec_from_file_location("oxillama_setup", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def instructions(binary):
+    """Disassembled instructions of an object or shared library, one a line."""
+    objdump = shutil.which("objdump")
+    if objdump is None:
+        pytest.skip("objdump is not installed")
+    listing = subprocess.run([objdump, "-d", "--no-show-raw-insn", binary], capture_output=True, text=True, check=True)
+    return "\n".join(line.split("\t", 1)[1] for line in listing.stdout.splitlines() if "\t" in line)
+
+
+def compile_c(source, flags, output):
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(compiler[0]) is None:
+        pytest.skip("there is no C compiler")
+    subprocess.run([*compiler, *flags, "-fPIC", "-c", str(ROOT / source), "-o", str(output)], check=True, cwd=ROOT)
+    return output
+
+
+def avx_in(text):
+    return AVX.findall(text)
+
+
+@x86_only
+def test_baseline_objects_have_no_avx(build, tmp_path):
+    """Everything that runs before the tier is chosen, or on a CPU without AVX."""
+    checked = 0
+    for i, (source, flags) in enumerate(build.kernel_sources()):
+        if Path(source).parent.name in ("csrc", "scalar"):
+            text = instructions(compile_c(source, build.COMMON + flags, tmp_path / f"{i}.o"))
+            assert len(text) > 100
+            assert avx_in(text) == [], source
+            checked += 1
+    assert checked >= 7
+
+
+@x86_only
+def test_the_check_sees_avx(build, tmp_path):
+    """The same check on a file of the next tier up finds plenty."""
+    source, flags = next(s for s in build.kernel_sources() if "avx2" in s[0])
+    assert len(avx_in(instructions(compile_c(source, [*build.COMMON, "-O1", *flags], tmp_path / "avx2.o")))) > 100
+
+
+@x86_only
+@pytest.mark.parametrize("path", EXTENSIONS, ids=lambda p: p.name.split(".")[0])
+def test_modules_around_the_kernels_have_no_avx(path):
+    text = instructions(path)
+    assert len(text) > 1000
+    if path.name.startswith("_table."):  # holds every tier
+        assert avx_in(text) != []
+    else:
+        assert avx_in(text) == []
+
+
+def test_flags_depend_on_nothing_but_the_folder(build):
+    for source, flags in build.kernel_sources():
+        everything = " ".join([*build.COMMON, *flags])
+        assert "-march=native" not in everything
+        assert "-ffast-math" not in everything
+        assert "-ffp-contract=off" in everything, source
+    folders = {Path(s).parent.name: tuple(f) for s, f in build.kernel_sources()}
+    assert len({f for folder, f in folders.items() if folder not in ("csrc", "scalar")}) == len(folders) - 2
+
+
+def test_every_c_file_is_compiled(build):
+    compiled = {source for source, _ in build.kernel_sources()}
+    present = {str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.c")}
+    others = {t for t, (possible, _) in build.TIERS.items() if not possible}
+    assert present - compiled == {p for p in present if Path(p).parent.name in others}
+
+
+def test_kernels_use_no_python_memory_threads_or_environment():
+    """csrc is plain arithmetic: what it may call is what this list leaves."""
+    calls = r"\b(?:malloc|calloc|realloc|free|getenv|pthread_\w+|printf|fprintf|abort|exit)\s*\("
+    forbidden = re.compile(calls + r"|Python\.h|\bomp_|#pragma omp")
+    for path in sorted((ROOT / "csrc").rglob("*.[ch]")):
+        code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
+        assert forbidden.findall(code) == [], path.name
+
+
+# ---- what pyproject.toml says
+
+
+def names(requirements):
+    return {re.match(r"[\w.-]+", r)[0].lower() for r in requirements}
+
+
+def third_party_imports():
+    """Top-level names of everything that the installed package imports, and that Python doesn't bring."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name != "data":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module.split(".")[0])
+    return found - sys.stdlib_module_names - {"oxillama"}
+
+
+def test_dependencies_are_few():
+    assert names(SETTINGS["project"]["dependencies"]) == {"numpy", "tokenizers", "blake3", "jinja2", "tqdm"}
+    assert "jinja2>=3.1.6" in SETTINGS["project"]["dependencies"]  # older sandboxes can be left
+
+
+def test_every_import_is_a_declared_dependency():
+    """huggingface_hub comes with tokenizers."""
+    declared = names(SETTINGS["project"]["dependencies"])
+    assert {"numpy", "tokenizers", "jinja2"} <= third_party_imports() <= declared | {"huggingface_hub"}
+
+
+def test_extras_that_the_instructions_name():
+    assert {"test", "lint", "bench", "dev"} <= set(SETTINGS["project"]["optional-dependencies"])
+
+
+def test_console_script_exists():
+    module, _, function = SETTINGS["project"]["scripts"]["oxillama"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_python_version_is_the_same_everywhere():
+    project = SETTINGS["project"]["requires-python"]
+    assert project == f">={SETTINGS['tool']['mypy']['python_version']}"
+    assert f"py{project[2:].replace('.', '')}" == SETTINGS["tool"]["ruff"]["target-version"]
+
+
+def test_the_shipped_model_is_small_and_typed_markers_are_there():
+    assert 500_000 < (PACKAGE / "data" / "default.gguf").stat().st_size < 3_000_000
+    assert (PACKAGE / "py.typed").exists()
+    stubs = {p.with_suffix("") for p in PACKAGE.rglob("*.pyi")}
+    assert {p.with_suffix("") for p in PACKAGE.rglob("*.pyx")} == stubs

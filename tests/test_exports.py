@@ -1,0 +1,168 @@
+"""The public names, what importing them costs, and that the stubs of compiled modules tell the truth."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import oxillama
+
+PACKAGE = Path(oxillama.__file__).parent
+MODULES = sorted(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "oxillama.") if "__main__" not in m.name)
+COMPILED = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/")).with_suffix(".pyx").exists()]
+
+PUBLIC = {
+    # what one starts with
+    "load", "from_hub", "Engine", "EngineConfig", "SamplerConfig", "show_config",
+    # what comes back, and how to stop it
+    "CancelToken", "Chunk", "Completion", "Timings",
+    # parts that stand alone
+    "ChatTemplate", "Sampler", "SamplerChain", "TokenStream", "Tokenizer", "gguf",
+    # errors
+    "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
+    "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
+    "OxiLlamaError", "QuantError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
+}  # fmt: skip
+
+
+def python(code):
+    """What a fresh interpreter prints."""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+def test_public_names():
+    assert set(oxillama.__all__) == PUBLIC
+    assert len(set(oxillama.__all__)) == len(oxillama.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_public_name_exists_and_is_documented(name):
+    thing = getattr(oxillama, name)
+    assert inspect.getdoc(thing)
+    assert name in dir(oxillama)
+
+
+def test_star_import_gives_exactly_the_public_names():
+    code = "before = set(dir()); from oxillama import *; print(*sorted(set(dir()) - before - {'before'}))"
+    assert set(python(code)) == PUBLIC
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="'oxillama' has no attribute 'no_such_thing'"):
+        _ = oxillama.no_such_thing
+
+
+def test_version_is_that_of_the_package():
+    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    assert oxillama.__version__ == settings["project"]["version"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_holds_existing_names_once(name):
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", [])
+    assert len(set(names)) == len(names)
+    for public in names:
+        assert hasattr(module, public), public
+
+
+def test_every_folder_of_modules_is_a_package():
+    folders = {p.parent for suffix in ("py", "pyx") for p in PACKAGE.rglob(f"*.{suffix}")} - {PACKAGE / "data"}
+    assert [f.name for f in folders if not (f / "__init__.py").exists()] == []
+
+
+def test_every_package_says_what_it_exports():
+    packages = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/") / "__init__.py").exists()]
+    assert [m for m in packages if not getattr(importlib.import_module(m), "__all__", None)] == []
+    assert [m for m in MODULES if not importlib.import_module(m).__doc__] == []
+
+
+def test_importing_is_light():
+    """Templates, tokenizers, downloads and progress bars are for those who use them."""
+    loaded = python("import oxillama, sys; print(*{m.split('.')[0] for m in sys.modules})")
+    assert {"oxillama", "sys"} <= set(loaded)
+    assert set(loaded) & {"jinja2", "tokenizers", "huggingface_hub", "tqdm", "torch", "asyncio", "http"} == set()
+
+
+def test_reading_a_file_is_light_too():
+    loaded = python("import oxillama.gguf, sys; print(*{m.split('.')[0] for m in sys.modules})")
+    assert set(loaded) & {"jinja2", "tokenizers", "huggingface_hub", "tqdm", "torch"} == set()
+
+
+# ---- stubs of compiled modules
+
+
+def test_there_are_compiled_modules():
+    assert "oxillama.kernels.matmul" in COMPILED
+
+
+def stub_of(module):
+    path = (PACKAGE.parent / module.replace(".", "/")).with_suffix(".pyi")
+    return ast.parse(path.read_text())
+
+
+def defined(body):
+    """name -> syntax node, of functions, classes and annotated names."""
+    found = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign):
+            found[node.target.id] = node
+    return found
+
+
+def parameters(node):
+    """Names of a stub function's parameters, in order, with the stars."""
+    a = node.args
+    stars = ["*" + a.vararg.arg] if a.vararg else []
+    double = ["**" + a.kwarg.arg] if a.kwarg else []
+    return [p.arg for p in (*a.posonlyargs, *a.args)] + stars + [p.arg for p in a.kwonlyargs] + double
+
+
+def signature_of(function):
+    kinds = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return [kinds.get(p.kind, "") + p.name for p in inspect.signature(function).parameters.values()]
+
+
+def public(thing, module):
+    """Public names of a module or class that are its own."""
+    inherited = dir(object)
+    for name, value in vars(thing).items():
+        own = getattr(value, "__module__", module) in (module, None) and not inspect.ismodule(value)
+        if not name.startswith("_") and own and name not in inherited:
+            yield name
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_stub_and_compiled_module_have_the_same_names(name):
+    module, stub = importlib.import_module(name), defined(stub_of(name).body)
+    callables = {n for n in public(module, name) if callable(getattr(module, n))}
+    assert callables <= set(stub)
+    for item, node in stub.items():
+        assert hasattr(module, item), item
+        if isinstance(node, ast.ClassDef):
+            members = defined(node.body)
+            cls = getattr(module, item)
+            assert set(public(cls, name)) <= set(members), item
+            assert [m for m in members if not hasattr(cls, m)] == [], item
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_stub_functions_take_what_the_compiled_ones_take(name):
+    module = importlib.import_module(name)
+    for item, node in defined(stub_of(name).body).items():
+        if isinstance(node, ast.FunctionDef):
+            assert parameters(node) == signature_of(getattr(module, item)), item
+        elif isinstance(node, ast.ClassDef):
+            for method, inner in defined(node.body).items():
+                if isinstance(inner, ast.FunctionDef) and not method.startswith("__") and not inner.decorator_list:
+                    assert parameters(inner) == signature_of(getattr(getattr(module, item), method)), method

@@ -1,0 +1,172 @@
+"""Who may import whom. Read from the sources alone: Python by its syntax tree, Cython line by line."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Parts of the package by layer; a part imports its own layer and those below. Leaves import leaves.
+LAYERS = (
+    ("errors", "config", "metrics"),
+    ("kernels",),
+    ("gguf", "kv_cache", "tokenizer"),
+    ("models", "sampling", "lora", "offload"),
+    ("engine", "speculative", "snapshot", "hub"),
+    ("cli", "__main__"),
+)
+# Parts on one layer that must not know each other, and more: part -> what it never imports.
+NEVER = {
+    "kernels": ("config", "metrics"),
+    "models": ("sampling", "kv_cache"),
+    "sampling": ("models", "kv_cache"),
+}
+# These decide with ids and counts: nothing that they import, directly or not, is one of the others.
+PLAIN = ("engine.scheduler", "engine.sequence", "kv_cache.block_pool")
+HEAVY = ("numpy", "oxillama.kernels", "oxillama.models", "oxillama.gguf")
+
+CYTHON = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(.+)|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))")
+
+
+def rank(part: str) -> int:
+    return next(i for i, parts in enumerate(LAYERS) if part in parts)
+
+
+def part_of(module: str) -> str:
+    """Of oxillama.kernels.rows, "kernels"; of the package itself, ""."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def python_imports(source: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import, wherever it stands; name is "" for a plain import."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def cython_imports(source: str) -> Iterator[tuple[str, str]]:
+    joined = re.sub(r"\(([^()]*)\)", lambda m: m.group(1).replace("\n", " "), source)
+    for line in joined.splitlines():
+        if found := CYTHON.match(line.partition("#")[0]):
+            module, names, modules = found.groups()
+            if module:
+                yield from ((module, n.split()[0]) for n in names.split(",") if n.strip())
+            else:
+                yield from ((m.strip(), "") for m in modules.split(","))
+
+
+def resolve(module: str, name: str, known: Mapping[str, object]) -> str:
+    """The module that an import leads to: `from package import submodule` is the submodule."""
+    longer = f"{module}.{name}"
+    return longer if longer in known else module
+
+
+def read_imports(files: Mapping[str, tuple[str, str]]) -> dict[str, set[str]]:
+    """module -> modules that it imports, for files {module: (suffix, source)}."""
+    found: dict[str, set[str]] = {}
+    for module, (suffix, source) in files.items():
+        read = cython_imports if suffix in (".pyx", ".pxd") else python_imports
+        found[module] = {resolve(m, n, files) for m, n in read(source)}
+    return found
+
+
+def violations(imports: Mapping[str, set[str]]) -> list[str]:
+    found = []
+    for module, targets in imports.items():
+        part = part_of(module)
+        for target in sorted(targets):
+            if target.startswith("."):
+                found.append(f"{module}: relative import of {target}")
+            elif target.split(".")[0] == "oxillama" and part:
+                found += [f"{module} imports {target}: {why}" for why in broken_rules(part, target)]
+    return found
+
+
+def broken_rules(part: str, target: str) -> Iterator[str]:
+    other = part_of(target)
+    if other == "":
+        if part not in ("cli", "__main__", "hub"):
+            yield "the package's public names are for users and the command line"
+        return
+    if rank(other) > rank(part):
+        yield f"{other} is above {part}"
+    if other in NEVER.get(part, ()):
+        yield f"{part} never imports {other}"
+
+
+def closure(module: str, imports: Mapping[str, set[str]]) -> set[str]:
+    """Everything that a module's imports lead to, without the packages' __init__."""
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        for target in imports.get(todo.pop(), set()) - seen:
+            seen.add(target)
+            todo.append(target)
+    return seen
+
+
+def package_files() -> dict[str, tuple[str, str]]:
+    files = {}
+    for path in sorted((ROOT / "oxillama").rglob("*.p*")):
+        if path.suffix in (".py", ".pyx", ".pxd") and "data" not in path.relative_to(ROOT).parts:
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            earlier = files.get(module, ("", ""))[1]
+            files[module] = (path.suffix, f"{earlier}\n{path.read_text()}")
+    return files
+
+
+FILES = package_files()
+IMPORTS = read_imports(FILES)
+
+
+def test_every_part_has_a_layer():
+    parts = {part_of(m) for m in FILES} - {""}
+    assert parts <= {part for layer in LAYERS for part in layer}
+    assert {"kernels", "gguf", "kv_cache", "tokenizer", "models", "sampling", "engine"} <= parts
+
+
+def test_imports_keep_to_the_layers():
+    assert violations(IMPORTS) == []
+
+
+@pytest.mark.parametrize("module", PLAIN)
+def test_what_decides_with_ids_and_counts_touches_no_numbers(module):
+    name = f"oxillama.{module}"
+    assert name in IMPORTS
+    reached = closure(name, IMPORTS)
+    assert [t for t in sorted(reached) if t.startswith(HEAVY)] == []
+
+
+def test_kernels_know_nothing_of_ours_but_errors():
+    for module, targets in IMPORTS.items():
+        if part_of(module) == "kernels":
+            ours = {part_of(t) for t in targets if t.startswith("oxillama")}
+            assert ours <= {"kernels", "errors"}, module
+
+
+BAD = {
+    "kernels imports upwards": ("kernels.a", ".pyx", "from oxillama.models.b cimport (\n    X,\n    Y,\n)"),
+    "kernels read settings": ("kernels.a", ".py", "from oxillama.config import EngineConfig"),
+    "cimport of a module": ("kernels.a", ".pxd", "cimport oxillama.gguf.b"),
+    "models know a cache": ("models.a", ".py", "import oxillama.kv_cache.b"),
+    "models know the engine": ("models.a", ".py", "def f():\n    from oxillama.engine import b"),
+    "sampling knows models": ("sampling.a", ".py", "from oxillama import models"),
+    "type checking counts": ("gguf.a", ".py", "if TYPE_CHECKING:\n    from oxillama.models import b"),
+    "relative": ("gguf.a", ".py", "from . import b"),
+    "public names inside": ("engine.a", ".py", "import oxillama\noxillama.load()"),
+    "anything imports cli": ("engine.a", ".py", "from oxillama.cli import main"),
+    "leaves import leaves": ("errors", ".py", "from oxillama.kernels import b"),
+}
+
+
+@pytest.mark.parametrize(("module", "suffix", "source"), BAD.values(), ids=BAD)
+def test_the_rules_find_what_they_forbid(module, suffix, source):
+    files = {f"oxillama.{module}": (suffix, source), "oxillama.models": (".py", "")}
+    assert len(violations(read_imports(files))) >= 1

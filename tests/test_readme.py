@@ -1,0 +1,97 @@
+"""What README.md claims, as far as it can be checked: commands, lists, and the example, which runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import oxillama
+from oxillama import errors
+from oxillama.cli.arguments import make_parser
+from oxillama.kernels import _table
+from oxillama.models import architectures
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def section(title):
+    return re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_its_first_two_commands_are_one_line_each():
+    """.ci/run takes them from there."""
+    commands = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
+    assert len(commands) == 2
+    assert "oxillama run" in commands[0]
+    assert "pytest" in commands[1]
+
+
+def test_architectures():
+    table = [line for line in section("What runs").splitlines() if line.startswith("| `")]
+    named = {name for line in table for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
+    assert named == set(architectures())
+
+
+def test_tensor_formats():
+    listed = re.search(r"Tensor formats:\s+([\w,\s]+)\.", section("What runs"))[1]
+    assert {name.strip() for name in listed.replace(" and ", ",").split(",")} == set(_table.kernel_formats())
+
+
+def test_error_tree():
+    named = set(re.findall(r"\w+Error\b", section("Errors"))) - {
+        "ValueError",
+        "KeyError",
+        "FileNotFoundError",
+        "MemoryError",
+    }
+    assert named == set(errors.__all__)
+
+
+def test_command_line():
+    parser = make_parser()
+    commands = next(a.choices for a in parser._actions if hasattr(a, "choices") and isinstance(a.choices, dict))
+    rows = re.findall(r"^\| `oxillama ([\w-]+)([^`]*)`", section("On the command line"), re.MULTILINE)
+    assert {name for name, _ in rows} == set(commands)
+    for name, usage in rows:
+        for option in re.findall(r"(?<!\w)--?[\w-]+", usage):
+            assert option in commands[name].format_help(), f"{name} {option}"
+
+
+def test_folders_of_the_map_exist():
+    folders = re.findall(r"^((?:oxillama/|csrc/|tests/)\S*)", section("Map of the code"), re.MULTILINE)
+    assert {"csrc/", "oxillama/kernels/", "oxillama/engine/", "tests/"} <= set(folders)
+    assert [f for f in folders if not (ROOT / f).is_dir()] == []
+    packages = {f"oxillama/{p.name}/" for p in (ROOT / "oxillama").iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert packages <= set(folders)
+
+
+def test_environment_variables_are_read_somewhere():
+    ours = set(re.findall(r"\bOXILLAMA_\w+", README))
+    sources = [
+        p for f in ("oxillama", "asv_benchmarks") for p in (ROOT / f).rglob("*.py*") if p.suffix in (".py", ".pyx")
+    ]
+    text = "\n".join(p.read_text() for p in sources)
+    assert [name for name in sorted(ours) if name not in text] == []
+    assert set(re.findall(r"\bOXILLAMA_\w+", text)) <= ours
+
+
+def test_example_runs(capsys):
+    example = re.search(r"```python\n(.*?)```", section("From Python"), re.DOTALL)[1]
+    variables = {}
+    exec(compile(example, "README.md", "exec"), variables)
+    assert len(variables["pair"]) == 2
+    assert variables["vectors"].shape == (2, variables["engine"].model_config.n_embd)
+    assert variables["logits"].shape[1] == variables["engine"].n_vocab
+    assert variables["answer"].text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"\box\.(\w+)", README))))
+def test_names_in_the_text_are_public(name):
+    assert name in oxillama.__all__
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md"])
+def test_links_lead_somewhere(document):
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
+    assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []
