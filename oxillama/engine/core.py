@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
-from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
+from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError
 from oxillama.kv_cache.block_pool import BlockPool
 
 __all__ = ["EngineCore", "RunnerLike"]
 
+T = TypeVar("T")
 Poll = Callable[[], None]
 Plan = list[tuple[Request, int]]
 
@@ -77,7 +78,7 @@ class EngineCore:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queues requests. Raises EngineClosedError, or KvCacheFullError if one can never fit, and queues none then."""
-        self._check_open()
+        self.check_open()
         for request in requests:
             self.scheduler.check_fits(request.sequence.n_reserve)
         self.loop.post(lambda: self._enqueue(list(requests)))
@@ -98,15 +99,16 @@ class EngineCore:
         finally:
             self.cancel(requests)
 
-    def change(self, action: Callable[[], object]) -> None:
-        """Runs a short change of state between two steps, and returns when that is done. Raises EngineClosedError."""
-        self._check_open()
-        self._apply(action)
+    def change(self, action: Callable[[], T]) -> T:
+        """Runs a short change of state between two steps; its result when that is done. Raises EngineClosedError."""
+        self.check_open()
+        return self._apply(action)
 
-    def _apply(self, action: Callable[[], object]) -> None:
-        done: list[object] = []
+    def _apply(self, action: Callable[[], T]) -> T:
+        done: list[T] = []
         self.loop.post(lambda: done.append(action()))
         self.loop.drive(lambda: done)
+        return done[0]
 
     def drive(self, ready: Callable[[], object]) -> None:
         """Returns once ready() is true, having taken the steps that were needed for that."""
@@ -117,7 +119,8 @@ class EngineCore:
         if not self.closed:
             self._apply(self._shut)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises EngineClosedError once the engine is closed."""
         if self.closed:
             raise EngineClosedError("the engine is closed: load the model again")
 
@@ -148,8 +151,7 @@ class EngineCore:
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
         """Rows of the model for the plan; None if the step was abandoned or failed."""
         spans = [_span(request, n) for request, n in plan]
-        no_logits = all(span.want == "none" for span in spans)
-        forward = self.runner.hidden if want_hidden or no_logits else self.runner.forward
+        forward = self.runner.hidden if want_hidden else self.runner.forward
         try:
             return forward(spans, self._poll)
         except _StepAbandoned:
@@ -186,7 +188,8 @@ class EngineCore:
 
     def _end(self, request: Request, reason: FinishReason, error: Exception | None = None) -> None:
         if request.finish_reason is None:
-            self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+            if request.sequence.handle is request:  # otherwise it was never queued
+                self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
             request.finish(reason, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
@@ -197,7 +200,14 @@ class EngineCore:
         now = time.perf_counter()
         for request in requests:
             request.submitted_at = now
-            self.scheduler.add(request.sequence)
+            try:
+                if request.begin is not None:
+                    request.begin(request.sequence)
+                self.scheduler.add(request.sequence)
+            except OxiLlamaError as error:
+                request.finish("cancelled", error)
+            else:
+                request.sequence.handle = request
         if self.closed:  # between the check in `submit` and now
             self._shut()
 
@@ -212,8 +222,8 @@ class EngineCore:
             return
         error = KvCacheFullError(
             f"{self.scheduler.missing_blocks(sequence)} KV blocks are needed, {self.pool.n_free} of "
-            f"{self.pool.n_blocks} are free, and the others belong to sessions that keep them: reset() the session, "
-            "or raise kv_budget"
+            f"{self.pool.n_blocks} are free, and the others belong to sessions and conversations that keep them: "
+            "reset() the session, close() conversations, or raise kv_budget"
         )
         self._end(cast(Request, sequence.handle), "cancelled", error)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
-from oxillama.kernels.rows import Rows, Workspace, take_rows
+from oxillama.kernels.rows import Rows, Workspace
 from oxillama.kv_cache.paged import KvShape, PagedKvCache
 from oxillama.models import Model
 
@@ -44,19 +44,18 @@ class Runner:
 
     def forward(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Logits of the wanted rows in span order, float32 [n, n_vocab]: a view, valid until the next call."""
-        wanted = _wanted_rows(spans)
-        hidden = self._hidden(spans, poll)
-        if len(wanted) != hidden.n:
-            hidden = take_rows(hidden, wanted)
-        return self.model.logits(hidden).numpy()
+        for s in spans:
+            if s.want not in ("last", "all", "none"):
+                raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
+        return self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
 
     def hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Hidden states after the final norm of every row, float32 [n, n_embd]: a view, valid until the next call."""
-        return self._hidden(spans, poll).numpy()
+        return self._hidden(spans, poll, None).numpy()
 
-    def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None) -> Rows:
+    def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         self._workspace.reset()
-        batch = Batch([(s.tokens, s.start, s.block_table) for s in spans], self._workspace, poll)
+        batch = Batch([(s.tokens, s.start, s.block_table) for s in spans], self._workspace, poll, wants)
         return self.model.forward(batch, self.kv.slabs)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -66,16 +65,3 @@ class Runner:
             "kv_cache": self.kv.memory_bytes,
             "workspace": self._workspace.nbytes,
         }
-
-
-def _wanted_rows(spans: Sequence[Span]) -> NDArray[np.int32]:
-    """Rows of the batch whose logits are wanted."""
-    rows: list[int] = []
-    first = 0
-    for s in spans:
-        n = len(s.tokens)
-        if s.want not in ("last", "all", "none"):
-            raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
-        rows += range(first, first + n) if s.want == "all" else [first + n - 1] if s.want == "last" else []
-        first += n
-    return np.array(rows, np.int32)

@@ -17,5 +17,5 @@ cdef class Batch:
     cdef object _tables, _spans_memory
     cdef const int32_t *position
     cdef span *span
-    cdef readonly object poll
+    cdef readonly object poll, outputs, output_rows
     cdef readonly Workspace workspace

@@ -11,10 +11,13 @@ class Batch:
     tokens: NDArray[np.int32]
     positions: NDArray[np.int32]
     poll: Callable[[], None]
+    outputs: Batch
+    output_rows: NDArray[np.int32]
     workspace: Workspace
     def __init__(
         self,
         spans: Sequence[tuple[Sequence[int], int, Sequence[int]]],
         workspace: Workspace,
         poll: Callable[[], None] | None = None,
+        wants: Sequence[str] | None = None,
     ) -> None: ...

@@ -20,10 +20,15 @@ cdef class Batch:
 
     ``spans``: for each sequence ``(tokens, position of the first, block table)``; the block table covers every position
     up to the last one. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the
-    pass up. Raises ConfigError for an empty span, and for positions, tokens or block ids that can't be.
+    pass up.
+
+    ``wants`` says of each span which rows leave the model: "all" (the default), "last" or "none". ``output_rows`` int32
+    are those rows, and ``outputs`` the batch of them alone, or this one if it is all of them.
+
+    Raises ConfigError for an empty span, and for positions, tokens or block ids that can't be.
     """
 
-    def __init__(self, spans, Workspace workspace, poll=None):
+    def __init__(self, spans, Workspace workspace, poll=None, wants=None):
         cdef int i
         cdef int64_t row = 0
         cdef uintptr_t memory
@@ -62,3 +67,17 @@ cdef class Batch:
             row += len(tokens)
         position = self.positions
         self.position = &position[0] if self.n_rows else NULL
+        self._choose_outputs(spans, wants)
+
+    def _choose_outputs(self, spans, wants):
+        self.outputs, self.output_rows = self, np.arange(self.n_rows, dtype=np.int32)
+        if wants is None or all(want == "all" or want == "last" and len(s[0]) == 1 for want, s in zip(wants, spans)):
+            return
+        rows, parts, end = [], [], 0
+        for want, (tokens, start, blocks) in zip(wants, spans):
+            end += len(tokens)
+            n = {"all": len(tokens), "last": 1, "none": 0}[want]
+            rows.extend(range(end - n, end))
+            if n:
+                parts.append((tokens[len(tokens) - n:], start + len(tokens) - n, blocks))
+        self.outputs, self.output_rows = Batch(parts, self.workspace, self.poll), np.array(rows, np.int32)

@@ -15,7 +15,7 @@ from oxillama.kernels.attention import KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear, linear_add_, matmul
 from oxillama.kernels.rope import angles, rotate_
-from oxillama.kernels.rows import Rows, rms_norm, rms_norm_heads_
+from oxillama.kernels.rows import Rows, rms_norm, rms_norm_heads_, take_rows
 from oxillama.models.layers import feed_forward
 from oxillama.models.registry import register
 from oxillama.models.spec import ModelSpec
@@ -56,15 +56,17 @@ class Llama:
         self.n_weight_bytes = w.n_bytes
 
     def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
-        """Hidden states of every row after the final norm: Rows [batch.n_rows, n_embd]."""
+        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
         workspace = batch.workspace
         x = embed(workspace, self.embedding, self.embedding_type, self.spec.n_embd, batch.tokens)
         cos_sin = angles(batch, self.frequencies, self.spec.rope.magnitude)
-        for layer, slab in zip(self.layers, kv, strict=True):
+        for layer, slab in zip(self.layers[:-1], kv[:-1], strict=True):
             batch.poll()
             mark = workspace.mark()
             layer(x, cos_sin, slab, batch)
             workspace.release(mark)
+        batch.poll()
+        x = self.layers[-1].outputs(x, cos_sin, kv[-1], batch)
         return rms_norm(x, self.output_norm, self.spec.norm_eps)
 
     def logits(self, hidden: Rows) -> Rows:
@@ -94,17 +96,38 @@ class Layer:
         self.attention(x, rms_norm(x, self.attn_norm, self.eps), cos_sin, slab, batch)
         self.ffn(x, rms_norm(x, self.ffn_norm, self.eps))
 
+    def outputs(self, x: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> Rows:
+        """As the last layer: all rows leave keys and values, but only those that are asked for go on."""
+        if batch.outputs is batch:
+            self(x, cos_sin, slab, batch)
+            return x
+        h = rms_norm(x, self.attn_norm, self.eps)
+        k, v = matmul(h, self.k.matrix, self.v.matrix)
+        self.remember(k, v, cos_sin, slab, batch)
+        x, h, cos_sin = (take_rows(rows, batch.output_rows) for rows in (x, h, cos_sin))
+        if x.n:
+            self.attend(x, linear(h, self.q.matrix), cos_sin, slab, batch.outputs)
+            self.ffn(x, rms_norm(x, self.ffn_norm, self.eps))
+        return x
+
     def attention(self, x: Rows, h: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
         q, k, v = matmul(h, self.q.matrix, self.k.matrix, self.v.matrix)
-        self.q.add_bias(q)
+        self.remember(k, v, cos_sin, slab, batch)
+        self.attend(x, q, cos_sin, slab, batch)
+
+    def remember(self, k: Rows, v: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
         self.k.add_bias(k)
         self.v.add_bias(v)
-        if self.q_norm is not None and self.k_norm is not None:
-            rms_norm_heads_(q, self.q_norm, self.eps)
+        if self.k_norm is not None:
             rms_norm_heads_(k, self.k_norm, self.eps)
-        rotate_(q, cos_sin, self.head_dim, self.neox)
         rotate_(k, cos_sin, self.head_dim, self.neox)
         store(k, v, slab, batch)
+
+    def attend(self, x: Rows, q: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
+        self.q.add_bias(q)
+        if self.q_norm is not None:
+            rms_norm_heads_(q, self.q_norm, self.eps)
+        rotate_(q, cos_sin, self.head_dim, self.neox)
         a = attend(q, slab, batch, self.scale, self.window)
         linear_add_(x, a, self.o.matrix)
         self.o.add_bias(x)

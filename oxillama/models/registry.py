@@ -21,7 +21,7 @@ class Model(Protocol):
     n_weight_bytes: int
 
     def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
-        """Hidden states of every row after the final norm: Rows [batch.n_rows, n_embd]."""
+        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
 
     def logits(self, hidden: Rows) -> Rows:
         """Scores over the vocabulary of each row: Rows [hidden.n, n_vocab]."""

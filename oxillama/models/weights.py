@@ -84,7 +84,7 @@ class Weights:
         )
 
     def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Linear:
-        """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` says that it is part of the model."""
+        """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` is part of the model."""
         vector = self.vector if bias else self.optional_vector
         return Linear(self.matrix(f"{name}.weight", n_out, n_in), vector(f"{name}.bias", n_out))
 

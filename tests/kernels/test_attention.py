@@ -186,13 +186,19 @@ SPANS = {
 def test_spans_that_would_lead_c_astray_are_refused(case):
     ws = Workspace(1)
     slab = KvSlab(np.zeros((4, 1, 1, 16, 16), np.float32), np.zeros((4, 1, 16, 16), np.float32))
-    good = (range(3), 0, [1])
-    with pytest.raises(ConfigError, match="span 1|tokens must be"):
-        batch = Batch([good, SPANS[case]], ws)
+    spans = [(range(3), 0, [1]), SPANS[case]]
+
+    def stored():
+        batch = Batch(spans, ws)
         store(ws.new(batch.n_rows, 16), ws.new(batch.n_rows, 16), slab, batch)
-    with pytest.raises(ConfigError, match="span 1|tokens must be"):
-        batch = Batch([good, SPANS[case]], ws)
+
+    def attended():
+        batch = Batch(spans, ws)
         attend(ws.new(batch.n_rows, 16), slab, batch, 1.0)
+
+    for call in (stored, attended):
+        with pytest.raises(ConfigError, match=r"span 1|tokens must be"):
+            call()
 
 
 def test_rows_that_do_not_belong_to_the_batch_are_refused():

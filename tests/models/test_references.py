@@ -89,3 +89,27 @@ def test_only_wanted_rows_are_returned():
     assert runner.forward([Span(tokens[:10], 0, [0], "none"), Span(tokens, 0, [1, 2], "last")]).shape == (1, 384)
     last = runner.forward([Span(tokens[10:], 10, [0, 3], "last"), Span(tokens, 0, [1, 2], "last")])
     assert (last == everything[-1]).all()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2moe", "Q5_K_M"])
+def test_what_is_asked_for_changes_no_bit(name):
+    """Random spans, each asked for all, the last or none of its rows, against everything asked for."""
+    rng = np.random.default_rng(2)
+    with gguf.open(path_of(name)) as file:
+        model = load_model(file, num_threads=2)
+    full, some = (Runner(model, num_threads=2, kv_type="f16", n_blocks=12) for _ in range(2))
+    tables = [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+    done = [0, 0, 0]
+    for _ in range(8):
+        sizes = rng.integers(1, 9, 3)
+        parts = [(rng.integers(3, 380, n).tolist(), done[i], tables[i]) for i, n in enumerate(sizes)]
+        wants = rng.choice(["all", "last", "none"], 3).tolist()
+        everything = full.forward([Span(*part, "all") for part in parts])
+        rows, first = [], 0
+        for want, n in zip(wants, sizes, strict=True):
+            rows += {"all": range(first, first + n), "last": [first + n - 1], "none": []}[want]
+            first += n
+        got = some.forward([Span(*part, want) for part, want in zip(parts, wants, strict=True)])
+        assert got.shape == (len(rows), 384)
+        assert (got == everything[rows]).all()
+        done = [d + n for d, n in zip(done, sizes, strict=True)]
