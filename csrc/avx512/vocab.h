@@ -33,6 +33,9 @@ V float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
 V float vf_reduce_max(vf x) { return _mm512_reduce_max_ps(x); }
 V vf vf_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
 V vf vf_from_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+/* Lanes whose low 16 bits are those of a half, and whose high bits are zero. */
+V vf vf_from_half_bits(vi x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
+V vf vf_from_bits(vi x) { return _mm512_castsi512_ps(x); }
 /* Lane r: element `odd` of the pair r of bfloat16 values. */
 V vf vf_from_bf16_pair(const uint16_t *p, int odd)
 {
@@ -52,6 +55,14 @@ V vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
 V vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 V vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
 V vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+V vi vi_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
+V vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+V vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+V vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+V vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+V vi vi_shr(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); } /* zeros come in */
+V vi vi_from_u16(const uint16_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
+V vi vi_gather(const uint32_t *table, vi i) { return _mm512_i32gather_epi32(i, table, 4); }
 V vi vi_from_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 V vi vi_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 /* s + four products of unsigned bytes of w with signed bytes of x, in each lane. */
@@ -61,6 +72,15 @@ V vb vb_set1(char x) { return _mm512_set1_epi8(x); }
 V vb vb_set4(const uint8_t *p) { return _mm512_set1_epi32(*(const int32_t *)p); }
 V vb vb_and(vb a, vb b) { return _mm512_and_si512(a, b); }
 V vb vb_or(vb a, vb b) { return _mm512_or_si512(a, b); }
+V vb vb_xor(vb a, vb b) { return _mm512_xor_si512(a, b); }
+V vb vb_add(vb a, vb b) { return _mm512_add_epi8(a, b); }
+V vb vb_from_words(vi a) { return a; }
+/* A table of 16 codes, and the codes of indices 0..15. */
+V vb vb_table(const int8_t *codes) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)codes)); }
+V vb vb_lookup(vb table, vb i) { return _mm512_shuffle_epi8(table, i); }
+/* Products of 16-bit units: their low and their high half. */
+V vb vb_mul16_low(vb a, int x) { return _mm512_mullo_epi16(a, _mm512_set1_epi16((short)x)); }
+V vb vb_mul16_high(vb a, int x) { return _mm512_mulhi_epu16(a, _mm512_set1_epi16((short)x)); }
 /* Shifts of 16-bit units: bits cross from one byte to its neighbour, callers mask them off. */
 V vb vb_shr(vb a, int n) { return _mm512_srli_epi16(a, (unsigned)n); }
 V vb vb_shl(vb a, int n) { return _mm512_slli_epi16(a, (unsigned)n); }
