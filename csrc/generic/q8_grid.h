@@ -1,8 +1,8 @@
 /* Integer matrix products of the formats whose codes are points of a grid (IQ1, IQ2, IQ3). Included after q8_words.h.
  *
  * Looking points up costs several times what multiplying a tile of tokens does. So a block of 256 columns is expanded
- * once, to bytes that stay in the first-level cache, for up to GROUP tokens; their accumulators wait in memory meanwhile.
- * The order of additions is that of every other format: one accumulator per output, chunks in ascending order. */
+ * once, to bytes that stay in the first-level cache, for up to GROUP tokens; their sums wait in memory meanwhile. The
+ * order of additions is that of every other format: one accumulator per output, chunks in ascending order. */
 #define GROUP 64
 
 /* 256 columns: unsigned codes, and per chunk a float scale, or per half of a chunk an integer one beside scale[0]. */

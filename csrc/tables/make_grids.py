@@ -5,8 +5,7 @@ The grids are constants of the IQ formats: fixed lists of points that their indi
 
 - IQ2 and IQ1 have eight values of three levels (0, 1, 2): value i < 4 in the low and value i + 4 in the high half of
   byte i, so that one mask or shift yields the codes of two byte vectors;
-- IQ3 has four values, one a byte, with 64 added, so that codes stay unsigned when a sign is
-  applied.
+- IQ3 has four values, one a byte, with 64 added, so that codes stay unsigned when a sign is applied.
 """
 
 from pathlib import Path
