@@ -76,7 +76,6 @@ V vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
 V vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 V vi vi_shr(vi a, int n) { return _mm256_srli_epi32(a, n); } /* zeros come in */
 V vi vi_from_u16(const uint16_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)); }
-V vi vi_gather(const uint32_t *table, vi i) { return _mm256_i32gather_epi32((const int *)table, i, 4); }
 V vi vi_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 V vi vi_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 /* s + four products of unsigned bytes of w (below 128, else pairs saturate) with signed bytes of x, in each lane. */
@@ -100,6 +99,21 @@ V vb vb_lookup(vb table, vb i) { return _mm256_shuffle_epi8(table, i); }
 /* Products of 16-bit units: their low and their high half. */
 V vb vb_mul16_low(vb a, int x) { return _mm256_mullo_epi16(a, _mm256_set1_epi16((short)x)); }
 V vb vb_mul16_high(vb a, int x) { return _mm256_mulhi_epu16(a, _mm256_set1_epi16((short)x)); }
+/* Entries of a table of 1 << bits 16-bit words, and one more, for the index in each 16-bit unit. */
+V vb vb_lookup_16(const uint16_t *table, int bits, vb i)
+{
+    (void)bits;
+    __m256i low = _mm256_set1_epi32(0xffff);
+    __m256i even = _mm256_i32gather_epi32((const int *)table, _mm256_and_si256(i, low), 2);
+    __m256i odd = _mm256_i32gather_epi32((const int *)table, _mm256_srli_epi32(i, 16), 2);
+    return _mm256_or_si256(_mm256_and_si256(even, low), _mm256_slli_epi32(odd, 16));
+}
+/* `yes` in the bytes of which `test` has the one bit that `bit` has there, `no` in the others. */
+V vb vb_choose(vb test, vb bit, vb yes, vb no)
+{
+    return _mm256_blendv_epi8(no, yes, _mm256_cmpeq_epi8(_mm256_and_si256(test, bit), bit));
+}
+V vb vb_sub(vb a, vb b) { return _mm256_sub_epi8(a, b); }
 /* Shifts of 16-bit units: bits cross from one byte to its neighbour, callers mask them off. */
 V vb vb_shr(vb a, int n) { return _mm256_srli_epi16(a, n); }
 V vb vb_shl(vb a, int n) { return _mm256_slli_epi16(a, n); }

@@ -8,7 +8,8 @@
 #define HEAD(b, h) vf_from_half((b)->head[h] + half * VL)
 
 /* y += d * sum over halves h of (scale_h * scale * sum_h(code q) - min_h * min * sum_h(q)) */
-INLINE void add_halves_mins(const vb *w, vf scale, const vi s[2], vf min, const vi m[2], const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void add_halves_mins(const vb *w, vf scale, const vi s[2], vf min, const vi m[2], const q8_tile *x, int64_t i,
+                            const int T, vf *acc)
 {
     UNROLL for (int t = 0; t < T; t++) {
         vf d = LOAD_F32(x->x[t], x->k + 4 * i);
@@ -20,7 +21,8 @@ INLINE void add_halves_mins(const vb *w, vf scale, const vi s[2], vf min, const 
 }
 
 /* y += d * sum over halves h of scale_h * (sum_h(code q) - (sum_h(q) << shift)), for scales that are no integers */
-INLINE void add_float_halves(const vb *w, vf scale0, vf scale1, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void add_float_halves(const vb *w, vf scale0, vf scale1, int shift, const q8_tile *x, int64_t i,
+                             const int T, vf *acc)
 {
     UNROLL for (int t = 0; t < T; t++) {
         vf d = LOAD_F32(x->x[t], x->k + 4 * i);
@@ -95,7 +97,8 @@ INLINE void tile_Q2_K(const void *panel, int half, const q8_tile *x, const int T
             UNROLL for (int v = 0; v < 8; v++)
                 w[v] = vb_and(vb_shr(BYTES(b, 4 + c / 4 * 8 + v), 2 * (c % 4)), vb_set1(3));
             vi q = vi_shr(WORD(b, c / 2), c % 2 * 16), low = vi_set1(15);
-            vi s[2] = {vi_and(q, low), vi_and(vi_shr(q, 8), low)}, m[2] = {vi_and(vi_shr(q, 4), low), vi_and(vi_shr(q, 12), low)};
+            vi s[2] = {vi_and(q, low), vi_and(vi_shr(q, 8), low)};
+            vi m[2] = {vi_and(vi_shr(q, 4), low), vi_and(vi_shr(q, 12), low)};
             add_halves_mins(w, HEAD(b, 0), s, HEAD(b, 1), m, x, i, T, acc);
         }
 }
@@ -201,8 +204,9 @@ INLINE void tile_MXFP4(const void *panel, int half, const q8_tile *x, const int 
         look_up_nibbles(b->words, half, table, w);
         /* 2^(e - 128) as the product of two powers that are normal floats */
         vi e = vi_from_u8(b->e + half * VL), e0 = vi_shr(e, 1), bias = vi_set1(63);
-        vf scale = vf_mul(vf_from_bits(vi_shl(vi_add(e0, bias), 23)), vf_from_bits(vi_shl(vi_add(vi_sub(e, e0), bias), 23)));
-        add_offset(w, scale, 4, x, i, T, acc);
+        vf first = vf_from_bits(vi_shl(vi_add(e0, bias), 23));
+        vf second = vf_from_bits(vi_shl(vi_add(vi_sub(e, e0), bias), 23));
+        add_offset(w, vf_mul(first, second), 4, x, i, T, acc);
     }
 }
 

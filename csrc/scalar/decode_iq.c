@@ -10,28 +10,27 @@ static int even_signs(uint32_t seven)
     return (int)(seven | (p & 1) << 7);
 }
 
-/* Level of value l of eight in a grid of levels (tables/make_grids.py). */
-static int level(uint32_t point, int l) { return point >> (8 * (l % 4) + l / 4 * 4) & 15; }
-
-static void put_iq2(int8_t *code, uint32_t point, int signs)
+static void put_iq2(int8_t *code, uint16_t point, int signs)
 {
-    for (int l = 0; l < 8; l++)
-        code[l] = (int8_t)(signs >> l & 1 ? -ox_codes_iq2[level(point, l)] : ox_codes_iq2[level(point, l)]);
-}
-
-static void put_iq3(int8_t *code, uint32_t point, int signs)
-{
-    for (int l = 0; l < 4; l++) {
-        int value = (int)(point >> 8 * l & 255) - 64;
+    for (int l = 0; l < 8; l++) {
+        int8_t value = ox_codes_iq2[point >> 2 * l & 3];
         code[l] = (int8_t)(signs >> l & 1 ? -value : value);
     }
 }
 
-/* (level - 1 + 1/8) or (level - 1 - 1/8), in eighths. */
-static void put_iq1(int8_t *code, uint32_t point, int minus)
+static void put_iq3(int8_t *code, const int8_t *codes, uint16_t point, int signs)
+{
+    for (int l = 0; l < 4; l++) {
+        int8_t value = codes[point >> 4 * l & 15];
+        code[l] = (int8_t)(signs >> l & 1 ? -value : value);
+    }
+}
+
+/* level + 1/8 or level - 1/8, in eighths */
+static void put_iq1(int8_t *code, uint16_t point, int minus)
 {
     for (int l = 0; l < 8; l++)
-        code[l] = (int8_t)(8 * (level(point, l) - 1) + (minus ? -1 : 1));
+        code[l] = (int8_t)(ox_codes_iq1[point >> 2 * l & 3] + (minus ? -1 : 1));
 }
 
 void ox_decode_IQ2_XXS(const void *block, int c, ox_values *v)
@@ -69,7 +68,8 @@ void ox_decode_IQ3_XXS(const void *block, int c, ox_values *v)
     uint32_t rest;
     memcpy(&rest, b->signs + 4 * c, 4);
     for (int j = 0; j < 8; j++)
-        put_iq3(v->code + 4 * j, ox_grid_iq3_xxs[b->qs[8 * c + j]], even_signs(rest >> 7 * (j / 2) & 127) >> 4 * (j % 2));
+        put_iq3(v->code + 4 * j, ox_codes_iq3_xxs, ox_grid_iq3_xxs[b->qs[8 * c + j]],
+                even_signs(rest >> 7 * (j / 2) & 127) >> 4 * (j % 2));
     float scale = ox_half_to_float(b->d) * 0.25f * (float)(2 * (rest >> 28) + 1);
     ox_set_scales(v, scale, scale);
 }
@@ -78,7 +78,7 @@ void ox_decode_IQ3_S(const void *block, int c, ox_values *v)
 {
     const ox_iq3_s *b = block;
     for (int j = 0; j < 8; j++)
-        put_iq3(v->code + 4 * j, ox_grid_iq3_s[b->qs[8 * c + j] | (b->qh[c] >> j & 1) << 8],
+        put_iq3(v->code + 4 * j, ox_codes_iq3_s, ox_grid_iq3_s[b->qs[8 * c + j] | (b->qh[c] >> j & 1) << 8],
                 b->signs[4 * c + j / 2] >> 4 * (j % 2));
     float scale = ox_half_to_float(b->d) * (float)(2 * (b->scales[c / 2] >> 4 * (c % 2) & 15) + 1);
     ox_set_scales(v, scale, scale);
@@ -97,7 +97,8 @@ void ox_decode_IQ1_M(const void *block, int c, ox_values *v)
 {
     const ox_iq1_m *b = block;
     const uint16_t *s = b->scales; /* twelve bits of scales each, and four of the block's scale */
-    float d = ox_half_to_float((uint16_t)(s[0] >> 12 | (s[1] >> 8 & 0xf0) | (s[2] >> 4 & 0xf00) | (s[3] & 0xf000))) * 0.125f;
+    int bits = s[0] >> 12 | (s[1] >> 8 & 0xf0) | (s[2] >> 4 & 0xf00) | (s[3] & 0xf000);
+    float d = ox_half_to_float((uint16_t)bits) * 0.125f;
     for (int g = 0; g < 4; g++) {
         int high = b->qh[2 * c + g / 2] >> 4 * (g % 2);
         put_iq1(v->code + 8 * g, ox_grid_iq1_s[b->qs[4 * c + g] | (high & 7) << 8], high & 8);

@@ -1,7 +1,7 @@
 /* Formats whose packed form interleaves the words of 16 rows' blocks and changes no bit (ox_blocks.h).
  *
- * One description of a format serves it all: dequantising, packing, and a matrix product that takes a row's block out of
- * the panel again and decodes it. Slow and obvious, as an oracle should be. */
+ * One description of a format serves it all: dequantising, packing, and a matrix product that takes a row's block out
+ * of the panel again and decodes it. Slow and obvious, as an oracle should be. */
 #include "words.h"
 #include "gemm.h"
 
