@@ -64,7 +64,7 @@ def test_baseline_objects_have_no_avx(build, tmp_path):
     for i, (source, flags) in enumerate(build.kernel_sources()):
         if Path(source).parent.name in ("csrc", "scalar"):
             text = instructions(compile_c(source, build.COMMON + flags, tmp_path / f"{i}.o"))
-            assert len(text) > 100
+            assert len(text) > 100 or Path(source).name == "ox_grids.c"  # tables only
             assert avx_in(text) == [], source
             checked += 1
     assert checked >= 7

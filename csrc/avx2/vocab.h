@@ -43,6 +43,12 @@ V float vf_reduce_max(vf x)
 }
 V vf vf_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
 V vf vf_from_half(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+/* Lanes whose low 16 bits are those of a half, and whose high bits are zero. */
+V vf vf_from_half_bits(vi x)
+{
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+}
+V vf vf_from_bits(vi x) { return _mm256_castsi256_ps(x); }
 /* Lane r: element `odd` of the pair r of bfloat16 values. */
 V vf vf_from_bf16_pair(const uint16_t *p, int odd)
 {
@@ -62,6 +68,13 @@ V vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 V vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 V vi vi_mul(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
 V vi vi_shl(vi a, int n) { return _mm256_slli_epi32(a, n); }
+V vi vi_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+V vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+V vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+V vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+V vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+V vi vi_shr(vi a, int n) { return _mm256_srli_epi32(a, n); } /* zeros come in */
+V vi vi_from_u16(const uint16_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)); }
 V vi vi_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 V vi vi_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 /* s + four products of unsigned bytes of w (below 128, else pairs saturate) with signed bytes of x, in each lane. */
@@ -77,6 +90,29 @@ V vb vb_set4(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); 
 V vb vb_and(vb a, vb b) { return _mm256_and_si256(a, b); }
 V vb vb_or(vb a, vb b) { return _mm256_or_si256(a, b); }
 V vb vb_xor(vb a, vb b) { return _mm256_xor_si256(a, b); }
+V vb vb_add(vb a, vb b) { return _mm256_add_epi8(a, b); }
+V vb vb_from_words(vi a) { return a; }
+/* A table of 16 codes, and the codes of indices 0..15. */
+V vb vb_table(const int8_t *codes) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)codes)); }
+V vb vb_lookup(vb table, vb i) { return _mm256_shuffle_epi8(table, i); }
+/* Products of 16-bit units: their low and their high half. */
+V vb vb_mul16_low(vb a, int x) { return _mm256_mullo_epi16(a, _mm256_set1_epi16((short)x)); }
+V vb vb_mul16_high(vb a, int x) { return _mm256_mulhi_epu16(a, _mm256_set1_epi16((short)x)); }
+/* Entries of a table of 1 << bits 16-bit words, and one more, for the index in each 16-bit unit. */
+V vb vb_lookup_16(const uint16_t *table, int bits, vb i)
+{
+    (void)bits;
+    __m256i low = _mm256_set1_epi32(0xffff);
+    __m256i even = _mm256_i32gather_epi32((const int *)table, _mm256_and_si256(i, low), 2);
+    __m256i odd = _mm256_i32gather_epi32((const int *)table, _mm256_srli_epi32(i, 16), 2);
+    return _mm256_or_si256(_mm256_and_si256(even, low), _mm256_slli_epi32(odd, 16));
+}
+/* `yes` in the bytes of which `test` has the one bit that `bit` has there, `no` in the others. */
+V vb vb_choose(vb test, vb bit, vb yes, vb no)
+{
+    return _mm256_blendv_epi8(no, yes, _mm256_cmpeq_epi8(_mm256_and_si256(test, bit), bit));
+}
+V vb vb_sub(vb a, vb b) { return _mm256_sub_epi8(a, b); }
 /* Shifts of 16-bit units: bits cross from one byte to its neighbour, callers mask them off. */
 V vb vb_shr(vb a, int n) { return _mm256_srli_epi16(a, n); }
 V vb vb_shl(vb a, int n) { return _mm256_slli_epi16(a, n); }

@@ -2,6 +2,8 @@
 #include "../ox_dispatch.h"
 #include "vocab.h"
 #include "../generic/q8.h"
+#include "../generic/q8_words.h"
+#include "../generic/q8_grid.h"
 #include "../generic/float.h"
 #include "../generic/rows.h"
 #include "../generic/quantise.h"

@@ -33,6 +33,27 @@ INLINE void add_offset(const vb *w, vf scale, int shift, const q8_tile *x, int64
     }
 }
 
+/* y += scale * d * sum(code q) for signed codes that need all eight bits, which come xor-ed with BYTE_SIGN: with 128
+ * added, or, where vi_dot is exact for codes below 128 only, as they are, to be multiplied as signed bytes. */
+#ifdef DOT_IS_7_BIT
+#define BYTE_SIGN 0
+INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    UNROLL for (int t = 0; t < T; t++) {
+        vi s = vi_zero();
+        UNROLL for (int v = 0; v < 8; v++)
+            s = vi_dot_signed(s, w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
+        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
+    }
+}
+#else
+#define BYTE_SIGN 0x80
+INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    add_offset(w, scale, 7, x, i, T, acc);
+}
+#endif
+
 /* y += scale * d * sum(code q) - min * d * sum(q) */
 INLINE void add_mins(const vb *w, vf scale, vf min, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
@@ -122,18 +143,8 @@ INLINE void tile_Q8_0(const void *panel, int half, const q8_tile *x, const int T
     for (int64_t i = 0; i < x->nb; i++, b++) {
         vb w[8];
         UNROLL for (int v = 0; v < 8; v++)
-            w[v] = vb_load(b->qs[v] + half * VB);
-#ifdef DOT_IS_7_BIT /* vi_dot is exact for codes below 128 only: take the offset off first and multiply signed bytes */
-        vf scale = vf_from_half(b->d + half * VL);
-        UNROLL for (int t = 0; t < T; t++) {
-            vi s = vi_zero();
-            UNROLL for (int v = 0; v < 8; v++)
-                s = vi_dot_signed(s, vb_xor(w[v], vb_set1((char)0x80)), vb_set4(x->x[t] + 32 * i + 4 * v));
-            acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-        }
-#else
-        add_offset(w, vf_from_half(b->d + half * VL), 7, x, i, T, acc);
-#endif
+            w[v] = vb_xor(vb_load(b->qs[v] + half * VB), vb_set1((char)(0x80 ^ BYTE_SIGN)));
+        add_bytes(w, vf_from_half(b->d + half * VL), x, i, T, acc);
     }
 }
 

@@ -7,7 +7,7 @@ from oxillama.kernels import _check, _table
 
 TIERS = [t for t in _table.usable_tiers() if t != "scalar"]
 FORMATS = _table.kernel_formats()
-INTEGER = [f for f in FORMATS if f.startswith("Q")]
+INTEGER = [f for f in FORMATS if f not in ("F32", "F16", "BF16")]
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 255, 256, 257]
 GUARD = 0xA5
 
@@ -54,6 +54,13 @@ def floats(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+# Where the halves that scale a block lie, if not at its start alone.
+HALF_SCALES = {
+    "Q4_1": [0, 2], "Q5_1": [0, 2], "Q8_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82],
+    "Q3_K": [108], "TQ1_0": [52], "TQ2_0": [64], "Q8_K": [], "MXFP4": [], "NVFP4": [], "IQ1_M": [],
+}  # fmt: skip
+
+
 def blocks(type, n_rows, k, seed=0):
     """Random bytes as rows of a format, with scales that are small finite numbers."""
     values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
@@ -66,10 +73,20 @@ def blocks(type, n_rows, k, seed=0):
         bits = rng.standard_normal((n_rows, k)).astype(np.float32).view(np.uint32)
         return (bits >> 16).astype(np.uint16).view(np.uint8)
     raw = rng.integers(0, 256, (n_rows, k // values, size), np.uint8)
-    two = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
-    for at in [208] if type == "Q6_K" else [0, 2] if type in two else [0]:
+    for at in HALF_SCALES.get(type, [0]):
         scale = rng.uniform(-0.02, 0.02, (n_rows, k // values)).astype(np.float16)
         raw[:, :, at : at + 2] = scale[..., None].view(np.uint8)
+    if type == "Q8_K":
+        raw[:, :, :4] = rng.uniform(-0.02, 0.02, (n_rows, k // values, 1)).astype(np.float32).view(np.uint8)
+    elif type == "MXFP4":
+        raw[:, :, 0] = rng.integers(118, 124, raw.shape[:2])
+    elif type == "NVFP4":
+        raw[:, :, :4] = rng.choice(np.array([0, 1, 7, 8, 20, 33, 0x7F, 0x80, 0xA1], np.uint8), (*raw.shape[:2], 4))
+    elif type == "IQ1_M":  # a half in the top four bits of four words, lowest bits first: 2^-6 to 2^-5
+        raw[:, :, [49, 51, 53, 55]] &= 0x0F
+        raw[:, :, [49, 51, 53]] |= rng.integers(0, 16, (*raw.shape[:2], 3), np.uint8) << 4
+        raw[:, :, 53] &= 0x3F
+        raw[:, :, 55] |= 0x20
     return raw.reshape(n_rows, -1)
 
 
