@@ -82,19 +82,26 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def compile_kernels(self) -> list[str]:
-        headers = [p for pattern in ("*.h", "*.def") for p in (ROOT / "csrc").rglob(pattern)]
-        newest_header = max(p.stat().st_mtime for p in headers)
-
         def compile_one(job: tuple[str, list[str]]) -> str:
             source, flags = job
             output = Path(self.compiler.object_filenames([source], output_dir=self.build_temp)[0])
-            newest = max(newest_header, Path(source).stat().st_mtime, (ROOT / "setup.py").stat().st_mtime)
-            if self.force or not output.exists() or output.stat().st_mtime < newest:
-                self.compiler.compile([source], output_dir=self.build_temp, extra_postargs=COMMON + flags)
+            if self.force or is_stale(output):
+                self.compiler.compile([source], output_dir=self.build_temp, extra_postargs=[*COMMON, *flags, "-MMD"])
             return str(output)
 
+        # The longest first, so that no core is idle at the end.
+        slow_first = sorted(kernel_sources(), key=lambda job: "/avx" not in job[0])
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(compile_one, kernel_sources()))
+            return list(pool.map(compile_one, slow_first))
+
+
+def is_stale(output: Path) -> bool:
+    """Whether an object is missing, or older than what the compiler said (-MMD) that it was made of."""
+    listing = output.with_suffix(".d")
+    if not output.exists() or not listing.exists():
+        return True
+    inputs = [ROOT / "setup.py", *(Path(p) for p in listing.read_text().replace("\\\n", " ").split(":", 1)[1].split())]
+    return any(not p.exists() or p.stat().st_mtime > output.stat().st_mtime for p in inputs)
 
 
 def cythonized() -> list[Extension]:

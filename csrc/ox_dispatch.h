@@ -4,8 +4,15 @@
 #include "ox_kernels.h"
 
 void ox_scalar_init(ox_kernels *t);
-void ox_avx2_init(ox_kernels *t);
-void ox_avx512_init(ox_kernels *t);
-void ox_neon_init(ox_kernels *t);
+/* Each SIMD tier fills its table from several files, so that they compile side by side. */
+#define OX_TIER_PARTS(tier)                  \
+    void ox_##tier##_init(ox_kernels *t);        \
+    void ox_##tier##_gemm_q8(ox_kernels *t);     \
+    void ox_##tier##_gemm_words(ox_kernels *t);  \
+    void ox_##tier##_gemm_grid(ox_kernels *t);   \
+    void ox_##tier##_gemm_float(ox_kernels *t);
+OX_TIER_PARTS(avx2)
+OX_TIER_PARTS(avx512)
+OX_TIER_PARTS(neon)
 
 #endif

@@ -1,13 +1,14 @@
-/* The avx2 tier: the generic bodies over this folder's vocabulary. */
+/* The avx2 tier: the generic bodies over this folder's vocabulary, in files of their own where they take long to
+ * compile. */
 #include "../ox_dispatch.h"
 #include "vocab.h"
-#include "../generic/q8.h"
-#include "../generic/q8_words.h"
-#include "../generic/q8_grid.h"
-#include "../generic/float.h"
-#include "../generic/rows.h"
-#include "../generic/quantise.h"
-#include "../generic/attention.h"
-#include "../generic/table.h"
+#include "../generic/other.h"
 
-void ox_avx2_init(ox_kernels *t) { fill_table(t); }
+void ox_avx2_init(ox_kernels *t)
+{
+    fill_other(t);
+    ox_avx2_gemm_q8(t);
+    ox_avx2_gemm_words(t);
+    ox_avx2_gemm_grid(t);
+    ox_avx2_gemm_float(t);
+}

@@ -61,7 +61,3 @@ INLINE void tokens_float(const ox_gemm_args *a, int64_t t0, const int P, const i
         TAIL_FLOAT(name, 1)                                                             \
         }                                                                               \
     }
-
-GEMM_FLOAT(F32)
-GEMM_FLOAT(F16)
-GEMM_FLOAT(BF16)

@@ -255,12 +255,3 @@ INLINE void panels_q8(const ox_gemm_args *a, int64_t t0, const int T, tile_fn *t
         case 1: panels_q8(a, t, 1, tile_##name); break;                                 \
         }                                                                               \
     }
-
-GEMM_Q8(Q4_0)
-GEMM_Q8(Q4_1)
-GEMM_Q8(Q5_0)
-GEMM_Q8(Q5_1)
-GEMM_Q8(Q8_0)
-GEMM_Q8(Q4_K)
-GEMM_Q8(Q5_K)
-GEMM_Q8(Q6_K)

@@ -277,11 +277,3 @@ INLINE void expand_IQ1_M(const void *panel, int64_t i, int half, expanded *e)
         for (int64_t t = 0; t < a->n_tokens; t += GROUP)                                        \
             group_q8(a, t, a->n_tokens - t < GROUP ? a->n_tokens - t : GROUP, expand_##name, add_group); \
     }
-
-GEMM_GRID(IQ2_XXS, add_group_6)
-GEMM_GRID(IQ2_XS, add_group_halves_6)
-GEMM_GRID(IQ2_S, add_group_halves_6)
-GEMM_GRID(IQ3_XXS, add_group_6)
-GEMM_GRID(IQ3_S, add_group_6)
-GEMM_GRID(IQ1_S, add_group_4)
-GEMM_GRID(IQ1_M, add_group_halves_4)

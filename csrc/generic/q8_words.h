@@ -233,16 +233,3 @@ INLINE void tile_NVFP4(const void *panel, int half, const q8_tile *x, const int 
             add_float_halves(w, e4m3_half(WORD(b, 0), 2 * c), e4m3_half(WORD(b, 0), 2 * c + 1), 4, x, i, T, acc);
         }
 }
-
-GEMM_Q8(Q8_1)
-GEMM_Q8(Q8_K)
-GEMM_Q8(Q1_0)
-GEMM_Q8(Q2_0)
-GEMM_Q8(Q2_K)
-GEMM_Q8(Q3_K)
-GEMM_Q8(TQ1_0)
-GEMM_Q8(TQ2_0)
-GEMM_Q8(IQ4_NL)
-GEMM_Q8(IQ4_XS)
-GEMM_Q8(MXFP4)
-GEMM_Q8(NVFP4)

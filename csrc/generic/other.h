@@ -1,0 +1,19 @@
+/* Everything that is no matrix product of weights, and the slots that it fills. */
+#include "q8.h"
+#include "rows.h"
+#include "quantise.h"
+#include "attention.h"
+
+static void fill_other(ox_kernels *t)
+{
+    t->quantise_q8 = quantise_q8;
+    t->rms_norm = rms_norm;
+    t->add = add;
+    t->add_scaled = add_scaled;
+    t->swiglu = swiglu;
+    t->softmax = softmax;
+    t->rope_neox = rope_neox;
+    t->to_f16 = to_f16;
+    t->kv_store_f16 = kv_store_f16;
+    t->attention = attention;
+}
