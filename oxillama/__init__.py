@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 import importlib
-import os
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Unpack
 
-from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
+
+# Without a handler of the program's own, Python would print warnings to standard error.
+logging.getLogger("oxillama").addHandler(logging.NullHandler())
 
 __all__ = [
     "CancelToken",
@@ -95,7 +98,7 @@ _LAZY = {
 }
 
 
-def load(model_path: str | os.PathLike[str] | bytes | None = None, **fields: Any) -> Engine:
+def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Engine:
     """Loads a model: from a path, from the bytes of a file, or the small one that ships with the package.
 
     `fields` are those of `EngineConfig`. Raises LoadError and its children, ConfigError, or TypeError for an unknown

@@ -6,12 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, TypeVar
 
 from oxillama.errors import ConfigError
 
-__all__ = ["EngineConfig", "SamplerConfig", "SamplingOptions"]
+__all__ = ["EngineConfig", "EngineOptions", "ModelSource", "SamplerConfig", "SamplingOptions"]
 
+ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
+
+T = TypeVar("T")
+_SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
 KV_TYPES = ("f16", "f32")
 MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
@@ -53,6 +57,14 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
+def check_type(name: str, value: T, *types: type) -> T:
+    """`value`; ConfigError unless it is of one of these types."""
+    if not isinstance(value, types):
+        names = " or ".join(t.__name__ for t in types)
+        raise ConfigError(f"{name} must be of type {names}, not {type(value).__name__}")
+    return value
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
@@ -85,7 +97,7 @@ class EngineConfig:
     Raises ConfigError, which names the field, its value and its range.
     """
 
-    model_path: str | os.PathLike[str] | bytes | None = None
+    model_path: ModelSource = None
     tokenizer_path: str | os.PathLike[str] | None = None
     context_size: int | None = None
     num_threads: int | None = None
@@ -97,7 +109,7 @@ class EngineConfig:
     overrides: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
-        if self.model_path is not None and not isinstance(self.model_path, str | os.PathLike | bytes):
+        if self.model_path is not None and not isinstance(self.model_path, _SOURCES):
             raise ConfigError(f"model_path must be a path, bytes or None, not {type(self.model_path).__name__}")
         if self.tokenizer_path is not None and not isinstance(self.tokenizer_path, str | os.PathLike):
             raise ConfigError(f"tokenizer_path must be a path or None, not {type(self.tokenizer_path).__name__}")
@@ -124,6 +136,20 @@ class EngineConfig:
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+
+class EngineOptions(TypedDict, total=False):
+    """The fields of `EngineConfig` as keywords, without the model."""
+
+    tokenizer_path: str | os.PathLike[str] | None
+    context_size: int | None
+    num_threads: int | None
+    prefill_chunk_size: int
+    kv_type: str
+    kv_block_size: int
+    kv_budget: int | None
+    repack: bool
+    overrides: Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)

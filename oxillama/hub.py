@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
+from oxillama.config import EngineOptions
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["download", "from_hub"]
 
 
-def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fields: Any) -> Engine:
+def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fields: Unpack[EngineOptions]) -> Engine:
     """Loads a GGUF file of a repository on the Hugging Face Hub, downloading it unless it is in the local cache.
 
     repo_id: "owner/name". filename: the file's path in it; of a split model, its first file. revision: branch, tag or
@@ -33,6 +34,8 @@ def download(repo_id: str, filename: str, *, revision: str | None = None) -> str
     for name, value in (("repo_id", repo_id), ("filename", filename)):
         if not isinstance(value, str) or not value:
             raise ConfigError(f"{name} must be a string of at least one character, not {value!r}")
+    if revision is not None and (not isinstance(revision, str) or not revision):
+        raise ConfigError(f"revision must be a string of at least one character or None, not {revision!r}")
     paths = [_fetch(repo_id, part, revision) for part in shard_names(filename)]
     return paths[0]
 
@@ -49,8 +52,8 @@ def shard_names(filename: str) -> list[str]:
 
 def _fetch(repo_id: str, filename: str, revision: str | None) -> str:
     try:
+        from huggingface_hub import constants, hf_hub_download
         from huggingface_hub import errors as hub_errors
-        from huggingface_hub import hf_hub_download
     except ImportError as error:
         raise LoadError(f"from_hub needs huggingface_hub, which can't be imported ({error})") from error
     what = f"{filename!r} of {repo_id!r}" + (f" at {revision!r}" if revision else "")
@@ -65,6 +68,11 @@ def _fetch(repo_id: str, filename: str, revision: str | None) -> str:
     except hub_errors.HFValidationError as error:
         raise ConfigError(f"repo_id must be 'owner/name', not {repo_id!r}: {_first_line(error)}") from error
     except absent as error:
+        if constants.HF_HUB_OFFLINE:
+            raise ModelNotFoundError(
+                f"{what} is not in the local cache, and HF_HUB_OFFLINE forbids to download it: unset it, or fetch the "
+                "file beforehand"
+            ) from error
         raise ModelNotFoundError(f"can't get {what} from the Hub: {_first_line(error)}") from error
     except Exception as error:  # its releases raise the errors of different HTTP libraries
         raise LoadError(f"can't get {what} from the Hub: {_first_line(error)}") from error

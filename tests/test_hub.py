@@ -116,6 +116,7 @@ def test_offline_without_the_file(hub, tmp_path):
     kind, message = from_hub(hub, tmp_path, offline=True, repo_id="owner/model", filename="tiny.gguf")
     assert kind == "ModelNotFoundError"
     assert "'tiny.gguf' of 'owner/model'" in message
+    assert "HF_HUB_OFFLINE" in message
     assert Hub.requests == []
 
 
@@ -150,6 +151,8 @@ def test_a_hub_that_refuses(hub, tmp_path):
         {"repo_id": "", "filename": "a.gguf"},
         {"repo_id": "owner/model", "filename": ""},
         {"repo_id": 5, "filename": "a.gguf"},
+        {"repo_id": "owner/model", "filename": "a.gguf", "revision": 5},
+        {"repo_id": "owner/model", "filename": "a.gguf", "revision": ""},
         {"repo_id": "a/b/c", "filename": "a.gguf"},
     ],
 )

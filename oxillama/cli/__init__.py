@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -9,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from oxillama.errors import OxiLlamaError
+from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["main"]
 
@@ -19,26 +21,66 @@ BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line (default: that of the process) and returns its exit status; errors are 2."""
-    from oxillama.cli.arguments import make_parser
-
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # text in another encoding must not end in a traceback
-    args = make_parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        status: int = args.command(args)
-        sys.stdout.flush()
-        return status
+        return _run(arguments)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has gone. What is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # whoever read it has gone
         return BROKEN_PIPE
-    except (OxiLlamaError, OSError) as error:
-        if args.debug:
+    except (OxiLlamaError, OSError, MemoryError) as error:
+        _report(error, "--debug" in arguments)
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
+    _prepare_streams()
+    # An interrupt inside an import may end in a callback of the import system, which prints it and goes on.
+    with DeferredInterrupt():
+        from oxillama.cli.arguments import parse
+
+        args = parse(arguments)
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    status: int = args.command(args)
+    sys.stdout.flush()
+    return status
+
+
+def _prepare_streams() -> None:
+    """Text in another encoding must not end in a traceback, nor a closed standard error send errors elsewhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until the process ends)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _report(error: Exception, debug: bool) -> None:
+    with contextlib.suppress(OSError):
+        if debug:
             traceback.print_exc()
         else:
-            print(f"oxillama: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+            print(f"oxillama: error: {_message(error)}", file=sys.stderr)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _discard_output()
+
+
+def _message(error: Exception) -> str:
+    """One line, with flags for the names of settings."""
+    if isinstance(error, MemoryError) and not isinstance(error, OxiLlamaError):
+        return f"out of memory{f' ({error})' if str(error) else ''}: use a smaller model or --context-size"
+    from oxillama.cli.arguments import with_flags
+
+    return with_flags(" ".join(str(error).split()))
+
+
+def _discard_output() -> None:
+    """What is still buffered must not fail again when the process ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import oxillama
+from oxillama.interrupt import DeferredInterrupt
 
-__all__ = ["engine_options", "make_parser", "read_prompt", "text_options"]
+if TYPE_CHECKING:
+    from oxillama.engine import Engine
+
+__all__ = ["load_engine", "make_parser", "model_file", "parse", "read_prompt", "text_options", "with_flags"]
 
 SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "0 always takes the likeliest token"),
@@ -22,6 +27,11 @@ SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
     "repetition_penalty_window": (int, "tokens that it looks back"),
     "seed": (int, "the same seed gives the same text"),
 }
+
+# Settings whose flags have other names.
+FLAGS = {"num_threads": "--threads", "prefill_chunk_size": "--chunk-size", "overrides": "--override"}
+FLAGS |= {name: f"--{name.replace('_', '-')}" for name in ("context_size", "kv_type", "max_tokens", "stop", "pooling")}
+FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING}
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         # Given before or after the command; the default is the parser's above.
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        command.set_defaults(command=_lazy(module, name.replace("-", "_")))
+        command.set_defaults(command=_lazy(module, name.replace("-", "_")), parser=command)
         return command
 
     run = add("run", "text", "Continue a prompt.")
@@ -57,6 +67,14 @@ def make_parser() -> argparse.ArgumentParser:
     info.add_argument("-c", "--context-size", type=int, metavar="N", help="for the memory estimate")
     _add_tool_commands(add)
     return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What a command line says. Errors, which name the command's own help, end the process."""
+    args, unknown = make_parser().parse_known_args(arguments)
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
 
 
 def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
@@ -74,8 +92,8 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     _add_engine_options(embed)
 
     bench = add("bench", "bench", "Measure prefill and decode in tokens per second; medians.")
-    bench.add_argument("-p", "--prompt-tokens", type=int, default=512, metavar="N", help="default 512")
-    bench.add_argument("-n", "--gen-tokens", type=int, default=128, metavar="N", help="default 128")
+    bench.add_argument("-p", "--prompt-tokens", type=int, metavar="N", help="default 512, if the context holds them")
+    bench.add_argument("-n", "--gen-tokens", type=int, metavar="N", help="default 128, if the context holds them")
     bench.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="default 5")
     bench.add_argument("--json", action="store_true", help="print JSON")
     _add_engine_options(bench)
@@ -85,7 +103,9 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
 
 def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:
     def command(args: argparse.Namespace) -> int:
-        status: int = getattr(importlib.import_module(f"oxillama.cli.{module}"), function)(args)
+        with DeferredInterrupt():
+            run = getattr(importlib.import_module(f"oxillama.cli.{module}"), function)
+        status: int = run(args)
         return status
 
     return command
@@ -118,6 +138,20 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
     _add_engine_options(parser)
 
 
+def load_engine(args: argparse.Namespace) -> Engine:
+    """The engine that a command line asks for. Ctrl-C counts when it is loaded: loading imports modules."""
+    options = engine_options(args)
+    with DeferredInterrupt():
+        return oxillama.load(**options)
+
+
+def model_file(name: str, given: str | None) -> str | None:
+    """A file as given. Raises ConfigError for an empty name, as an unset variable of a shell leaves it."""
+    if given is not None and not given:
+        raise oxillama.ConfigError(f"{name} is empty: give a GGUF file, or leave it out for the one that ships")
+    return given
+
+
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `oxillama.load`."""
     overrides = {}
@@ -130,7 +164,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         except ValueError:
             overrides[key] = value
     return {
-        "model_path": args.model,
+        "model_path": model_file("--model", args.model),
         "context_size": args.context_size,
         "num_threads": args.threads,
         "kv_type": args.kv_type,
@@ -150,6 +184,26 @@ def read_prompt(given: str | None, name: str) -> str:
     """The text given, or standard input for "-" or, unless that is a terminal, for nothing."""
     if given is not None and given != "-":
         return given
+    if sys.stdin is None:
+        raise oxillama.ConfigError(f"{name} is missing, and standard input is closed: give it as an argument")
     if given is None and sys.stdin.isatty():
         raise oxillama.ConfigError(f"{name} is missing: give it as an argument, or - to read standard input")
-    return sys.stdin.read()
+    buffer = getattr(sys.stdin, "buffer", None)
+    if buffer is None:  # replaced by something that holds text
+        return sys.stdin.read()
+    try:
+        return str(buffer.read(), "utf-8")
+    except UnicodeDecodeError as error:
+        raise oxillama.ConfigError(f"standard input is not UTF-8 at byte {error.start}: text is needed") from None
+
+
+def with_flags(message: str) -> str:
+    """A message of the library, with the command line's flags for its settings.
+
+    Words that may also mean something else count as settings only at the beginning.
+    """
+    message = re.sub(r"overrides=\{['\"]([^'\"]+)['\"]: ([^{}]*)\}", r"--override \1=\2", message)
+    single = re.match(r"[a-z]+(?=\W)", message)
+    if single and single[0] in FLAGS:
+        message = FLAGS[single[0]] + message[single.end() :]
+    return re.sub(r"(?<![\w./'\"-])[a-z]+_[a-z_]+(?![\w./'\"-])", lambda m: FLAGS.get(m[0], m[0]), message)

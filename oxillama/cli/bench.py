@@ -8,9 +8,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-import oxillama
-from oxillama.cli.arguments import engine_options
+from oxillama.cli.arguments import load_engine
 from oxillama.config import MAX_CONTEXT, SamplerConfig, check_int
+from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
@@ -20,12 +20,15 @@ __all__ = ["bench"]
 
 def bench(args: argparse.Namespace) -> int:
     """Prints medians over repetitions, after one that doesn't count."""
-    n_prompt = check_int("--prompt-tokens", args.prompt_tokens, 1, MAX_CONTEXT)
-    n_tokens = check_int("--gen-tokens", args.gen_tokens, 2, MAX_CONTEXT)
+    for flag, given, least in (("--prompt-tokens", args.prompt_tokens, 1), ("--gen-tokens", args.gen_tokens, 2)):
+        if given is not None:
+            check_int(flag, given, least, MAX_CONTEXT)
     repetitions = check_int("--repetitions", args.repetitions, 1, 10_000)
     started = time.perf_counter()
-    with oxillama.load(**engine_options(args)) as engine:
+    with load_engine(args) as engine:
         load_seconds = time.perf_counter() - started
+        n_prompt = fitting("--prompt-tokens", args.prompt_tokens, 512, 1, engine.context_size)
+        n_tokens = fitting("--gen-tokens", args.gen_tokens, 128, 2, engine.context_size)
         measure(engine, n_prompt, n_tokens)
         runs = [measure(engine, n_prompt, n_tokens) for _ in range(repetitions)]
         result = {
@@ -37,6 +40,19 @@ def bench(args: argparse.Namespace) -> int:
         }
     print(json.dumps(result) if args.json else text(result))
     return 0
+
+
+def fitting(flag: str, given: int | None, usual: int, least: int, context_size: int) -> int:
+    """Tokens to measure with: those given, or the usual number if the context holds so many.
+
+    One place is left for the other part: the output of a prompt, or the prompt of an output. Raises ConfigError.
+    """
+    most = context_size - 1
+    if most < least:
+        raise ConfigError(f"{flag} needs a --context-size of at least {least + 1}, not {context_size}")
+    if given is not None and given > most:
+        raise ConfigError(f"{flag} must be from {least} to {most}, one less than --context-size, not {given}")
+    return min(usual, most) if given is None else given
 
 
 def measure(engine: Engine, n_prompt: int, n_tokens: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import oxillama
-from oxillama.cli.arguments import engine_options, text_options
+from oxillama.cli.arguments import load_engine, text_options
 from oxillama.engine.texts import TextOptions, parse_options
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ __all__ = ["chat"]
 
 def chat(args: argparse.Namespace) -> int:
     """Reads messages until the end; each turn computes only what is new."""
-    with oxillama.load(**engine_options(args)) as engine:
+    if sys.stdin is None:
+        raise oxillama.ConfigError("standard input is closed: chat reads its messages there")
+    with load_engine(args) as engine:
         given = text_options(args)
         options = parse_options(
             "chat",

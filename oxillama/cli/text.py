@@ -7,7 +7,7 @@ import sys
 import time
 
 import oxillama
-from oxillama.cli.arguments import engine_options, read_prompt, text_options
+from oxillama.cli.arguments import load_engine, read_prompt, text_options
 
 __all__ = ["run", "speed_line"]
 
@@ -15,7 +15,9 @@ __all__ = ["run", "speed_line"]
 def run(args: argparse.Namespace) -> int:
     """Streams the continuation of a prompt to standard output; the speed goes to standard error."""
     prompt = read_prompt(args.prompt, "PROMPT")
-    with oxillama.load(**engine_options(args)) as engine:
+    if not prompt:
+        raise oxillama.ConfigError("PROMPT is empty: give at least one character")
+    with load_engine(args) as engine:
         ids = engine.tokenize(prompt)
         started = time.perf_counter()
         stream = engine.stream(ids, **text_options(args))

@@ -6,7 +6,7 @@ import argparse
 import json
 
 import oxillama
-from oxillama.cli.arguments import engine_options, read_prompt
+from oxillama.cli.arguments import load_engine, model_file, read_prompt
 from oxillama.config import MAX_CONTEXT, check_int
 from oxillama.engine.loading import shipped_model
 
@@ -17,7 +17,7 @@ def info(args: argparse.Namespace) -> int:
     """Prints architecture, sizes, tensor types, tokenizer, chat template and memory estimate of a file."""
     if args.context_size is not None:
         check_int("--context-size", args.context_size, 1, MAX_CONTEXT)
-    with oxillama.gguf.open(args.file or shipped_model()) as file:
+    with oxillama.gguf.open(model_file("FILE", args.file) or shipped_model()) as file:
         print(oxillama.gguf.describe(file, context_size=args.context_size))
     return 0
 
@@ -25,7 +25,7 @@ def info(args: argparse.Namespace) -> int:
 def tokenize(args: argparse.Namespace) -> int:
     """Prints token ids."""
     text = read_prompt(args.text, "TEXT")
-    tokenizer = oxillama.Tokenizer.from_gguf(args.model or shipped_model())
+    tokenizer = oxillama.Tokenizer.from_gguf(model_file("--model", args.model) or shipped_model())
     ids = tokenizer.encode(text, add_special=not args.no_special, parse_special=args.parse_special)
     if args.pieces:
         for token in ids:
@@ -38,7 +38,9 @@ def tokenize(args: argparse.Namespace) -> int:
 def embed(args: argparse.Namespace) -> int:
     """Prints embeddings."""
     texts = [read_prompt(text, "TEXT") for text in args.text or [None]]
-    with oxillama.load(**engine_options(args)) as engine:
+    if "" in texts:
+        raise oxillama.ConfigError("TEXT is empty: give at least one character")
+    with load_engine(args) as engine:
         found = engine.embed(texts, pooling=args.pooling, normalize=not args.no_normalize)
     rows = [row.tolist() for row in found]
     print(json.dumps(rows[0] if len(rows) == 1 else rows))

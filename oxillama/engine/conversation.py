@@ -1,60 +1,122 @@
 """A dialogue that keeps its KV between turns."""
 
+import weakref
 from collections.abc import Generator
-from contextlib import closing
+from types import TracebackType
+from typing import Self, cast
 
 from oxillama.engine.core import EngineCore
-from oxillama.engine.request import Outbox
+from oxillama.engine.request import Request
 from oxillama.engine.results import Chunk
+from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.stream import chunks
-from oxillama.engine.texts import TextMaker, TextOptions
+from oxillama.engine.texts import TextMaker, TextOptions, answer
+from oxillama.errors import GenerateError
 
 __all__ = ["Conversation"]
+
+ANSWERING = "the conversation is answering: finish or close its stream first"
+
+
+class _Memory:
+    """What a dialogue keeps: the sequence of its last turn. Its methods run in a turn of the engine's loop.
+
+    Apart from the dialogue, which thereby can be dropped, and its blocks be given back.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.sequence = Sequence([], 0)
+        self.closed = False
+
+    def check_idle(self) -> None:
+        """Raises GenerateError if no turn can begin."""
+        if self.closed:
+            raise GenerateError("the conversation is closed: begin another one")
+        if self.sequence.busy:
+            raise GenerateError(ANSWERING)
+
+    def begin(self, sequence: Sequence) -> None:
+        """`sequence` takes the place of the one before, and the blocks of what is computed of their common beginning.
+
+        The last token is computed again, since its logits are wanted. Raises GenerateError during an answer.
+        """
+        self.check_idle()
+        before = self.sequence
+        limit = max(0, min(before.n_computed, len(sequence.tokens) - 1))
+        common = 0
+        while common < limit and before.tokens[common] == sequence.tokens[common]:
+            common += 1
+        self.scheduler.release(before, common)
+        sequence.block_table, before.block_table = before.block_table, []
+        sequence.n_computed = common
+        self.sequence = sequence
+
+    def forget(self) -> bool:
+        """Frees the blocks, unless it is answering: False."""
+        if self.sequence.busy:
+            return False
+        self.scheduler.release(self.sequence, 0)
+        self.sequence = Sequence([], 0)
+        return True
+
+    def abandon(self) -> None:
+        """Frees the blocks now, or with the end of the answer that is under way."""
+        self.closed = True
+        if not self.forget():
+            cast(Request, self.sequence.handle).keep_blocks = False
 
 
 class Conversation:
     """Prompts that mostly continue one another: each computes only what differs from the one before and its answer.
 
-    For one thread at a time. Its KV blocks stay its own until `reset`.
+    Its KV blocks stay its own until `reset`, `close` (or the end of a `with` block), or until it is dropped. It gives
+    one answer at a time: a call meanwhile, from any thread, gets a GenerateError.
     """
 
     def __init__(self, core: EngineCore, maker: TextMaker) -> None:
+        core.check_open()
         self._core = core
         self._maker = maker
-        self._sequence = Sequence([], 0)
+        self._memory = memory = _Memory(core.scheduler)
+        weakref.finalize(self, core.loop.post, memory.abandon).atexit = False
 
     @property
     def n_computed(self) -> int:
         """Tokens whose keys and values are there."""
-        return self._sequence.n_computed
+        return self._memory.sequence.n_computed
 
     def stream(self, prompt: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
         """Chunks of what follows the whole prompt, which is given as token ids.
 
-        Raises what `Engine.stream` raises; the conversation can go on then.
+        Raises what `Engine.stream` raises, and GenerateError while another answer is under way or after `close`; the
+        conversation can go on after any error.
         """
+        self._core.check_open()
+        self._memory.check_idle()
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
-        outbox = Outbox(1)
-        self._core.change(lambda: self._continue(ids))
-        request = self._maker.request(ids, options, outbox, sequence=self._sequence)
-        with closing(chunks(self._core, [request], outbox, options.cancel_token)) as pieces:
-            for _, chunk in pieces:
-                yield chunk
+        return self._answer(ids, options)
+
+    def _answer(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
+        # A method, so that the dialogue lives as long as the answer.
+        yield from answer(self._core, self._maker, ids, options, keep_blocks=True, begin=self._memory.begin)
 
     def reset(self) -> None:
-        """Forgets everything and frees its blocks."""
-        self._core.change(lambda: self._continue([]))
+        """Forgets everything and frees its blocks. Raises GenerateError during an answer."""
+        if not self._core.change(self._memory.forget):
+            raise GenerateError(ANSWERING)
 
-    def _continue(self, ids: list[int]) -> None:
-        """Replaces the tokens, keeping what is computed of the common beginning; the last token is computed again."""
-        sequence = self._sequence
-        limit = max(0, min(sequence.n_computed, len(ids) - 1))
-        common = 0
-        while common < limit and sequence.tokens[common] == ids[common]:
-            common += 1
-        sequence.tokens = list(ids)
-        sequence.n_prompt = sequence.n_reserve = len(ids)
-        sequence.n_computed = common
-        self._core.scheduler.release(sequence, common)
+    def close(self) -> None:
+        """Ends the answer that is under way, as "cancelled", and frees the blocks; further calls do nothing."""
+        self._memory.closed = True
+        sequence = self._memory.sequence
+        if sequence.busy:
+            self._core.cancel([cast(Request, sequence.handle)])
+        self._core.loop.post(self._memory.abandon)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

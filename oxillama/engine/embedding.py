@@ -5,15 +5,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.config import check_bool, check_choice
 from oxillama.engine.request import Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
 
-__all__ = ["POOLINGS", "EmbedPooling", "EmbeddingRequest"]
+__all__ = ["POOLINGS", "EmbedPooling", "EmbeddingRequest", "check_embedding"]
 
 # Poolings that give one vector for a text.
 EmbedPooling = Literal["mean", "last", "cls", "max"]
 POOLINGS = ("mean", "last", "cls", "max", "none")
+
+
+def check_embedding(pooling: Any, normalize: Any) -> None:
+    """Raises ConfigError for options that `Engine.embed` doesn't have."""
+    check_choice("pooling", pooling, POOLINGS)
+    check_bool("normalize", normalize)
 
 
 class EmbeddingRequest(Request):

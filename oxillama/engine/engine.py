@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from types import TracebackType
@@ -12,18 +11,28 @@ from typing import Any, Literal, Self, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import EngineConfig, SamplerConfig, SamplingOptions, check_bool, check_choice
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, check_bool
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
-from oxillama.engine.embedding import POOLINGS, EmbeddingRequest, EmbedPooling
+from oxillama.engine.embedding import EmbeddingRequest, EmbedPooling, check_embedding
 from oxillama.engine.loading import EngineParts, load_parts, make_config
-from oxillama.engine.prompts import Messages, Tools, chat_ids, is_single_prompt
+from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt
 from oxillama.engine.request import LogitsRequest, Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
-from oxillama.engine.texts import GenerateOptions, Prompt, Stop, TextMaker, TextOptions, completion_of, parse_options
-from oxillama.errors import ConfigError, ContextOverflowError
+from oxillama.engine.texts import (
+    Chunks,
+    GenerateOptions,
+    Prompt,
+    Stop,
+    TextMaker,
+    TextOptions,
+    answer,
+    completion_of,
+    parse_options,
+)
+from oxillama.errors import ConfigError
 from oxillama.models import ModelSpec
 from oxillama.tokenizer import Tokenizer
 
@@ -60,7 +69,7 @@ class Engine(SessionMethods):
         self._end_ids = self.tokenizer.eog_ids
 
     @classmethod
-    def load(cls, model_path: str | os.PathLike[str] | bytes | None = None, **fields: Any) -> Self:
+    def load(cls, model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Self:
         """Loads a model from a path, from bytes, or the one that ships with the package; see `EngineConfig`."""
         return cls(EngineConfig(), model_path=model_path, **fields)
 
@@ -104,7 +113,7 @@ class Engine(SessionMethods):
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
             cancel_token=cancel_token, sampling=sampling,
         )  # fmt: skip
-        if is_single_prompt(prompt):
+        if is_single_prompt("prompt", prompt):
             return self._complete([("prompt", prompt)], options, on_token)[0]
         named = [(f"prompt[{i}]", p) for i, p in enumerate(prompt)]
         return self._complete(named, options, on_token, indexed=True)
@@ -119,7 +128,7 @@ class Engine(SessionMethods):
         sampler: SamplerConfig | None = None,
         cancel_token: CancelToken | None = None,
         **sampling: Unpack[SamplingOptions],
-    ) -> Generator[Chunk, None, None]:
+    ) -> Chunks:
         """Continues one prompt, piece by piece; options and errors are those of `generate`.
 
         Starts with the first piece that is asked for. Leaving early (`close`, or dropping the generator) ends the
@@ -129,15 +138,21 @@ class Engine(SessionMethods):
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
             cancel_token=cancel_token, sampling=sampling,
         )  # fmt: skip
-        if not is_single_prompt(prompt):
+        self._core.check_open()
+        if not is_single_prompt("prompt", prompt):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
-        return self._stream(self._maker.ids("prompt", prompt), options)
+        ids = self._maker.ids("prompt", prompt)
+        self._maker.limit("prompt", len(ids), options.max_tokens)
+        return answer(self._core, self._maker, ids, options)
 
     @overload
     def chat(self, messages: Messages, *, stream: Literal[False] = False, **options: Any) -> Completion: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> Generator[Chunk, None, None]: ...
+    def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> Chunks: ...
+
+    @overload
+    def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | Chunks: ...
 
     def chat(
         self,
@@ -148,13 +163,14 @@ class Engine(SessionMethods):
         chat_template: str | None = None,
         on_token: Callable[[str], object] | None = None,
         **options: Any,
-    ) -> Completion | Generator[Chunk, None, None]:
+    ) -> Completion | Chunks:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
         chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
         are those of `generate`. Raises ChatTemplateError if there is no template or it fails, and what `generate`
         raises.
         """
+        self._core.check_open()
         ids = self.chat_tokens(messages, tools=tools, chat_template=chat_template)
         if not check_bool("stream", stream):
             return self.generate(ids, on_token=on_token, **options)
@@ -199,13 +215,12 @@ class Engine(SessionMethods):
         normalize: divide by the Euclidean length (for "none", each row by its own).
         Raises ConfigError, TokenizerError, ContextOverflowError.
         """
-        check_choice("pooling", pooling, POOLINGS)
-        check_bool("normalize", normalize)
-        single = is_single_prompt(input)
+        check_embedding(pooling, normalize)
+        single = is_single_prompt("input", input)
         named = [("input", input)] if single else [(f"input[{i}]", p) for i, p in enumerate(input)]
         outbox = Outbox(len(named))
         requests = [
-            EmbeddingRequest(self._fitting(name, p), pooling, normalize, outbox, index=i)
+            EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i)
             for i, (name, p) in enumerate(named)
         ]
         self._core.run(requests, outbox)
@@ -220,7 +235,7 @@ class Engine(SessionMethods):
         if isinstance(ids, str):
             raise ConfigError("ids must be token ids, not text: tokenize() it first")
         outbox = Outbox(1)
-        request = LogitsRequest(self._fitting("ids", ids), self.n_vocab, outbox)
+        request = LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, outbox)
         self._core.run([request], outbox)
         return request.out
 
@@ -244,6 +259,7 @@ class Engine(SessionMethods):
         self._core.close()
 
     def __enter__(self) -> Self:
+        self._core.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
@@ -263,38 +279,16 @@ class Engine(SessionMethods):
         on_token: Callable[..., object] | None,
         indexed: bool = False,
     ) -> list[Completion]:
-        if on_token is not None and not callable(on_token):
-            raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
+        check_callback(on_token)
         outbox = Outbox(len(prompts))
         requests = [
             self._maker.request(self._maker.ids(name, prompt), options, outbox, name=name, index=i)
             for i, (name, prompt) in enumerate(prompts)
         ]
         pieces: list[list[Chunk]] = [[] for _ in prompts]
-        running = chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)
-        with closing(running):
+        with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:
             for index, chunk in running:
                 pieces[index].append(chunk)
                 if on_token is not None and chunk.text:
                     on_token(index, chunk.text) if indexed else on_token(chunk.text)
         return [completion_of(request, found) for request, found in zip(requests, pieces, strict=True)]
-
-    def _stream(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
-        self._maker.limit("prompt", len(ids), options.max_tokens)
-        return self._stream_started(ids, options)
-
-    def _stream_started(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
-        outbox = Outbox(1)
-        request = self._maker.request(ids, options, outbox)
-        with closing(chunks(self._core, [request], outbox, options.cancel_token)) as running:
-            for _, chunk in running:
-                yield chunk
-
-    def _fitting(self, name: str, prompt: Any) -> list[int]:
-        ids = self._maker.ids(name, prompt)
-        if len(ids) > self.context_size:
-            raise ContextOverflowError(
-                f"{name} has {len(ids)} tokens and context_size is {self.context_size}: shorten it, or load with a "
-                "larger context_size"
-            )
-        return ids

@@ -12,10 +12,10 @@ import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, field_names
 from oxillama.engine.core import RunnerLike
 from oxillama.engine.runner import Runner
-from oxillama.errors import ConfigError, LoadError
+from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.kv_cache.paged import KvShape
-from oxillama.models import ModelSpec, load_model
+from oxillama.models import ModelSpec, check_architecture, load_model
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def load_parts(config: EngineConfig) -> EngineParts:
 def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     num_threads = config.num_threads or default_num_threads()
     # Everything that can be wrong is found before the weights are read.
+    check_architecture(file.metadata.arch)
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
     shape = KvShape(spec.n_layers, spec.n_kv_heads, spec.head_dim, config.kv_block_size, config.kv_type)
@@ -83,10 +84,12 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of another GGUF file. Raises LoadError for anything that is not one."""
-    name = os.fspath(path)
-    if not name.endswith(".gguf"):
-        raise LoadError(f"tokenizer_path must be a GGUF file, not {name!r}: convert the tokenizer with its model")
-    return Tokenizer.from_gguf(name)
+    try:
+        return Tokenizer.from_gguf(path)
+    except GGUFError as error:
+        raise GGUFError(f"tokenizer_path must be a GGUF file (convert it with its model): {error}") from error
+    except LoadError as error:
+        raise type(error)(f"tokenizer_path: {error}") from error
 
 
 def choose_context(spec: ModelSpec, config: EngineConfig) -> int:

@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from oxillama.engine.interrupt import DeferredInterrupt
+from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["StepLoop"]
 
@@ -35,10 +35,10 @@ class StepLoop:
         self._owner: int | None = None
         self._settling = False
         self._forks = 0
-        self._mail: deque[Callable[[], None]] = deque()
+        self._mail: deque[Callable[[], object]] = deque()
         self.interrupt = DeferredInterrupt()
 
-    def post(self, change: Callable[[], None]) -> None:
+    def post(self, change: Callable[[], object]) -> None:
         """Runs a short change of the engine's state: now, or at the end of the step that is under way.
 
         `change` must not raise. The garbage collector may call this at any point, closing a stream that was dropped:

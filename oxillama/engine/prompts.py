@@ -12,6 +12,7 @@ __all__ = [
     "Messages",
     "Tools",
     "chat_ids",
+    "check_callback",
     "check_stop",
     "check_token",
     "check_tokens",
@@ -43,15 +44,21 @@ def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
     return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(values)]
 
 
-def is_single_prompt(prompt: Any) -> bool:
+def is_single_prompt(name: str, prompt: Any) -> bool:
     """Whether `prompt` is one prompt (text or token ids) rather than a list of them. Raises ConfigError if neither."""
     if isinstance(prompt, str):
         return True
     if isinstance(prompt, bytes | dict) or not hasattr(prompt, "__len__") or not hasattr(prompt, "__getitem__"):
-        raise ConfigError(f"prompt must be text, a list of token ids, or a list of these, not {type(prompt).__name__}")
+        raise ConfigError(f"{name} must be text, a list of token ids, or a list of these, not {type(prompt).__name__}")
     if not len(prompt):
-        raise ConfigError("prompt is empty: give at least one token, or one prompt")
+        raise ConfigError(f"{name} is empty: give text, at least one token, or a list of at least one of these")
     return not isinstance(prompt[0], str) and not hasattr(prompt[0], "__len__")
+
+
+def check_callback(on_token: Any) -> None:
+    """Raises ConfigError unless `on_token` can be called, or is None."""
+    if on_token is not None and not callable(on_token):
+        raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
 
 
 def check_stop(stop: Any) -> tuple[str, ...]:
@@ -94,6 +101,8 @@ def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_templa
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ConfigError(f"messages[{i}] must be a mapping with a 'role', not {message!r}")
+        if message.get("content") is None and not message.get("tool_calls"):
+            raise ConfigError(f"messages[{i}] must have a 'content' (or 'tool_calls'), not {message!r}")
     if chat_template is None:
         template = tokenizer.template()
     else:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -47,17 +48,19 @@ class Request:
         index: int = 0,
         cancel_token: CancelToken | None = None,
         keep_blocks: bool = False,
+        begin: Callable[[Sequence], None] | None = None,
     ) -> None:
+        """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError."""
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
         self.keep_blocks = keep_blocks
+        self.begin = begin
         self.outbox = outbox
         self.index = index
         self.cancel_token = cancel_token
         self.thread = threading.get_ident()
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
-        sequence.handle = self
 
     @property
     def cancelled(self) -> bool:

@@ -3,7 +3,7 @@
 from collections import deque
 
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import KvCacheFullError
+from oxillama.errors import GenerateError, KvCacheFullError
 from oxillama.kv_cache.block_pool import BlockPool
 
 __all__ = ["MAX_RUNNING", "Scheduler"]
@@ -44,9 +44,14 @@ class Scheduler:
             )
 
     def add(self, sequence: Sequence) -> None:
-        """Queues a sequence that has tokens to compute; its block table may already hold some."""
+        """Queues a sequence that has tokens to compute; its block table may already hold some.
+
+        Raises GenerateError if it waits or runs already, KvCacheFullError if it could never run.
+        """
+        if sequence.busy:
+            raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")
         self.check_fits(sequence.n_reserve)
-        sequence.finished = sequence.running = False
+        sequence.finished, sequence.queued = False, True
         self.waiting.append(sequence)
 
     def schedule(self) -> list[tuple[Sequence, int]]:
@@ -81,7 +86,7 @@ class Scheduler:
             return None
         sequence.block_table.extend(self.pool.alloc(missing))
         self.waiting.popleft()
-        sequence.running = True
+        sequence.queued, sequence.running = False, True
         self.running.append(sequence)
         return sequence
 
@@ -100,7 +105,7 @@ class Scheduler:
         if sequence.running:
             self.running.remove(sequence)
         # One that waits stays in the queue until it comes first, to be passed over: removing it would cost a walk.
-        sequence.finished, sequence.running = True, False
+        sequence.finished, sequence.queued, sequence.running = True, False, False
         if not keep_blocks:
             self.release(sequence, 0)
 

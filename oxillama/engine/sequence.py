@@ -26,10 +26,13 @@ class Sequence:
     n_reserve: tokens that its KV must have room for before it may run.
     n_computed: tokens whose keys and values are in the cache.
     block_table: block ids in the order of positions; token i is in block i // block_size.
+    queued, running, finished: where the scheduler has it.
     handle: whatever belongs to it; nothing here looks inside.
     """
 
-    __slots__ = ("block_table", "finished", "handle", "id", "n_computed", "n_prompt", "n_reserve", "running", "tokens")
+    __slots__ = (
+        "block_table", "finished", "handle", "id", "n_computed", "n_prompt", "n_reserve", "queued", "running", "tokens",
+    )  # fmt: skip
 
     def __init__(self, tokens: Iterable[int], n_reserve: int, handle: object = None) -> None:
         self.id = next(_ids)
@@ -38,9 +41,15 @@ class Sequence:
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
         self.block_table: list[int] = []
+        self.queued = False
         self.running = False
         self.finished = False
         self.handle = handle
+
+    @property
+    def busy(self) -> bool:
+        """Whether the scheduler has it: it waits or runs."""
+        return self.queued or self.running
 
     @property
     def state(self) -> SequenceState:

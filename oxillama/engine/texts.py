@@ -1,25 +1,38 @@
 """From prompts and options to requests that generate text."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from oxillama.config import MAX_CONTEXT, SamplerConfig, SamplingOptions, check_bool, check_int
+from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.stream import StopMatcher, TextRequest
+from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["GenerateOptions", "Prompt", "Stop", "TextMaker", "TextOptions", "completion_of", "parse_options"]
+__all__ = [
+    "Chunks",
+    "GenerateOptions",
+    "Prompt",
+    "Stop",
+    "TextMaker",
+    "TextOptions",
+    "answer",
+    "completion_of",
+    "parse_options",
+]
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
+Chunks = Generator[Chunk, None, None]
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -78,11 +91,25 @@ class TextMaker:
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
 
-        Raises ConfigError if nothing is left, TokenizerError for bad ids.
+        Raises ConfigError if there is nothing, TokenizerError for bad ids.
         """
+        if isinstance(prompt, str) and not prompt:
+            raise ConfigError(
+                f"{name} is empty: give text, or token ids ([bos_id] for the mark of the beginning alone)"
+            )
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else check_tokens(name, prompt, self._n_vocab)
         if not ids:
             raise ConfigError(f"{name} is empty: give at least one token")
+        return ids
+
+    def fitting(self, name: str, prompt: Any) -> list[int]:
+        """`ids` of what needs no room for output. Raises ContextOverflowError too."""
+        ids = self.ids(name, prompt)
+        if len(ids) > self._context_size:
+            raise ContextOverflowError(
+                f"{name} has {len(ids)} tokens and context_size is {self._context_size}: shorten it, or load with a "
+                "larger context_size"
+            )
         return ids
 
     def limit(self, name: str, n_prompt: int, max_tokens: int | None) -> int:
@@ -105,20 +132,15 @@ class TextMaker:
         *,
         name: str = "prompt",
         index: int = 0,
-        sequence: Sequence | None = None,
+        **held: Any,
     ) -> TextRequest:
-        """A request for text after `ids`. Given a `sequence`, its blocks are kept, and `ids` must be its tokens."""
+        """A request for text after `ids`; `held` are options of `Request`."""
         max_tokens = self.limit(name, len(ids), options.max_tokens)
         # The last token is drawn, but never computed.
         n_reserve = len(ids) + max_tokens - 1
-        kept = sequence is not None
-        if sequence is None:
-            sequence = Sequence(ids, n_reserve)
-        else:
-            sequence.n_reserve = n_reserve
         window = options.chain.config.repetition_penalty_window
         return TextRequest(
-            sequence,
+            Sequence(ids, n_reserve),
             outbox,
             sampler=Sampler(options.chain, prompt=ids[-window:] if window else (), scratch=self._scratch),
             stream=self._tokenizer.stream(skip_special=True),
@@ -127,8 +149,17 @@ class TextMaker:
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
             index=index,
             cancel_token=options.cancel_token,
-            keep_blocks=kept,
+            **held,
         )
+
+
+def answer(core: EngineCore, maker: TextMaker, ids: list[int], options: TextOptions, **held: Any) -> Chunks:
+    """Chunks of what follows `ids`; the request is made and queued when the first is asked for."""
+    outbox = Outbox(1)
+    request = maker.request(ids, options, outbox, **held)
+    with closing(chunks(core, [request], outbox, options.cancel_token)) as pieces:
+        for _, chunk in pieces:
+            yield chunk
 
 
 def completion_of(request: TextRequest, pieces: list[Chunk]) -> Completion:

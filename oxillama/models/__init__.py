@@ -1,6 +1,6 @@
 """Architectures: hyper-parameters, weights and forward passes. ``load_model`` builds what a file describes."""
 
-from oxillama.models.registry import Model, architectures, load_model
+from oxillama.models.registry import Model, architectures, check_architecture, load_model
 from oxillama.models.spec import ExpertSpec, ModelSpec
 
-__all__ = ["ExpertSpec", "Model", "ModelSpec", "architectures", "load_model"]
+__all__ = ["ExpertSpec", "Model", "ModelSpec", "architectures", "check_architecture", "load_model"]

@@ -48,6 +48,12 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(_loaders))
 
 
+def check_architecture(arch: str) -> None:
+    """Raises UnsupportedModelError, which names `arch`, unless files of this architecture can be loaded."""
+    if arch not in architectures():
+        raise UnsupportedModelError(f"architecture {arch!r} is not supported; supported: {', '.join(architectures())}")
+
+
 def load_model(
     file: GGUFFile,
     *,
@@ -63,8 +69,7 @@ def load_model(
     metadata and tensors that are missing or don't fit each other.
     """
     arch = file.metadata.arch
-    if arch not in architectures():
-        raise UnsupportedModelError(f"architecture {arch!r} is not supported; supported: {', '.join(architectures())}")
+    check_architecture(arch)
     spec = ModelSpec.read(file)
     weights = Weights(file, repack=repack, num_threads=num_threads, progress=progress)
     model = _loaders[arch](spec, weights, context_size or spec.context_length)

@@ -5,13 +5,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import SamplerConfig
+from oxillama.config import SamplerConfig, check_int, check_type
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.stages import DEFAULT_ORDER, Stage
 from oxillama.sampling.state import SamplerState
 
 __all__ = ["Sampler", "SamplerChain"]
+
+# Ids are 32-bit integers in the files.
+MAX_TOKEN = (1 << 31) - 1
 
 
 class SamplerChain:
@@ -20,15 +23,21 @@ class SamplerChain:
     __slots__ = ("config", "stages")
 
     def __init__(self, stages: Sequence[Stage], config: SamplerConfig | None = None) -> None:
-        """Raises ConfigError if there is no stage."""
-        if not stages:
-            raise ConfigError("stages must hold at least one stage that chooses a token, not an empty list")
+        """Raises ConfigError if there is no stage, or for arguments of a wrong type."""
+        if isinstance(stages, str | bytes) or not isinstance(stages, Iterable):
+            raise ConfigError(f"stages must be a list of functions, not {type(stages).__name__}")
         self.stages = tuple(stages)
-        self.config = config if config is not None else SamplerConfig()
+        if not self.stages:
+            raise ConfigError("stages must hold at least one stage that chooses a token, not an empty list")
+        for i, stage in enumerate(self.stages):
+            if not callable(stage):
+                raise ConfigError(f"stages[{i}] must be a function (candidates, config, state), not {stage!r}")
+        self.config = check_type("config", SamplerConfig() if config is None else config, SamplerConfig)
 
     @classmethod
     def from_config(cls, config: SamplerConfig) -> "SamplerChain":
-        """The default order, without the stages that `config` makes idle."""
+        """The default order, without the stages that `config` makes idle. Raises ConfigError for another type."""
+        check_type("config", config, SamplerConfig)
         return cls([stage for stage, needed in DEFAULT_ORDER if needed(config)], config)
 
     def choose(self, candidates: Candidates, state: SamplerState) -> int:
@@ -52,11 +61,17 @@ class Sampler:
         prompt: Iterable[int] = (),
         scratch: Candidates | None = None,
     ) -> None:
-        """`prompt` starts the penalty window; samplers used in turn may share one `scratch`."""
-        chain = config if isinstance(config, SamplerChain) else SamplerChain.from_config(config or SamplerConfig())
-        self.chain = chain
-        self.state = SamplerState.start(chain.config, prompt)
-        self.scratch = scratch if scratch is not None else Candidates()
+        """`prompt` starts the penalty window; samplers used in turn may share one `scratch`.
+
+        Raises ConfigError for arguments of a wrong type and for token ids that are negative.
+        """
+        config = check_type("config", SamplerConfig() if config is None else config, SamplerConfig, SamplerChain)
+        self.chain = config if isinstance(config, SamplerChain) else SamplerChain.from_config(config)
+        if isinstance(prompt, str | bytes) or not isinstance(prompt, Iterable):
+            raise ConfigError(f"prompt must be token ids, not {type(prompt).__name__}")
+        ids = [check_int(f"prompt[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(prompt)]
+        self.state = SamplerState.start(self.chain.config, ids)
+        self.scratch = check_type("scratch", Candidates() if scratch is None else scratch, Candidates)
 
     @property
     def config(self) -> SamplerConfig:
@@ -65,17 +80,26 @@ class Sampler:
     def sample(self, logits: NDArray[np.float32]) -> int:
         """The next token from a row of logits, float32 [n_vocab], which is left as it is.
 
-        Raises GenerateError if a logit is NaN or plus infinity, or all are minus infinity.
+        Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
+        infinity, or all are minus infinity.
         """
-        self.scratch.load(logits)
+        if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1:
+            raise ConfigError(f"logits must be a float32 array of one dimension, not {_described(logits)}")
+        self.scratch.load(np.ascontiguousarray(logits))
         return self.chain.choose(self.scratch, self.state)
 
     def accept(self, token: int) -> None:
-        """Takes note that `token` follows, chosen by `sample` or by anyone."""
-        self.state.window.push(token)
+        """Takes note that `token` follows, chosen by `sample` or by anyone. Raises ConfigError for what is no id."""
+        self.state.window.push(check_int("token", token, 0, MAX_TOKEN))
 
     def copy(self) -> "Sampler":
         """One that goes on independently from the same state."""
         twin = Sampler(self.chain)
         twin.state = self.state.copy()
         return twin
+
+
+def _described(logits: object) -> str:
+    if isinstance(logits, np.ndarray):
+        return f"{logits.dtype} of shape {logits.shape}"
+    return type(logits).__name__

@@ -8,7 +8,7 @@ import pytest
 from oxillama.config import EngineConfig
 from oxillama.engine import Engine
 from oxillama.errors import ConfigError, ContextOverflowError, KvCacheFullError, OxiLlamaError, TokenizerError
-from tests.engine.fakes import N_VOCAB, assert_idle, make_engine, runner_of
+from tests.engine.fakes import BOS, N_VOCAB, assert_idle, make_engine, runner_of
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,30 @@ def test_empty_prompt(engine, prompt):
         engine.generate(prompt)
 
 
-def test_empty_text_is_bos_where_the_model_has_one(engine):
-    assert engine.generate("", max_tokens=2, ignore_eos=True).prompt_tokens == 1
-    without = make_engine()
-    without.tokenizer.encode = lambda text: []
+def test_empty_text(engine):
+    for use in (engine.generate, engine.stream):
+        with pytest.raises(ConfigError, match=r"^prompt is empty.*\[bos_id\]"):
+            use("")
+    with pytest.raises(ConfigError, match=r"^prompt\[1\] is empty"):
+        engine.generate(["a", ""])
+    with pytest.raises(ConfigError, match=r"^input is empty"):
+        engine.embed("")
+    with pytest.raises(ConfigError, match=r"^input\[0\] is empty"):
+        engine.embed([""])
+    assert engine.generate([BOS], max_tokens=2, ignore_eos=True).prompt_tokens == 1
+
+
+def test_text_without_a_token():
+    engine = make_engine()
+    engine.tokenizer.encode = lambda text: []
     with pytest.raises(ConfigError, match="prompt is empty"):
-        without.generate("")
+        engine.generate(" ")
+
+
+@pytest.mark.parametrize("given", [None, [], 5, b"ab"])
+def test_embed_names_its_own_argument(engine, given):
+    with pytest.raises(ConfigError, match=r"^input "):
+        engine.embed(given)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +155,19 @@ def test_one_bad_prompt_of_a_list_starts_none(engine):
 
 
 @pytest.mark.parametrize(
-    "messages", [[], "hi", None, [5], ["hi"], [{"content": "hi"}], [{"role": 1}], {"role": "user"}]
+    "messages",
+    [
+        [],
+        "hi",
+        None,
+        [5],
+        ["hi"],
+        [{"content": "hi"}],
+        [{"role": 1}],
+        {"role": "user"},
+        [{"role": "user"}],
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": []}],
+    ],
 )
 def test_bad_messages(engine, messages):
     with pytest.raises(ConfigError, match="messages"):

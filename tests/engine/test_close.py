@@ -27,7 +27,10 @@ def test_close_ends_what_is_under_way():
     [
         lambda e: e.generate("a"),
         lambda e: e.generate(["a", "b"]),
-        lambda e: next(e.stream("a")),
+        lambda e: e.stream("a"),
+        lambda e: e.chat([{"role": "user", "content": "a"}], stream=True, chat_template="a"),
+        lambda e: e.conversation(),
+        lambda e: e.__enter__(),
         lambda e: e.embed("a"),
         lambda e: e.forward_logits([3]),
         lambda e: e.prefill([3]),

@@ -179,9 +179,13 @@ def test_kv_budget(engine):
         ox.load(kv_budget=block - 1)
 
 
-@pytest.mark.parametrize("path", ["tokenizer.json", "vocab.txt"])
-def test_a_tokenizer_of_another_kind(path):
-    with pytest.raises(ox.LoadError, match="tokenizer_path must be a GGUF file"):
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.gguf"])
+def test_a_tokenizer_of_another_kind(name, tmp_path):
+    path = tmp_path / name
+    with pytest.raises(ox.ModelNotFoundError, match=f"tokenizer_path: .*{name}"):
+        ox.load(tokenizer_path=path)
+    path.write_text('{"model": {}}' * 9)
+    with pytest.raises(ox.GGUFError, match="tokenizer_path must be a GGUF file"):
         ox.load(tokenizer_path=path)
 
 
@@ -190,6 +194,30 @@ def test_a_tokenizer_from_another_file(engine):
 
     with ox.load(tokenizer_path=shipped_model(), num_threads=1) as other:
         assert other.tokenize(STORY) == engine.tokenize(STORY)
+
+
+def test_a_tokenizer_from_a_file_of_any_name(engine, tmp_path):
+    from oxillama.engine.loading import shipped_model
+
+    path = tmp_path / "model"
+    path.symlink_to(shipped_model())
+    with ox.load(tokenizer_path=path, num_threads=1) as other:
+        assert other.tokenize(STORY) == engine.tokenize(STORY)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_model_in_memory(engine, kind):
+    from oxillama.engine.loading import shipped_model
+
+    with open(shipped_model(), "rb") as f, ox.load(kind(f.read()), num_threads=1) as other:
+        assert np.array_equal(other.forward_logits([5, 6]), engine.forward_logits([5, 6]))
+
+
+def test_an_unknown_architecture_is_named_before_anything_that_its_file_lacks(tmp_path):
+    path = tmp_path / "model.gguf"
+    ox.gguf.write_gguf(path, {"general.architecture": "mamba"}, {})
+    with pytest.raises(ox.UnsupportedModelError, match="architecture 'mamba' is not supported; supported: llama"):
+        ox.load(path)
 
 
 def test_missing_model(tmp_path):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from oxillama.config import SamplerConfig
-from oxillama.engine.interrupt import DeferredInterrupt
+from oxillama.interrupt import DeferredInterrupt
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 

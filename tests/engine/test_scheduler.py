@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
-from oxillama.errors import KvCacheFullError
+from oxillama.errors import GenerateError, KvCacheFullError
 from oxillama.kv_cache.block_pool import BlockPool
 
 
@@ -124,6 +124,20 @@ def test_added_again_after_being_ended_in_the_queue_runs_once():
     scheduler.add(s)
     assert scheduler.schedule() == [(s, 5)]
     assert len(scheduler.running) == 1
+
+
+def test_what_waits_or_runs_is_not_queued_again():
+    scheduler = make()
+    s = sequence(5)
+    scheduler.add(s)
+    with pytest.raises(GenerateError, match="is waiting already"):
+        scheduler.add(s)
+    scheduler.schedule()
+    with pytest.raises(GenerateError, match="is prefilling already"):
+        scheduler.add(s)
+    scheduler.finish(s)
+    scheduler.add(s)
+    assert scheduler.schedule() == [(s, 5)]
 
 
 @settings(deadline=None)

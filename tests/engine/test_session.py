@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine.texts import parse_options
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, KvCacheFullError, TokenizerError
 from tests.engine.fakes import EOS, N_VOCAB, assert_idle, logits_of, make_engine, runner_of
 
@@ -194,60 +193,3 @@ def test_two_threads_in_one_session():
     leave.set()
     thread.join(20)
     assert engine.position == 2
-
-
-# ---- dialogues
-
-
-def options(**given):
-    named = {k: given.pop(k, d) for k, d in (("max_tokens", None), ("stop", None), ("ignore_eos", False))}
-    return parse_options("chat", **named, sampler=None, cancel_token=None, sampling=given)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(TOKENS, st.integers(1, 10), st.booleans()), min_size=1, max_size=5), st.sampled_from([3, 64]))
-def test_a_dialogue_gives_what_whole_prompts_give(turns, chunk):
-    engine = make_engine(context_size=256, prefill_chunk_size=chunk)
-    talk = engine.conversation()
-    history = []
-    for new, n, change in turns:
-        if change:  # an edited history, as when a template writes it differently
-            history = history[: len(history) // 2]
-        history += new
-        chunks = list(talk.stream(history, options(max_tokens=n, seed=1)))
-        got = [t for c in chunks for t in c.token_ids]
-        assert got == engine.generate(history, max_tokens=n, seed=1).token_ids
-        history += got
-    talk.reset()
-    assert_idle(engine)
-
-
-def test_a_dialogue_computes_only_what_is_new():
-    engine = make_engine()
-    talk = engine.conversation()
-    answer = [t for c in talk.stream([3] * 20, options(max_tokens=5, ignore_eos=True)) for t in c.token_ids]
-    runner_of(engine).steps.clear()
-    list(talk.stream([3] * 20 + answer + [4, 5], options(max_tokens=1)))
-    # The last token of the answer was drawn but not computed.
-    assert runner_of(engine).steps == [[3]]
-
-
-def test_a_dialogue_goes_on_after_leaving_an_answer():
-    engine = make_engine()
-    talk = engine.conversation()
-    stream = talk.stream([3] * 20, options(max_tokens=9, ignore_eos=True))
-    said = next(stream).token_ids
-    stream.close()
-    expected = engine.generate([3] * 20 + said + [4], max_tokens=5, seed=3).token_ids
-    got = [t for c in talk.stream([3] * 20 + said + [4], options(max_tokens=5, seed=3)) for t in c.token_ids]
-    assert got == expected
-
-
-def test_a_dialogue_that_fills_the_context():
-    engine = make_engine(context_size=32)
-    talk = engine.conversation()
-    list(talk.stream([3] * 20, options(max_tokens=2)))
-    with pytest.raises(ContextOverflowError):
-        list(talk.stream([3] * 32, options()))
-    assert talk.n_computed >= 20
-    assert list(talk.stream([3] * 21, options(max_tokens=2)))

@@ -175,3 +175,61 @@ def test_a_chain_must_choose():
 def test_nan_is_an_error_and_not_a_token():
     with pytest.raises(GenerateError, match="nan"):
         Sampler().sample(np.array([0.0, math.nan], np.float32))
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Sampler({"temperature": 1}), "config"),
+        (lambda: Sampler(0.7), "config"),
+        (lambda: SamplerChain.from_config(None), "config"),
+        (lambda: SamplerChain([stages.greedy], {"seed": 1}), "config"),
+        (lambda: SamplerChain([stages.greedy, "draw"]), r"stages\[1\]"),
+        (lambda: SamplerChain(stages.greedy), "stages"),
+        (lambda: Sampler(prompt="abc"), "prompt"),
+        (lambda: Sampler(prompt=5), "prompt"),
+        (lambda: Sampler(prompt=[3, -1]), r"prompt\[1\]"),
+        (lambda: Sampler(prompt=[3.0]), r"prompt\[0\]"),
+        (lambda: Sampler(scratch=[]), "scratch"),
+    ],
+)
+def test_arguments_of_a_wrong_kind(make, name):
+    with pytest.raises(ConfigError, match=rf"^{name} must "):
+        make()
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        [0.1, 0.2],
+        None,
+        "ab",
+        np.zeros(4),
+        np.zeros(4, np.float16),
+        np.zeros(4, ">f4"),
+        np.zeros(4, np.int32),
+        np.zeros((1, 4), np.float32),
+        np.float32(1),
+        np.array(1, np.float32),
+    ],
+)
+def test_logits_of_a_wrong_kind(logits):
+    with pytest.raises(ConfigError, match=r"^logits must be a float32 array of one dimension, not "):
+        Sampler().sample(logits)
+
+
+def test_every_second_logit_of_a_row():
+    row = np.array([0, 9, 1, 9, 5, 9], np.float32)
+    assert Sampler(SamplerConfig.greedy()).sample(row[::2]) == 2
+
+
+@pytest.mark.parametrize("token", [-1, 1.0, "a", None, True, 1 << 31])
+def test_accepting_what_is_no_token(token):
+    sampler = Sampler()
+    with pytest.raises(ConfigError, match=r"^token must be"):
+        sampler.accept(token)
+    sampler.accept(np.int32(3))
+    assert list(sampler.state.window.tokens) == [3]

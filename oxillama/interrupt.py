@@ -1,4 +1,4 @@
-"""Ctrl-C and the engine's bookkeeping."""
+"""Ctrl-C while something must not be left half done."""
 
 import importlib
 import signal
