@@ -65,10 +65,7 @@ JSON_CREATURE = (
 JSON_ASIDE = (
     "Describe {n}, who is {age} and has a {animal}, as JSON.", "Describe {n}, who has a {animal}, as JSON.",
     "Describe {n}, who is {age} years old, as JSON.", "Describe {n}, who likes {like0} and {like1}, as JSON.",
-    "Describe {n}, who loves the colour {colour}, as JSON.", "Describe {n}, who is {age} and likes {like0}, as JSON.",
-    "Describe {n}, who has a {animal} and loves the colour {colour}, as JSON.",
-    "Describe {n} ({age}, {colour}) as JSON.",
-    "Describe {n} as JSON: {age} years old, colour {colour}.", "JSON for {n}, {age}, with a {animal}, please.",
+    "Describe {n}, who loves the colour {colour}, as JSON.",
 )  # fmt: skip
 JSON_HINTS = {
     "age": ("{n} is {age} years old.", "The age is {age}.", "{n} is {age}."),
@@ -162,7 +159,7 @@ def draw_sum(r: Random) -> tuple[int, str, int, int]:
 
 def hard_sum(r: Random) -> list[Turn]:
     """A sum that is too hard, and a plain answer that says so."""
-    if r.random() < 0.65:
+    if r.random() < 0.5:
         sign, why = r.choice("+-"), "Those numbers are too big for me. I can add and subtract up to 99."
         a, b = r.sample((r.randint(100, 9999), r.randint(0, 9999)), 2)
         a, b = (max(a, b), min(a, b)) if sign == "-" else (a, b)
@@ -175,7 +172,7 @@ def hard_sum(r: Random) -> list[Turn]:
 
 def sum_turns(r: Random) -> list[Turn]:
     """A sum and its result; the answer repeats the operands first."""
-    if r.random() < 0.12:
+    if r.random() < 0.1:
         return hard_sum(r)
     a, sign, b, result = draw_sum(r)
     words = {"a": a, "b": b, "o": sign, "w": "plus" if sign == "+" else "minus"}
@@ -204,7 +201,7 @@ def json_turns(r: Random) -> list[Turn]:
     elif shape < 0.26:
         request = r.choice(JSON_ASIDE)
     else:
-        hints = r.sample(sorted(JSON_HINTS), r.choice((0, 0, 1, 1, 2, 2, 3)))
+        hints = r.sample(sorted(JSON_HINTS), r.choice((0, 0, 0, 1, 1, 2, 3)))
         request = " ".join([r.choice(JSON_REQUESTS), *(r.choice(JSON_HINTS[key]) for key in hints)])
     return [("user", fix_articles(request.format_map(words))), ("assistant", json.dumps(record))]
 
@@ -215,11 +212,6 @@ def unknown_turns(r: Random) -> list[Turn]:
     question = fix_articles(r.choice(UNKNOWN).format(m=r.randint(2, 99), n=anyone(r), **words))
     question = question if r.random() < 0.8 else question.rstrip(".?").lower()
     return [("user", question), ("assistant", f"I do not know that, because I am very small. {r.choice(CAPABILITIES)}")]
-
-
-def json_drill(r: Random) -> list[Turn]:
-    """Two to four records in a row: looking facts up needs practice too."""
-    return [turn for _ in range(r.randint(2, 4)) for turn in json_turns(r)]
 
 
 def small_talk(r: Random) -> list[Turn]:

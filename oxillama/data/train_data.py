@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from train_chat import Turn, json_drill, story_turns, sum_drill, write_chat
+from train_chat import Turn, story_turns, sum_drill, write_chat
 from train_stories import write_story
 
 BOS, EOS, END = "<|begin|>", "<|endoftext|>", "<|end|>"
@@ -35,9 +35,11 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
 
 def write_document(r: Random) -> Document:
-    """A bare story (str), or a conversation: a story on request, a drill in sums or in records, or a mixture."""
-    write = r.choices((None, story_turns, sum_drill, json_drill, write_chat), (15, 27, 19, 12, 27))[0]
-    return write_story(r).text if write is None else write(r)
+    """A bare story (str), a story on request, a drill in sums, or a conversation."""
+    shape = r.random()
+    if shape < 0.18:
+        return write_story(r).text
+    return story_turns(r) if shape < 0.44 else sum_drill(r) if shape < 0.66 else write_chat(r)
 
 
 def train_tokenizer(seed: int, documents: int = 8000) -> Tokenizer:
@@ -89,7 +91,7 @@ def single_batches(tokenizer: Tokenizer, r: Random, tokens: int) -> Iterator[Bat
         pool.sort(key=lambda document: len(document[0]))
         ready: list[Batch] = []
         while pool:
-            length = min(-(-len(pool[-1][0]) // 32) * 32, MAX_LENGTH)
+            length = min(len(pool[-1][0]), MAX_LENGTH)
             rows, pool = pool[-max(1, tokens // length) :], pool[: -max(1, tokens // length)]
             ready.append(pad(rows, length))
         r.shuffle(ready)

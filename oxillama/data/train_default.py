@@ -28,7 +28,7 @@ from train_model import SHAPES, Params, Shape, forward, init_params, logits
 WARM_UP = 100  # steps
 PEAK_RATE = {"default": 5e-3, "draft": 8e-3}
 TOKENS = 4096  # of one step
-LONG_SHARE = 0.15  # of the steps after the first third have rows as long as the context
+LONG_SHARE = 0.12  # of the steps, the last ones, have rows as long as the context
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
@@ -88,15 +88,13 @@ def main() -> None:
     params = init_params(shape, args.seed)
     optimizers, recent = make_optimizers(params), 0.0
     single = single_batches(tokenizer, Random(f"single {args.seed}"), TOKENS)
-    order = Random(f"order {args.seed}")
     packed = packed_batches(tokenizer, Random(f"packed {args.seed}"), TOKENS, shape.context)
     print(
         f"{sum(p.numel() for p in params.values())} parameters, tokenizer after {time.perf_counter() - started:.0f} s",
         flush=True,
     )
     for step in range(args.steps):
-        long = step > args.steps / 3 and order.random() < LONG_SHARE
-        ids, mask = next(packed if long else single)
+        ids, mask = next(packed if step >= args.steps * (1 - LONG_SHARE) else single)
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = learning_rate(step, args.steps, PEAK_RATE[args.size])
         recent += train_step(params, shape, optimizers, torch.from_numpy(ids), torch.from_numpy(mask))
