@@ -5,7 +5,7 @@
 
 void ox_scalar_init(ox_kernels *t);
 /* Each SIMD tier fills its table from several files, so that they compile side by side. */
-#define OX_TIER_PARTS(tier)                  \
+#define OX_TIER_PARTS(tier)                     \
     void ox_##tier##_init(ox_kernels *t);        \
     void ox_##tier##_gemm_q8(ox_kernels *t);     \
     void ox_##tier##_gemm_words(ox_kernels *t);  \

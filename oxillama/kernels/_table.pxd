@@ -4,9 +4,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
 
 
 cdef extern from "ox_kernels.h" nogil:
-    int OX_N_KERNEL_FORMATS
     int OX_PANEL "16"
-    int OX_F32, OX_F16, OX_BF16
 
     ctypedef struct ox_format_info:
         const char *name

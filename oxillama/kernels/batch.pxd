@@ -17,5 +17,6 @@ cdef class Batch:
     cdef object _tables, _spans_memory
     cdef const int32_t *position
     cdef span *span
-    cdef readonly object poll, outputs, output_rows
+    cdef readonly object poll
+    cdef object _outputs, _output_rows
     cdef readonly Workspace workspace

@@ -11,9 +11,11 @@ class Batch:
     tokens: NDArray[np.int32]
     positions: NDArray[np.int32]
     poll: Callable[[], None]
-    outputs: Batch
-    output_rows: NDArray[np.int32]
     workspace: Workspace
+    @property
+    def outputs(self) -> Batch: ...
+    @property
+    def output_rows(self) -> NDArray[np.int32]: ...
     def __init__(
         self,
         spans: Sequence[tuple[Sequence[int], int, Sequence[int]]],

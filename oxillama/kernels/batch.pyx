@@ -69,8 +69,16 @@ cdef class Batch:
         self.position = &position[0] if self.n_rows else NULL
         self._choose_outputs(spans, wants)
 
+    @property
+    def outputs(self):
+        # Not kept: a batch that held itself would wait for the garbage collector, and its workspace with it.
+        return self if self._outputs is None else self._outputs
+
+    @property
+    def output_rows(self):
+        return np.arange(self.n_rows, dtype=np.int32) if self._outputs is None else self._output_rows
+
     def _choose_outputs(self, spans, wants):
-        self.outputs, self.output_rows = self, np.arange(self.n_rows, dtype=np.int32)
         if wants is None or all(want == "all" or want == "last" and len(s[0]) == 1 for want, s in zip(wants, spans)):
             return
         rows, parts, end = [], [], 0
@@ -80,4 +88,4 @@ cdef class Batch:
             rows.extend(range(end - n, end))
             if n:
                 parts.append((tokens[len(tokens) - n:], start + len(tokens) - n, blocks))
-        self.outputs, self.output_rows = Batch(parts, self.workspace, self.poll), np.array(rows, np.int32)
+        self._outputs, self._output_rows = Batch(parts, self.workspace, self.poll), np.array(rows, np.int32)

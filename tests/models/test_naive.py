@@ -1,11 +1,16 @@
 """What the references don't reach, against the numpy twin: windows, every rotary scaling, biases of all layers."""
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
 from oxillama.engine.runner import Runner, Span
 from oxillama.errors import ConfigError
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.rows import Workspace
 from oxillama.models import load_model
 
 from . import naive
@@ -183,3 +188,18 @@ def test_workspace_serves_layer_after_layer():
 def test_unknown_want_is_refused():
     with pytest.raises(ConfigError, match="want must be 'last', 'all' or 'none', not 'lsat'"):
         runner_of(path_of("llama")).forward([Span([5], 0, [0], "lsat")])
+
+
+@pytest.mark.parametrize("wants", [None, ["all"], ["last"], ["none"]])
+def test_a_batch_is_gone_when_its_step_is(wants):
+    """Reference counts alone free it: nothing is left for the garbage collector, token after token."""
+    workspace = Workspace(1)
+    before = sys.getrefcount(workspace)
+    gc.disable()
+    try:
+        batch = Batch([(TOKENS[:5], 0, [0])], workspace, None, wants)
+        assert batch.outputs.n_rows == len(batch.output_rows) == {"last": 1, "none": 0}.get((wants or ["all"])[0], 5)
+        del batch
+        assert sys.getrefcount(workspace) == before
+    finally:
+        gc.enable()
