@@ -37,6 +37,7 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx51
 TIERS = {
     "avx2": (X86, AVX2),
     "avx512": (X86, AVX512),
+    "avx512_bf16": (X86, [*AVX512, "-mavx512bf16"]),  # a part of avx512 that some CPUs of this tier have
     "neon": (ARM, ["-march=armv8-a"]),
 }
 

@@ -28,6 +28,12 @@ static ox_tier machine_tier(void)
         return OX_TIER_AVX2;
     return OX_TIER_AVX512;
 }
+
+int ox_has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+    return machine_tier() == OX_TIER_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && BIT(a, 5);
+}
 #elif defined(__aarch64__)
 static ox_tier machine_tier(void) { return OX_TIER_NEON; } /* part of the base architecture */
 #else

@@ -28,7 +28,12 @@ const ox_kernels *ox_table(ox_tier tier)
     ox_scalar_init(t);
     switch (tier) {
 #ifdef OX_HAVE_AVX512
-    case OX_TIER_AVX512: ox_avx2_init(t); ox_avx512_init(t); break;
+    case OX_TIER_AVX512:
+        ox_avx2_init(t);
+        ox_avx512_init(t);
+        if (ox_has_avx512_bf16())
+            ox_avx512_bf16_init(t);
+        break;
 #endif
 #ifdef OX_HAVE_AVX2
     case OX_TIER_AVX2: ox_avx2_init(t); break;

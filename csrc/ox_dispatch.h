@@ -15,4 +15,8 @@ OX_TIER_PARTS(avx2)
 OX_TIER_PARTS(avx512)
 OX_TIER_PARTS(neon)
 
+/* What some CPUs of a tier have beyond it: slots that are NULL on the others. */
+void ox_avx512_bf16_init(ox_kernels *t);
+int ox_has_avx512_bf16(void);
+
 #endif

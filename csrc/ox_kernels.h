@@ -44,13 +44,16 @@ typedef enum ox_tier { OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEO
  * A row that holds NaN or infinity gets NaN scales, so that it is not hidden. */
 static inline size_t ox_q8_row_bytes(size_t k) { return (k + k / 32 * 20 + 63) / 64 * 64; }
 
+/* One activation row of bfloat16, padded with a zero to whole pairs. */
+static inline size_t ox_bf16_row_bytes(size_t k) { return (2 * k + 63) / 64 * 64; }
+
 /* y[yr(t)][0..n_rows) (+)= W x[xr(t)] for t < n_tokens, where W is a run of panels. */
 typedef struct ox_gemm_args {
     const void *w;            /* first panel */
     size_t panel_bytes;       /* from one panel to the next */
     int64_t k;                /* columns */
     int64_t n_rows;           /* valid rows: the last panel may be partial */
-    const void *x;            /* float rows, or rows of ox_q8_row_bytes(k) for integer kernels */
+    const void *x;            /* float rows, or rows of ox_q8_row_bytes(k) or ox_bf16_row_bytes(k) */
     size_t x_bytes;           /* from one row of x to the next */
     const int32_t *x_rows;    /* row of x for token t, or NULL: t */
     float *y;                 /* y[row][0] belongs to the first row of the first panel */
@@ -89,6 +92,7 @@ typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);
 /* Interleaves n_rows <= 16 rows (stride bytes apart, k values each) to one panel; missing rows become zeros. */
 typedef void ox_pack_fn(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel);
 typedef void ox_gemm_fn(const ox_gemm_args *);
+typedef void ox_row_fn(const float *x, void *row, int64_t k); /* activations to the form that a kernel takes */
 
 typedef struct ox_kernels {
     const char *name;
@@ -97,7 +101,11 @@ typedef struct ox_kernels {
     ox_quantise_fn *quantise[OX_N_KERNEL_FORMATS]; /* NULL: we don't write this format */
     ox_pack_fn *pack[OX_N_KERNEL_FORMATS];
     ox_gemm_fn *gemm[OX_N_KERNEL_FORMATS];
-    void (*quantise_q8)(const float *x, void *row, int64_t k); /* activations for the integer kernels */
+    ox_row_fn *quantise_q8; /* activations for the integer kernels */
+    /* BF16 weights times activations rounded to bfloat16, nearest even, in rows of ox_bf16_row_bytes(k). NULL where the
+     * CPU doesn't multiply bfloat16: there gemm[OX_BF16] is used, which takes float rows in every tier. */
+    ox_row_fn *round_bf16;
+    ox_gemm_fn *gemm_bf16;
     /* rows */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*add)(const float *x, float *y, int64_t n);                       /* y += x */

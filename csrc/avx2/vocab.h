@@ -7,7 +7,8 @@
 #define NV 2  /* vectors in a panel of 16 rows */
 #define DOT_IS_7_BIT 1
 /* Register blocking, for 16 registers. */
-#define FLOAT_TILE 4
+#define FLOAT_TILE 6
+#define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 2
 #define V static inline __attribute__((always_inline))
@@ -49,11 +50,12 @@ V vf vf_from_half_bits(vi x)
     return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 }
 V vf vf_from_bits(vi x) { return _mm256_castsi256_ps(x); }
-/* Lane r: element `odd` of the pair r of bfloat16 values. */
+/* Lane r: element `odd` of the pair r of bfloat16 values. A blend with zero, not a mask: zero needs no register of the
+ * sixteen, of which a tile takes fifteen. */
 V vf vf_from_bf16_pair(const uint16_t *p, int odd)
 {
     __m256i x = _mm256_loadu_si256((const __m256i *)p);
-    return _mm256_castsi256_ps(odd ? _mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)) : _mm256_slli_epi32(x, 16));
+    return _mm256_castsi256_ps(odd ? _mm256_blend_epi16(_mm256_setzero_si256(), x, 0xaa) : _mm256_slli_epi32(x, 16));
 }
 V void vf_to_half(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
 /* x * 2^n for whole n that keep the result normal. */

@@ -6,7 +6,8 @@
 #define VB 64 /* bytes in a vector */
 #define NV 1  /* vectors in a panel of 16 rows */
 /* Register blocking, for 32 registers. */
-#define FLOAT_TILE 8
+#define FLOAT_TILE 6
+#define FLOAT_PANELS 4
 #define SCORE_ROWS 8
 #define VALUE_ROWS 4
 #define V static inline __attribute__((always_inline))

@@ -19,6 +19,7 @@ def config() -> dict[str, object]:
         "tiers_compiled": _table.compiled_tiers(),
         "tier_detected": _table.detected_tier(),
         "tier_in_use": _table.tier(),
+        "bf16_products": _table.multiplies_bf16(),
         "formats": _table.kernel_formats(),
         "threads": 1 if _threads.single_threaded_after_fork() else _threads.default_num_threads(),
         "idle_spins": _idle_spins,

@@ -6,7 +6,7 @@ Sizes are the caller's business: nothing is checked here. Buffers may start at a
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 from oxillama.kernels._table cimport (
-    find_kernel_format, format_info, ox_attn_args, ox_gemm_args, ox_kernels, ox_q8_row_bytes, table_of,
+    find_kernel_format, format_info, ox_attn_args, ox_bf16_row_bytes, ox_gemm_args, ox_kernels, ox_q8_row_bytes, table_of,
 )
 
 from oxillama.kernels._table import tier_index
@@ -15,6 +15,11 @@ from oxillama.kernels._table import tier_index
 def q8_row_bytes(size_t k):
     """Bytes of an activation row of ``k`` values."""
     return ox_q8_row_bytes(k)
+
+
+def bf16_row_bytes(size_t k):
+    """Bytes of an activation row of ``k`` values in bfloat16."""
+    return ox_bf16_row_bytes(k)
 
 
 def packed_block(str type):
@@ -43,12 +48,23 @@ cdef class Tier:
     def gemm(self, str type, const uint8_t[::1] panels, size_t panel_bytes, int64_t k, int64_t n_rows,
              const uint8_t[::1] x, size_t x_bytes, uint8_t[::1] y, int64_t n_tokens, bint accumulate,
              const int32_t[::1] x_rows=None, const int32_t[::1] y_rows=None):
+        """``type`` is a format, or "bf16 rows" for the slot that multiplies BF16 by such rows."""
         cdef ox_gemm_args a
         a.w, a.panel_bytes, a.k, a.n_rows, a.x, a.x_bytes = &panels[0], panel_bytes, k, n_rows, &x[0], x_bytes
         a.y, a.y_stride, a.n_tokens, a.accumulate = <float *>&y[0], <size_t>n_rows, n_tokens, accumulate
         a.x_rows = &x_rows[0] if x_rows is not None else NULL
         a.y_rows = &y_rows[0] if y_rows is not None else NULL
-        self.t.gemm[format_info(find_kernel_format(type)).kernel](&a)
+        if type == "bf16 rows":
+            self.t.gemm_bf16(&a)
+        else:
+            self.t.gemm[format_info(find_kernel_format(type)).kernel](&a)
+
+    @property
+    def has_bf16(self):
+        return self.t.gemm_bf16 != NULL
+
+    def round_bf16(self, const uint8_t[::1] x, uint8_t[::1] row, int64_t k):
+        self.t.round_bf16(<const float *>&x[0], &row[0], k)
 
     def quantise_q8(self, const uint8_t[::1] x, uint8_t[::1] row, int64_t k):
         self.t.quantise_q8(<const float *>&x[0], &row[0], k)

@@ -17,6 +17,7 @@ cdef extern from "ox_kernels.h" nogil:
         OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEON, OX_N_TIERS
 
     size_t ox_q8_row_bytes(size_t k)
+    size_t ox_bf16_row_bytes(size_t k)
 
     ctypedef struct ox_gemm_args:
         const void *w
@@ -51,13 +52,18 @@ cdef extern from "ox_kernels.h" nogil:
 
     size_t ox_attn_scratch(size_t rows, size_t head_dim)
 
+    ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
+    ctypedef void (*ox_row_fn "ox_row_fn *")(const float *x, void *row, int64_t k) noexcept nogil
+
     ctypedef struct ox_kernels:
         const char *name
         void (*dequantise[0])(const void *src, float *dst, int64_t n) noexcept nogil
         void (*quantise[0])(const float *src, void *dst, int64_t n) noexcept nogil
         void (*pack[0])(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel) noexcept nogil
-        void (*gemm[0])(const ox_gemm_args *) noexcept nogil
-        void (*quantise_q8)(const float *x, void *row, int64_t k) noexcept nogil
+        ox_gemm_fn gemm[0]
+        ox_row_fn quantise_q8
+        ox_row_fn round_bf16
+        ox_gemm_fn gemm_bf16
         void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
         void (*add)(const float *x, float *y, int64_t n) noexcept nogil
         void (*add_scaled)(const float *x, float a, float *y, int64_t n) noexcept nogil

@@ -88,6 +88,11 @@ def tier():
     return _table.name.decode()
 
 
+def multiplies_bf16():
+    """Whether BF16 weights meet activations rounded to bfloat16, in the CPU's own dot products."""
+    return _table.gemm_bf16 != NULL
+
+
 def tier_index(str name):
     """The number of a usable tier; ConfigError for others."""
     for i in range(OX_N_TIERS):

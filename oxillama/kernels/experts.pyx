@@ -1,14 +1,14 @@
 """Mixture of experts: which experts a row uses, and one matrix product per expert for all rows that use it."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 
 import numpy as np
 
-from oxillama.errors import ConfigError, QuantError
+from oxillama.errors import ConfigError
 
-from oxillama.kernels._table cimport ox_kernels, ox_q8_row_bytes, table
+from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.matmul cimport Matrix, job, prepare, run
+from oxillama.kernels.matmul cimport Matrix, job, prepare, run, take_input
 from oxillama.kernels.rows cimport Rows
 
 cdef const ox_kernels *K = table()
@@ -88,8 +88,6 @@ def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
     jobs = <job *>memory
     out = []
     for w in weights:
-        if x.dim != w.n_in:
-            raise QuantError(f"{w.name}: input of width {x.dim} for matrices of shape {w.shape}")
         y = x.workspace.rows(routing.n * routing.k, w.n_out)
         out.append(y)
         first = 0
@@ -97,10 +95,7 @@ def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
             if not counts[e]:
                 continue
             prepare(&jobs[i], w, e, counts[e], nt)
-            if w.integer:
-                jobs[i].x, jobs[i].x_bytes = x.quantised(), ox_q8_row_bytes(<size_t>x.dim)
-            else:
-                jobs[i].x, jobs[i].x_bytes = <const uint8_t *>x.data, <size_t>(x.dim * 4)
+            take_input(&jobs[i], w, x)
             jobs[i].x_rows = (routing.pair_of if by_pair else routing.token_of) + first
             jobs[i].y_rows = routing.pair_of + first
             jobs[i].y = y.data

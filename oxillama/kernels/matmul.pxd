@@ -1,12 +1,16 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from oxillama.kernels._table cimport ox_gemm_fn
+from oxillama.kernels.rows cimport Rows
+
 
 cdef class Matrix:
     cdef readonly str name, type
     cdef readonly int64_t n_out, n_in, n_experts
     cdef readonly bint repacked
     cdef int kernel
-    cdef bint integer
+    cdef ox_gemm_fn gemm
+    cdef bint integer, rounds
     cdef size_t row_bytes, panel_bytes
     cdef int64_t n_panels
     cdef const uint8_t *raw
@@ -21,7 +25,9 @@ cdef struct job:
     const uint8_t *raw
     size_t panel_bytes, row_bytes
     int kernel
+    ox_gemm_fn gemm
     int64_t n_in, n_out, n_panels, group
+    int64_t together
     int64_t first_task
     const uint8_t *x
     size_t x_bytes
@@ -33,4 +39,5 @@ cdef struct job:
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1
+cdef int take_input(job *j, Matrix w, Rows x) except -1
 cdef int run(job *jobs, int n_jobs, workspace) except -1

@@ -13,8 +13,8 @@ import numpy as np
 from oxillama.errors import ConfigError, GenerateError, QuantError
 
 from oxillama.kernels._table cimport (
-    OX_PANEL, find_format, find_kernel_format, format_info, ox_format_info, ox_gemm_args, ox_kernels, ox_q8_row_bytes,
-    table,
+    OX_PANEL, find_format, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
+    ox_q8_row_bytes, table,
 )
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.rows cimport Rows, Workspace
@@ -26,6 +26,8 @@ cdef enum:
     SERIAL_WORK = 500_000       # multiplications (some 25 us) below which a region costs more than it saves
     REPACK_BYTES = 16 << 20     # of a matrix are resident twice while it is repacked
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
+    FLOAT_GROUP = 16            # float panels of a task, of any width: their kernels share a copy of the input
+    FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
 
 
 cdef class Matrix:
@@ -46,6 +48,8 @@ cdef class Matrix:
             raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
         self.kernel = f.kernel
         self.integer = f.values > 1
+        self.rounds = f.name == b"BF16" and K.gemm_bf16 != NULL
+        self.gemm = K.gemm_bf16 if self.rounds else K.gemm[self.kernel]
         self.row_bytes = <size_t>(self.n_in // f.values * f.bytes)
         self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
         self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
@@ -98,10 +102,13 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     cdef int64_t group
     j.packed = w.packed + <size_t>(expert * w.n_panels) * w.panel_bytes if w.packed != NULL else NULL
     j.raw = w.raw + <size_t>(expert * w.n_out) * w.row_bytes if w.raw != NULL else NULL
-    j.panel_bytes, j.row_bytes, j.kernel = w.panel_bytes, w.row_bytes, w.kernel
+    j.panel_bytes, j.row_bytes, j.kernel, j.gemm = w.panel_bytes, w.row_bytes, w.kernel, w.gemm
     j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
-    group = max(<int64_t>1, <int64_t>(GROUP_BYTES // w.panel_bytes)) if n_tokens > 8 else w.n_panels
-    j.group = max(<int64_t>1, min(group, w.n_panels // (4 * nt)))
+    j.together = 1 if w.integer else FLOAT_TOGETHER
+    group = w.n_panels
+    if n_tokens > 8:
+        group = max(<int64_t>1, <int64_t>(GROUP_BYTES // w.panel_bytes)) if w.integer else FLOAT_GROUP
+    j.group = max(j.together, min(group, w.n_panels // (4 * nt)))
     j.x_rows = j.y_rows = NULL
     j.accumulate = 0
     return 0
@@ -109,7 +116,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
 
 cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
     """One group of panels for all tokens of a job."""
-    cdef int64_t first = task * j.group, last = min(first + j.group, j.n_panels), p
+    cdef int64_t first = task * j.group, last = min(first + j.group, j.n_panels), p, n
     cdef ox_gemm_args a
     a.panel_bytes, a.k, a.x, a.x_bytes = j.panel_bytes, j.n_in, j.x, j.x_bytes
     a.x_rows, a.y_rows, a.n_tokens, a.accumulate = j.x_rows, j.y_rows, j.n_tokens, j.accumulate
@@ -118,14 +125,22 @@ cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
         a.w = j.packed + <size_t>first * j.panel_bytes
         a.y = j.y + first * OX_PANEL
         a.n_rows = min(j.n_out, last * OX_PANEL) - first * OX_PANEL
-        K.gemm[j.kernel](&a)
+        j.gemm(&a)
         return
     a.w = scratch
-    for p in range(first, last):
-        a.y = j.y + p * OX_PANEL
-        a.n_rows = min(j.n_out - p * OX_PANEL, <int64_t>OX_PANEL)
-        K.pack[j.kernel](j.raw + <size_t>(p * OX_PANEL) * j.row_bytes, j.row_bytes, a.n_rows, j.n_in, scratch)
-        K.gemm[j.kernel](&a)
+    while first < last:
+        n = min(j.together, last - first)
+        for p in range(n):
+            _pack_rows(j, first + p, scratch + <size_t>p * j.panel_bytes)
+        a.y = j.y + first * OX_PANEL
+        a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
+        j.gemm(&a)
+        first += n
+
+
+cdef void _pack_rows(const job *j, int64_t p, uint8_t *panel) noexcept nogil:
+    K.pack[j.kernel](j.raw + <size_t>(p * OX_PANEL) * j.row_bytes, j.row_bytes,
+                     min(j.n_out - p * OX_PANEL, <int64_t>OX_PANEL), j.n_in, panel)
 
 
 cdef int run(job *jobs, int n_jobs, workspace) except -1:
@@ -141,7 +156,7 @@ cdef int run(job *jobs, int n_jobs, workspace) except -1:
         n_tasks += (jobs[i].n_panels + jobs[i].group - 1) // jobs[i].group
         work += jobs[i].n_tokens * jobs[i].n_out * jobs[i].n_in
         if jobs[i].packed == NULL:
-            scratch_bytes = max(scratch_bytes, (jobs[i].panel_bytes + 63) // 64 * 64)
+            scratch_bytes = max(scratch_bytes, (jobs[i].panel_bytes * <size_t>jobs[i].together + 63) // 64 * 64)
     if scratch_bytes:
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     if work < SERIAL_WORK or nt == 1:
@@ -163,11 +178,14 @@ cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch)
     _task(&jobs[i], task - jobs[i].first_task, scratch)
 
 
-cdef int _input(job *j, Matrix w, Rows x) except -1:
+cdef int take_input(job *j, Matrix w, Rows x) except -1:
+    """The rows in the form that the matrix's kernel takes."""
     if x.dim != w.n_in:
         raise QuantError(f"{w.name}: input of width {x.dim} for a matrix of shape {w.shape}")
     if w.integer:
         j.x, j.x_bytes = x.quantised(), ox_q8_row_bytes(<size_t>x.dim)
+    elif w.rounds:
+        j.x, j.x_bytes = x.rounded(), ox_bf16_row_bytes(<size_t>x.dim)
     else:
         j.x, j.x_bytes = <const uint8_t *>x.data, <size_t>(x.dim * 4)
     return 0
@@ -186,7 +204,7 @@ def matmul(Rows x, *weights):
     for w in weights:
         y = x.workspace.rows(x.n, w.n_out)
         prepare(&jobs[i], w, 0, x.n, nt)
-        _input(&jobs[i], w, x)
+        take_input(&jobs[i], w, x)
         jobs[i].y = y.data
         out.append(y)
         i += 1
@@ -205,7 +223,7 @@ def linear_add_(Rows y, Rows x, Matrix w):
     if y.n != x.n or y.dim != w.n_out:
         raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
     prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
-    _input(&j, w, x)
+    take_input(&j, w, x)
     j.y, j.accumulate = y.data, 1
     run(&j, 1, x.workspace)
     y.q8 = NULL

@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
+from oxillama.kernels._table cimport ox_row_fn
+
 
 cdef class Workspace:
     cdef readonly int num_threads
@@ -26,6 +28,9 @@ cdef class Rows:
     cdef readonly Workspace workspace
     cdef uint8_t *q8
     cdef int64_t _q8_releases
+    cdef ox_row_fn _q8_made_by
     cdef object _owner
     cdef size_t _offset
     cdef uint8_t *quantised(self) except NULL
+    cdef uint8_t *rounded(self) except NULL
+    cdef uint8_t *_twin(self, ox_row_fn make, size_t stride) except NULL

@@ -1,8 +1,8 @@
 """Activations: float32 rows in a workspace, and the operations on single rows.
 
 A :class:`Workspace` hands out memory by moving a mark and takes all of it back at once, so that a forward pass
-allocates nothing once it has run. :class:`Rows` is a float32 matrix in it; it remembers its 8-bit twin, so that several
-matrix products quantise their common input once.
+allocates nothing once it has run. :class:`Rows` is a float32 matrix in it; it remembers its 8-bit (or bfloat16) twin, so
+that several matrix products quantise their common input once.
 """
 
 from cython.parallel cimport prange
@@ -15,7 +15,7 @@ import numpy as np
 
 from oxillama.errors import ConfigError
 
-from oxillama.kernels._table cimport ox_kernels, ox_q8_row_bytes, table
+from oxillama.kernels._table cimport ox_bf16_row_bytes, ox_kernels, ox_q8_row_bytes, ox_row_fn, table
 from oxillama.kernels._threads cimport usable_threads
 
 cdef const ox_kernels *K = table()
@@ -129,25 +129,32 @@ cdef class Rows:
         return self._owner[offset:offset + self.n * self.dim * 4].view(np.float32).reshape(self.n, self.dim)
 
     cdef uint8_t *quantised(self) except NULL:
-        """Rows of ox_q8_row_bytes(dim) for integer kernels, made on first use.
+        """Rows of ox_q8_row_bytes(dim) for integer kernels."""
+        return self._twin(K.quantise_q8, ox_q8_row_bytes(<size_t>self.dim))
+
+    cdef uint8_t *rounded(self) except NULL:
+        """Rows of ox_bf16_row_bytes(dim) for K.gemm_bf16, where the table has it."""
+        return self._twin(K.round_bf16, ox_bf16_row_bytes(<size_t>self.dim))
+
+    cdef uint8_t *_twin(self, ox_row_fn make, size_t stride) except NULL:
+        """The rows in the form that a kernel takes, made on first use. One form is kept: matrices seldom mix them.
 
         Made anew after any release: the memory of the first may have been taken back, though not that of ``self``.
         """
-        cdef size_t stride = ox_q8_row_bytes(<size_t>self.dim)
         cdef int64_t i, n = self.n, dim = self.dim
         cdef int nt = usable_threads(self.workspace.num_threads)
         cdef float *x = self.data
         cdef uint8_t *q8 = self.q8
-        if q8 == NULL or self._q8_releases != self.workspace._releases:
-            self._q8_releases = self.workspace._releases
+        if q8 == NULL or self._q8_made_by != make or self._q8_releases != self.workspace._releases:
+            self._q8_made_by, self._q8_releases = make, self.workspace._releases
             q8 = self.q8 = <uint8_t *>self.workspace.take(stride * <size_t>max(self.n, 1))
             if n * dim < SERIAL_VALUES or nt == 1:
                 with nogil:
                     for i in range(n):
-                        K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
+                        make(x + i * dim, q8 + <size_t>i * stride, dim)
             else:
                 for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-                    K.quantise_q8(x + i * dim, q8 + <size_t>i * stride, dim)
+                    make(x + i * dim, q8 + <size_t>i * stride, dim)
         return q8
 
 

@@ -58,6 +58,24 @@ def test_matrix_refuses_an_input_of_another_width():
         linear(Workspace(1).from_array(np.ones((1, 64))), w)
 
 
+@pytest.mark.parametrize("n", [1, 6, 30])
+def test_matrices_of_any_formats_share_an_input(n):
+    """Each takes its own form of the same rows: floats, codes of 8 bits, bfloat16. Packed on the way in, equal bits."""
+    rng = np.random.default_rng(n)
+    types = ["BF16", "Q8_0", "F16", "BF16", "F32", "Q8_0"]
+    stored = [quantize(rng.standard_normal((83, 288)), type) for type in types]
+    x = rng.standard_normal((n, 288))
+
+    def products(*matrices, num_threads=1):
+        return [y.numpy().copy() for y in matmul(Workspace(num_threads).from_array(x), *matrices)]
+
+    packed = [Matrix(data, type, (83, 288)) for data, type in zip(stored, types, strict=True)]
+    alone = [products(w)[0] for w in packed]
+    mapped = [Matrix(data, type, (83, 288), repack=False) for data, type in zip(stored, types, strict=True)]
+    for together in (products(*packed), products(*packed, num_threads=2), products(*mapped)):
+        assert all((a == b).all() for a, b in zip(alone, together, strict=True))
+
+
 def test_embedding_refuses_tokens_beyond_the_table():
     table = quantize(np.ones((4, 32)), "Q8_0")
     for token in (-1, 4):

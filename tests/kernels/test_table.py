@@ -48,4 +48,5 @@ def test_config_tells_what_is_in_use(capsys):
         assert key in printed
         assert str(value if isinstance(value, str) else "") in printed
     assert config()["tier_in_use"] == _table.tier()
+    assert config()["bf16_products"] is _check.Tier(_table.tier()).has_bf16
     assert config()["threads"] >= 1

@@ -8,6 +8,13 @@ from oxillama.kernels import _check, _table
 TIERS = [t for t in _table.usable_tiers() if t != "scalar"]
 FORMATS = _table.kernel_formats()
 INTEGER = [f for f in FORMATS if f not in ("F32", "F16", "BF16")]
+# "bf16 rows": BF16 weights times activations rounded to bfloat16, where the CPU multiplies such.
+PRODUCTS = [
+    (tier, type)
+    for tier in [*TIERS, "scalar"]
+    for type in [*FORMATS, *(["bf16 rows"] if _check.Tier(tier).has_bf16 else [])]
+]
+FLOATS = [(tier, type) for tier, type in PRODUCTS if type not in INTEGER]
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 255, 256, 257]
 GUARD = 0xA5
 
@@ -61,8 +68,14 @@ HALF_SCALES = {
 }  # fmt: skip
 
 
+def stored(type):
+    """The format that a product's weights are stored in."""
+    return "BF16" if type == "bf16 rows" else type
+
+
 def blocks(type, n_rows, k, seed=0):
     """Random bytes as rows of a format, with scales that are small finite numbers."""
+    type = stored(type)
     values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
     rng = np.random.default_rng(seed)
     if type == "F32":
@@ -208,17 +221,22 @@ def gemm(tier, type, rows, x, n_out, *, y=None, x_rows=None, y_rows=None):
     """``x @ W.T`` through pack and gemm of one tier, with guards around the result."""
     t = _check.Tier(tier)
     k = x.shape[1]
-    values, size = _check.packed_block(type)
+    values, size = _check.packed_block(stored(type))
     panel = -(-k // values) * size
     packed = Buffer(-(-n_out // 16) * panel)
     for p in range(-(-n_out // 16)):
         part = rows[16 * p : 16 * p + 16]
-        t.pack(type, part.reshape(-1), rows.shape[1], len(part), k, packed.bytes[p * panel : (p + 1) * panel])
+        t.pack(stored(type), part.reshape(-1), rows.shape[1], len(part), k, packed.bytes[p * panel : (p + 1) * panel])
     if type in INTEGER:
         q8 = Buffer(len(x) * _check.q8_row_bytes(k))
         for i, row in enumerate(x):
             t.quantise_q8(row.view(np.uint8), q8.bytes[i * _check.q8_row_bytes(k) :], k)
         source, stride = q8, _check.q8_row_bytes(k)
+    elif type == "bf16 rows":
+        stride = _check.bf16_row_bytes(k)
+        source = Buffer(len(x) * stride)
+        for i, row in enumerate(x):
+            t.round_bf16(row.view(np.uint8), source.bytes[i * stride :], k)
     else:
         source, stride = Buffer.of(x), 4 * k
     n_tokens = len(x) if x_rows is None else len(x_rows)
@@ -231,18 +249,29 @@ def gemm(tier, type, rows, x, n_out, *, y=None, x_rows=None, y_rows=None):
     return out.floats().reshape(n_tokens, n_out)
 
 
-@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
-@pytest.mark.parametrize("type", FORMATS)
+def bf16(x):
+    """The nearest bfloat16 values, ties to even, of finite float32 ones."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def weights(type, rows, k):
+    """The values of rows as files store them, by the scalar tier."""
+    w = np.zeros((len(rows), k), np.float32)
+    for r in range(len(rows)):
+        _check.Tier("scalar").dequantise(stored(type), rows[r], w[r].view(np.uint8), k)
+    return w
+
+
+@pytest.mark.parametrize(("tier", "type"), PRODUCTS)
 def test_gemm_against_float64(tier, type):
     """The naive twin: weights dequantised by the scalar tier, activations rounded as documented, numpy in float64."""
-    values = next(v for _, n, v, _ in _table.formats() if n == type)
+    values = next(v for _, n, v, _ in _table.formats() if n == stored(type))
     k = 3 * max(values, 32) if values > 1 else 67
     n_out, n_tokens = 37, 11
     rows, x = blocks(type, n_out, k), floats(8, n_tokens, k)
-    w = np.zeros((n_out, k), np.float32)
-    for r in range(n_out):
-        _check.Tier("scalar").dequantise(type, rows[r], w[r].view(np.uint8), k)
-    seen = x.astype(np.float64)
+    w = weights(type, rows, k)
+    seen = (bf16(x) if type == "bf16 rows" else x).astype(np.float64)
     if type in INTEGER:
         d = np.abs(x.reshape(n_tokens, -1, 32)).max(-1, keepdims=True) * np.float32(1 / 127)
         seen = (np.rint(x.reshape(d.shape[0], -1, 32) / d) * d.astype(np.float64)).reshape(x.shape)
@@ -252,11 +281,10 @@ def test_gemm_against_float64(tier, type):
     assert np.abs(gemm(tier, type, rows, x, n_out) - expected).max() <= bound
 
 
-@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
-@pytest.mark.parametrize("type", FORMATS)
+@pytest.mark.parametrize(("tier", "type"), PRODUCTS)
 def test_gemm_row_does_not_depend_on_its_company(tier, type):
     """One row, any number of rows, gathered rows, an offset panel: equal bits."""
-    values = next(v for _, n, v, _ in _table.formats() if n == type)
+    values = next(v for _, n, v, _ in _table.formats() if n == stored(type))
     k = 2 * max(values, 32)
     rows, x = blocks(type, 50, k), floats(9, 19, k)
     whole = gemm(tier, type, rows, x, 50)
@@ -269,3 +297,71 @@ def test_gemm_row_does_not_depend_on_its_company(tier, type):
     pick, place = np.array([4, 4, 0, 18, 7], np.int32), np.array([3, 0, 4, 1, 2], np.int32)
     out = gemm(tier, type, rows, x, 50, x_rows=pick, y_rows=place)
     assert (out[place] == whole[pick]).all()
+
+
+# Beyond every block of the float kernels: odd widths around 256 and 512 columns or pairs, 19 panels, 51 tokens.
+@pytest.mark.parametrize(("tier", "type"), [f for f in FLOATS if f[0] != "scalar"])
+@pytest.mark.parametrize("k", [255, 513, 1037])
+def test_float_gemm_in_blocks(tier, type, k):
+    rows, x = blocks(type, 293, k), floats(11, 51, k)
+    seen, w = bf16(x) if type == "bf16 rows" else x, weights(type, rows, k)
+    whole = gemm(tier, type, rows, x, 293)
+    # Rounding errors of k additions add up like a random walk; four standard deviations of it.
+    bound = 4 * np.sqrt(k) * 2.0**-24 * np.linalg.norm(seen, axis=1)[:, None] * np.linalg.norm(w, axis=1)
+    assert (np.abs(whole - seen.astype(np.float64) @ w.T.astype(np.float64)) <= bound).all()
+    for n in (*range(1, 14), 24, 25, 48):
+        assert (gemm(tier, type, rows, x[:n], 293) == whole[:n]).all(), n
+    assert (gemm(tier, type, rows[:1], x, 1) == whole[:, :1]).all()
+    assert (gemm(tier, type, rows[112:], x[20:40], 181) == whole[20:40, 112:]).all()
+    base = floats(12, 51, 293)
+    assert (gemm(tier, type, rows, x, 293, y=base) == base + whole).all()
+    pick = np.random.default_rng(13).integers(0, 51, 30).astype(np.int32)
+    assert (gemm(tier, type, rows, x, 293, x_rows=pick) == whole[pick]).all()
+
+
+@pytest.mark.parametrize(("tier", "type"), FLOATS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_float_gemm_does_not_hide_what_is_not_finite(tier, type, poison):
+    rows, x = blocks(type, 20, 67), floats(14, 9, 67)
+    clean = gemm(tier, type, rows, x, 20)
+    for at in (0, 33, 66):
+        bad = x.copy()
+        bad[4, at] = poison
+        for n in (5, 9):
+            out = gemm(tier, type, rows, bad[:n], 20)
+            assert not np.isfinite(out[4]).any()
+            others = np.arange(n) != 4
+            assert (out[others] == clean[:n][others]).all()
+
+
+BF16_TIERS = [t for t in _table.usable_tiers() if _check.Tier(t).has_bf16]
+
+
+@pytest.mark.parametrize("tier", BF16_TIERS)
+@pytest.mark.parametrize("n", SIZES)
+def test_activations_in_bfloat16(tier, n):
+    """Nearest, ties to even; what is not finite stays so; below 2^-126 zero; a zero fills the last pair."""
+    x = (floats(15, n).astype(np.float64) * 10.0 ** np.resize([0, -30, 30, 37], n)).astype(np.float32)
+    special = np.array([0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0x3F807FFF], np.uint32)
+    x = np.concatenate([special.view(np.float32), x])[:n]
+    source, row = Buffer.of(x, 4), Buffer((n + 1) // 2 * 4)
+    _check.Tier(tier).round_bf16(source.bytes, row.bytes, n)
+    row.check()
+    codes = row.bytes.copy().view(np.uint16)
+    assert (codes[:n].astype(np.uint32) << 16 == bf16(x).view(np.uint32)).all()
+    assert (codes[n:] == 0).all()
+    for value in (np.nan, -np.nan, 1e-40):
+        _check.Tier(tier).round_bf16(np.full(n, value, np.float32).view(np.uint8), row.bytes, n)
+        out = (row.bytes.view(np.uint16)[:n].astype(np.uint32) << 16).view(np.float32)
+        assert (np.isnan(out) if np.isnan(value) else out == 0).all()
+
+
+@pytest.mark.parametrize("tier", BF16_TIERS)
+def test_bfloat16_products_differ_by_the_rounding_of_activations_only(tier):
+    """Against the slot of the same tier that takes floats: 2^-9 of each product, and the rounding of sums."""
+    k = 300
+    rows, x = blocks("BF16", 37, k), floats(16, 7, k)
+    exact, rounded = (gemm(tier, type, rows, x, 37) for type in ("BF16", "bf16 rows"))
+    magnitude = np.abs(x) @ np.abs(weights("BF16", rows, k)).T
+    assert (np.abs(exact - rounded) <= (2.0**-9 + k * 2.0**-23) * magnitude).all()
+    assert (exact != rounded).any()
