@@ -6,7 +6,8 @@ Sizes are the caller's business: nothing is checked here. Buffers may start at a
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 from oxillama.kernels._table cimport (
-    find_kernel_format, format_info, ox_attn_args, ox_bf16_row_bytes, ox_gemm_args, ox_kernels, ox_q8_row_bytes, table_of,
+    find_kernel_format, format_info, ox_attn_args, ox_bf16_row_bytes, ox_gemm_args, ox_kernels, ox_q8_row_bytes,
+    table_of,
 )
 
 from oxillama.kernels._table import tier_index
