@@ -1,8 +1,8 @@
 """Activations: float32 rows in a workspace, and the operations on single rows.
 
 A :class:`Workspace` hands out memory by moving a mark and takes all of it back at once, so that a forward pass
-allocates nothing once it has run. :class:`Rows` is a float32 matrix in it; it remembers its 8-bit or bfloat16 twin, so that
-several matrix products quantise their common input once.
+allocates nothing once it has run. :class:`Rows` is a float32 matrix in it; it remembers its 8-bit or bfloat16 twin, so
+that several matrix products quantise their common input once.
 """
 
 from cython.parallel cimport prange
