@@ -97,7 +97,8 @@ typedef struct ox_kernels {
     ox_quantise_fn *quantise[OX_N_KERNEL_FORMATS]; /* NULL: we don't write this format */
     ox_pack_fn *pack[OX_N_KERNEL_FORMATS];
     ox_gemm_fn *gemm[OX_N_KERNEL_FORMATS];
-    void (*quantise_q8)(const float *x, void *row, int64_t k); /* activations for the integer kernels */
+    /* activations for the integer kernels: columns first..first+n of a row of k, multiples of 32; x is the first */
+    void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n);
     /* rows */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*add)(const float *x, float *y, int64_t n);                       /* y += x */

@@ -57,7 +57,7 @@ cdef extern from "ox_kernels.h" nogil:
         void (*quantise[0])(const float *src, void *dst, int64_t n) noexcept nogil
         void (*pack[0])(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel) noexcept nogil
         void (*gemm[0])(const ox_gemm_args *) noexcept nogil
-        void (*quantise_q8)(const float *x, void *row, int64_t k) noexcept nogil
+        void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n) noexcept nogil
         void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
         void (*add)(const float *x, float *y, int64_t n) noexcept nogil
         void (*add_scaled)(const float *x, float a, float *y, int64_t n) noexcept nogil

@@ -1,12 +1,15 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from oxillama.kernels.rows cimport Rows, Vector
+
 
 cdef class Matrix:
     cdef readonly str name, type
     cdef readonly int64_t n_out, n_in, n_experts
     cdef readonly bint repacked
     cdef int kernel
-    cdef bint integer
+    cdef readonly bint integer      # reads 8-bit activations
+    cdef readonly Vector bias
     cdef size_t row_bytes, panel_bytes
     cdef int64_t n_panels
     cdef const uint8_t *raw
@@ -33,4 +36,6 @@ cdef struct job:
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1
+cdef int set_input(job *j, Matrix w, Rows x) except -1
+cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil
 cdef int run(job *jobs, int n_jobs, workspace) except -1
