@@ -92,7 +92,6 @@ typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);
 /* Interleaves n_rows <= 16 rows (stride bytes apart, k values each) to one panel; missing rows become zeros. */
 typedef void ox_pack_fn(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel);
 typedef void ox_gemm_fn(const ox_gemm_args *);
-typedef void ox_row_fn(const float *x, void *row, int64_t k); /* activations to the form that a kernel takes */
 
 typedef struct ox_kernels {
     const char *name;
@@ -101,10 +100,11 @@ typedef struct ox_kernels {
     ox_quantise_fn *quantise[OX_N_KERNEL_FORMATS]; /* NULL: we don't write this format */
     ox_pack_fn *pack[OX_N_KERNEL_FORMATS];
     ox_gemm_fn *gemm[OX_N_KERNEL_FORMATS];
-    ox_row_fn *quantise_q8; /* activations for the integer kernels */
+    /* activations for the integer kernels: columns first..first+n of a row of k, multiples of 32; x is the first */
+    void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n);
     /* BF16 weights times activations rounded to bfloat16, nearest even, in rows of ox_bf16_row_bytes(k). NULL where the
      * CPU doesn't multiply bfloat16: there gemm[OX_BF16] is used, which takes float rows in every tier. */
-    ox_row_fn *round_bf16;
+    void (*round_bf16)(const float *x, void *row, int64_t k);
     ox_gemm_fn *gemm_bf16;
     /* rows */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);

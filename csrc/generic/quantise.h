@@ -9,13 +9,13 @@ INLINE uint32_t max_magnitude_bits(const float *x)
     return vi_reduce_max_u(max);
 }
 
-static void quantise_q8(const float *x, void *row, int64_t k)
+static void quantise_q8(const float *x, void *row, int64_t k, int64_t first, int64_t n)
 {
     int64_t nb = k / OX_CHUNK;
-    int8_t *q = row;
-    float *d = (float *)(q + k), *ds = d + nb;
+    int8_t *q = (int8_t *)row + first;
+    float *d = (float *)((int8_t *)row + k), *ds = d + nb;
     int32_t *sum = (int32_t *)(ds + nb), *sum0 = sum + nb, *sum1 = sum0 + nb;
-    for (int64_t b = 0; b < nb; b++, x += OX_CHUNK, q += OX_CHUNK) {
+    for (int64_t b = first / OX_CHUNK; b < (first + n) / OX_CHUNK; b++, x += OX_CHUNK, q += OX_CHUNK) {
         union { uint32_t u; float f; } max = {max_magnitude_bits(x)};
         float inverse = max.u < 0x03000000 || max.u >= 0x7f800000 ? 0 : 127 / max.f;
         int32_t s[2] = {0, 0};

@@ -44,13 +44,13 @@ static uint32_t max_magnitude_bits(const float *x)
     return max;
 }
 
-void ox_quantise_q8(const float *x, void *row, int64_t k)
+void ox_quantise_q8(const float *x, void *row, int64_t k, int64_t first, int64_t n)
 {
     int64_t nb = k / 32;
-    int8_t *q = row;
-    float *d = (float *)(q + k), *ds = d + nb;
+    int8_t *q = (int8_t *)row + first;
+    float *d = (float *)((int8_t *)row + k), *ds = d + nb;
     int32_t *sum = (int32_t *)(ds + nb), *sum0 = sum + nb, *sum1 = sum0 + nb;
-    for (int64_t b = 0; b < nb; b++, x += 32, q += 32) {
+    for (int64_t b = first / 32; b < (first + n) / 32; b++, x += 32, q += 32) {
         uint32_t bits = max_magnitude_bits(x);
         float max = ox_bits_to_float(bits), inverse = bits < 0x03000000 || bits >= 0x7f800000 ? 0 : 127 / max;
         int32_t s[2] = {0, 0};

@@ -29,7 +29,7 @@ void ox_quantise_F32(const float *x, void *dst, int64_t n);
 void ox_quantise_F16(const float *x, void *dst, int64_t n);
 void ox_quantise_BF16(const float *x, void *dst, int64_t n);
 void ox_quantise_Q8_0(const float *x, void *dst, int64_t n);
-void ox_quantise_q8(const float *x, void *row, int64_t k);
+void ox_quantise_q8(const float *x, void *row, int64_t k, int64_t first, int64_t n);
 
 void ox_rms_norm(const float *x, const float *w, float *y, int64_t n, float eps);
 void ox_add(const float *x, float *y, int64_t n);

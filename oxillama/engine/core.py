@@ -163,8 +163,11 @@ class EngineCore:
 
     def _poll(self) -> None:
         """Called while the model computes: gives the step up for Ctrl-C, or when all of its requests are cancelled."""
-        if self.loop.interrupt.pending or all(request.cancelled for request, _ in self._plan):
-            raise _StepAbandoned
+        if not self.loop.interrupt.pending:
+            for request, _ in self._plan:
+                if not request.cancelled:
+                    return
+        raise _StepAbandoned
 
     def _advance(self, plan: Plan, rows: NDArray[np.float32] | None) -> None:
         if rows is None:

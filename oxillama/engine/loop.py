@@ -31,7 +31,9 @@ class StepLoop:
         _loops.add(self)
 
     def _reset(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._n_waiting = 0
         self._owner: int | None = None
         self._settling = False
         self._forks = 0
@@ -45,7 +47,7 @@ class StepLoop:
         also in the middle of another change, which then comes first.
         """
         self._mail.append(change)
-        with DeferredInterrupt(), self._changed:
+        with DeferredInterrupt(), self._lock:
             if self._owner is None:
                 self._settle()
 
@@ -58,15 +60,24 @@ class StepLoop:
                 self._mail.popleft()()
         finally:
             self._settling = False
-            self._changed.notify_all()
+            if self._n_waiting:
+                self._changed.notify_all()
+
+    def _wait(self) -> None:
+        self._n_waiting += 1
+        try:
+            self._changed.wait()
+        finally:
+            self._n_waiting -= 1
 
     def drive(self, ready: Callable[[], object]) -> None:
         """Returns once ready() is true, taking steps until then, or waiting while another thread takes them."""
         me, step = threading.get_ident(), self._step()
         while step is not None and not ready():
-            with self._changed:
-                while (self._owner is not None or self._forks) and not ready():
-                    self._changed.wait()
+            if self._owner is not None or self._forks:
+                with self._lock:
+                    while (self._owner is not None or self._forks) and not ready():
+                        self._wait()
             with DeferredInterrupt() as interrupt:
                 if ready() or not self._take_turn(me):
                     continue
@@ -77,14 +88,14 @@ class StepLoop:
                     self._end_turn()
 
     def _take_turn(self, me: int) -> bool:
-        with self._changed:
+        with self._lock:
             if self._owner is not None or self._forks:
                 return False
             self._owner = me
             return True
 
     def _end_turn(self) -> None:
-        with self._changed:
+        with self._lock:
             self._settle()
             self._owner = None
 
@@ -93,15 +104,15 @@ class StepLoop:
 
     def _before_fork(self) -> None:
         with DeferredInterrupt():
-            self._changed.acquire()
+            self._lock.acquire()
             self._forks += 1  # no step begins any more
             while self._owner not in (None, threading.get_ident()):
-                self._changed.wait()
+                self._wait()
 
     def _after_fork_in_parent(self) -> None:
         self._forks -= 1
         self._changed.notify_all()
-        self._changed.release()
+        self._lock.release()
 
     def _after_fork_in_child(self) -> None:
         self._reset()

@@ -1,7 +1,7 @@
 """The low-level session: one sequence that the caller feeds by hand."""
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 
@@ -20,8 +20,8 @@ __all__ = ["Session", "SessionMethods"]
 
 
 class _SessionRequest(Request):
-    def __init__(self, sequence: Sequence, outbox: Outbox) -> None:
-        super().__init__(sequence, outbox, keep_blocks=True)
+    def __init__(self, sequence: Sequence, outbox: Outbox, begin: Callable[[Sequence], None]) -> None:
+        super().__init__(sequence, outbox, keep_blocks=True, begin=begin)
         self.logits: NDArray[np.float32] | None = None
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
@@ -85,12 +85,12 @@ class Session:
 
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
-        request = _SessionRequest(self._sequence, outbox)
+        request = _SessionRequest(self._sequence, outbox, lambda sequence: self._append(ids, start))
         self._core.scheduler.check_fits(start + len(ids))
-        self._core.change(lambda: self._append(ids, start))
         try:
             self._core.run([request], outbox)
         finally:
+            request.begin = None  # the sequence keeps its last request, which must not keep the session
             if request.logits is None:
                 self._core.change(lambda: self._rewind(start))
         if request.logits is None:

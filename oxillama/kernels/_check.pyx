@@ -67,8 +67,9 @@ cdef class Tier:
     def round_bf16(self, const uint8_t[::1] x, uint8_t[::1] row, int64_t k):
         self.t.round_bf16(<const float *>&x[0], &row[0], k)
 
-    def quantise_q8(self, const uint8_t[::1] x, uint8_t[::1] row, int64_t k):
-        self.t.quantise_q8(<const float *>&x[0], &row[0], k)
+    def quantise_q8(self, const uint8_t[::1] x, uint8_t[::1] row, int64_t k, int64_t first=0, n=None):
+        """Columns ``first`` to ``first + n`` (default: all) of ``x``, which has k."""
+        self.t.quantise_q8(<const float *>&x[0] + first, &row[0], k, first, k if n is None else n)
 
     def rms_norm(self, const uint8_t[::1] x, const uint8_t[::1] w, uint8_t[::1] y, int64_t n, float eps):
         self.t.rms_norm(<const float *>&x[0], <const float *>&w[0], <float *>&y[0], n, eps)

@@ -53,7 +53,6 @@ cdef extern from "ox_kernels.h" nogil:
     size_t ox_attn_scratch(size_t rows, size_t head_dim)
 
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
-    ctypedef void (*ox_row_fn "ox_row_fn *")(const float *x, void *row, int64_t k) noexcept nogil
 
     ctypedef struct ox_kernels:
         const char *name
@@ -61,8 +60,8 @@ cdef extern from "ox_kernels.h" nogil:
         void (*quantise[0])(const float *src, void *dst, int64_t n) noexcept nogil
         void (*pack[0])(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel) noexcept nogil
         ox_gemm_fn gemm[0]
-        ox_row_fn quantise_q8
-        ox_row_fn round_bf16
+        void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n) noexcept nogil
+        void (*round_bf16)(const float *x, void *row, int64_t k) noexcept nogil
         ox_gemm_fn gemm_bf16
         void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
         void (*add)(const float *x, float *y, int64_t n) noexcept nogil

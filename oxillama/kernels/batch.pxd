@@ -14,9 +14,12 @@ cdef class Batch:
     cdef readonly int64_t n_rows
     cdef readonly int n_spans
     cdef readonly object tokens, positions
-    cdef object _tables, _spans_memory
+    cdef object _tables, _spans
     cdef const int32_t *position
     cdef span *span
     cdef readonly object poll
     cdef object _outputs, _output_rows
     cdef readonly Workspace workspace
+    cdef int _place(self, spans) except -1
+    cdef int _set_table(self, span *p, int i, blocks) except -1
+    cdef int _fill(self, spans) except -1

@@ -1,6 +1,6 @@
 """What one forward pass computes: rows of (sequence, token, position), and where each sequence's state lies."""
 
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 import numpy as np
 
@@ -29,45 +29,64 @@ cdef class Batch:
     """
 
     def __init__(self, spans, Workspace workspace, poll=None, wants=None):
-        cdef int i
-        cdef int64_t row = 0
-        cdef uintptr_t memory
-        cdef const int32_t[::1] table
-        cdef Py_ssize_t j
-        cdef const int32_t[::1] position
         self.n_spans = len(spans)
         self.workspace = workspace
         self.poll = poll or _no_poll
-        for i in range(self.n_spans):
-            tokens, start, blocks = spans[i]
-            if not len(tokens) or not 0 <= start <= MAX_POSITION - len(tokens):
-                raise ConfigError(f"span {i}: {len(tokens)} tokens at position {start}; a span has at least one token, "
-                                  f"and positions lie in 0..{MAX_POSITION - 1}")
-        try:
-            self.tokens = np.fromiter((t for s in spans for t in s[0]), np.int32)
-        except (OverflowError, TypeError, ValueError) as e:
-            raise ConfigError(f"tokens must be 32-bit integers: {e}") from None
-        self.n_rows = len(self.tokens)
-        self.positions = np.fromiter((p for s in spans for p in range(s[1], s[1] + len(s[0]))), np.int32, self.n_rows)
-        self._spans_memory = np.empty(max(self.n_spans, 1) * sizeof(span), np.uint8)
-        memory = self._spans_memory.ctypes.data
-        self.span = <span *>memory
+        self._spans = np.empty(max(self.n_spans, 1) * sizeof(span), np.uint8)
+        cdef uint8_t[::1] memory = self._spans
+        self.span = <span *>&memory[0]
         self._tables = []
-        for i in range(self.n_spans):
-            tokens, start, blocks = spans[i]
-            table = np.ascontiguousarray(blocks, np.int32)
-            self._tables.append(table)
-            self.span[i].row, self.span[i].n, self.span[i].start = row, len(tokens), start
-            self.span[i].blocks = &table[0] if table.shape[0] else NULL
-            self.span[i].n_blocks, self.span[i].highest_block = table.shape[0], -1
-            for j in range(table.shape[0]):
-                if table[j] < 0:
-                    raise ConfigError(f"span {i}: block id {table[j]} in its block table is negative")
-                self.span[i].highest_block = max(self.span[i].highest_block, <int64_t>table[j])
-            row += len(tokens)
-        position = self.positions
-        self.position = &position[0] if self.n_rows else NULL
+        self._place(spans)
+        self._fill(spans)
         self._choose_outputs(spans, wants)
+
+    cdef int _place(self, spans) except -1:
+        """Where each span lies in the batch and in its sequence."""
+        cdef span *p
+        cdef int i = 0
+        cdef int64_t n, start
+        for tokens, first, blocks in spans:
+            n = len(tokens)
+            if not n or not 0 <= first <= MAX_POSITION - n:
+                raise ConfigError(f"span {i}: {n} tokens at position {first}; a span has at least one token, "
+                                  f"and positions lie in 0..{MAX_POSITION - 1}")
+            start = first
+            p = &self.span[i]
+            p.row, p.n, p.start = self.n_rows, n, start
+            self._set_table(p, i, blocks)
+            self.n_rows += n
+            i += 1
+        return 0
+
+    cdef int _set_table(self, span *p, int i, blocks) except -1:
+        array = np.ascontiguousarray(blocks, np.int32)
+        cdef const int32_t[::1] table = array
+        cdef Py_ssize_t j
+        self._tables.append(array)
+        p.blocks = &table[0] if table.shape[0] else NULL
+        p.n_blocks, p.highest_block = table.shape[0], -1
+        for j in range(table.shape[0]):
+            if table[j] < 0:
+                raise ConfigError(f"span {i}: block id {table[j]} in its block table is negative")
+            p.highest_block = max(p.highest_block, <int64_t>table[j])
+        return 0
+
+    cdef int _fill(self, spans) except -1:
+        """Tokens and positions of every row."""
+        cdef int32_t[::1] token, position
+        cdef int64_t row = 0, i
+        self.tokens, self.positions = np.empty(self.n_rows, np.int32), np.empty(self.n_rows, np.int32)
+        token, position = self.tokens, self.positions
+        for i in range(self.n_spans):
+            for t in spans[i][0]:
+                try:
+                    token[row] = t
+                except (OverflowError, TypeError, ValueError) as e:
+                    raise ConfigError(f"tokens must be 32-bit integers: {e}") from None
+                position[row] = <int32_t>(self.span[i].start + row - self.span[i].row)
+                row += 1
+        self.position = &position[0] if self.n_rows else NULL
+        return 0
 
     @property
     def outputs(self):
@@ -79,7 +98,13 @@ cdef class Batch:
         return np.arange(self.n_rows, dtype=np.int32) if self._outputs is None else self._output_rows
 
     def _choose_outputs(self, spans, wants):
-        if wants is None or all(want == "all" or want == "last" and len(s[0]) == 1 for want, s in zip(wants, spans)):
+        cdef int i
+        if wants is None:
+            return
+        for i in range(self.n_spans):
+            if not (wants[i] == "all" or wants[i] == "last" and self.span[i].n == 1):
+                break
+        else:
             return
         rows, parts, end = [], [], 0
         for want, (tokens, start, blocks) in zip(wants, spans):

@@ -8,7 +8,7 @@ from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.matmul cimport Matrix, job, prepare, run, take_input
+from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
 from oxillama.kernels.rows cimport Rows
 
 cdef const ox_kernels *K = table()
@@ -95,7 +95,7 @@ def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
             if not counts[e]:
                 continue
             prepare(&jobs[i], w, e, counts[e], nt)
-            take_input(&jobs[i], w, x)
+            set_input(&jobs[i], w, x)
             jobs[i].x_rows = (routing.pair_of if by_pair else routing.token_of) + first
             jobs[i].y_rows = routing.pair_of + first
             jobs[i].y = y.data

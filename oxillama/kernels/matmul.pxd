@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from oxillama.kernels._table cimport ox_gemm_fn
-from oxillama.kernels.rows cimport Rows
+from oxillama.kernels.rows cimport Rows, Vector
 
 
 cdef class Matrix:
@@ -10,7 +10,9 @@ cdef class Matrix:
     cdef readonly bint repacked
     cdef int kernel
     cdef ox_gemm_fn gemm
-    cdef bint integer, rounds
+    cdef readonly bint integer      # reads 8-bit activations
+    cdef bint rounds                # reads bfloat16 ones
+    cdef readonly Vector bias
     cdef size_t row_bytes, panel_bytes
     cdef int64_t n_panels
     cdef const uint8_t *raw
@@ -39,5 +41,6 @@ cdef struct job:
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1
-cdef int take_input(job *j, Matrix w, Rows x) except -1
+cdef int set_input(job *j, Matrix w, Rows x) except -1
+cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil
 cdef int run(job *jobs, int n_jobs, workspace) except -1

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oxillama.kernels.rows import Rows, Workspace
+from oxillama.kernels.rows import Rows, Vector, Workspace
 
 class Matrix:
     name: str
@@ -12,6 +12,8 @@ class Matrix:
     n_in: int
     n_experts: int
     repacked: bool
+    integer: bool
+    bias: Vector | None
     shape: tuple[int, ...]
     nbytes: int
     def __init__(
@@ -20,6 +22,7 @@ class Matrix:
         type: str,
         shape: tuple[int, ...],
         *,
+        bias: Vector | None = ...,
         name: str = ...,
         repack: bool = ...,
         num_threads: int = ...,

@@ -17,7 +17,7 @@ from oxillama.kernels._table cimport (
     ox_q8_row_bytes, table,
 )
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.rows cimport Rows, Workspace
+from oxillama.kernels.rows cimport Rows, Vector, Workspace, add_bias_
 
 cdef const ox_kernels *K = table()
 
@@ -33,11 +33,13 @@ cdef enum:
 cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
-    ``data`` is the tensor as files store it, uint8 [nbytes]. While it is repacked, ``release(part of data)`` is called
-    for each part that is done with. Raises QuantError when the format has no kernels or the sizes don't fit.
+    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias`` is added to whatever a single matrix gives. While
+    it is repacked, ``release(part of data)`` is called for each part that is done with. Raises QuantError when the
+    format has no kernels or the sizes don't fit.
     """
 
-    def __init__(self, data, str type, shape, *, str name="?", bint repack=True, int num_threads=1, release=None):
+    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True, int num_threads=1,
+                 release=None):
         cdef const uint8_t[::1] raw = data
         cdef const ox_format_info *f = format_info(find_kernel_format(type))
         self.name, self.type = name, type
@@ -46,6 +48,9 @@ cdef class Matrix:
         if (min(experts, n_out, n_in) < 1 or n_in % f.values
                 or raw.shape[0] != experts * n_out * n_in // f.values * f.bytes):  # in Python's integers: no overflow
             raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
+        if bias is not None and (len(shape) == 3 or bias.n != n_out):
+            raise QuantError(f"{name}: a bias of {bias.n} values for a matrix of shape {tuple(shape)}")
+        self.bias = bias
         self.kernel = f.kernel
         self.integer = f.values > 1
         self.rounds = f.name == b"BF16" and K.gemm_bf16 != NULL
@@ -159,7 +164,12 @@ cdef int run(job *jobs, int n_jobs, workspace) except -1:
             scratch_bytes = max(scratch_bytes, (jobs[i].panel_bytes * <size_t>jobs[i].together + 63) // 64 * 64)
     if scratch_bytes:
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    if work < SERIAL_WORK or nt == 1:
+    if work < SERIAL_WORK:
+        # Nobody to share with, and too short to let go of the interpreter: all panels in one call of the kernel.
+        for i in range(n_jobs):
+            jobs[i].group = jobs[i].n_panels
+            _task(&jobs[i], 0, scratch)
+    elif nt == 1:
         with nogil:
             for t in range(n_tasks):
                 _dispatch(jobs, n_jobs, t, scratch)
@@ -178,8 +188,8 @@ cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch)
     _task(&jobs[i], task - jobs[i].first_task, scratch)
 
 
-cdef int take_input(job *j, Matrix w, Rows x) except -1:
-    """The rows in the form that the matrix's kernel takes."""
+cdef int set_input(job *j, Matrix w, Rows x) except -1:
+    """The job reads ``x``, in the form that the matrix takes."""
     if x.dim != w.n_in:
         raise QuantError(f"{w.name}: input of width {x.dim} for a matrix of shape {w.shape}")
     if w.integer:
@@ -192,40 +202,56 @@ cdef int take_input(job *j, Matrix w, Rows x) except -1:
 
 
 def matmul(Rows x, *weights):
-    """``x @ w.T`` for each of up to eight matrices, in one region: a tuple of Rows [x.n, w.n_out]."""
+    """``x @ w.T`` (+ bias) for each of up to eight matrices, in one region: a list of Rows [x.n, w.n_out]."""
     cdef job jobs[MAX_JOBS]
     cdef int i = 0
     cdef Matrix w
     cdef Rows y
     cdef int nt = usable_threads(x.workspace.num_threads)
+    cdef bint biased = False
     if len(weights) > MAX_JOBS:
         raise ConfigError(f"{len(weights)} matrices in one call; at most {MAX_JOBS}")
     out = []
     for w in weights:
         y = x.workspace.rows(x.n, w.n_out)
         prepare(&jobs[i], w, 0, x.n, nt)
-        take_input(&jobs[i], w, x)
+        set_input(&jobs[i], w, x)
         jobs[i].y = y.data
+        biased = biased or w.bias is not None
         out.append(y)
         i += 1
     run(jobs, i, x.workspace)
+    if biased:
+        for y, w in zip(out, weights):
+            if w.bias is not None:
+                add_bias_(y, w.bias)
     return out
 
 
 def linear(Rows x, Matrix w):
-    """``x @ w.T``: Rows [x.n, w.n_out]."""
-    return matmul(x, w)[0]
+    """``x @ w.T`` (+ bias): Rows [x.n, w.n_out]."""
+    cdef job j
+    cdef Rows y = x.workspace.rows(x.n, w.n_out)
+    prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
+    set_input(&j, w, x)
+    j.y = y.data
+    run(&j, 1, x.workspace)
+    if w.bias is not None:
+        add_bias_(y, w.bias)
+    return y
 
 
 def linear_add_(Rows y, Rows x, Matrix w):
-    """``y += x @ w.T``, in place."""
+    """``y += x @ w.T`` (+ bias), in place."""
     cdef job j
     if y.n != x.n or y.dim != w.n_out:
         raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
     prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
-    take_input(&j, w, x)
+    set_input(&j, w, x)
     j.y, j.accumulate = y.data, 1
     run(&j, 1, x.workspace)
+    if w.bias is not None:
+        add_bias_(y, w.bias)
     y.q8 = NULL
 
 

@@ -8,13 +8,10 @@ from libc.stdint cimport int64_t
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_kernels, table
-from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch
-from oxillama.kernels.rows cimport Rows
+from oxillama.kernels.rows cimport Rows, row_threads
 
 cdef const ox_kernels *K = table()
-
-cdef enum: SERIAL_VALUES = 8192
 
 
 def angles(Batch batch, const double[::1] frequencies, double magnitude):
@@ -53,12 +50,14 @@ def rotate_(Rows x, Rows cos_sin, int64_t head_dim, bint neox):
     weights as GGUF files hold them).
     """
     cdef int64_t i, n = x.n, dim = x.dim, n_rot = cos_sin.dim
-    cdef int nt = usable_threads(x.workspace.num_threads)
+    cdef int nt = row_threads(x)
     cdef float *data = x.data
     cdef const float *angle = cos_sin.data
     if cos_sin.n != n or n_rot > head_dim or dim % head_dim:
         raise ConfigError(f"angles of {cos_sin.n} x {n_rot} for {n} rows of {dim} values in heads of {head_dim}")
-    if n * dim < SERIAL_VALUES or nt == 1:
+    if n == 1:    # too short to let go of the interpreter
+        _rotate(data, angle, dim, head_dim, n_rot, neox)
+    elif nt == 1:
         with nogil:
             for i in range(n):
                 _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)

@@ -1,6 +1,5 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from oxillama.kernels._table cimport ox_row_fn
 
 
 cdef class Workspace:
@@ -8,7 +7,7 @@ cdef class Workspace:
     cdef list _chunks
     cdef object _chunk
     cdef uint8_t *_base
-    cdef size_t _size, _used
+    cdef size_t _size, _used, _padding
     cdef int _current
     cdef int64_t _releases
     cdef void *take(self, size_t n_bytes) except NULL
@@ -26,11 +25,18 @@ cdef class Rows:
     cdef float *data
     cdef readonly int64_t n, dim
     cdef readonly Workspace workspace
-    cdef uint8_t *q8
+    cdef uint8_t *q8                # the 8-bit or bfloat16 twin, rows of q8_stride bytes
+    cdef size_t q8_stride
     cdef int64_t _q8_releases
-    cdef ox_row_fn _q8_made_by
+    cdef bint _rounds
     cdef object _owner
     cdef size_t _offset
     cdef uint8_t *quantised(self) except NULL
     cdef uint8_t *rounded(self) except NULL
-    cdef uint8_t *_twin(self, ox_row_fn make, size_t stride) except NULL
+    cdef uint8_t *_twin(self, bint rounds) except NULL
+    cdef int make_room(self, bint rounds=*) except -1
+    cdef void quantise_row(self, int64_t i) noexcept nogil
+
+
+cdef int row_threads(Rows x) noexcept
+cpdef int add_bias_(Rows x, Vector bias) except -1

@@ -5,6 +5,7 @@ allocates nothing once it has run. :class:`Rows` is a float32 matrix in it; it r
 that several matrix products quantise their common input once.
 """
 
+cimport cython
 from cython.parallel cimport prange
 
 from libc.math cimport expf
@@ -15,7 +16,7 @@ import numpy as np
 
 from oxillama.errors import ConfigError
 
-from oxillama.kernels._table cimport ox_bf16_row_bytes, ox_kernels, ox_q8_row_bytes, ox_row_fn, table
+from oxillama.kernels._table cimport ox_bf16_row_bytes, ox_kernels, ox_q8_row_bytes, table
 from oxillama.kernels._threads cimport usable_threads
 
 cdef const ox_kernels *K = table()
@@ -44,6 +45,7 @@ cdef class Workspace:
         self._chunk = self._chunks[index]
         start = self._chunk.ctypes.data
         self._base = <uint8_t *>((start + 63) // 64 * 64)
+        self._padding = <size_t>(<uintptr_t>self._base - start)
         self._size = self._chunk.nbytes - 64
         self._used = 0
         return 0
@@ -64,7 +66,7 @@ cdef class Workspace:
         r.data = <float *>self.take(<size_t>(max(n * dim, 1) * 4))
         r.n, r.dim, r.workspace = n, dim, self
         r._owner = self._chunk
-        r._offset = <size_t>(<uint8_t *>r.data - self._base)
+        r._offset = self._padding + <size_t>(<uint8_t *>r.data - self._base)
         return r
 
     def mark(self):
@@ -119,82 +121,126 @@ cdef class Vector:
         return np.asarray(self._owner).reshape(-1)
 
 
+@cython.freelist(64)
+@cython.no_gc
 cdef class Rows:
     """A float32 matrix [n, dim] in a :class:`Workspace`."""
 
     def numpy(self):
         """The values as an array that shares their memory: copy it if it must outlive the forward pass."""
-        cdef uintptr_t start = self._owner.ctypes.data
-        cdef size_t offset = (start + 63) // 64 * 64 - start + self._offset
-        return self._owner[offset:offset + self.n * self.dim * 4].view(np.float32).reshape(self.n, self.dim)
+        return np.ndarray((self.n, self.dim), np.float32, self._owner, self._offset)
 
     cdef uint8_t *quantised(self) except NULL:
         """Rows of ox_q8_row_bytes(dim) for integer kernels."""
-        return self._twin(K.quantise_q8, ox_q8_row_bytes(<size_t>self.dim))
+        return self._twin(False)
 
     cdef uint8_t *rounded(self) except NULL:
         """Rows of ox_bf16_row_bytes(dim) for K.gemm_bf16, where the table has it."""
-        return self._twin(K.round_bf16, ox_bf16_row_bytes(<size_t>self.dim))
+        return self._twin(True)
 
-    cdef uint8_t *_twin(self, ox_row_fn make, size_t stride) except NULL:
+    cdef uint8_t *_twin(self, bint rounds) except NULL:
         """The rows in the form that a kernel takes, made on first use. One form is kept: matrices seldom mix them.
 
         Made anew after any release: the memory of the first may have been taken back, though not that of ``self``.
         """
-        cdef int64_t i, n = self.n, dim = self.dim
-        cdef int nt = usable_threads(self.workspace.num_threads)
-        cdef float *x = self.data
-        cdef uint8_t *q8 = self.q8
-        if q8 == NULL or self._q8_made_by != make or self._q8_releases != self.workspace._releases:
-            self._q8_made_by, self._q8_releases = make, self.workspace._releases
-            q8 = self.q8 = <uint8_t *>self.workspace.take(stride * <size_t>max(self.n, 1))
-            if n * dim < SERIAL_VALUES or nt == 1:
+        cdef int64_t i, n = self.n
+        cdef int nt
+        if self.q8 == NULL or self._rounds != rounds or self._q8_releases != self.workspace._releases:
+            self.make_room(rounds)
+            nt = row_threads(self)
+            if nt == 1:
                 with nogil:
                     for i in range(n):
-                        make(x + i * dim, q8 + <size_t>i * stride, dim)
+                        self.quantise_row(i)
             else:
                 for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-                    make(x + i * dim, q8 + <size_t>i * stride, dim)
-        return q8
+                    self.quantise_row(i)
+        return self.q8
+
+    cdef int make_room(self, bint rounds=False) except -1:
+        """Memory for the twin; whoever asks for it fills it."""
+        self.q8_stride = (ox_bf16_row_bytes if rounds else ox_q8_row_bytes)(<size_t>self.dim)
+        self.q8 = <uint8_t *>self.workspace.take(self.q8_stride * <size_t>max(self.n, 1))
+        self._rounds, self._q8_releases = rounds, self.workspace._releases
+        return 0
+
+    cdef void quantise_row(self, int64_t i) noexcept nogil:
+        if self._rounds:
+            K.round_bf16(self.data + i * self.dim, self.q8 + <size_t>i * self.q8_stride, self.dim)
+        else:
+            K.quantise_q8(self.data + i * self.dim, self.q8 + <size_t>i * self.q8_stride, self.dim, 0, self.dim)
 
 
-def rms_norm(Rows x, Vector w, float eps):
-    """``x / sqrt(mean(x**2) + eps) * w`` of each row: Zhang and Sennrich, 2019."""
+cdef int row_threads(Rows x) noexcept:
+    """Threads for work that is done row by row."""
+    if x.n == 1 or x.n * x.dim < SERIAL_VALUES:
+        return 1
+    return usable_threads(x.workspace.num_threads)
+
+
+def rms_norm(Rows x, Vector w, float eps, bint codes=False):
+    """``x / sqrt(mean(x**2) + eps) * w`` of each row: Zhang and Sennrich, 2019.
+
+    ``codes``: an integer matrix will read the result, and its 8-bit twin is made in the same pass.
+    """
     cdef Rows y = x.workspace.rows(x.n, x.dim)
+    cdef int64_t i
+    cdef int nt = row_threads(x)
     if w.n != x.dim:
         raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values")
-    _norm_segments(x.data, w.data, y.data, x.n, x.dim, eps, usable_threads(x.workspace.num_threads))
+    if codes:
+        y.make_room()
+    if x.n == 1:    # too short to let go of the interpreter
+        _norm_row(x, w, y, 0, eps, codes)
+    elif nt == 1:
+        with nogil:
+            for i in range(x.n):
+                _norm_row(x, w, y, i, eps, codes)
+    else:
+        for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
+            _norm_row(x, w, y, i, eps, codes)
     return y
+
+
+cdef void _norm_row(Rows x, Vector w, Rows y, int64_t i, float eps, bint codes) noexcept nogil:
+    K.rms_norm(x.data + i * x.dim, w.data, y.data + i * x.dim, x.dim, eps)
+    if codes:
+        y.quantise_row(i)
 
 
 def rms_norm_heads_(Rows x, Vector w, float eps):
     """RMS norm of each head (each run of ``w.n`` values of a row), in place."""
-    if x.dim % w.n:
-        raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values, which are no whole heads")
-    _norm_segments(x.data, w.data, x.data, x.n * (x.dim // w.n), w.n, eps, usable_threads(x.workspace.num_threads))
+    cdef int64_t i, n = w.n, heads = x.n * x.dim // n
+    cdef int nt = row_threads(x)
+    cdef float *data = x.data
+    if x.dim % n:
+        raise ConfigError(f"a norm of {n} weights for rows of {x.dim} values, which are no whole heads")
+    if nt == 1:
+        with nogil:
+            for i in range(heads):
+                K.rms_norm(data + i * n, w.data, data + i * n, n, eps)
+    else:
+        for i in prange(heads, nogil=True, num_threads=nt, schedule="static"):
+            K.rms_norm(data + i * n, w.data, data + i * n, n, eps)
     x.q8 = NULL
 
 
-cdef void _norm_segments(const float *x, const float *w, float *y, int64_t n, int64_t dim, float eps, int nt) noexcept:
-    cdef int64_t i
-    if n * dim < SERIAL_VALUES or nt == 1:
+cpdef int add_bias_(Rows x, Vector bias) except -1:
+    """Add a vector to each row, in place."""
+    cdef int64_t i, n = x.n, dim = x.dim
+    cdef int nt = row_threads(x)
+    cdef float *data = x.data
+    if bias.n != dim:
+        raise ConfigError(f"a bias of {bias.n} values for rows of {dim}")
+    if nt == 1:
         with nogil:
             for i in range(n):
-                K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
+                K.add(bias.data, data + i * dim, dim)
     else:
         for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            K.rms_norm(x + i * dim, w, y + i * dim, dim, eps)
-
-
-def add_bias_(Rows x, Vector bias):
-    """Add a vector to each row, in place."""
-    cdef int64_t i
-    if bias.n != x.dim:
-        raise ConfigError(f"a bias of {bias.n} values for rows of {x.dim}")
-    with nogil:
-        for i in range(x.n):
-            K.add(bias.data, x.data + i * x.dim, x.dim)
+            K.add(bias.data, data + i * dim, dim)
     x.q8 = NULL
+    return 0
 
 
 cdef int _check_alike(Rows x, Rows y) except -1:
@@ -214,11 +260,11 @@ def add_(Rows x, Rows y):
 def swiglu_(Rows gate, Rows up):
     """``gate = silu(gate) * up``: Shazeer, "GLU Variants Improve Transformer", 2020. Returns ``gate``."""
     cdef int64_t i, n = gate.n, dim = gate.dim
-    cdef int nt = usable_threads(gate.workspace.num_threads)
+    cdef int nt = row_threads(gate)
     cdef float *g = gate.data
     cdef float *u = up.data
     _check_alike(gate, up)
-    if n * dim < SERIAL_VALUES or nt == 1:
+    if nt == 1:
         with nogil:
             for i in range(n):
                 K.swiglu(g + i * dim, u + i * dim, g + i * dim, dim)

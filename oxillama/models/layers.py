@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
-from oxillama.kernels.matmul import linear, linear_add_, matmul
+from oxillama.kernels.gated import swiglu
+from oxillama.kernels.matmul import linear, linear_add_
 from oxillama.kernels.rows import Rows, add_, gate_sigmoid_, swiglu_
 from oxillama.models.spec import ExpertSpec, ModelSpec
 from oxillama.models.weights import Weights
 
-FeedForward = Callable[[Rows, Rows], None]
+
+class FeedForward(Protocol):
+    """``codes``: integer matrices read its input ``h``, so that whoever makes that should make its 8-bit twin too."""
+
+    codes: bool
+
+    def add_to(self, x: Rows, h: Rows) -> None:
+        """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
 
 
 def feed_forward(spec: ModelSpec, w: Weights, prefix: str) -> FeedForward:
@@ -27,16 +35,13 @@ class SwiGlu:
         self.gate = w.linear(f"{prefix}ffn_gate{suffix}", n_ff, n_embd)
         self.up = w.linear(f"{prefix}ffn_up{suffix}", n_ff, n_embd)
         self.down = w.linear(f"{prefix}ffn_down{suffix}", n_embd, n_ff)
+        self.codes = self.gate.integer
 
     def hidden(self, h: Rows) -> Rows:
-        gate, up = matmul(h, self.gate.matrix, self.up.matrix)
-        self.gate.add_bias(gate)
-        self.up.add_bias(up)
-        return swiglu_(gate, up)
+        return swiglu(h, self.gate, self.up, self.down.integer)
 
-    def __call__(self, x: Rows, h: Rows) -> None:
-        linear_add_(x, self.hidden(h), self.down.matrix)
-        self.down.add_bias(x)
+    def add_to(self, x: Rows, h: Rows) -> None:
+        linear_add_(x, self.hidden(h), self.down)
 
 
 class Experts:
@@ -49,17 +54,18 @@ class Experts:
         self.gate = w.matrix(prefix + "ffn_gate_exps.weight", n, spec.n_ff, n_embd)
         self.up = w.matrix(prefix + "ffn_up_exps.weight", n, spec.n_ff, n_embd)
         self.down = w.matrix(prefix + "ffn_down_exps.weight", n, n_embd, spec.n_ff)
+        self.codes = self.gate.integer
         self.shared = SwiGlu(n_embd, spec.n_ff_shared, w, prefix, "_shexp") if spec.n_ff_shared else None
         if self.shared is not None:
             self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd)
 
-    def __call__(self, x: Rows, h: Rows) -> None:
+    def add_to(self, x: Rows, h: Rows) -> None:
         routing = route_softmax(linear(h, self.router), self.n_used, self.normalise)
         gate, up = expert_matmul(h, routing, [self.gate, self.up])
         (down,) = expert_matmul(swiglu_(gate, up), routing, [self.down], by_pair=True)
         if self.shared is not None:
             hidden = self.shared.hidden(h)
-            shared = linear(hidden, self.shared.down.matrix)
+            shared = linear(hidden, self.shared.down)
             gate_sigmoid_(shared, linear(h, self.shared_gate))
             add_(x, shared)
         combine_(x, down, routing)

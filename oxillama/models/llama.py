@@ -63,7 +63,7 @@ class Llama:
         for layer, slab in zip(self.layers[:-1], kv[:-1], strict=True):
             batch.poll()
             mark = workspace.mark()
-            layer(x, cos_sin, slab, batch)
+            layer.forward(x, cos_sin, slab, batch)
             workspace.release(mark)
         batch.poll()
         x = self.layers[-1].outputs(x, cos_sin, kv[-1], batch)
@@ -92,45 +92,39 @@ class Layer:
         self.ffn_norm = w.vector(p + "ffn_norm.weight", spec.n_embd)
         self.ffn = feed_forward(spec, w, p)
 
-    def __call__(self, x: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
-        self.attention(x, rms_norm(x, self.attn_norm, self.eps), cos_sin, slab, batch)
-        self.ffn(x, rms_norm(x, self.ffn_norm, self.eps))
+    def forward(self, x: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
+        h = rms_norm(x, self.attn_norm, self.eps, self.q.integer)
+        q, k, v = matmul(h, self.q, self.k, self.v)
+        self.remember(k, v, cos_sin, slab, batch)
+        self.attend(x, q, cos_sin, slab, batch)
+        self.ffn.add_to(x, rms_norm(x, self.ffn_norm, self.eps, self.ffn.codes))
 
     def outputs(self, x: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> Rows:
         """As the last layer: all rows leave keys and values, but only those that are asked for go on."""
         if batch.outputs is batch:
-            self(x, cos_sin, slab, batch)
+            self.forward(x, cos_sin, slab, batch)
             return x
-        h = rms_norm(x, self.attn_norm, self.eps)
-        k, v = matmul(h, self.k.matrix, self.v.matrix)
+        h = rms_norm(x, self.attn_norm, self.eps, self.k.integer)
+        k, v = matmul(h, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)
         x, h, cos_sin = (take_rows(rows, batch.output_rows) for rows in (x, h, cos_sin))
         if x.n:
-            self.attend(x, linear(h, self.q.matrix), cos_sin, slab, batch.outputs)
-            self.ffn(x, rms_norm(x, self.ffn_norm, self.eps))
+            self.attend(x, linear(h, self.q), cos_sin, slab, batch.outputs)
+            self.ffn.add_to(x, rms_norm(x, self.ffn_norm, self.eps, self.ffn.codes))
         return x
 
-    def attention(self, x: Rows, h: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
-        q, k, v = matmul(h, self.q.matrix, self.k.matrix, self.v.matrix)
-        self.remember(k, v, cos_sin, slab, batch)
-        self.attend(x, q, cos_sin, slab, batch)
-
     def remember(self, k: Rows, v: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
-        self.k.add_bias(k)
-        self.v.add_bias(v)
         if self.k_norm is not None:
             rms_norm_heads_(k, self.k_norm, self.eps)
         rotate_(k, cos_sin, self.head_dim, self.neox)
         store(k, v, slab, batch)
 
     def attend(self, x: Rows, q: Rows, cos_sin: Rows, slab: KvSlab, batch: Batch) -> None:
-        self.q.add_bias(q)
         if self.q_norm is not None:
             rms_norm_heads_(q, self.q_norm, self.eps)
         rotate_(q, cos_sin, self.head_dim, self.neox)
         a = attend(q, slab, batch, self.scale, self.window)
-        linear_add_(x, a, self.o.matrix)
-        self.o.add_bias(x)
+        linear_add_(x, a, self.o)
 
 
 def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.float32] | None:

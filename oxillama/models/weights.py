@@ -9,21 +9,7 @@ from oxillama.gguf import GGUFFile, TensorInfo
 from oxillama.gguf.pages import release_pages
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
-from oxillama.kernels.rows import Rows, Vector, add_bias_
-
-
-class Linear:
-    """A weight matrix and its bias, where it has one."""
-
-    __slots__ = ("bias", "matrix")
-
-    def __init__(self, matrix: Matrix, bias: Vector | None) -> None:
-        self.matrix = matrix
-        self.bias = bias
-
-    def add_bias(self, y: Rows) -> None:
-        if self.bias is not None:
-            add_bias_(y, self.bias)
+from oxillama.kernels.rows import Vector
 
 
 class Weights:
@@ -63,30 +49,31 @@ class Weights:
             self._progress(info.nbytes)
         return info
 
-    def matrix(self, name: str, *shape: int) -> Matrix:
+    def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
         try:
-            made = self._matrix(info, name, shape)
+            made = self._matrix(info, name, shape, bias)
         except MemoryError as e:
             raise LoadError(f"tensor {name}: no memory for its repacked copy ({e}); load with repack=False") from None
         self.n_bytes += made.nbytes
         return made
 
-    def _matrix(self, info: TensorInfo, name: str, shape: tuple[int, ...]) -> Matrix:
+    def _matrix(self, info: TensorInfo, name: str, shape: tuple[int, ...], bias: Vector | None) -> Matrix:
         return Matrix(
             info.data,
             info.type,
             shape,
+            bias=bias,
             name=name,
             repack=self._repack,
             num_threads=self._num_threads,
             release=release_pages,
         )
 
-    def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Linear:
+    def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Matrix:
         """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` is part of the model."""
         vector = self.vector if bias else self.optional_vector
-        return Linear(self.matrix(f"{name}.weight", n_out, n_in), vector(f"{name}.bias", n_out))
+        return self.matrix(f"{name}.weight", n_out, n_in, bias=vector(f"{name}.bias", n_out))
 
     def vector(self, name: str, n: int) -> Vector:
         return Vector(self.tensor(name, (n,)).dequantize())

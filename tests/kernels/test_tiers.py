@@ -184,6 +184,17 @@ def test_activation_codes_are_equal_bit_for_bit(tier, k):
 
 
 @pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+def test_activation_codes_part_by_part(tier):
+    x, t = floats(6, 320), _check.Tier(tier)
+    whole, parts = Buffer(_check.q8_row_bytes(320)), Buffer(_check.q8_row_bytes(320))
+    t.quantise_q8(x.view(np.uint8), whole.bytes, 320)
+    for first, n in ((96, 160), (0, 96), (256, 64)):
+        t.quantise_q8(x.view(np.uint8), parts.bytes, 320, first, n)
+        parts.check()
+    assert (parts.bytes == whole.bytes).all()
+
+
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_activations_do_not_hide_what_is_not_finite(tier, poison):
     x = floats(7, 64)

@@ -1,0 +1,91 @@
+"""The first half of a gated feed-forward layer in one parallel region."""
+
+from cython.parallel cimport prange, threadid
+
+from libc.stdint cimport int64_t, uint8_t
+
+from oxillama.errors import QuantError
+
+from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
+from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.matmul cimport Matrix, _task, job, prepare, set_input
+from oxillama.kernels.rows cimport Rows, Workspace
+
+cdef const ox_kernels *K = table()
+
+cdef enum: SERIAL_WORK = 500_000  # multiplications below which a region costs more than it saves
+
+
+cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
+    """Both products in tasks of the same columns: whole chunks of 32, and all of them if nobody shares the work."""
+    cdef int64_t group
+    prepare(&jobs[0], gate, 0, x.n, nt)
+    prepare(&jobs[1], up, 0, x.n, nt)
+    set_input(&jobs[0], gate, x)
+    set_input(&jobs[1], up, x)
+    group = max(<int64_t>2, min(jobs[0].group, jobs[1].group) // 2 * 2)
+    jobs[0].group = jobs[1].group = gate.n_panels if nt == 1 and x.n == 1 else group
+    return 0
+
+
+cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, bint codes, int64_t task,
+                   uint8_t *scratch) noexcept nogil:
+    """The columns of one task, for all rows."""
+    cdef int64_t first = task * jobs[0].group * OX_PANEL, i
+    cdef int64_t n = min(y.dim - first, jobs[0].group * OX_PANEL)
+    cdef float *g
+    cdef float *u
+    _task(&jobs[0], task, scratch)
+    _task(&jobs[1], task, scratch)
+    for i in range(y.n):
+        g = jobs[0].y + i * y.dim + first
+        u = jobs[1].y + i * y.dim + first
+        if gate.bias is not None:
+            K.add(gate.bias.data + first, g, n)
+        if up.bias is not None:
+            K.add(up.bias.data + first, u, n)
+        K.swiglu(g, u, g, n)
+        if codes:
+            K.quantise_q8(g, y.q8 + <size_t>i * y.q8_stride, y.dim, first, n)
+
+
+def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
+    """``silu(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
+
+    A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
+    integer matrix will read the result, and its 8-bit twin is made in the same pass. The same bits as matmul() and
+    swiglu_(). QuantError for matrices that don't fit.
+    """
+    cdef Workspace ws = x.workspace
+    cdef job jobs[2]
+    cdef int64_t task, n_tasks, work = 2 * x.n * gate.n_out * gate.n_in
+    cdef int nt = usable_threads(ws.num_threads) if work >= SERIAL_WORK else 1
+    cdef size_t scratch_bytes = 0
+    cdef uint8_t *scratch = NULL
+    if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
+        raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
+    cdef Rows y = ws.rows(x.n, gate.n_out)
+    if codes:
+        y.make_room()
+    _describe(jobs, x, gate, up, nt)
+    jobs[0].y = y.data
+    mark = ws.mark()
+    jobs[1].y = <float *>ws.take(<size_t>max(x.n * gate.n_out, 1) * 4)
+    if gate.packed == NULL or up.packed == NULL:
+        scratch_bytes = max(gate.panel_bytes * <size_t>jobs[0].together, up.panel_bytes * <size_t>jobs[1].together)
+        scratch_bytes = (scratch_bytes + 63) // 64 * 64
+        scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
+    n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
+    if work < SERIAL_WORK:
+        for task in range(n_tasks):
+            _columns(jobs, gate, up, y, codes, task, scratch)
+    elif nt == 1:
+        with nogil:
+            for task in range(n_tasks):
+                _columns(jobs, gate, up, y, codes, task, scratch)
+    else:
+        for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
+            _columns(jobs, gate, up, y, codes, task, scratch + scratch_bytes * <size_t>threadid())
+    ws.release(mark)
+    y._q8_releases = ws._releases    # the twin was made before the mark
+    return y
