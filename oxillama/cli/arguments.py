@@ -29,8 +29,16 @@ SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 # Settings whose flags have other names.
-FLAGS = {"num_threads": "--threads", "prefill_chunk_size": "--chunk-size", "overrides": "--override", "tensor_types": "--tensor-type"}
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in ("context_size", "allow_requantize", "kv_type", "max_tokens", "stop", "pooling")}
+FLAGS = {
+    "num_threads": "--threads",
+    "prefill_chunk_size": "--chunk-size",
+    "overrides": "--override",
+    "tensor_types": "--tensor-type",
+}
+FLAGS |= {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("context_size", "allow_requantize", "kv_type", "max_tokens", "stop", "pooling")
+}
 FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING}
 
 

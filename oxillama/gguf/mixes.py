@@ -41,7 +41,7 @@ _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP
 
 # A format with smaller blocks of about as many bits, for rows that are not whole blocks of 256.
 _SMALLER = {
-    "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL",
+    "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL",
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
 }  # fmt: skip
 
@@ -109,7 +109,7 @@ def fitting_format(format: str, row: int) -> str:
 def mixed_format(type: FileType, name: str, shape: tuple[int, ...], model: ModelFacts) -> str:
     """The format of a tensor for which `is_quantised`, before `fitting_format`."""
     if name == "output.weight" or (name == "token_embd.weight" and not model.has_output):
-        return _output_format(type, shape, model)
+        return _output_format(type, model)
     if type.name == "MXFP4_MOE":
         return "MXFP4" if len(shape) > 2 and shape[-3] > 1 else "Q8_0"
     if name in ("token_embd.weight", "per_layer_token_embd.weight"):
@@ -120,13 +120,10 @@ def mixed_format(type: FileType, name: str, shape: tuple[int, ...], model: Model
     return type.format
 
 
-def _output_format(type: FileType, shape: tuple[int, ...], model: ModelFacts) -> str:
+def _output_format(type: FileType, model: ModelFacts) -> str:
     if type.name in ("F32", "F16", "BF16"):
         return type.format
-    whole = shape[-1] % format_by_name(type.format).block_values == 0
-    if type.name in ("MXFP4_MOE", "Q8_0") or model.arch == "falcon" or not whole:
-        return "Q8_0"
-    return "Q6_K"
+    return "Q8_0" if type.name in ("MXFP4_MOE", "Q8_0") or model.arch == "falcon" else "Q6_K"
 
 
 def _more_bits(layer: int, n_layers: int) -> bool:
@@ -195,14 +192,10 @@ def _attn_output(type: FileType, layer: int, model: ModelFacts) -> str | None:
     return {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K"}.get(type.name)
 
 
-def _attn_qkv(type: FileType, layer: int, model: ModelFacts) -> str | None:
-    return {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}.get(type.name)
-
-
 _RULES = {
     "attn_v.weight": _attn_v,
+    "attn_qkv.weight": _attn_v,
     "attn_k.weight": _attn_k,
     "ffn_down": _ffn_down,
     "attn_output.weight": _attn_output,
-    "attn_qkv.weight": _attn_qkv,
 }
