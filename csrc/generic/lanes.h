@@ -32,12 +32,13 @@ INLINE lf lf_half(const halves h)
     return x;
 }
 
-/* The next halves, `step` away in magnitude; 0 has none below. */
+/* The next halves, `step` away in magnitude; 0 has none below, and infinity stays: what is too large must be seen. */
 INLINE void neighbours(const halves h, int step, halves out)
 {
     for (int l = 0; l < LANES; l++) {
         int magnitude = (h[l] & 0x7fff) + step;
-        out[l] = (uint16_t)((h[l] & 0x8000) | (magnitude < 0 ? 0 : magnitude));
+        magnitude = magnitude < 0 ? 0 : (h[l] & 0x7fff) == 0x7c00 ? 0x7c00 : magnitude;
+        out[l] = (uint16_t)((h[l] & 0x8000) | magnitude);
     }
 }
 INLINE void to_halves(lf x, halves h)
