@@ -35,7 +35,7 @@ def quantize(args: argparse.Namespace) -> int:
 
 def tensor_types(given: list[str]) -> dict[str, str]:
     """PATTERN=TYPE as a mapping. Raises ConfigError for anything else."""
-    found = {}
+    found: dict[str, str] = {}
     for entry in given:
         pattern, _, type = entry.rpartition("=")
         if not pattern or not type:

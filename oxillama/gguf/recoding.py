@@ -93,7 +93,7 @@ def quantize_file(
         LoadError: what `open` raises.
         OSError: the system refuses to write.
     """
-    wanted = file_type(type)
+    wanted, threads = file_type(type), _threads(num_threads)
     with open_gguf(source) as file:
         plans = plan_tensors(
             file.tensors, file.metadata, wanted, tensor_types=tensor_types or {}, pure=pure, keep_output=keep_output
@@ -102,7 +102,7 @@ def quantize_file(
         _report_fallbacks(plans)
         if not dry_run:
             _check_destination(file, destination)
-            _write(file, destination, wanted, plans, _threads(num_threads), progress)
+            _write(file, destination, wanted, plans, threads, progress)
     return QuantizeSummary(wanted.name, tuple(plans))
 
 
@@ -185,7 +185,7 @@ class _counter:
         self.done, self.total, self.bar = 0, total, None
         self.tell = progress if callable(progress) else None
         if progress is True:
-            from tqdm import tqdm
+            from tqdm import tqdm  # type: ignore[import-untyped]
 
             self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="quantising", leave=False)
 

@@ -17,7 +17,7 @@ from oxillama.kernels._table cimport (
     table,
 )
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.convert import quantize  # noqa: F401  (the other way of dequantize)
+from oxillama.kernels.convert import quantize  # no-cython-lint (the other way of dequantize)
 from oxillama.kernels.rows cimport Rows, Workspace
 
 cdef const ox_kernels *K = table()
