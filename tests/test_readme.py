@@ -8,6 +8,7 @@ import pytest
 import oxillama
 from oxillama import errors
 from oxillama.cli.arguments import make_parser
+from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.models import architectures
 
@@ -36,6 +37,15 @@ def test_architectures():
 def test_tensor_formats():
     listed = re.search(r"Tensor formats:\s+([\w,\s]+)\.", section("What runs"))[1]
     assert {name.strip() for name in listed.replace(" and ", ",").split(",")} == set(_table.kernel_formats())
+
+
+def test_formats_that_are_written():
+    listed = re.search(
+        r"Written by [^:]*:\s+([\w,\s]+),\s+and the mixes of file types:\s+([\w,\s]+)\.", section("What runs")
+    )
+    formats, mixes = ({name.strip() for name in group.split(",")} for group in listed.groups())
+    assert formats == set(_table.writable_formats())
+    assert mixes == set(FILE_TYPES) - formats
 
 
 def test_error_tree():

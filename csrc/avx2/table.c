@@ -11,4 +11,5 @@ void ox_avx2_init(ox_kernels *t)
     ox_avx2_gemm_words(t);
     ox_avx2_gemm_grid(t);
     ox_avx2_gemm_float(t);
+    ox_avx2_quantisers(t);
 }

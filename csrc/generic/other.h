@@ -6,6 +6,7 @@
 
 static void fill_other(ox_kernels *t)
 {
+    t->dequantise[OX_F16] = dequantise_f16;
     t->quantise_q8 = quantise_q8;
     t->rms_norm = rms_norm;
     t->add = add;

@@ -1,4 +1,5 @@
 /* Activations to rows of 8-bit codes, and floats to halves. The codes equal the scalar tier's bit for bit. */
+#include "../scalar/half.h"
 
 /* Largest magnitude as bits: integers order as the floats do, and NaN stands above infinity instead of vanishing. */
 INLINE uint32_t max_magnitude_bits(const float *x)
@@ -43,6 +44,19 @@ static void to_f16(const float *x, uint16_t *y, int64_t n)
         vf_to_half(part, load_tail(x + i, n - i, 0));
         for (int64_t r = 0; i + r < n; r++)
             y[i + r] = part[r];
+    }
+}
+
+static void dequantise_f16(const void *src, float *dst, int64_t n)
+{
+    const uint16_t *x = src;
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL)
+        vf_store(dst + i, vf_from_half(x + i));
+    for (; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, x + i, 2);
+        dst[i] = ox_half_to_float(h);
     }
 }
 

@@ -85,22 +85,13 @@ void ox_decode_TQ2_0(const void *block, int c, ox_values *v)
     ox_set_scales(v, ox_half_to_float(b->d), ox_half_to_float(b->d));
 }
 
-/* 2^(e - 128): half of what E8M0 stands for, since the codes are twice the values of E2M1. */
-static float e8m0_half(uint8_t e) { return ox_bits_to_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23); }
-
 void ox_decode_MXFP4(const void *block, int c, ox_values *v)
 {
     const ox_mxfp4 *b = block;
     (void)c;
     for (int l = 0; l < 32; l++)
         v->code[l] = ox_codes_fp4[b->qs[l % 16] >> 4 * (l / 16) & 15];
-    ox_set_scales(v, e8m0_half(b->e), e8m0_half(b->e));
-}
-
-/* Half of an unsigned E4M3: the sign bit means nothing, and 0x7f is zero. */
-static float e4m3_half(uint8_t x)
-{
-    return x == 0x7f ? 0 : ox_bits_to_float((uint32_t)(x & 0x7f) << 20) * 0x1p119f;
+    ox_set_scales(v, ox_e8m0_half(b->e), ox_e8m0_half(b->e));
 }
 
 void ox_decode_NVFP4(const void *block, int c, ox_values *v)
@@ -108,7 +99,7 @@ void ox_decode_NVFP4(const void *block, int c, ox_values *v)
     const ox_nvfp4 *b = block;
     for (int l = 0; l < 32; l++) /* 16 values in 8 bytes: low nibbles, then high ones */
         v->code[l] = ox_codes_fp4[b->qs[16 * c + 8 * (l / 16) + l % 8] >> 4 * (l / 8 % 2) & 15];
-    ox_set_scales(v, e4m3_half(b->d[2 * c]), e4m3_half(b->d[2 * c + 1]));
+    ox_set_scales(v, ox_e4m3_half(b->d[2 * c]), ox_e4m3_half(b->d[2 * c + 1]));
 }
 
 void ox_decode_IQ4_NL(const void *block, int c, ox_values *v)

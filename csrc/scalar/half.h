@@ -1,4 +1,5 @@
-/* Half and bfloat16 conversions in portable C: exact, round to nearest even, as the hardware instructions do it. */
+/* Half and bfloat16 conversions in portable C: exact, round to nearest even, as the hardware instructions do it. And the
+ * floats of one byte that are scales. */
 #ifndef OX_SCALAR_HALF_H
 #define OX_SCALAR_HALF_H
 #include <stdint.h>
@@ -40,6 +41,15 @@ static inline uint16_t ox_float_to_bf16(float f)
     if ((u & 0x7fffffff) > 0x7f800000)
         return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* 2^(e - 128): half of what E8M0 stands for, since the codes are twice the values of E2M1. */
+static inline float ox_e8m0_half(uint8_t e) { return ox_bits_to_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23); }
+
+/* Half of an unsigned E4M3: the sign bit means nothing, and 0x7f is zero. */
+static inline float ox_e4m3_half(uint8_t x)
+{
+    return x == 0x7f ? 0 : ox_bits_to_float((uint32_t)(x & 0x7f) << 20) * 0x1p119f;
 }
 
 #endif

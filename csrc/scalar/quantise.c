@@ -19,20 +19,6 @@ void ox_quantise_BF16(const float *x, void *dst, int64_t n)
         y[i] = ox_float_to_bf16(x[i]);
 }
 
-void ox_quantise_Q8_0(const float *x, void *dst, int64_t n)
-{
-    ox_q8_0 *b = dst;
-    for (int64_t i = 0; i < n; i += 32, b++) {
-        float max = 0;
-        for (int j = 0; j < 32; j++)
-            max = fmaxf(max, fabsf(x[i + j]));
-        float d = max / 127, inverse = d > 0 ? 1 / d : 0;
-        b->d = ox_float_to_half(d);
-        for (int j = 0; j < 32; j++)
-            b->qs[j] = (int8_t)fminf(127, fmaxf(-127, roundf(x[i + j] * inverse)));
-    }
-}
-
 /* Largest magnitude as bits: integers order as the floats do, and NaN stands above infinity instead of vanishing. */
 static uint32_t max_magnitude_bits(const float *x)
 {
@@ -42,6 +28,24 @@ static uint32_t max_magnitude_bits(const float *x)
         max = u > max ? u : max;
     }
     return max;
+}
+
+/* The codes are those of the rounded scale, which may be so much smaller that they must be kept within 127. */
+void ox_quantise_Q8_0(const float *x, void *dst, int64_t n)
+{
+    uint8_t *out = dst;
+    for (int64_t i = 0; i < n; i += 32, out += sizeof(ox_q8_0)) {
+        ox_q8_0 b;
+        b.d = ox_float_to_half(ox_bits_to_float(max_magnitude_bits(x + i)) / 127);
+        float d = ox_half_to_float(b.d), inverse = d > 0 ? 1 / d : 0;
+        for (int j = 0; j < 32; j++) {
+            float v = x[i + j] * inverse;
+            v = v > 127 ? 127 : v;
+            v = v > -127 ? v : -127;
+            b.qs[j] = (int8_t)(int)((v + 0x1.8p23f) - 0x1.8p23f); /* the adder rounds */
+        }
+        memcpy(out, &b, sizeof b);
+    }
 }
 
 void ox_quantise_q8(const float *x, void *row, int64_t k, int64_t first, int64_t n)

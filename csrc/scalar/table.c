@@ -25,4 +25,5 @@ void ox_scalar_init(ox_kernels *t)
         .to_f16 = ox_to_f16,
         .attention = ox_attention,
     };
+    ox_scalar_quantisers(t);
 }

@@ -29,8 +29,16 @@ SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 # Settings whose flags have other names.
-FLAGS = {"num_threads": "--threads", "prefill_chunk_size": "--chunk-size", "overrides": "--override"}
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in ("context_size", "kv_type", "max_tokens", "stop", "pooling")}
+FLAGS = {
+    "num_threads": "--threads",
+    "prefill_chunk_size": "--chunk-size",
+    "overrides": "--override",
+    "tensor_types": "--tensor-type",
+}
+FLAGS |= {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("context_size", "allow_requantize", "kv_type", "max_tokens", "stop", "pooling")
+}
 FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING}
 
 
@@ -98,7 +106,25 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     bench.add_argument("--json", action="store_true", help="print JSON")
     _add_engine_options(bench)
 
+    _add_quantize(add)
     add("show-config", "tools", "Print what this build can do and what is in use.")
+
+
+def _add_quantize(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    quantize = add("quantize", "quantize", "Write a GGUF file again with its matrices in a smaller format.")
+    quantize.add_argument("source", metavar="IN", help="GGUF file; of a split model, the first")
+    quantize.add_argument("destination", metavar="OUT", help="file to write; what is there is replaced at the end")
+    quantize.add_argument("type", metavar="TYPE", help="a format (Q8_0) or a mix (Q4_K_M); a wrong one lists them all")
+    quantize.add_argument("-t", "--threads", type=int, metavar="N", help="default: one per core")
+    quantize.add_argument(
+        "--tensor-type", action="append", default=[], metavar="PATTERN=TYPE",
+        help="format for tensors whose names this regular expression is found in; may be repeated, the first counts",
+    )  # fmt: skip
+    quantize.add_argument("--pure", action="store_true", help="the same format for all matrices")
+    quantize.add_argument("--keep-output", action="store_true", help="leave the output matrix as it is")
+    quantize.add_argument("--allow-requantize", action="store_true", help="also convert what is quantised already")
+    quantize.add_argument("--dry-run", action="store_true", help="only print what each tensor would become")
+    quantize.add_argument("--progress", action="store_true", help="show a bar even if stderr is no terminal")
 
 
 def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:

@@ -13,6 +13,7 @@ from oxillama.gguf.metadata import REQUIRED, Metadata
 from oxillama.gguf.quants import dequantize, quantize
 from oxillama.gguf.reader import GGUFFile
 from oxillama.gguf.reader import open_gguf as open
+from oxillama.gguf.recoding import QuantizeSummary, quantize_file
 from oxillama.gguf.tensors import TensorInfo
 from oxillama.gguf.values import ValueType
 from oxillama.gguf.writer import GGUFWriter, copy, write_gguf
@@ -23,6 +24,7 @@ __all__ = [
     "GGUFFile",
     "GGUFWriter",
     "Metadata",
+    "QuantizeSummary",
     "TensorInfo",
     "ValueType",
     "copy",
@@ -30,5 +32,6 @@ __all__ = [
     "describe",
     "open",
     "quantize",
+    "quantize_file",
     "write_gguf",
 ]

@@ -14,13 +14,13 @@ def quantize(array: ArrayLike, type: str) -> bytes:
 
     Raises QuantError if the format is unknown or can't be quantised to, or the values don't fit it.
     """
-    from oxillama.kernels import matmul
+    from oxillama.kernels import convert
 
     fmt = format_by_name(type)
     values = np.asarray(array, np.float32)
     if values.ndim == 0 or values.shape[-1] % fmt.block_values:
         raise QuantError(f"an array of shape {values.shape}; {fmt.name} needs rows of a multiple of {fmt.block_values}")
-    return matmul.quantize(values, fmt.name).tobytes()
+    return convert.quantize(values, fmt.name).tobytes()
 
 
 def dequantize(data: bytes | bytearray | memoryview | NDArray[np.uint8], type: str, n: int) -> NDArray[np.float32]:

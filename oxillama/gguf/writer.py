@@ -3,7 +3,7 @@
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -34,7 +34,7 @@ class _Pending(NamedTuple):
     shape: tuple[int, ...]
     format: Format
     nbytes: int
-    data: memoryview | Callable[[], Bytes]
+    data: memoryview | Callable[[], Bytes | Iterator[Bytes]]
 
 
 class GGUFWriter:
@@ -84,10 +84,17 @@ class GGUFWriter:
         _check_name("key", key, MAX_KEY, self._entries)
         self._add_entry(key, make_entry(key, value, None if type is None else value_type(type)))
 
+    def add_metadata(self, metadata: Metadata, leave_out: Iterable[str] = ()) -> None:
+        """Add the entries of another file, with their types, but for some keys. ConfigError as for `add`."""
+        skipped = frozenset(leave_out)
+        for key in metadata:
+            if key not in skipped:
+                self._add_entry(key, metadata.entry(key))
+
     def add_tensor(
         self,
         name: str,
-        data: Bytes | TensorInfo | Callable[[], Bytes],
+        data: Bytes | TensorInfo | Callable[[], Bytes | Iterator[Bytes]],
         shape: Iterable[int] | None = None,
         type: str | None = None,
     ) -> None:
@@ -97,7 +104,7 @@ class GGUFWriter:
             name: 1 to 1024 bytes of UTF-8, given once. (Other programs allow 63.)
             data: a numpy array of a dtype that GGUF has (float16/32/64, int8/16/32/64), whose ``shape`` and ``type``
                 are its own; or the tensor's bytes in format ``type``; or a function that gives them when they are
-                written; or a tensor of another file.
+                written, whole or as an iterator over parts; or a tensor of another file.
             shape: 1 to 4 dimensions, outermost first; needed for bytes and functions.
             type: the format's name, such as ``"Q4_K"``; needed for bytes and functions.
 
@@ -131,7 +138,8 @@ class GGUFWriter:
             if self._tensors:
                 _pad(f, len(header), self.alignment)
             for t in self._tensors.values():
-                f.write(_run(t.name, t.data(), t.nbytes) if callable(t.data) else t.data)
+                for part in _parts(t):
+                    f.write(part)
                 _pad(f, t.nbytes, self.alignment)
 
     def _add_entry(self, key: str, entry: Entry) -> None:
@@ -157,10 +165,10 @@ def write_gguf(
     `Metadata` keep the type of each value; other mappings get those of `GGUFWriter.add`.
     """
     writer = GGUFWriter(path, alignment=alignment, version=version)
-    for key, value in metadata.items():
-        if isinstance(metadata, Metadata):
-            writer._add_entry(key, metadata.entry(key))
-        else:
+    if isinstance(metadata, Metadata):
+        writer.add_metadata(metadata)
+    else:
+        for key, value in metadata.items():
             writer.add(key, value)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
@@ -255,14 +263,36 @@ def _check_shape(name: str, shape: Iterable[int], fmt: Format) -> tuple[int, ...
     return dims
 
 
+def _parts(t: _Pending) -> Iterator[memoryview]:
+    """A tensor's bytes; ConfigError unless there are as many as it has, together."""
+    data = t.data() if callable(t.data) else t.data
+    if not isinstance(data, Iterator):
+        yield _run(t.name, data, t.nbytes)
+        return
+    done = 0
+    for part in data:
+        view = _view(t.name, part)
+        done += view.nbytes
+        if done > t.nbytes:
+            break
+        yield view
+    if done != t.nbytes:
+        raise ConfigError(f"tensor {t.name!r}: {done} bytes of data; its shape and type need {t.nbytes}")
+
+
 def _run(name: str, data: Bytes, nbytes: int) -> memoryview:
     """``data`` as one run of ``nbytes`` bytes; ConfigError if it isn't."""
+    view = _view(name, data)
+    if view.nbytes != nbytes:
+        raise ConfigError(f"tensor {name!r}: {view.nbytes} bytes of data; its shape and type need {nbytes}")
+    return view
+
+
+def _view(name: str, data: Bytes) -> memoryview:
     if isinstance(data, np.ndarray):
         view = np.ascontiguousarray(data).data
     elif isinstance(data, bytes | bytearray | memoryview):
         view = memoryview(data)
     else:
         raise ConfigError(f"tensor {name!r}: data of type {data.__class__.__name__}; an array or bytes are needed")
-    if view.nbytes != nbytes:
-        raise ConfigError(f"tensor {name!r}: {view.nbytes} bytes of data; its shape and type need {nbytes}")
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())

@@ -17,6 +17,7 @@ from oxillama.kernels._table cimport (
     ox_q8_row_bytes, table,
 )
 from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.convert import quantize  # no-cython-lint (the other way of dequantize)
 from oxillama.kernels.rows cimport Rows, Vector, Workspace, add_bias_
 
 cdef const ox_kernels *K = table()
@@ -284,26 +285,6 @@ def dequantize(data, str type, n):
     if n:
         with nogil:
             K.dequantise[f.kernel](&raw[0], &y[0], y.shape[0])
-    return out
-
-
-def quantize(array, str type):
-    """Blocks of a format for float32 values whose number is a multiple of the block's: uint8 [nbytes]."""
-    cdef const float[::1] x = np.ascontiguousarray(array, np.float32).reshape(-1)
-    cdef const ox_format_info *f = format_info(find_kernel_format(type))
-    if K.quantise[f.kernel] == NULL:
-        raise QuantError(f"quantising to {type} is not supported")
-    if x.shape[0] % f.values:
-        raise QuantError(f"{x.shape[0]} values are not whole blocks of {type}, {f.values} values each")
-    if not np.isfinite(x).all():
-        raise QuantError(f"NaN or infinity can't be quantised to {type}")
-    out = np.empty(x.shape[0] // f.values * f.bytes, np.uint8)
-    cdef uint8_t[::1] y = out
-    if x.shape[0]:
-        with nogil:
-            K.quantise[f.kernel](&x[0], &y[0], x.shape[0])
-        if not np.isfinite(dequantize(out, type, x.shape[0])).all():
-            raise QuantError(f"values up to {np.abs(x).max():g} are too large for {type}")
     return out
 
 

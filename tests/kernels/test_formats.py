@@ -46,8 +46,8 @@ def test_refuses_what_does_not_fit():
         quantize(np.zeros(31, np.float32), "Q8_0")
     with pytest.raises(QuantError, match="NaN or infinity"):
         quantize(np.full(32, np.nan, np.float32), "Q8_0")
-    with pytest.raises(QuantError, match="Q6_K is not supported"):
-        quantize(np.zeros(256, np.float32), "Q6_K")
+    with pytest.raises(QuantError, match="IQ3_S is not supported"):
+        quantize(np.zeros(256, np.float32), "IQ3_S")
     with pytest.raises(QuantError, match="w: 100 bytes of F32"):
         Matrix(np.zeros(100, np.uint8), "F32", (5, 4), name="w")
 

@@ -1,0 +1,204 @@
+"""Writing a model's file again with its matrices in other formats."""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.errors import ConfigError, QuantError
+from oxillama.gguf.formats import format_by_name
+from oxillama.gguf.mixes import FileType, file_type
+from oxillama.gguf.pages import release_pages
+from oxillama.gguf.plans import TensorPlan, plan_tensors
+from oxillama.gguf.reader import GGUFFile, open_gguf
+from oxillama.gguf.shards import SPLIT_KEYS
+from oxillama.gguf.tensors import TensorInfo
+from oxillama.gguf.writer import GGUFWriter
+
+__all__ = ["QuantizeSummary", "quantize_file"]
+
+PIECE_BYTES = 16 << 20  # of a source tensor that are converted at a time
+QUANTIZATION_VERSION = 2  # of the block layouts; files of version 1 can't be read by anybody any more
+
+_log = logging.getLogger("oxillama")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeSummary:
+    """What `quantize_file` did, or with ``dry_run`` would do."""
+
+    file_type: str
+    tensors: tuple[TensorPlan, ...]
+
+    @property
+    def fallbacks(self) -> tuple[TensorPlan, ...]:
+        """The tensors that could not have the format that the file type asks for."""
+        return tuple(t for t in self.tensors if t.fallback)
+
+    @property
+    def bytes_before(self) -> int:
+        """Size of all tensors in the source."""
+        return sum(t.nbytes(t.before) for t in self.tensors)
+
+    @property
+    def bytes_after(self) -> int:
+        """Size of all tensors in the result."""
+        return sum(t.nbytes(t.after) for t in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of the result, all tensors counted."""
+        return 8 * self.bytes_after / max(1, sum(math.prod(t.shape) for t in self.tensors))
+
+
+def quantize_file(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    type: str,
+    *,
+    num_threads: int | None = None,
+    tensor_types: Mapping[str, str] | None = None,
+    pure: bool = False,
+    keep_output: bool = False,
+    allow_requantize: bool = False,
+    dry_run: bool = False,
+    progress: bool | Progress = False,
+) -> QuantizeSummary:
+    """Write a model's file again with its matrices in other formats. Any number of threads gives the same bytes.
+
+    The file is written tensor by tensor, large ones in parts, beside ``destination``, and takes its name when it is
+    complete. A split model becomes one file.
+
+    Args:
+        source: a GGUF file; of a split model, the first.
+        destination: the file to write. What is there is replaced at the end, whole.
+        type: a format (``"Q8_0"``) or a mix (``"Q4_K_M"``): `mixes.FILE_TYPES`.
+        num_threads: by default one per core.
+        tensor_types: formats for tensors whose names a regular expression is found in; the first that is found counts.
+        pure: the same format for all matrices, instead of more bits for those that need them.
+        keep_output: leave the output matrix (of a model without one of its own: the embedding) as it is.
+        allow_requantize: also convert tensors that are quantised already, which adds their error to the new one.
+        dry_run: only tell what would be done.
+        progress: True shows a bar on stderr; a function is called with the source's bytes that are done, and all.
+
+    Raises:
+        ConfigError: ``destination`` is the source or can't be written, or an argument has no meaning for this model.
+        QuantError: unknown type, quantised source without ``allow_requantize``, values that don't fit the format.
+        LoadError: what `open` raises.
+        OSError: the system refuses to write.
+    """
+    wanted, threads = file_type(type), _threads(num_threads)
+    with open_gguf(source) as file:
+        plans = plan_tensors(
+            file.tensors, file.metadata, wanted, tensor_types=tensor_types or {}, pure=pure, keep_output=keep_output
+        )
+        _check_sources(plans, allow_requantize)
+        _report_fallbacks(plans)
+        if not dry_run:
+            _check_destination(file, destination)
+            _write(file, destination, wanted, plans, threads, progress)
+    return QuantizeSummary(wanted.name, tuple(plans))
+
+
+def _check_sources(plans: list[TensorPlan], allow_requantize: bool) -> None:
+    again = [p for p in plans if p.before != p.after and format_by_name(p.before).block_values > 1]
+    if again and not allow_requantize:
+        raise QuantError(
+            f"{again[0].name} is quantised already ({again[0].before}), as are {len(again) - 1} others that would "
+            "change: start from a file in F32, F16 or BF16, or accept the loss with allow_requantize"
+        )
+
+
+def _report_fallbacks(plans: list[TensorPlan]) -> None:
+    for p in plans:
+        if p.fallback:
+            _log.warning("%s becomes %s: %s", p.name, p.after, p.fallback)
+
+
+def _check_destination(file: GGUFFile, destination: str | os.PathLike[str]) -> None:
+    for shard in file.shards:
+        if shard.path is not None and os.path.exists(destination) and os.path.samefile(shard.path, destination):
+            raise ConfigError(f"{os.fspath(destination)} is the source itself: write to another file")
+
+
+def _threads(num_threads: int | None) -> int:
+    from oxillama.kernels import _threads
+
+    if num_threads is None:
+        return int(_threads.default_num_threads())
+    if not isinstance(num_threads, int) or not 1 <= num_threads <= 1024:
+        raise ConfigError(f"num_threads must be 1 to 1024, not {num_threads!r}")
+    return num_threads
+
+
+def _write(
+    file: GGUFFile,
+    destination: str | os.PathLike[str],
+    type: FileType,
+    plans: list[TensorPlan],
+    num_threads: int,
+    progress: bool | Progress,
+) -> None:
+    writer = GGUFWriter(destination, alignment=file.alignment, version=file.version)
+    described = {"general.quantization_version": QUANTIZATION_VERSION, "general.file_type": type.id}
+    writer.add_metadata(file.metadata.replaced(described), leave_out=SPLIT_KEYS)
+    total = sum(t.nbytes for t in file.tensors.values())
+    with _counter(progress, total) as count:
+        for plan in plans:
+            info = file.tensors[plan.name]
+            writer.add_tensor(plan.name, _source(info, plan.after, num_threads, count), plan.shape, plan.after)
+        writer.write()
+
+
+def _source(
+    info: TensorInfo, format: str, num_threads: int, count: Callable[[int], None]
+) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    """A function that gives the tensor's blocks in parts."""
+
+    def parts() -> Iterator[NDArray[np.uint8]]:
+        from oxillama.kernels.convert import convert
+
+        row = format_by_name(info.type).nbytes(info.shape[-1])
+        step = max(1, PIECE_BYTES // row) * row
+        for start in range(0, info.nbytes, step):
+            part = info.data[start : start + step]
+            if format == info.type:
+                yield part
+            else:
+                yield convert(part, info.type, format, name=info.name, num_threads=num_threads)
+            release_pages(part)
+            count(part.nbytes)
+
+    return parts
+
+
+class _counter:
+    """Tells ``progress`` of bytes that are done; as a context manager, since a bar must be closed."""
+
+    def __init__(self, progress: bool | Progress, total: int) -> None:
+        self.done, self.total, self.bar = 0, total, None
+        self.tell = progress if callable(progress) else None
+        if progress is True:
+            from tqdm import tqdm  # type: ignore[import-untyped]
+
+            self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="quantising", leave=False)
+
+    def __enter__(self) -> Callable[[int], None]:
+        return self.count
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def count(self, n_bytes: int) -> None:
+        self.done += n_bytes
+        if self.bar is not None:
+            self.bar.update(n_bytes)
+        if self.tell is not None:
+            self.tell(self.done, self.total)
