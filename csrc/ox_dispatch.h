@@ -14,5 +14,6 @@ void ox_scalar_init(ox_kernels *t);
 OX_TIER_PARTS(avx2)
 OX_TIER_PARTS(avx512)
 OX_TIER_PARTS(neon)
+OX_TIER_PARTS(neon_dot)
 
 #endif
