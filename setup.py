@@ -9,13 +9,13 @@ import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-X86 = platform.machine() in ("x86_64", "AMD64")
-ARM = platform.machine() in ("aarch64", "arm64")
+MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 
 # Contraction off: a*b+c is fused where a kernel says so and nowhere else, whatever the compiler.
 COMMON = [
@@ -28,29 +28,33 @@ COMMON = [
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
+    "-Werror=implicit-function-declaration",  # a tier whose vocabulary lacks a word must not wait for the linker
 ]
-BASELINE = ["-march=x86-64-v2"] if X86 else []
+# For build_ext --sanitize. -O1 shows the same errors as -O3, which takes minutes with a check at every access.
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g"]
+BASELINE = {"x86_64": ["-march=x86-64-v2"], "aarch64": ["-march=armv8-a"]}
 # What ox_cpu.c tests for, and nothing that it doesn't.
-AVX2 = ["-march=x86-64-v2", "-mavx2", "-mfma", "-mf16c"]
+AVX2 = [*BASELINE["x86_64"], "-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"]
-# folder -> (can this machine's compiler build it?, flags)
+# folder -> (the machine whose compilers can build it, flags)
 TIERS = {
-    "avx2": (X86, AVX2),
-    "avx512": (X86, AVX512),
-    "avx512_bf16": (X86, [*AVX512, "-mavx512bf16"]),  # a part of avx512 that some CPUs of this tier have
-    "neon": (ARM, ["-march=armv8-a"]),
+    "avx2": ("x86_64", AVX2),
+    "avx512": ("x86_64", AVX512),
+    "avx512_bf16": ("x86_64", [*AVX512, "-mavx512bf16"]),  # a part of avx512 that some CPUs of this tier have
+    "neon": ("aarch64", BASELINE["aarch64"]),
+    "neon_dot": ("aarch64", ["-march=armv8.2-a+dotprod"]),
 }
 
 
-def compiled_tiers() -> list[str]:
-    return [t for t, (possible, _) in TIERS.items() if possible and any((ROOT / "csrc" / t).glob("*.c"))]
+def compiled_tiers(machine: str = MACHINE) -> list[str]:
+    return [tier for tier, (needed, _) in TIERS.items() if needed == machine]
 
 
-def kernel_sources() -> list[tuple[str, list[str]]]:
-    """Every C file of csrc with the flags of its folder."""
-    have = [f"-DOX_HAVE_{t.upper()}" for t in compiled_tiers()]
-    folders = [("csrc", BASELINE + have), ("csrc/scalar", BASELINE)]
-    folders += [(f"csrc/{t}", TIERS[t][1]) for t in compiled_tiers()]
+def kernel_sources(machine: str = MACHINE) -> list[tuple[str, list[str]]]:
+    """Every C file of csrc that is for a machine, with the flags of its folder."""
+    tiers, baseline = compiled_tiers(machine), BASELINE.get(machine, [])
+    have = [f"-DOX_HAVE_{t.upper()}" for t in tiers]
+    folders = [("csrc", baseline + have), ("csrc/scalar", baseline), *((f"csrc/{t}", TIERS[t][1]) for t in tiers)]
     return [(str(f.relative_to(ROOT)), flags) for d, flags in folders for f in sorted((ROOT / d).glob("*.c"))]
 
 
@@ -63,7 +67,7 @@ def modules() -> list[Extension]:
                 ".".join(path.with_suffix("").parts),
                 [str(path)],
                 include_dirs=["csrc"],
-                extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-fopenmp", *BASELINE],
+                extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-fopenmp", *BASELINE.get(MACHINE, [])],
                 extra_link_args=["-fopenmp"],
                 depends=["csrc/ox_kernels.h", "csrc/ox_formats.def"],
             )
@@ -74,9 +78,19 @@ def modules() -> list[Extension]:
 class BuildKernels(build_ext):
     """``build_ext`` that first compiles csrc/ and hands its objects to the module that owns the table."""
 
+    user_options: ClassVar = [*build_ext.user_options, ("sanitize", None, "check memory and undefined behaviour")]
+    boolean_options: ClassVar = [*build_ext.boolean_options, "sanitize"]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.sanitize = False
+
     def build_extensions(self) -> None:
         objects = self.compile_kernels()
         for ext in self.extensions:
+            if self.sanitize:  # Cython's code is long, and nothing in it takes long
+                ext.extra_compile_args += [*SANITIZE, "-O0"]
+                ext.extra_link_args += SANITIZE
             if ext.name.endswith("._table"):
                 ext.extra_objects, ext.depends = objects, [*ext.depends, *objects]
         self.parallel = self.parallel or os.cpu_count()
@@ -87,11 +101,12 @@ class BuildKernels(build_ext):
             source, flags = job
             output = Path(self.compiler.object_filenames([source], output_dir=self.build_temp)[0])
             if self.force or is_stale(output):
-                self.compiler.compile([source], output_dir=self.build_temp, extra_postargs=[*COMMON, *flags, "-MMD"])
+                flags = [*COMMON, *flags, *(SANITIZE if self.sanitize else []), "-MMD"]
+                self.compiler.compile([source], output_dir=self.build_temp, extra_postargs=flags)
             return str(output)
 
         # The longest first, so that no core is idle at the end.
-        slow_first = sorted(kernel_sources(), key=lambda job: "/avx" not in job[0])
+        slow_first = sorted(kernel_sources(), key=lambda job: "/gemm_" not in job[0])
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, slow_first))
 

@@ -1,4 +1,5 @@
-/* Which tier can this machine run? CPUID says what the CPU has, XGETBV what the operating system saves. */
+/* Which tier can this machine run? On x86 CPUID says what the CPU has, XGETBV what the operating system saves; on ARM the
+ * kernel says it, since the registers that know are its own. */
 #include "ox_dispatch.h"
 
 #if defined(__x86_64__)
@@ -34,8 +35,16 @@ int ox_has_avx512_bf16(void)
     unsigned a, b, c, d;
     return machine_tier() == OX_TIER_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && BIT(a, 5);
 }
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+/* NEON itself is part of the base architecture. */
+static ox_tier machine_tier(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? OX_TIER_NEON_DOT : OX_TIER_NEON; }
+#elif defined(__aarch64__) && defined(__APPLE__)
+static ox_tier machine_tier(void) { return OX_TIER_NEON_DOT; } /* every ARM CPU that Apple made computers with has them */
 #elif defined(__aarch64__)
-static ox_tier machine_tier(void) { return OX_TIER_NEON; } /* part of the base architecture */
+static ox_tier machine_tier(void) { return OX_TIER_NEON; }
 #else
 static ox_tier machine_tier(void) { return OX_TIER_SCALAR; }
 #endif
@@ -43,7 +52,7 @@ static ox_tier machine_tier(void) { return OX_TIER_SCALAR; }
 ox_tier ox_detect_tier(void)
 {
     int tier = (int)machine_tier();
-    while (tier > OX_TIER_SCALAR && !ox_table((ox_tier)tier))
-        tier = tier == OX_TIER_NEON ? OX_TIER_SCALAR : tier - 1;
+    while (tier > OX_TIER_SCALAR && !ox_table((ox_tier)tier)) /* those of other machines are not compiled */
+        tier--;
     return (ox_tier)tier;
 }

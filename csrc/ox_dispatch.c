@@ -8,7 +8,7 @@ const ox_format_info ox_formats[] = {
 };
 const int ox_n_formats = (int)(sizeof ox_formats / sizeof *ox_formats);
 
-static const char *const names[OX_N_TIERS] = {"scalar", "avx2", "avx512", "neon"};
+static const char *const names[OX_N_TIERS] = {"scalar", "avx2", "avx512", "neon", "neon_dot"};
 const char *ox_tier_name(ox_tier tier) { return names[tier]; }
 
 #if defined(__clang__)
@@ -37,6 +37,9 @@ const ox_kernels *ox_table(ox_tier tier)
 #endif
 #ifdef OX_HAVE_AVX2
     case OX_TIER_AVX2: ox_avx2_init(t); break;
+#endif
+#ifdef OX_HAVE_NEON_DOT
+    case OX_TIER_NEON_DOT: ox_neon_init(t); ox_neon_dot_init(t); break;
 #endif
 #ifdef OX_HAVE_NEON
     case OX_TIER_NEON: ox_neon_init(t); break;

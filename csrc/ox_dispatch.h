@@ -16,6 +16,7 @@ void ox_avx2_quantisers(ox_kernels *t);
 OX_TIER_PARTS(avx2)
 OX_TIER_PARTS(avx512)
 OX_TIER_PARTS(neon)
+OX_TIER_PARTS(neon_dot)
 
 /* What some CPUs of a tier have beyond it: slots that are NULL on the others. */
 void ox_avx512_bf16_init(ox_kernels *t);

@@ -3,7 +3,8 @@
  * Contract of every kernel (csrc/README.md says why):
  *   - no allocation, no threads, no global state, no errors: callers check shapes before they call;
  *   - an output row is a function of its own input row, in an order fixed by shapes alone;
- *   - inputs may be unaligned (packed panels are 64-byte aligned); nothing is read past the last byte of an input. */
+ *   - bytes of tensors may start at any address, floats and activation rows at multiples of 4, packed panels at multiples
+ *     of 64; nothing is read past the last byte of an input. */
 #ifndef OX_KERNELS_H
 #define OX_KERNELS_H
 #include <stddef.h>
@@ -33,7 +34,7 @@ typedef struct ox_format_info {
 extern const ox_format_info ox_formats[];
 extern const int ox_n_formats;
 
-typedef enum ox_tier { OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEON, OX_N_TIERS } ox_tier;
+typedef enum ox_tier { OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEON, OX_TIER_NEON_DOT, OX_N_TIERS } ox_tier;
 
 /* One activation row as the integer kernels read it: k codes, then five arrays of k / 32 words:
  *   float   d    scale

@@ -1,0 +1,14 @@
+/* The neon tier: the generic bodies over this folder's vocabulary, in files of their own where they take long to
+ * compile. */
+#include "../ox_dispatch.h"
+#include "vocab.h"
+#include "../generic/other.h"
+
+void ox_neon_init(ox_kernels *t)
+{
+    fill_other(t);
+    ox_neon_gemm_q8(t);
+    ox_neon_gemm_words(t);
+    ox_neon_gemm_grid(t);
+    ox_neon_gemm_float(t);
+}

@@ -1,0 +1,127 @@
+/* Matrix products: near the scalar tier's, and a row that doesn't depend on its company. */
+#include "check.h"
+
+enum { STRIDE_GAP = 3 };
+
+typedef struct {
+    const matrix *m;
+    const float *x; /* [n_x][k] */
+    int64_t n_x, n_tokens;
+    const int32_t *x_rows, *y_rows; /* of n_tokens, or NULL */
+    const float *base;              /* what y holds before, [n_tokens][n_rows + STRIDE_GAP] */
+    int32_t accumulate;
+    int rounds;                     /* activations are rounded to bfloat16 */
+} product;
+
+static size_t y_floats(const product *p) { return (size_t)(p->n_tokens - 1) * (size_t)(p->m->n_rows + STRIDE_GAP) + (size_t)p->m->n_rows; }
+
+/* y of one tier, by its own packing and its own activation codes. */
+static const float *multiply(const ox_kernels *t, const product *p)
+{
+    const ox_format_info *f = p->m->format;
+    size_t k = (size_t)p->m->k;
+    size_t x_bytes = p->rounds ? ox_bf16_row_bytes(k) : f->values == 1 ? 4 * k : ox_q8_row_bytes(k);
+    uint8_t *x = place((size_t)p->n_x * x_bytes, 4);
+    for (int64_t i = 0; i < p->n_x; i++) {
+        if (p->rounds)
+            CALL(t, round_bf16)(copy(p->x + (size_t)i * k, 4 * k, 4), x + (size_t)i * x_bytes, p->m->k);
+        else if (f->values == 1)
+            memcpy(x + (size_t)i * x_bytes, p->x + (size_t)i * k, 4 * k);
+        else
+            CALL(t, quantise_q8)(copy(p->x + (size_t)i * k, 4 * k, 4), x + (size_t)i * x_bytes, p->m->k, 0, p->m->k);
+    }
+    seal(x);
+    float *y = memcpy(place(y_floats(p) * 4, 4), p->base, y_floats(p) * 4);
+    ox_gemm_args a = {
+        .w = packed(t, p->m), .panel_bytes = panel_bytes(p->m), .k = p->m->k, .n_rows = p->m->n_rows,
+        .x = x, .x_bytes = x_bytes, .x_rows = p->x_rows,
+        .y = y, .y_stride = (size_t)(p->m->n_rows + STRIDE_GAP), .y_rows = p->y_rows,
+        .n_tokens = p->n_tokens, .accumulate = p->accumulate,
+    };
+    if (p->rounds)
+        CALL(t, gemm_bf16)(&a);
+    else
+        CALL(t, gemm[f->kernel])(&a);
+    return y;
+}
+
+/* Half a unit in the last place of every partial sum, for each addition and a few roundings per term; twice that. An
+ * activation rounded to bfloat16 is off by 2^-9 of itself. */
+static double bound_of(const product *p, int64_t row, int64_t x_row)
+{
+    int64_t values = p->m->format->values, blocks = p->m->k / values;
+    double size = 0;
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t i = 0; i < values; i++)
+            size += p->m->largest[row * blocks + b] * fabs((double)p->x[x_row * p->m->k + b * values + i]);
+    return (0x1p-23 * (8 + (double)p->m->k / (values == 1 ? 1 : 8)) + (p->rounds ? 0x1p-9 : 0)) * (size + 1);
+}
+
+static void compare(const product *p, const float *expected, const float *got)
+{
+    int64_t stride = p->m->n_rows + STRIDE_GAP;
+    for (int64_t i = 0; i < p->n_tokens; i++) {
+        int64_t x_row = p->x_rows ? p->x_rows[i] : i, y_row = p->y_rows ? p->y_rows[i] : i;
+        for (int64_t r = 0; r < p->m->n_rows; r++)
+            expect_near(expected + y_row * stride + r, got + y_row * stride + r, 1, bound_of(p, r, x_row));
+        if (y_row + 1 < p->n_tokens)
+            expect_equal(p->base + y_row * stride + p->m->n_rows, got + y_row * stride + p->m->n_rows, STRIDE_GAP * 4);
+    }
+}
+
+/* The same tokens one by one, in rows of their own: equal bits. */
+static void compare_alone(const ox_kernels *t, const product *p, const float *together)
+{
+    int64_t stride = p->m->n_rows + STRIDE_GAP;
+    for (int64_t i = 0; i < p->n_tokens; i += p->n_tokens > 9 ? 13 : 1) {
+        int64_t x_row = p->x_rows ? p->x_rows[i] : i, y_row = p->y_rows ? p->y_rows[i] : i;
+        product one = *p;
+        one.x += x_row * p->m->k;
+        one.base += y_row * stride;
+        one.n_x = one.n_tokens = 1;
+        one.x_rows = one.y_rows = NULL;
+        expect_equal(together + y_row * stride, multiply(t, &one), (size_t)p->m->n_rows * 4);
+    }
+}
+
+static void check_product(const ox_kernels *scalar, const ox_kernels *t, const ox_format_info *f, int64_t n_rows, int64_t k,
+                          int64_t n, int gather, int rounds)
+{
+    static float x[70 * 512], base[70 * (50 + STRIDE_GAP)];
+    int32_t x_rows[70], y_rows[70];
+    matrix m = random_matrix(scalar, f, n_rows, k);
+    fill_floats(x, n * k, 1);
+    fill_floats(base, n * (n_rows + STRIDE_GAP), 1);
+    for (int32_t i = 0; i < n; i++) {
+        x_rows[i] = (int32_t)(random_bits() % (uint64_t)n);
+        y_rows[i] = (int32_t)((i * 3 + 1) % n); /* n is no multiple of 3 where this is used */
+    }
+    product p = {&m, x, n, n, gather ? x_rows : NULL, gather ? y_rows : NULL, base, gather, rounds}, exact = p;
+    exact.rounds = 0;
+    doing("gemm%s[%s], %d x %d, %d tokens%s", rounds ? "_bf16" : "", f->name, (int)n_rows, (int)k, (int)n, gather ? ", gathered and added" : "");
+    const float *got = multiply(t, &p);
+    compare(&p, multiply(scalar, &exact), got);
+    compare_alone(t, &p, got);
+    release();
+}
+
+static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox_format_info *f, int rounds)
+{
+    static const int rows[] = {1, 15, 16, 17, 50};
+    int64_t k = f->values == 1 ? 33 : f->values;
+    for (int n = 1; n <= 9; n++)
+        check_product(scalar, t, f, rows[n % COUNT(rows)], 2 * k, n, 0, rounds);
+    for (int j = 0; j < COUNT(rows); j++)
+        check_product(scalar, t, f, rows[j], k, 10, 1, rounds);
+    check_product(scalar, t, f, 35, k, 67, 1, rounds);
+}
+
+void check_products(const ox_kernels *scalar, const ox_kernels *t)
+{
+    for (int i = 0; i < ox_n_formats; i++)
+        if (ox_formats[i].kernel >= 0) {
+            check_format(scalar, t, &ox_formats[i], 0);
+            if (ox_formats[i].kernel == OX_BF16 && t->gemm_bf16)
+                check_format(scalar, t, &ox_formats[i], 1);
+        }
+}
