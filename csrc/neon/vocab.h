@@ -10,7 +10,8 @@
 #define NV 4  /* vectors in a panel of 16 rows */
 #define DOT_IS_7_BIT 1
 /* Register blocking, for 32 registers. */
-#define FLOAT_TILE 4
+#define FLOAT_TILE 6
+#define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 4
 #define V static inline __attribute__((always_inline))
