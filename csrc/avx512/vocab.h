@@ -8,6 +8,7 @@
 /* Register blocking, for 32 registers. */
 #define FLOAT_TILE 8
 #define SCORE_ROWS 8
+#define SCORE_ACC 16 /* accumulators of a block of scores */
 #define VALUE_ROWS 4
 #define V static inline __attribute__((always_inline))
 

@@ -6,6 +6,8 @@ Index = NDArray[np.int32]
 
 def q8_row_bytes(k: int) -> int: ...
 def packed_block(type: str) -> tuple[int, int]: ...
+def attention_bytes(rows: int, k_dim: int, v_dim: int) -> tuple[int, int]: ...
+def kv_panel_bytes(kv_type: int, k_dim: int, v_dim: int) -> tuple[int, int]: ...
 
 class Tier:
     def __init__(self, name: str) -> None: ...
@@ -35,8 +37,8 @@ class Tier:
     def softmax(self, x: Bytes, n: int) -> None: ...
     def rope_neox(self, x: Bytes, cos_sin: Bytes, n_rot: int) -> None: ...
     def rope_norm(self, x: Bytes, cos_sin: Bytes, n_rot: int) -> None: ...
-    def kv_store_f32(self, x: Bytes, panel: Bytes, lane: int, head_dim: int) -> None: ...
-    def kv_store_f16(self, x: Bytes, panel: Bytes, lane: int, head_dim: int) -> None: ...
+    def store_key(self, kv_type: int, x: Bytes, panel: Bytes, lane: int, dim: int) -> None: ...
+    def store_value(self, kv_type: int, x: Bytes, panel: Bytes, lane: int, dim: int) -> None: ...
     def to_f16(self, x: Bytes, y: Bytes, n: int) -> None: ...
     def attention(
         self,
@@ -45,13 +47,22 @@ class Tier:
         k: Bytes,
         v: Bytes,
         blocks: Index,
+        scratch: Bytes,
+        states: Bytes,
+        *,
+        kv_type: int,
         block_tokens: int,
         n_queries: int,
         group: int,
-        head_dim: int,
+        k_dim: int,
+        v_dim: int,
         pos: int,
-        window: int,
-        scale: float,
-        f16: bool,
-        scratch: Bytes,
+        n_keys: int,
+        window: int = 0,
+        causal: bool = True,
+        scale: float = 1,
+        softcap: float = 0,
+        slopes: NDArray[np.float32] | None = None,
+        sinks: NDArray[np.float32] | None = None,
+        split: bool = False,
     ) -> None: ...
