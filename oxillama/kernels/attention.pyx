@@ -343,7 +343,8 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
     rule = Attention(head_dim ** -0.5 if softmax_scale is None and head_dim > 0 else softmax_scale, causal=causal)
     arrays = [_plain(name, a, head_dim) for name, a in (("q", q), ("k", k), ("v", v))]
     n_queries, n_keys, kv_heads = arrays[0].shape[0], arrays[1].shape[0], arrays[1].shape[1]
-    if arrays[0].shape[1] != num_heads or arrays[1].shape != arrays[2].shape or not kv_heads or num_heads % kv_heads:
+    if (num_heads < 1 or arrays[0].shape[1] != num_heads or arrays[1].shape != arrays[2].shape or not kv_heads
+            or num_heads % kv_heads):
         raise ConfigError(f"q {np.shape(q)}, k {np.shape(k)} and v {np.shape(v)} don't belong together for "
                           f"{num_heads} heads of {head_dim}: [tokens, heads, head_dim], k and v alike")
     if not n_queries or not n_keys:

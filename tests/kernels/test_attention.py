@@ -196,8 +196,9 @@ def test_8_bit_keys_and_values_lose_what_their_codes_lose():
     """Against float32 KV: scores move by the rounding of keys and queries, outputs by that of values.
 
     A code is off by at most 1/254 of the largest of its 32 values, each one uniformly: 1/254/sqrt(3) on average. A
-    score of 64 products of unit normals then moves by sqrt(2 * 64) * largest / 254 / sqrt(3) * scale, an average of values
-    by that relative to its spread, beside the values' own rounding. Largest of 32 normals: about 2.2, squared mean 4.7.
+    score of 64 products of unit normals then moves by sqrt(2 * 64) * largest / 254 / sqrt(3) * scale, an average of
+    values by that relative to its spread, beside the values' own rounding. Largest of 32 normals: about 2.2, squared
+    mean 4.7.
     """
     n = 400
     exact, coded = (Setup(n, 4, 2, 64, kv_type=t).run([n]) for t in ("f32", "q8_0"))
@@ -415,6 +416,7 @@ def test_flash_attention_of_nothing():
         ((3, 4, 8), (3, 2, 8), (3, 2, 8), 2, 8),
         ((3, 4, 8), (3, 2, 4), (3, 2, 4), 4, 8),
         ((3, 4, 8), (3, 0, 8), (3, 0, 8), 4, 8),
+        ((3, 0, 8), (3, 1, 8), (3, 1, 8), 0, 8),
         ((3,), (3, 2, 8), (3, 2, 8), 4, 8),
         ((3, 4, 8), (3, 2, 8), (3, 2, 8), 4, 0),
     ],
