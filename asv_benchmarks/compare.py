@@ -30,11 +30,13 @@ class Side(Protocol):
 class Ours:
     """oxillama through its low-level session."""
 
-    def __init__(self, path: str, threads: int, context: int) -> None:
+    def __init__(self, path: str, threads: int, context: int, kv_type: str) -> None:
         import oxillama
 
         key = oxillama.gguf.open(path).metadata.arch + ".context_length"
-        self.engine = oxillama.load(path, num_threads=threads, context_size=context, overrides={key: context})
+        self.engine = oxillama.load(
+            path, num_threads=threads, context_size=context, kv_type=kv_type, overrides={key: context}
+        )
         self.n_vocab = self.engine.n_vocab
 
     def clear(self) -> None:
@@ -45,9 +47,9 @@ class Ours:
 
 
 class Peer:
-    """llama.cpp through the functions that llama-cpp-python binds; f16 KV, its own choice of flash attention."""
+    """llama.cpp through the functions that llama-cpp-python binds; flash attention for 8-bit KV, else its choice."""
 
-    def __init__(self, path: str, threads: int, context: int) -> None:
+    def __init__(self, path: str, threads: int, context: int, kv_type: str) -> None:
         import llama_cpp  # type: ignore[import-not-found,unused-ignore]
 
         self.lib: Any = llama_cpp
@@ -61,6 +63,9 @@ class Peer:
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx, settings.n_batch, settings.n_ubatch = context, 2048, 512
         settings.n_threads = settings.n_threads_batch = threads
+        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q8_0": 8}[kv_type]
+        if kv_type == "q8_0":  # else its own choice
+            settings.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         self.context = llama_cpp.llama_init_from_model(model, settings)
         self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self.batch = llama_cpp.llama_batch_init(2048, 0, 1)
@@ -102,7 +107,7 @@ def measure(side: Side, prompt: int, decode: int, depth: int) -> dict[str, float
 
 def work(kind: str, path: str, a: argparse.Namespace) -> None:
     """A process that measures once for each line that it is sent."""
-    side: Side = (Ours if kind == "ours" else Peer)(path, a.threads, a.depth + max(a.prompt, a.decode) + 64)
+    side: Side = (Ours if kind == "ours" else Peer)(path, a.threads, a.depth + max(a.prompt, a.decode) + 64, a.kv_type)
     measure(side, 64, 4, 0)
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -152,7 +157,7 @@ def compare(path: str, a: argparse.Namespace, options: list[str]) -> None:
         text = ", ".join(f"{who} {speed:.1f}" for who, speed in medians.items()) + " tokens/s"
         if a.peer_python:
             text += f": {medians['oxillama'] / medians['llama.cpp']:.2f}x"
-        print(f"{Path(path).name}: {name} {n} at {a.depth}: {text}", flush=True)
+        print(f"{Path(path).name}: {name} {n} at {a.depth}, {a.kv_type} KV: {text}", flush=True)
 
 
 def main() -> None:
@@ -163,6 +168,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--decode", type=int, default=64, help="tokens one by one")
     parser.add_argument("--depth", type=int, default=0, help="tokens in the cache before anything is timed")
+    parser.add_argument("--kv-type", default="f16", choices=("f16", "f32", "q8_0"), help="of both engines")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worker", choices=("ours", "peer"), help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -170,6 +176,7 @@ def main() -> None:
         work(a.worker, a.models[0], a)
         return
     options = [f"--{n}={getattr(a, n)}" for n in ("threads", "prompt", "decode", "depth")]
+    options.append(f"--kv-type={a.kv_type}")
     for path in a.models:
         compare(path, a, options)
 

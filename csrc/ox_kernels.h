@@ -64,9 +64,18 @@ typedef struct ox_gemm_args {
     int32_t accumulate;       /* add to y instead of setting it */
 } ox_gemm_args;
 
-/* Attention of n_queries consecutive positions of one sequence, for one key/value head and its group of query heads.
- * A block of tokens holds, per key/value head, keys as panels of 16 tokens [tokens/16][head_dim][16] and values as
- * rows [tokens][head_dim rounded up to 16]. */
+/* How keys and values are stored. Blocks hold, per key/value head, panels of 16 tokens. Floats: keys [dim][16], values
+ * [16][dim rounded up to 16]. Q8_0: codes with a half as the scale of each 32 values of a token (dim rounded up to 32):
+ * keys [dim / 4][16 tokens][4], 128 added to each code, values [16 / 4 tokens][dim][4], then the scales [dim / 32][16]. */
+typedef enum ox_kv_type { OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_N_KV_TYPES } ox_kv_type;
+
+static inline size_t ox_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+static inline size_t ox_k_panel_bytes(ox_kv_type type, size_t dim)
+{ return type == OX_KV_Q8_0 ? ox_round_up(dim, 32) / 32 * (16 * 34) : dim * (type == OX_KV_F16 ? 32 : 64); }
+static inline size_t ox_v_panel_bytes(ox_kv_type type, size_t dim)
+{ return ox_k_panel_bytes(type, ox_round_up(dim, 16)); }
+
+/* Attention of n_queries consecutive positions of one sequence, for one key/value head and its group of query heads. */
 typedef struct ox_attn_args {
     const float *q;           /* first query, first head of the group */
     size_t q_stride;          /* floats from one query to the next; heads follow each other */
@@ -76,17 +85,41 @@ typedef struct ox_attn_args {
     size_t k_block_bytes, v_block_bytes; /* from one block to the next */
     const int32_t *blocks;    /* block table of the sequence */
     int32_t block_tokens;     /* a multiple of 16 that divides 64 or is a multiple of it */
-    int32_t n_queries, group, head_dim;
-    int64_t pos;              /* absolute position of the first query; it sees keys 0..pos */
-    int64_t window;           /* keys a query sees, itself included; 0: all */
-    float scale;
-    int32_t kv_f16;           /* element type of k and v: 0 float, 1 half */
+    int32_t kv_type;          /* ox_kv_type */
+    int32_t n_queries, group, k_dim, v_dim;
+    int64_t pos;              /* absolute position of the first query; below zero it sees nothing, if causal */
+    int64_t n_keys;           /* keys of the sequence */
+    int64_t window;           /* |query - key| stays below it; 0: no limit */
+    int32_t causal;           /* whether a query sees no key after itself */
+    float scale, softcap;     /* scores are q k scale, then softcap tanh(score / softcap), if softcap > 0 */
+    const float *slopes;      /* [group] or NULL: slope |query - key| is taken off (ALiBi) */
+    const float *sinks;       /* [group] or NULL: a score that joins the sum of weights and has no value */
+    int64_t span;             /* keys span * OX_ATTN_SPAN and the following alone, left in `state`; -1: all, to `out` */
+    float *state;             /* ox_attn_state() floats for a span */
     float *scratch;           /* ox_attn_scratch() floats */
 } ox_attn_args;
 
-#define OX_ATTN_TILE 64 /* keys in a tile; tile i is keys 64i..64i+63 */
-static inline size_t ox_attn_scratch(size_t rows, size_t head_dim)
-{ return rows * (OX_ATTN_TILE + (head_dim + 15) / 16 * 16 + 2 + 16); }
+#define OX_ATTN_TILE 64  /* keys in a tile; tile i is keys 64i..64i+63 */
+#define OX_ATTN_SPAN 512 /* keys whose softmax is computed by itself, before spans are merged in ascending order */
+
+/* Keys that the query at `pos` sees: first..end-1. */
+static inline int64_t ox_attn_first(const ox_attn_args *a, int64_t pos)
+{ return a->window > 0 && pos + 1 > a->window ? pos + 1 - a->window : 0; }
+static inline int64_t ox_attn_end(const ox_attn_args *a, int64_t pos)
+{
+    int64_t reach = a->causal ? 1 : a->window, end = reach > 0 && pos < a->n_keys - reach ? pos + reach : a->n_keys;
+    return end < 0 ? 0 : end;
+}
+/* Weighted values [rows][v_dim], maxima [rows] and sums [rows]; rows are queries times group. */
+static inline size_t ox_attn_state(size_t rows, size_t v_dim)
+{ return ox_round_up(rows * (ox_round_up(v_dim, 32) + 2), 16); }
+/* Two states, queries, scores, corrections, a tile of keys and one of values, scales of values, one row of codes. */
+static inline size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
+{
+    size_t k = ox_round_up(k_dim, 32), v = ox_round_up(v_dim, 32);
+    return 2 * ox_attn_state(rows, v_dim) + ox_round_up(rows, 16) * (k + OX_ATTN_TILE + 1) + OX_ATTN_TILE * (k + 2 * v)
+           + 2 * k + 64;
+}
 
 typedef void ox_dequantise_fn(const void *src, float *dst, int64_t n);
 typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);
@@ -116,10 +149,12 @@ typedef struct ox_kernels {
     void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot);       /* halves: (i, i + n_rot/2) */
     void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot);       /* pairs: (2i, 2i + 1) */
     /* attention */
-    void (*kv_store_f32)(const float *x, void *k_panel, int64_t lane, int64_t head_dim);
-    void (*kv_store_f16)(const float *x, void *k_panel, int64_t lane, int64_t head_dim);
+    void (*store_key[OX_N_KV_TYPES])(const float *x, void *panel, int64_t lane, int64_t dim);
+    void (*store_value[OX_N_KV_TYPES])(const float *x, void *panel, int64_t lane, int64_t dim);
     void (*to_f16)(const float *x, uint16_t *y, int64_t n);
     void (*attention)(const ox_attn_args *);
+    /* n consecutive spans' states, ox_attn_state() floats apart from a->state on, to a->out; the first is overwritten. */
+    void (*attention_merge)(const ox_attn_args *a, int64_t n);
 } ox_kernels;
 
 /* tables[tier], each overlaying the one below; NULL for a tier that was not compiled. */

@@ -16,7 +16,7 @@ ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
 
 T = TypeVar("T")
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
-KV_TYPES = ("f16", "f32")
+KV_TYPES = ("f16", "f32", "q8_0")
 MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
 MAX_SEED = (1 << 64) - 1
@@ -87,7 +87,7 @@ class EngineConfig:
     num_threads: compute threads. None: one per core that the process may use.
     prefill_chunk_size: tokens that one step computes at most; longer prompts take several steps. It bounds how long
         others wait behind a prompt, and never changes a result.
-    kv_type: how keys and values are stored, "f16" or "f32".
+    kv_type: how keys and values are stored, "f16", "f32" or "q8_0" (8-bit codes, half the memory of f16).
     kv_block_size: tokens of a KV block: 16, 32, or a multiple of 64.
     kv_budget: bytes for the KV cache of all requests together. None: enough for four requests of `context_size`
         tokens; the system hands out pages only as they are used.

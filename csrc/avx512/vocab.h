@@ -9,6 +9,7 @@
 #define FLOAT_TILE 6
 #define FLOAT_PANELS 4
 #define SCORE_ROWS 8
+#define SCORE_ACC 16 /* accumulators of a block of scores */
 #define VALUE_ROWS 4
 #define V static inline __attribute__((always_inline))
 

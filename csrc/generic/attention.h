@@ -1,180 +1,297 @@
-/* Attention over block tables. Keys lie in panels of 16 tokens, so that scores are lanes and need no horizontal sum;
- * values lie in rows, so that outputs are lanes. All heads of a group share each load of a key or value. */
+/* Attention over block tables: tiles of 64 keys with an online softmax, in spans that are merged in ascending order.
+ * Included after rows.h and quantise.h. */
+#include "attention_products.h"
 
-typedef struct {
-    const ox_attn_args *a;
-    float *scores, *acc, *max, *sum; /* [rows][64], [rows][dims], [rows], [rows]; row = query * group + head */
-    int rows, dims;
-} attn;
+enum { SHARED_ROWS = 8 }; /* rows from which converting a tile of halves once costs less than on each load */
 
-INLINE const uint8_t *kv_block(const ox_attn_args *a, const void *slab, size_t bytes, int64_t key)
+/* tanh: with exp, and by a polynomial (that of Cephes) where the difference would lose digits. */
+INLINE vf vf_tanh(vf x)
 {
-    return (const uint8_t *)slab + (size_t)a->blocks[key / a->block_tokens] * bytes;
+    vf z = vf_mul(x, x), size = vf_max(vf_sub(vf_zero(), x), x), bound = vf_set1(0.625f);
+    vf p = vf_fma(vf_set1(-5.70498872745e-3f), z, vf_set1(2.06390887954e-2f));
+    p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
+    p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
+    p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
+    p = vf_fma(vf_mul(p, z), x, x);
+    vf e = vf_exp(vf_min(vf_set1(40), vf_add(x, x)));
+    vf large = vf_sub(vf_set1(1), vf_div(vf_set1(2), vf_add(e, vf_set1(1))));
+    /* Not as a sum over all: the polynomial of a large argument may be infinite. */
+    vf small = vf_sub(vf_set1(1), vf_zero_below(vf_set1(1), size, bound));
+    p = vf_mul(small, vf_max(vf_set1(-1), vf_min(vf_set1(1), p)));
+    return vf_add(p, vf_zero_below(large, size, bound));
 }
 
-INLINE const float *query(const ox_attn_args *a, int row)
-{
-    return a->q + (size_t)(row / a->group) * a->q_stride + (size_t)(row % a->group) * (size_t)a->head_dim;
-}
-
-INLINE vf kv_load(const void *p, size_t i, const int f16)
-{
-    return f16 ? vf_from_half((const uint16_t *)p + i) : vf_load((const float *)p + i);
-}
-
-/* Scores of R rows against one panel of 16 keys. */
-INLINE void score_rows(const attn *s, const void *panel, int row, int key, const int R, const int f16)
-{
-    const float *q[8];
-    vf acc[8][NV];
-    UNROLL for (int r = 0; r < R; r++) {
-        q[r] = query(s->a, row + r);
-        UNROLL for (int v = 0; v < NV; v++)
-            acc[r][v] = vf_zero();
-    }
-    for (int i = 0; i < s->a->head_dim; i++)
-        UNROLL for (int v = 0; v < NV; v++) {
-            vf k = kv_load(panel, (size_t)i * 16 + (size_t)v * VL, f16);
-            UNROLL for (int r = 0; r < R; r++)
-                acc[r][v] = vf_fma(k, vf_set1(q[r][i]), acc[r][v]);
-        }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int v = 0; v < NV; v++)
-            vf_store(s->scores + (row + r) * OX_ATTN_TILE + key + v * VL, vf_mul(acc[r][v], vf_set1(s->a->scale)));
-}
-
-INLINE void score_tile(const attn *s, int64_t tile, int n_keys, const int f16)
+/* Soft-cap and ALiBi of one row's scores. */
+INLINE void bend(const attn *s, int row, int64_t tile)
 {
     const ox_attn_args *a = s->a;
-    for (int key = 0; key < n_keys; key += 16) {
-        size_t in_block = (size_t)((tile + key) % a->block_tokens);
-        const void *panel = kv_block(a, a->k, a->k_block_bytes, tile + key)
-                            + in_block * (size_t)a->head_dim * (f16 ? 2 : 4);
-        int row = 0;
-        for (; row + SCORE_ROWS <= s->rows; row += SCORE_ROWS)
-            score_rows(s, panel, row, key, SCORE_ROWS, f16);
-        for (; row + 2 <= s->rows; row += 2)
-            score_rows(s, panel, row, key, 2, f16);
-        for (; row < s->rows; row++)
-            score_rows(s, panel, row, key, 1, f16);
-    }
+    float *x = s->scores + row * OX_ATTN_TILE;
+    int64_t pos = a->pos + row / a->group;
+    if (a->softcap > 0)
+        for (int i = 0; i < OX_ATTN_TILE; i += VL)
+            vf_store(x + i, vf_mul(vf_set1(a->softcap), vf_tanh(vf_mul(vf_load(x + i), vf_set1(1 / a->softcap)))));
+    if (a->slopes)
+        for (int i = 0; i < OX_ATTN_TILE; i++)
+            x[i] -= a->slopes[row % a->group] * (float)(pos < tile + i ? tile + i - pos : pos - tile - i);
 }
 
-/* Online softmax of one row over keys [from, to) of a tile: scores become weights, older sums are scaled down. */
-INLINE void soften(const attn *s, int row, int from, int to)
+/* Online softmax of one row over keys [from, to) of a tile: scores become weights. */
+INLINE void soften(const attn *s, int row, int64_t tile, int from, int to)
 {
-    float *x = s->scores + row * OX_ATTN_TILE, *acc = s->acc + row * s->dims;
-    for (int i = 0; i < OX_ATTN_TILE; i++)
+    float *p = s->scores + row * OX_ATTN_TILE;
+    if (s->a->softcap > 0 || s->a->slopes)
+        bend(s, row, tile);
+    for (int i = 0; to - from < OX_ATTN_TILE && i < OX_ATTN_TILE; i++)
         if (i < from || i >= to)
-            x[i] = -INFINITY;
-    vf max = vf_set1(s->max[row]), sum = vf_zero();
-    for (int i = 0; i < OX_ATTN_TILE; i += VL)
-        max = vf_max(max, vf_load(x + i));
-    float new_max = vf_reduce_max(max);
-    float correction[VL];
-    vf_store(correction, vf_exp(vf_sub(vf_set1(s->max[row]), vf_set1(new_max))));
-    for (int i = 0; i < OX_ATTN_TILE; i += VL) {
-        vf p = vf_exp(vf_sub(vf_load(x + i), vf_set1(new_max)));
-        sum = vf_add(sum, p);
-        vf_store(x + i, p);
+            p[i] = -INFINITY;
+    vf x[OX_ATTN_TILE / VL], max = vf_set1(s->max[row]), sum = vf_zero();
+    UNROLL for (int i = 0; i < OX_ATTN_TILE / VL; i++) {
+        x[i] = vf_load(p + i * VL);
+        max = vf_max(max, x[i]);
     }
+    float old = s->max[row], new = vf_reduce_max(max), correction[VL];
+    UNROLL for (int i = 0; i < OX_ATTN_TILE / VL; i++) {
+        x[i] = vf_exp(vf_sub(x[i], vf_set1(new)));
+        sum = vf_add(sum, x[i]);
+        vf_store(p + i * VL, x[i]);
+    }
+    vf_store(correction, vf_set1(1)); /* exp(0), most of the time */
+    if (old != new)
+        vf_store(correction, vf_exp(vf_sub(vf_set1(old), vf_set1(new))));
+    s->correction[row] = correction[0];
     s->sum[row] = s->sum[row] * correction[0] + vf_sum(sum);
-    s->max[row] = new_max;
-    for (int i = 0; i < s->dims; i += VL)
-        vf_store(acc + i, vf_mul(vf_load(acc + i), vf_set1(correction[0])));
+    s->max[row] = new;
 }
 
-/* acc[row..row+R) += weights x values of keys [from, to), D vectors of output dimensions at a time. */
-INLINE void add_values(const attn *s, int64_t tile, int row, int from, int to, int dim, const int R, const int D, const int f16)
+/* The panels of a tile that hold keys, and those of the next, which lie anywhere, on their way to the cache. */
+INLINE void find_panels(attn *s, int64_t tile, int n_keys, int64_t end)
 {
     const ox_attn_args *a = s->a;
-    vf acc[4][4];
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int d = 0; d < D; d++)
-            acc[r][d] = vf_load(s->acc + (row + r) * s->dims + dim + d * VL);
-    for (int key = from; key < to;) {
-        const uint8_t *block = kv_block(a, a->v, a->v_block_bytes, tile + key);
-        int in_block = (int)((tile + key) % a->block_tokens), end = key + a->block_tokens - in_block;
-        for (end = end < to ? end : to; key < end; key++, in_block++) {
-            size_t at = (size_t)in_block * (size_t)s->dims + (size_t)dim;
-            UNROLL for (int d = 0; d < D; d++) {
-                vf v = kv_load(block, at + (size_t)(d * VL), f16);
-                UNROLL for (int r = 0; r < R; r++)
-                    acc[r][d] = vf_fma(v, vf_set1(s->scores[(row + r) * OX_ATTN_TILE + key]), acc[r][d]);
-            }
+    size_t k_bytes = ox_k_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->k_dim);
+    size_t v_bytes = ox_v_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->v_dim);
+    for (int i = 0; i < 8 && tile + 16 * i < end; i++) {
+        int64_t key = tile + 16 * i;
+        size_t block = (size_t)a->blocks[key / a->block_tokens], in_block = (size_t)(key % a->block_tokens / 16);
+        const uint8_t *k = (const uint8_t *)a->k + block * a->k_block_bytes + in_block * k_bytes;
+        const uint8_t *v = (const uint8_t *)a->v + block * a->v_block_bytes + in_block * v_bytes;
+        if (i < 4 && 16 * i < n_keys) {
+            s->k_panel[i] = k;
+            s->v_panel[i] = v;
+            continue;
         }
+        for (size_t at = 0; at < k_bytes; at += 64)
+            __builtin_prefetch(k + at);
+        for (size_t at = 0; at < v_bytes; at += 64)
+            __builtin_prefetch(v + at);
     }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int d = 0; d < D; d++)
-            vf_store(s->acc + (row + r) * s->dims + dim + d * VL, acc[r][d]);
 }
 
-INLINE void values_of(const attn *s, int64_t tile, int row, int rows, int from, int to, const int f16)
+/* Halves to floats, once for all rows; keys that no row sees may hold anything, and stay unused. */
+INLINE void convert_tile(attn *s, int n_keys)
 {
-    for (int end = row + rows; row < end;) {
-        int r = end - row >= VALUE_ROWS ? VALUE_ROWS : 1, dim = 0;
-        for (; dim + 4 * VL <= s->dims; dim += 4 * VL)
-            if (r == 1)
-                add_values(s, tile, row, from, to, dim, 1, 4, f16);
-            else
-                add_values(s, tile, row, from, to, dim, VALUE_ROWS, 4, f16);
-        for (; dim < s->dims; dim += VL)
-            if (r == 1)
-                add_values(s, tile, row, from, to, dim, 1, 1, f16);
-            else
-                add_values(s, tile, row, from, to, dim, VALUE_ROWS, 1, f16);
-        row += r;
+    size_t k = (size_t)s->a->k_dim * 16, v = (size_t)s->dims * 16;
+    for (int i = 0; 16 * i < n_keys; i++) {
+        for (size_t j = 0; j < k; j += VL)
+            vf_store(s->k_tile + (size_t)i * k + j, vf_from_half((const uint16_t *)s->k_panel[i] + j));
+        for (size_t j = 0; j < v; j += VL)
+            vf_store(s->v_tile + (size_t)i * v + j, vf_from_half((const uint16_t *)s->v_panel[i] + j));
+        s->k_panel[i] = (const uint8_t *)(s->k_tile + (size_t)i * k);
+        s->v_panel[i] = (const uint8_t *)(s->v_tile + (size_t)i * v);
     }
 }
 
-/* One tile of 64 keys. Where every query sees all of it, rows share the loads of values; on the edges (the diagonal,
- * the start of a window) each query takes its own range, so that no row ever touches a value it must not see. */
-INLINE void attend_tile(const attn *s, int64_t tile, const int f16)
+/* Where every query sees all of a tile, rows share the loads of values; on the edges (the diagonal, the start of a
+ * window) each query takes its own range, so that no row ever touches a value it must not see. */
+INLINE void weigh_values(const attn *s, int64_t tile, const int type)
 {
     const ox_attn_args *a = s->a;
     int64_t last = a->pos + a->n_queries - 1;
-    score_tile(s, tile, (int)(last + 1 - tile < OX_ATTN_TILE ? last + 1 - tile : OX_ATTN_TILE), f16);
-    int64_t last_first = a->window > 0 && last + 1 > a->window ? last + 1 - a->window : 0;
-    int whole = a->pos + 1 >= tile + OX_ATTN_TILE && last_first <= tile;
+    int whole = ox_attn_end(a, a->pos) >= tile + OX_ATTN_TILE && ox_attn_first(a, last) <= tile;
     for (int i = 0; i < a->n_queries; i++) {
-        int64_t pos = a->pos + i, low = a->window > 0 && pos + 1 > a->window ? pos + 1 - a->window : 0;
-        int from = low > tile ? (int)(low - tile) : 0, to = pos + 1 - tile < OX_ATTN_TILE ? (int)(pos + 1 - tile) : OX_ATTN_TILE;
-        if (from >= to)
-            continue; /* the tile lies outside this query's range */
-        for (int h = 0; h < a->group; h++)
-            soften(s, i * a->group + h, from, to);
-        if (!whole)
-            values_of(s, tile, i * a->group, a->group, from, to, f16);
+        int64_t low = ox_attn_first(a, a->pos + i) - tile, high = ox_attn_end(a, a->pos + i) - tile;
+        int from = low > 0 ? (int)(low < OX_ATTN_TILE ? low : OX_ATTN_TILE) : 0;
+        int to = high < OX_ATTN_TILE ? (int)(high > 0 ? high : 0) : OX_ATTN_TILE;
+        for (int h = 0; from < to && h < a->group; h++)
+            soften(s, i * a->group + h, tile, from, to);
+        if (from < to && !whole)
+            values_of(s, i * a->group, a->group, from, to, type);
     }
     if (whole)
-        values_of(s, tile, 0, s->rows, 0, OX_ATTN_TILE, f16);
+        values_of(s, 0, s->rows, 0, OX_ATTN_TILE, type);
 }
 
-INLINE void attend(const ox_attn_args *a, const int f16)
+INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
 {
-    int rows = a->n_queries * a->group, dims = (a->head_dim + 15) / 16 * 16;
-    float *scores = a->scratch, *acc = scores + rows * OX_ATTN_TILE, *max = acc + rows * dims;
-    attn s = {a, scores, acc, max, max + rows, rows, dims};
-    for (int i = 0; i < rows * dims; i += VL)
-        vf_store(acc + i, vf_zero());
-    for (int r = 0; r < rows; r++) {
-        max[r] = -INFINITY;
-        s.sum[r] = 0;
+    int n_keys = end - tile < OX_ATTN_TILE ? (int)(end - tile) : OX_ATTN_TILE;
+    find_panels(s, tile, n_keys, end);
+    if (type == OX_KV_F16 && s->rows >= SHARED_ROWS) {
+        convert_tile(s, n_keys);
+        score_tile(s, n_keys, OX_KV_F32);
+        weigh_values(s, tile, OX_KV_F32);
+        return;
     }
-    int64_t first = a->window > 0 && a->pos + 1 > a->window ? a->pos + 1 - a->window : 0;
-    for (int64_t tile = first / OX_ATTN_TILE * OX_ATTN_TILE; tile < a->pos + a->n_queries; tile += OX_ATTN_TILE)
-        attend_tile(&s, tile, f16);
-    for (int r = 0; r < rows; r++) {
-        float *out = a->out + (size_t)(r / a->group) * a->out_stride + (size_t)(r % a->group) * (size_t)a->head_dim;
-        for (int i = 0; i < a->head_dim; i += VL)
-            store_rows(out + i, vf_div(vf_load(acc + r * dims + i), vf_set1(s.sum[r])), a->head_dim - i, 0);
+    score_tile(s, n_keys, type);
+    weigh_values(s, tile, type);
+}
+
+INLINE void use_state(attn *s, float *state)
+{
+    s->acc = state;
+    s->max = state + s->rows * s->dims;
+    s->sum = s->max + s->rows;
+}
+
+/* All rows over the keys of one span. */
+INLINE void attend_span(attn *s, int64_t span, const int type)
+{
+    const ox_attn_args *a = s->a;
+    int64_t end = ox_attn_end(a, a->pos + a->n_queries - 1), first = ox_attn_first(a, a->pos);
+    for (int i = 0; i < s->rows * s->dims; i += VL)
+        vf_store(s->acc + i, vf_zero());
+    for (int r = 0; r < s->rows; r++) {
+        s->max[r] = -INFINITY;
+        s->sum[r] = 0;
     }
+    first = first > span * OX_ATTN_SPAN ? first / OX_ATTN_TILE * OX_ATTN_TILE : span * OX_ATTN_SPAN;
+    end = end < (span + 1) * OX_ATTN_SPAN ? end : (span + 1) * OX_ATTN_SPAN;
+    for (int64_t tile = first; tile < end; tile += OX_ATTN_TILE)
+        attend_tile(s, tile, end, type);
+}
+
+/* 8-bit codes of one row, its scales and the start values of its sums, to their places in a block of R rows. */
+INLINE void pack_codes(const attn *s, int block, int r, int R)
+{
+    int64_t k = 32 * s->chunks;
+    const float *d = (const float *)(s->codes + k);
+    const int32_t *sums = (const int32_t *)(d + 2 * s->chunks);
+    int8_t *q = (int8_t *)s->q + block * k;
+    float *scale = s->q_scale + 2 * block * s->chunks;
+    int32_t *start = (int32_t *)(scale + s->chunks * R);
+    for (int64_t i = 0; i < k; i++)
+        q[(i / 4 * R + r) * 4 + i % 4] = s->codes[i];
+    for (int c = 0; c < s->chunks; c++) {
+        scale[c * R + r] = d[c] * s->a->scale;
+        start[c * R + r] = sums[c] * KEY_OFFSET;
+    }
+}
+
+/* Queries to blocks of interleaved rows, scaled. */
+INLINE void pack_queries(const attn *s, const int type)
+{
+    const ox_attn_args *a = s->a;
+    float *padded = (float *)s->codes + 32 * s->chunks;
+    for (int i = a->k_dim; i < 32 * s->chunks; i++)
+        padded[i] = 0;
+    for (int block = 0, R; block < s->rows; block += R) {
+        R = row_block(s, block);
+        for (int r = 0; r < R; r++) {
+            int row = block + r;
+            const float *q = a->q + (size_t)(row / a->group) * a->q_stride + (size_t)(row % a->group) * (size_t)a->k_dim;
+            for (int i = 0; i < a->k_dim; i++)
+                if (type == OX_KV_Q8_0)
+                    padded[i] = q[i];
+                else
+                    s->q[block * a->k_dim + i * R + r] = q[i] * a->scale;
+            if (type == OX_KV_Q8_0) {
+                quantise_q8(padded, s->codes, 32 * s->chunks);
+                pack_codes(s, block, r, R);
+            }
+        }
+    }
+}
+
+INLINE attn begin(const ox_attn_args *a)
+{
+    attn s = {.a = a, .rows = a->n_queries * a->group, .chunks = (a->k_dim + 31) / 32};
+    int unit = a->kv_type == OX_KV_Q8_0 ? 32 : 16, padded = (s.rows + 15) / 16 * 16, k = 32 * s.chunks;
+    s.dims = (a->v_dim + unit - 1) / unit * unit;
+    s.q = a->scratch + 2 * ox_attn_state((size_t)s.rows, (size_t)a->v_dim);
+    s.q_scale = s.q + padded * k / 4; /* where the codes end */
+    s.scores = s.q + padded * k;
+    s.correction = s.scores + padded * OX_ATTN_TILE;
+    s.k_tile = s.correction + padded;
+    s.v_tile = s.k_tile + OX_ATTN_TILE * k;
+    s.v_scale = s.v_tile + OX_ATTN_TILE * s.dims;
+    s.codes = (int8_t *)(s.v_scale + OX_ATTN_TILE * s.dims);
+    return s;
+}
+
+/* A row's sums of another span, added to this one's. A span in which a row saw nothing is passed over. */
+INLINE void merge_row(const attn *s, const attn *next, int row)
+{
+    if (next->max[row] == -INFINITY && next->sum[row] == 0)
+        return;
+    float max = next->max[row] > s->max[row] ? next->max[row] : s->max[row], mine[VL], other[VL];
+    vf_store(mine, vf_exp(vf_sub(vf_set1(s->max[row]), vf_set1(max))));
+    vf_store(other, vf_exp(vf_sub(vf_set1(next->max[row]), vf_set1(max))));
+    float *acc = s->acc + row * s->dims, *more = next->acc + row * s->dims;
+    for (int i = 0; i < s->dims; i += VL)
+        vf_store(acc + i, vf_fma(vf_load(more + i), vf_set1(other[0]), vf_mul(vf_load(acc + i), vf_set1(mine[0]))));
+    s->sum[row] = s->sum[row] * mine[0] + next->sum[row] * other[0];
+    s->max[row] = max;
+}
+
+INLINE void merge_state(const attn *s, float *state)
+{
+    attn next = *s;
+    use_state(&next, state);
+    for (int row = 0; row < s->rows; row++)
+        merge_row(s, &next, row);
+}
+
+/* Sums to averages; a sink joins the sum of weights alone. A row that saw nothing gives zeros. */
+INLINE void finish(const attn *s)
+{
+    const ox_attn_args *a = s->a;
+    for (int row = 0; row < s->rows; row++) {
+        float *out = a->out + (size_t)(row / a->group) * a->out_stride + (size_t)(row % a->group) * (size_t)a->v_dim;
+        float sum = s->sum[row], mine[VL] = {1}, other[VL];
+        if (a->sinks && sum != 0) {
+            float sink = a->sinks[row % a->group], max = s->max[row] > sink ? s->max[row] : sink;
+            vf_store(mine, vf_exp(vf_sub(vf_set1(s->max[row]), vf_set1(max))));
+            vf_store(other, vf_exp(vf_sub(vf_set1(sink), vf_set1(max))));
+            sum = sum * mine[0] + other[0];
+        }
+        for (int i = 0; i < a->v_dim; i += VL) {
+            vf x = vf_div(vf_mul(vf_load(s->acc + row * s->dims + i), vf_set1(mine[0])), vf_set1(sum));
+            store_rows(out + i, sum == 0 ? vf_zero() : x, a->v_dim - i, 0);
+        }
+    }
+}
+
+INLINE void attend(const ox_attn_args *a, const int type)
+{
+    attn s = begin(a);
+    float *all = a->scratch, *one = all + ox_attn_state((size_t)s.rows, (size_t)a->v_dim);
+    pack_queries(&s, type);
+    use_state(&s, a->span >= 0 ? a->state : all);
+    int64_t first = ox_attn_first(a, a->pos) / OX_ATTN_SPAN, end = ox_attn_end(a, a->pos + a->n_queries - 1);
+    attend_span(&s, a->span >= 0 ? a->span : first, type);
+    for (int64_t span = first + 1; a->span < 0 && span * OX_ATTN_SPAN < end; span++) {
+        use_state(&s, one);
+        attend_span(&s, span, type);
+        use_state(&s, all);
+        merge_state(&s, one);
+    }
+    if (a->span < 0)
+        finish(&s);
 }
 
 static void attention(const ox_attn_args *a)
 {
-    if (a->kv_f16)
-        attend(a, 1);
+    if (a->kv_type == OX_KV_Q8_0)
+        attend(a, OX_KV_Q8_0);
+    else if (a->kv_type == OX_KV_F16)
+        attend(a, OX_KV_F16);
     else
-        attend(a, 0);
+        attend(a, OX_KV_F32);
+}
+
+static void attention_merge(const ox_attn_args *a, int64_t n)
+{
+    attn s = begin(a);
+    use_state(&s, a->state);
+    for (int64_t i = 1; i < n; i++)
+        merge_state(&s, a->state + (size_t)i * ox_attn_state((size_t)s.rows, (size_t)a->v_dim));
+    finish(&s);
 }

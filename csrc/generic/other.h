@@ -2,6 +2,7 @@
 #include "q8.h"
 #include "rows.h"
 #include "quantise.h"
+#include "kv_store.h"
 #include "attention.h"
 
 static void fill_other(ox_kernels *t)
@@ -15,6 +16,10 @@ static void fill_other(ox_kernels *t)
     t->softmax = softmax;
     t->rope_neox = rope_neox;
     t->to_f16 = to_f16;
-    t->kv_store_f16 = kv_store_f16;
+    t->store_key[OX_KV_F16] = store_key_F16;
+    t->store_key[OX_KV_Q8_0] = store_key_Q8_0;
+    t->store_value[OX_KV_F16] = store_value_F16;
+    t->store_value[OX_KV_Q8_0] = store_value_Q8_0;
     t->attention = attention;
+    t->attention_merge = attention_merge;
 }

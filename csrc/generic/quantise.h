@@ -59,14 +59,3 @@ static void dequantise_f16(const void *src, float *dst, int64_t n)
         dst[i] = ox_half_to_float(h);
     }
 }
-
-static void kv_store_f16(const float *x, void *k_panel, int64_t lane, int64_t head_dim)
-{
-    uint16_t *dst = (uint16_t *)k_panel + lane;
-    for (int64_t i = 0; i < head_dim; i += VL) {
-        uint16_t part[VL];
-        vf_to_half(part, load_part(x + i, head_dim - i, 0));
-        for (int64_t r = 0; r < VL && i + r < head_dim; r++)
-            dst[16 * (i + r)] = part[r];
-    }
-}

@@ -1,77 +1,186 @@
-/* Attention over block tables, tile by tile with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022). */
+/* Attention over block tables, tile by tile with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022),
+ * in spans whose results are merged in ascending order. */
 #include <math.h>
 #include "scalar.h"
 
-void ox_kv_store_f32(const float *x, void *k_panel, int64_t lane, int64_t head_dim)
+/* What the keys so far have left of one row: weighted values, the largest score, the sum of weights. */
+typedef struct { float *acc, *max, *sum; } row_state;
+
+static row_state state_of(const ox_attn_args *a, float *state, int row)
 {
-    for (int64_t i = 0; i < head_dim; i++)
-        ((float *)k_panel)[16 * i + lane] = x[i];
+    size_t rows = (size_t)a->n_queries * (size_t)a->group, dims = ox_round_up((size_t)a->v_dim, 32);
+    return (row_state){state + (size_t)row * dims, state + rows * dims + row, state + rows * (dims + 1) + row};
 }
 
-void ox_kv_store_f16(const float *x, void *k_panel, int64_t lane, int64_t head_dim)
+static const uint8_t *panel_of(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes, int64_t key)
 {
-    for (int64_t i = 0; i < head_dim; i++)
-        ((uint16_t *)k_panel)[16 * i + lane] = ox_float_to_half(x[i]);
+    return (const uint8_t *)slab + (size_t)a->blocks[key / a->block_tokens] * block_bytes
+           + (size_t)(key % a->block_tokens / 16) * panel_bytes;
 }
 
-static float element(const void *base, int f16, size_t i)
+/* The query as it is multiplied: as it came, or for Q8_0 keys as 8-bit codes. */
+static void prepare_query(const ox_attn_args *a, const float *q, float *prepared)
 {
-    return f16 ? ox_half_to_float(((const uint16_t *)base)[i]) : ((const float *)base)[i];
+    int64_t k = (int64_t)ox_round_up((size_t)a->k_dim, 32);
+    float *padded = prepared + k;
+    memset(padded, 0, (size_t)k * 4);
+    memcpy(padded, q, (size_t)a->k_dim * 4);
+    if (a->kv_type == OX_KV_Q8_0)
+        ox_quantise_q8(padded, prepared, k);
+    else
+        memcpy(prepared, padded, (size_t)k * 4);
 }
 
-static const void *block_of(const ox_attn_args *a, const void *slab, size_t bytes, int64_t key)
+static float dot_codes(const ox_attn_args *a, const void *q, const uint8_t *panel, int64_t lane)
 {
-    return (const uint8_t *)slab + (size_t)a->blocks[key / a->block_tokens] * bytes;
-}
-
-static float score(const ox_attn_args *a, const float *q, int64_t key)
-{
-    const void *k = block_of(a, a->k, a->k_block_bytes, key);
-    size_t in_block = (size_t)(key % a->block_tokens), panel = in_block / 16 * (size_t)a->head_dim * 16;
+    int64_t k = (int64_t)ox_round_up((size_t)a->k_dim, 32);
+    const int8_t *codes = q;
+    const float *d = (const float *)(codes + k);
+    const uint16_t *scales = (const uint16_t *)(panel + 16 * k);
     float s = 0;
-    for (int i = 0; i < a->head_dim; i++)
-        s += q[i] * element(k, a->kv_f16, panel + (size_t)i * 16 + in_block % 16);
-    return s * a->scale;
+    for (int64_t c = 0; c < k / 32; c++) {
+        int32_t dot = 0;
+        for (int64_t i = 32 * c; i < 32 * c + 32; i++)
+            dot += codes[i] * (panel[i / 4 * 64 + 4 * lane + i % 4] - 128);
+        s += (float)dot * (ox_half_to_float(scales[16 * c + lane]) * d[c]);
+    }
+    return s;
+}
+
+static float element(const void *base, int32_t type, int64_t i)
+{
+    return type == OX_KV_F16 ? ox_half_to_float(((const uint16_t *)base)[i]) : ((const float *)base)[i];
+}
+
+static float score(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t key)
+{
+    size_t bytes = ox_k_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->k_dim);
+    const uint8_t *panel = panel_of(a, a->k, a->k_block_bytes, bytes, key);
+    float s = 0;
+    if (a->kv_type == OX_KV_Q8_0)
+        s = dot_codes(a, q, panel, key % 16);
+    else
+        for (int64_t i = 0; i < a->k_dim; i++)
+            s += q[i] * element(panel, a->kv_type, 16 * i + key % 16);
+    s *= a->scale;
+    if (a->softcap > 0) /* Gemma 2, 2024 */
+        s = a->softcap * tanhf(s / a->softcap);
+    if (a->slopes) /* Press et al., "Train Short, Test Long", 2021 */
+        s -= a->slopes[head] * (float)(pos < key ? key - pos : pos - key);
+    return s;
 }
 
 static void add_value(const ox_attn_args *a, float p, int64_t key, float *acc)
 {
-    const void *v = block_of(a, a->v, a->v_block_bytes, key);
-    size_t row = (size_t)(key % a->block_tokens) * (size_t)((a->head_dim + 15) / 16 * 16);
-    for (int i = 0; i < a->head_dim; i++)
-        acc[i] += p * element(v, a->kv_f16, row + (size_t)i);
+    size_t bytes = ox_v_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->v_dim);
+    const uint8_t *panel = panel_of(a, a->v, a->v_block_bytes, bytes, key);
+    int64_t lane = key % 16, codes = (int64_t)ox_round_up((size_t)a->v_dim, 32), dims = (a->v_dim + 15) / 16 * 16;
+    const uint16_t *scales = (const uint16_t *)(panel + 16 * codes);
+    for (int64_t i = 0; i < a->v_dim; i++)
+        if (a->kv_type == OX_KV_Q8_0)
+            acc[i] += p * ox_half_to_float(scales[i / 32 * 16 + lane])
+                      * (float)((const int8_t *)panel)[(lane / 4 * codes + i) * 4 + lane % 4];
+        else
+            acc[i] += p * element(panel, a->kv_type, lane * dims + i);
 }
 
-static void one_query(const ox_attn_args *a, const float *q, int64_t pos, float *out)
+static void scale_down(const ox_attn_args *a, row_state s, float factor)
 {
-    int64_t first = a->window > 0 && pos + 1 > a->window ? pos + 1 - a->window : 0;
-    float max = -INFINITY, sum = 0;
-    for (int i = 0; i < a->head_dim; i++)
-        out[i] = 0;
-    for (int64_t tile = first / OX_ATTN_TILE * OX_ATTN_TILE; tile <= pos; tile += OX_ATTN_TILE) {
-        int64_t from = tile < first ? first : tile, to = tile + OX_ATTN_TILE < pos + 1 ? tile + OX_ATTN_TILE : pos + 1;
-        float s[OX_ATTN_TILE], new_max = max;
-        for (int64_t key = from; key < to; key++)
-            new_max = fmaxf(new_max, s[key - tile] = score(a, q, key));
-        float correction = expf(max - new_max);
-        sum *= correction;
-        for (int i = 0; i < a->head_dim; i++)
-            out[i] *= correction;
-        for (int64_t key = from; key < to; key++) {
-            float p = expf(s[key - tile] - new_max);
-            sum += p;
-            add_value(a, p, key, out);
-        }
-        max = new_max;
+    *s.sum *= factor;
+    for (int i = 0; i < a->v_dim; i++)
+        s.acc[i] *= factor;
+}
+
+/* Keys [from, end) of one tile. */
+static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t from, int64_t end, row_state s)
+{
+    float x[OX_ATTN_TILE], max = *s.max;
+    for (int64_t key = from; key < end; key++)
+        max = fmaxf(max, x[key - from] = score(a, q, head, pos, key));
+    scale_down(a, s, expf(*s.max - max));
+    for (int64_t key = from; key < end; key++) {
+        float p = expf(x[key - from] - max);
+        *s.sum += p;
+        add_value(a, p, key, s.acc);
     }
-    for (int i = 0; i < a->head_dim; i++)
-        out[i] /= sum;
+    *s.max = max;
+}
+
+static void clear(const ox_attn_args *a, row_state s)
+{
+    memset(s.acc, 0, (size_t)a->v_dim * 4);
+    *s.max = -INFINITY;
+    *s.sum = 0;
+}
+
+/* One row over the keys of a span. */
+static void one_span(const ox_attn_args *a, int row, int64_t span, row_state s)
+{
+    int64_t pos = a->pos + row / a->group, first = ox_attn_first(a, pos), end = ox_attn_end(a, pos);
+    int head = row % a->group;
+    float *prepared = a->scratch + 2 * ox_attn_state((size_t)a->n_queries * (size_t)a->group, (size_t)a->v_dim);
+    clear(a, s);
+    prepare_query(a, a->q + (size_t)(row / a->group) * a->q_stride + (size_t)head * (size_t)a->k_dim, prepared);
+    first = first < span * OX_ATTN_SPAN ? span * OX_ATTN_SPAN : first;
+    end = end < (span + 1) * OX_ATTN_SPAN ? end : (span + 1) * OX_ATTN_SPAN;
+    for (int64_t from = first, to; from < end; from = to) {
+        to = (from / OX_ATTN_TILE + 1) * OX_ATTN_TILE;
+        add_tile(a, prepared, head, pos, from, to < end ? to : end, s);
+    }
+}
+
+static void merge(const ox_attn_args *a, row_state s, row_state next)
+{
+    if (*next.max == -INFINITY && *next.sum == 0)
+        return;
+    float max = fmaxf(*s.max, *next.max);
+    scale_down(a, s, expf(*s.max - max));
+    scale_down(a, next, expf(*next.max - max));
+    for (int i = 0; i < a->v_dim; i++)
+        s.acc[i] += next.acc[i];
+    *s.sum += *next.sum;
+    *s.max = max;
+}
+
+/* Weighted values to their average. A row that saw nothing gives zeros. */
+static void finish(const ox_attn_args *a, int row, row_state s)
+{
+    float *out = a->out + (size_t)(row / a->group) * a->out_stride + (size_t)(row % a->group) * (size_t)a->v_dim;
+    if (a->sinks && *s.sum != 0) {
+        float sink = a->sinks[row % a->group], max = fmaxf(*s.max, sink);
+        scale_down(a, s, expf(*s.max - max));
+        *s.sum += expf(sink - max);
+    }
+    for (int i = 0; i < a->v_dim; i++)
+        out[i] = *s.sum == 0 ? 0 : s.acc[i] / *s.sum;
 }
 
 void ox_attention(const ox_attn_args *a)
 {
-    for (int32_t i = 0; i < a->n_queries; i++)
-        for (int32_t h = 0; h < a->group; h++)
-            one_query(a, a->q + (size_t)i * a->q_stride + (size_t)h * (size_t)a->head_dim, a->pos + i,
-                      a->out + (size_t)i * a->out_stride + (size_t)h * (size_t)a->head_dim);
+    int rows = a->n_queries * a->group;
+    float *other = a->scratch + ox_attn_state((size_t)rows, (size_t)a->v_dim);
+    for (int row = 0; row < rows; row++)
+        if (a->span >= 0)
+            one_span(a, row, a->span, state_of(a, a->state, row));
+        else {
+            row_state s = state_of(a, a->scratch, row), next = state_of(a, other, row);
+            int64_t end = ox_attn_end(a, a->pos + row / a->group);
+            clear(a, s);
+            for (int64_t i = ox_attn_first(a, a->pos + row / a->group) / OX_ATTN_SPAN; i * OX_ATTN_SPAN < end; i++) {
+                one_span(a, row, i, next);
+                merge(a, s, next);
+            }
+            finish(a, row, s);
+        }
+}
+
+void ox_attention_merge(const ox_attn_args *a, int64_t n)
+{
+    size_t rows = (size_t)a->n_queries * (size_t)a->group, floats = ox_attn_state(rows, (size_t)a->v_dim);
+    for (int row = 0; row < (int)rows; row++) {
+        row_state s = state_of(a, a->state, row);
+        for (int64_t i = 1; i < n; i++)
+            merge(a, s, state_of(a, a->state + (size_t)i * floats, row));
+        finish(a, row, s);
+    }
 }

@@ -38,9 +38,14 @@ void ox_swiglu(const float *gate, const float *up, float *y, int64_t n);
 void ox_softmax(float *x, int64_t n);
 void ox_rope_neox(float *x, const float *cos_sin, int64_t n_rot);
 void ox_rope_norm(float *x, const float *cos_sin, int64_t n_rot);
-void ox_kv_store_f32(const float *x, void *k_panel, int64_t lane, int64_t head_dim);
-void ox_kv_store_f16(const float *x, void *k_panel, int64_t lane, int64_t head_dim);
+void ox_store_key_F32(const float *x, void *panel, int64_t lane, int64_t dim);
+void ox_store_key_F16(const float *x, void *panel, int64_t lane, int64_t dim);
+void ox_store_key_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim);
+void ox_store_value_F32(const float *x, void *panel, int64_t lane, int64_t dim);
+void ox_store_value_F16(const float *x, void *panel, int64_t lane, int64_t dim);
+void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim);
 void ox_to_f16(const float *x, uint16_t *y, int64_t n);
 void ox_attention(const ox_attn_args *a);
+void ox_attention_merge(const ox_attn_args *a, int64_t n);
 
 #endif

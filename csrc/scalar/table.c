@@ -20,10 +20,11 @@ void ox_scalar_init(ox_kernels *t)
         .softmax = ox_softmax,
         .rope_neox = ox_rope_neox,
         .rope_norm = ox_rope_norm,
-        .kv_store_f32 = ox_kv_store_f32,
-        .kv_store_f16 = ox_kv_store_f16,
+        .store_key = {ox_store_key_F32, ox_store_key_F16, ox_store_key_Q8_0},
+        .store_value = {ox_store_value_F32, ox_store_value_F16, ox_store_value_Q8_0},
         .to_f16 = ox_to_f16,
         .attention = ox_attention,
+        .attention_merge = ox_attention_merge,
     };
     ox_scalar_quantisers(t);
 }

@@ -9,8 +9,9 @@ with short_spins() as _idle_spins:  # the first module that brings in the OpenMP
     from oxillama.kernels import rows as _rows  # noqa: F401
 
 from oxillama.kernels import _table, _threads
+from oxillama.kernels.attention import flash_attention
 
-__all__ = ["config", "show_config"]
+__all__ = ["config", "flash_attention", "show_config"]
 
 
 def config() -> dict[str, object]:

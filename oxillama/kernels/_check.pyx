@@ -6,8 +6,9 @@ Sizes are the caller's business: nothing is checked here. Buffers may start at a
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 from oxillama.kernels._table cimport (
-    find_kernel_format, format_info, ox_attn_args, ox_bf16_row_bytes, ox_gemm_args, ox_kernels, ox_q8_row_bytes,
-    table_of,
+    OX_ATTN_SPAN, find_kernel_format, format_info, ox_attn_args, ox_attn_end, ox_attn_first, ox_attn_scratch,
+    ox_attn_state, ox_bf16_row_bytes, ox_gemm_args, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_q8_row_bytes,
+    ox_v_panel_bytes, table_of,
 )
 
 from oxillama.kernels._table import tier_index
@@ -27,6 +28,16 @@ def packed_block(str type):
     """``(values, bytes)`` of a packed block."""
     i = find_kernel_format(type)
     return format_info(i).packed_values, format_info(i).packed_bytes
+
+
+def attention_bytes(size_t rows, size_t k_dim, size_t v_dim):
+    """``(scratch, one state)`` of a call with this many rows."""
+    return 4 * ox_attn_scratch(rows, k_dim, v_dim), 4 * ox_attn_state(rows, v_dim)
+
+
+def kv_panel_bytes(int kv_type, size_t k_dim, size_t v_dim):
+    """``(keys, values)`` of 16 tokens of one head."""
+    return ox_k_panel_bytes(<ox_kv_type>kv_type, k_dim), ox_v_panel_bytes(<ox_kv_type>kv_type, v_dim)
 
 
 cdef class Tier:
@@ -92,26 +103,43 @@ cdef class Tier:
     def rope_norm(self, uint8_t[::1] x, const uint8_t[::1] cos_sin, int64_t n_rot):
         self.t.rope_norm(<float *>&x[0], <const float *>&cos_sin[0], n_rot)
 
-    def kv_store_f32(self, const uint8_t[::1] x, uint8_t[::1] panel, int64_t lane, int64_t head_dim):
-        self.t.kv_store_f32(<const float *>&x[0], &panel[0], lane, head_dim)
+    def store_key(self, int kv_type, const uint8_t[::1] x, uint8_t[::1] panel, int64_t lane, int64_t dim):
+        self.t.store_key[kv_type](<const float *>&x[0], &panel[0], lane, dim)
 
-    def kv_store_f16(self, const uint8_t[::1] x, uint8_t[::1] panel, int64_t lane, int64_t head_dim):
-        self.t.kv_store_f16(<const float *>&x[0], &panel[0], lane, head_dim)
+    def store_value(self, int kv_type, const uint8_t[::1] x, uint8_t[::1] panel, int64_t lane, int64_t dim):
+        self.t.store_value[kv_type](<const float *>&x[0], &panel[0], lane, dim)
 
     def to_f16(self, const uint8_t[::1] x, uint8_t[::1] y, int64_t n):
         self.t.to_f16(<const float *>&x[0], <uint16_t *>&y[0], n)
 
     def attention(self, const uint8_t[::1] q, uint8_t[::1] out, const uint8_t[::1] k, const uint8_t[::1] v,
-                  const int32_t[::1] blocks, int block_tokens, int n_queries, int group, int head_dim, int64_t pos,
-                  int64_t window, float scale, bint f16, uint8_t[::1] scratch):
-        """One key/value head; ``q`` and ``out`` are [n_queries, group, head_dim]."""
+                  const int32_t[::1] blocks, uint8_t[::1] scratch, uint8_t[::1] states, *, int kv_type,
+                  int block_tokens, int n_queries, int group, int k_dim, int v_dim, int64_t pos, int64_t n_keys,
+                  int64_t window=0, bint causal=True, float scale=1, float softcap=0, float[::1] slopes=None,
+                  float[::1] sinks=None, bint split=False):
+        """One key/value head; ``q`` [n_queries, group, k_dim], ``out`` [n_queries, group, v_dim].
+
+        ``split`` computes each span of keys by itself, in descending order, and merges their states.
+        """
         cdef ox_attn_args a
-        cdef size_t item = 2 if f16 else 4, dims = <size_t>((head_dim + 15) // 16 * 16)
+        cdef int64_t i, n, first
         a.q, a.out, a.k, a.v = <const float *>&q[0], <float *>&out[0], &k[0], &v[0]
-        a.q_stride = a.out_stride = <size_t>(group * head_dim)
-        a.k_block_bytes = <size_t>(block_tokens * head_dim) * item
-        a.v_block_bytes = <size_t>block_tokens * dims * item
-        a.blocks, a.block_tokens = &blocks[0], block_tokens
-        a.n_queries, a.group, a.head_dim = n_queries, group, head_dim
-        a.pos, a.window, a.scale, a.kv_f16, a.scratch = pos, window, scale, f16, <float *>&scratch[0]
-        self.t.attention(&a)
+        a.q_stride, a.out_stride = <size_t>(group * k_dim), <size_t>(group * v_dim)
+        a.k_block_bytes = <size_t>block_tokens // 16 * ox_k_panel_bytes(<ox_kv_type>kv_type, <size_t>k_dim)
+        a.v_block_bytes = <size_t>block_tokens // 16 * ox_v_panel_bytes(<ox_kv_type>kv_type, <size_t>v_dim)
+        a.blocks, a.block_tokens, a.kv_type = &blocks[0], block_tokens, kv_type
+        a.n_queries, a.group, a.k_dim, a.v_dim = n_queries, group, k_dim, v_dim
+        a.pos, a.n_keys, a.window, a.causal, a.scale, a.softcap = pos, n_keys, window, causal, scale, softcap
+        a.slopes = &slopes[0] if slopes is not None else NULL
+        a.sinks = &sinks[0] if sinks is not None else NULL
+        a.span, a.scratch = -1, <float *>&scratch[0]
+        if not split:
+            self.t.attention(&a)
+            return
+        first = ox_attn_first(&a, pos) // OX_ATTN_SPAN
+        n = max(1, (ox_attn_end(&a, pos + n_queries - 1) + OX_ATTN_SPAN - 1) // OX_ATTN_SPAN - first)
+        for i in reversed(range(n)):
+            a.span = first + i
+            a.state = <float *>&states[0] + i * <int64_t>ox_attn_state(<size_t>(n_queries * group), <size_t>v_dim)
+            self.t.attention(&a)
+        self.t.attention_merge(&a, n)

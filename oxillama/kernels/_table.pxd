@@ -33,6 +33,12 @@ cdef extern from "ox_kernels.h" nogil:
         int64_t n_tokens
         int32_t accumulate
 
+    ctypedef enum ox_kv_type:
+        OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_N_KV_TYPES
+
+    size_t ox_k_panel_bytes(ox_kv_type type, size_t dim)
+    size_t ox_v_panel_bytes(ox_kv_type type, size_t dim)
+
     ctypedef struct ox_attn_args:
         const float *q
         size_t q_stride
@@ -42,15 +48,22 @@ cdef extern from "ox_kernels.h" nogil:
         const void *v
         size_t k_block_bytes, v_block_bytes
         const int32_t *blocks
-        int32_t block_tokens
-        int32_t n_queries, group, head_dim
-        int64_t pos
-        int64_t window
-        float scale
-        int32_t kv_f16
+        int32_t block_tokens, kv_type
+        int32_t n_queries, group, k_dim, v_dim
+        int64_t pos, n_keys, window
+        int32_t causal
+        float scale, softcap
+        const float *slopes
+        const float *sinks
+        int64_t span
+        float *state
         float *scratch
 
-    size_t ox_attn_scratch(size_t rows, size_t head_dim)
+    int OX_ATTN_SPAN "512"
+    int64_t ox_attn_first(const ox_attn_args *a, int64_t pos)
+    int64_t ox_attn_end(const ox_attn_args *a, int64_t pos)
+    size_t ox_attn_state(size_t rows, size_t v_dim)
+    size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
 
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
 
@@ -70,10 +83,11 @@ cdef extern from "ox_kernels.h" nogil:
         void (*softmax)(float *x, int64_t n) noexcept nogil
         void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
         void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
-        void (*kv_store_f32)(const float *x, void *k_panel, int64_t lane, int64_t head_dim) noexcept nogil
-        void (*kv_store_f16)(const float *x, void *k_panel, int64_t lane, int64_t head_dim) noexcept nogil
+        void (*store_key[0])(const float *x, void *panel, int64_t lane, int64_t dim) noexcept nogil
+        void (*store_value[0])(const float *x, void *panel, int64_t lane, int64_t dim) noexcept nogil
         void (*to_f16)(const float *x, uint16_t *y, int64_t n) noexcept nogil
         void (*attention)(const ox_attn_args *) noexcept nogil
+        void (*attention_merge)(const ox_attn_args *, int64_t n) noexcept nogil
 
     const ox_kernels *ox_table(ox_tier tier)
     ox_tier ox_detect_tier()

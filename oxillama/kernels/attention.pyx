@@ -1,59 +1,142 @@
-"""Attention of a batch over paged keys and values."""
+"""Attention of a batch over paged keys and values, and of plain arrays."""
 
 from cython.parallel cimport prange, threadid
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+
+import math
+
+import numpy as np
 
 from oxillama.errors import ConfigError
 
-from oxillama.kernels._table cimport ox_attn_args, ox_attn_scratch, ox_kernels, table
+from oxillama.kernels._table cimport (
+    OX_ATTN_SPAN, OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, ox_attn_args, ox_attn_end, ox_attn_first, ox_attn_scratch,
+    ox_attn_state, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_v_panel_bytes, table,
+)
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, span
 from oxillama.kernels.rows cimport Rows, Workspace
 
+from oxillama.kernels._threads import default_num_threads
+
 cdef const ox_kernels *K = table()
+
+KV_TYPES = {"f32": OX_KV_F32, "f16": OX_KV_F16, "q8_0": OX_KV_Q8_0}
 
 cdef enum:
     TASK_ROWS = 64          # query heads that share the loads of keys and values
     SERIAL_WORK = 200_000   # multiplications below which a region costs more than it saves
 
 
+def kv_bytes(str kv_type, int64_t block_tokens, int64_t k_dim, int64_t v_dim):
+    """Bytes of a block of keys, and of one of values, of one head. Raises ConfigError for what can't be stored."""
+    if kv_type not in KV_TYPES:
+        raise ConfigError(f"kv_type must be one of {', '.join(KV_TYPES)}, not {kv_type!r}")
+    if block_tokens < 16 or block_tokens not in (16, 32) and block_tokens % 64:
+        raise ConfigError(f"kv_block_size={block_tokens} is neither 16 nor 32 nor a multiple of the attention tile, 64")
+    if k_dim < 1 or v_dim < 1 or max(k_dim, v_dim) > 1 << 20:
+        raise ConfigError(f"heads of {k_dim} key and {v_dim} value dimensions: 1 to 1048576 can be stored")
+    cdef ox_kv_type type = KV_TYPES[kv_type]
+    return (block_tokens // 16 * <int64_t>ox_k_panel_bytes(type, <size_t>k_dim),
+            block_tokens // 16 * <int64_t>ox_v_panel_bytes(type, <size_t>v_dim))
+
+
 cdef class KvSlab:
     """Keys and values of one layer: blocks of ``block_tokens`` tokens for any number of sequences.
 
-    ``k``: [n_blocks, n_heads, block_tokens / 16, head_dim, 16], ``v``: [n_blocks, n_heads, block_tokens, head_dim
-    rounded up to 16]; both float16 or both float32, C-contiguous.
+    ``k`` and ``v`` are the stored bytes, uint8 [n_blocks, n_heads, bytes of a block of one head], which start at zero;
+    their layout is that of ``ox_kv_type`` in ``ox_kernels.h``. ``kv_type`` is "f32", "f16" or "q8_0": 8-bit codes with
+    a half-precision scale for each 32 values of a token, dimensions rounded up to 32.
     """
 
     cdef readonly object k, v
-    cdef readonly int n_blocks, n_heads, head_dim, block_tokens
-    cdef readonly bint f16
+    cdef readonly int n_blocks, n_heads, k_dim, v_dim, block_tokens
+    cdef readonly str kv_type
+    cdef ox_kv_type type
     cdef uint8_t *k_data
     cdef uint8_t *v_data
-    cdef size_t k_head, v_head
+    cdef size_t k_head, v_head, k_panel, v_panel
 
-    def __init__(self, k, v):
-        cdef uintptr_t k_start = k.ctypes.data, v_start = v.ctypes.data
-        blocks, heads, panels, dim, lanes = k.shape
-        if (lanes != 16 or v.shape != (blocks, heads, panels * 16, (dim + 15) // 16 * 16) or k.dtype != v.dtype
-                or k.dtype.name not in ("float16", "float32") or not (k.flags.c_contiguous and v.flags.c_contiguous)):
-            raise ConfigError(f"keys {k.shape} {k.dtype} and values {v.shape} {v.dtype} don't belong together")
-        if panels * 16 > 64 and panels % 4 or panels * 16 < 64 and 4 % panels:
-            raise ConfigError(f"kv_block_size={panels * 16} neither divides the attention tile, 64, nor is a multiple")
-        self.k, self.v = k, v
-        self.n_blocks = blocks
-        self.n_heads, self.head_dim, self.block_tokens, self.f16 = heads, dim, panels * 16, k.dtype.itemsize == 2
+    def __init__(self, str kv_type, int n_blocks, int n_heads, int block_tokens, int k_dim, v_dim=None):
+        cdef uintptr_t k_start, v_start
+        self.v_dim = k_dim if v_dim is None else v_dim
+        self.k_head, self.v_head = kv_bytes(kv_type, block_tokens, k_dim, self.v_dim)
+        if n_blocks < 1 or n_heads < 1:
+            raise ConfigError(f"{n_blocks} blocks of {n_heads} heads: both must be at least 1")
+        self.kv_type, self.type = kv_type, KV_TYPES[kv_type]
+        self.n_blocks, self.n_heads, self.block_tokens, self.k_dim = n_blocks, n_heads, block_tokens, k_dim
+        self.k_panel = ox_k_panel_bytes(self.type, <size_t>k_dim)
+        self.v_panel = ox_v_panel_bytes(self.type, <size_t>self.v_dim)
+        self.k, self.v = (_aligned(n_blocks, n_heads, n) for n in (self.k_head, self.v_head))
+        k_start, v_start = self.k.ctypes.data, self.v.ctypes.data
         self.k_data, self.v_data = <uint8_t *>k_start, <uint8_t *>v_start
-        self.k_head, self.v_head = panels * dim * 16 * k.dtype.itemsize, v.shape[2] * v.shape[3] * v.dtype.itemsize
 
 
-cdef int _check(KvSlab s, Batch b, Rows rows) except -1:
+def _aligned(*shape):
+    """Zero bytes from an address that is a multiple of 64, so that no vector of a panel lies in two cache lines."""
+    memory = np.zeros(math.prod(shape) + 63, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start:start + math.prod(shape)].reshape(shape)
+
+
+cdef class Attention:
+    """What attention of one layer does, beside its inputs; fixed when a model is loaded.
+
+    Scores are ``q . k * scale``. ``softcap`` > 0 bends them to ``softcap * tanh(score / softcap)`` (Gemma 2, 2024);
+    ``slopes``, one for each query head, takes ``slope * |distance|`` off (ALiBi: Press et al., 2021); ``sinks``, one
+    for each query head, is a score that joins the sum of a row's weights without a value (gpt-oss, 2025). ``window``:
+    a row sees positions at a distance below it; 0 is no limit. ``causal``: a row sees no position after its own.
+
+    Raises ConfigError for numbers that are not finite, or negative where that means nothing.
+    """
+
+    cdef readonly float scale, softcap
+    cdef readonly int64_t window
+    cdef readonly bint causal
+    cdef readonly object slopes, sinks
+    cdef const float *slope
+    cdef const float *sink
+
+    def __init__(self, scale, *, window=0, softcap=0.0, slopes=None, sinks=None, causal=True):
+        cdef uintptr_t at
+        for name, value in (("scale", scale), ("softcap", softcap)):
+            if not np.isfinite(np.float32(value)):
+                raise ConfigError(f"attention {name} must be a finite number, not {value}")
+        if softcap < 0 or not 0 <= window < 1 << 62:
+            raise ConfigError(f"attention softcap={softcap} and window={window} can't be negative; 0 is none")
+        self.scale, self.softcap, self.window, self.causal = scale, softcap, window, causal
+        self.slopes, self.sinks = _per_head("slopes", slopes), _per_head("sinks", sinks)
+        if self.slopes is not None:
+            at = self.slopes.ctypes.data
+            self.slope = <const float *>at
+        if self.sinks is not None:
+            at = self.sinks.ctypes.data
+            self.sink = <const float *>at
+
+    def _check_heads(self, int64_t n_heads):
+        for name, values in (("slopes", self.slopes), ("sinks", self.sinks)):
+            if values is not None and len(values) != n_heads:
+                raise ConfigError(f"attention {name} of {len(values)} heads for {n_heads} query heads")
+
+
+def _per_head(name, values):
+    if values is None:
+        return None
+    array = np.array(values, np.float32)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise ConfigError(f"attention {name} must be finite numbers, one for each query head; shape {array.shape}")
+    array.flags.writeable = False
+    return array
+
+
+cdef int _check(KvSlab s, Batch b, Rows rows, int head_dim) except -1:
     """The block tables must cover the batch and stay inside the slab: C follows them blindly."""
     cdef int i
     cdef span *p
-    if rows.n != b.n_rows or rows.dim % (s.n_heads * s.head_dim):
+    if rows.n != b.n_rows or not rows.dim or rows.dim % (s.n_heads * head_dim):
         raise ConfigError(f"{rows.n} rows of {rows.dim} values for a batch of {b.n_rows} rows and "
-                          f"{s.n_heads} key/value heads of {s.head_dim}")
+                          f"{s.n_heads} key/value heads of {head_dim}")
     for i in range(b.n_spans):
         p = &b.span[i]
         if p.start + p.n > p.n_blocks * s.block_tokens:
@@ -64,105 +147,226 @@ cdef int _check(KvSlab s, Batch b, Rows rows) except -1:
     return 0
 
 
-cdef void _store_row(KvSlab s, const span *p, int64_t i, const float *k, const float *v) noexcept nogil:
-    """Keys and values of row ``i`` of a span to their place."""
-    cdef int64_t pos = p.start + i, in_block = pos % s.block_tokens, head, d
-    cdef int64_t dims = (s.head_dim + 15) // 16 * 16
-    cdef size_t block = <size_t>p.blocks[pos // s.block_tokens] * <size_t>s.n_heads
-    cdef uint8_t *kp
-    cdef uint8_t *vp
+cdef void _store_row(KvSlab s, const int32_t *blocks, int64_t pos, const float *k, const float *v) noexcept nogil:
+    """Keys and values of one position to their place."""
+    cdef int64_t in_block = pos % s.block_tokens, head, lane = in_block % 16
+    cdef size_t place = <size_t>blocks[pos // s.block_tokens] * <size_t>s.n_heads, panel = <size_t>(in_block // 16)
     for head in range(s.n_heads):
-        kp = s.k_data + (block + <size_t>head) * s.k_head
-        vp = s.v_data + (block + <size_t>head) * s.v_head
-        if s.f16:
-            K.kv_store_f16(k + head * s.head_dim, kp + in_block // 16 * s.head_dim * 32, in_block % 16, s.head_dim)
-            K.to_f16(v + head * s.head_dim, <uint16_t *>vp + in_block * dims, s.head_dim)
-        else:
-            K.kv_store_f32(k + head * s.head_dim, kp + in_block // 16 * s.head_dim * 64, in_block % 16, s.head_dim)
-            for d in range(s.head_dim):
-                (<float *>vp)[in_block * dims + d] = v[head * s.head_dim + d]
+        K.store_key[<int>s.type](k + head * s.k_dim, s.k_data + place * s.k_head + panel * s.k_panel, lane, s.k_dim)
+        K.store_value[<int>s.type](v + head * s.v_dim, s.v_data + place * s.v_head + panel * s.v_panel, lane, s.v_dim)
+        place += 1
 
 
-cdef void _store(KvSlab s, Batch b, const float *k, const float *v, int64_t row) noexcept nogil:
+cdef void _store(KvSlab s, Batch b, Rows k, Rows v, int64_t row) noexcept nogil:
     cdef int i = 0
-    cdef int64_t dim = s.n_heads * s.head_dim
     while row >= b.span[i].row + b.span[i].n:
         i += 1
-    _store_row(s, &b.span[i], row - b.span[i].row, k + row * dim, v + row * dim)
+    _store_row(s, b.span[i].blocks, b.span[i].start + row - b.span[i].row, k.data + row * k.dim, v.data + row * v.dim)
 
 
 def store(Rows k, Rows v, KvSlab slab, Batch batch):
     """Put the keys and values of a batch where its block tables say."""
     cdef int64_t row, n = batch.n_rows
     cdef int nt = usable_threads(k.workspace.num_threads)
-    cdef float *kd = k.data
-    cdef float *vd = v.data
-    _check(slab, batch, k)
-    if v.n != n or k.dim != slab.n_heads * slab.head_dim or v.dim != k.dim:
-        raise ConfigError(f"keys of {k.dim} and values of {v.dim} for {slab.n_heads} heads of {slab.head_dim}")
+    _check(slab, batch, k, slab.k_dim)
+    if v.n != n or k.dim != slab.n_heads * slab.k_dim or v.dim != slab.n_heads * slab.v_dim:
+        raise ConfigError(f"keys of {k.dim} and values of {v.dim} for {slab.n_heads} heads of "
+                          f"{slab.k_dim} and {slab.v_dim}")
     if n * k.dim < SERIAL_WORK or nt == 1:
         with nogil:
             for row in range(n):
-                _store(slab, batch, kd, vd, row)
+                _store(slab, batch, k, v, row)
     else:
         for row in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            _store(slab, batch, kd, vd, row)
+            _store(slab, batch, k, v, row)
 
 
-cdef void _task(ox_attn_args a, KvSlab s, Batch b, const float *q, float *out, int64_t queries, int64_t task,
-                float *scratch) noexcept nogil:
-    """One group of heads and one run of at most ``queries`` positions."""
+def attend(Rows q, KvSlab slab, Batch batch, Attention rule):
+    """Softmax attention of ``q`` [n_rows, heads * k_dim] over each row's own sequence: Rows [n_rows, heads * v_dim].
+
+    Query heads share key/value heads in equal groups. The keys and values of every position up to the batch's last of
+    a sequence, its own among them, must have been stored.
+    """
+    _check(slab, batch, q, slab.k_dim)
+    cdef Workspace ws = q.workspace
+    cdef Rows out = ws.rows(q.n, q.dim // slab.k_dim * slab.v_dim)
+    _attend(q, out, slab, batch.span, batch.n_spans, rule)
+    return out
+
+
+cdef struct job:
+    ox_attn_args a              # what all tasks share
+    const float *q
+    float *out
+    const uint8_t *k
+    const uint8_t *v
+    const float *slopes
+    const float *sinks
+    size_t k_head, v_head
+    const span *spans
+    int64_t n_heads, queries    # key/value heads; positions in a task
+    int64_t q_head, out_head    # floats from one key/value head to the next
+    float *states               # NULL: a task does all keys of its rows
+    size_t state_floats
+
+
+cdef int64_t _keys(const ox_attn_args *a, int64_t *first) noexcept nogil:
+    """Spans of keys that a chunk of queries sees, at least one; ``first`` is the first."""
+    first[0] = ox_attn_first(a, a.pos) // OX_ATTN_SPAN
+    return max(<int64_t>1, (ox_attn_end(a, a.pos + a.n_queries - 1) + OX_ATTN_SPAN - 1) // OX_ATTN_SPAN - first[0])
+
+
+cdef ox_attn_args _chunk(const job *j, int i, int64_t chunk, int64_t head) noexcept nogil:
+    """The chunk of positions of a sequence, and one group of heads."""
+    cdef ox_attn_args a = j.a
+    cdef const span *p = &j.spans[i]
+    cdef int64_t first = chunk * j.queries
+    a.q = j.q + (p.row + first) * <int64_t>a.q_stride + head * j.q_head
+    a.out = j.out + (p.row + first) * <int64_t>a.out_stride + head * j.out_head
+    a.k, a.v, a.blocks = j.k + <size_t>head * j.k_head, j.v + <size_t>head * j.v_head, p.blocks
+    a.slopes = j.slopes + head * a.group if j.slopes != NULL else NULL
+    a.sinks = j.sinks + head * a.group if j.sinks != NULL else NULL
+    a.n_queries, a.pos = <int32_t>min(j.queries, p.n - first), p.start + first
+    a.n_keys = max(<int64_t>0, p.start + p.n)
+    a.span = -1
+    return a
+
+
+cdef void _task(const job *j, int64_t task, float *scratch) noexcept nogil:
+    """All keys of a chunk, without merging: chunks of all sequences are numbered, heads fastest."""
     cdef int i = 0
-    cdef int64_t head = task % s.n_heads, chunk = task // s.n_heads, dim = <int64_t>a.q_stride, first, n
+    cdef int64_t chunk = task // j.n_heads, n
+    cdef ox_attn_args a
     while True:
-        n = (b.span[i].n + queries - 1) // queries
+        n = (j.spans[i].n + j.queries - 1) // j.queries
         if chunk < n:
             break
         chunk -= n
         i += 1
-    first = chunk * queries
-    a.q = q + (b.span[i].row + first) * dim + head * a.group * a.head_dim
-    a.out = out + (b.span[i].row + first) * dim + head * a.group * a.head_dim
-    a.k = s.k_data + <size_t>head * s.k_head
-    a.v = s.v_data + <size_t>head * s.v_head
-    a.blocks = b.span[i].blocks
-    a.n_queries = <int32_t>min(queries, b.span[i].n - first)
-    a.pos = b.span[i].start + first
+    a = _chunk(j, i, chunk, task % j.n_heads)
     a.scratch = scratch
     K.attention(&a)
 
 
-def attend(Rows q, KvSlab slab, Batch batch, float scale, int64_t window=0):
-    """Softmax attention of ``q`` [n_rows, n_heads * head_dim] over each row's own past: Rows of the same shape.
-
-    Query heads share key/value heads in equal groups. ``window`` limits a row to the last ``window`` positions, itself
-    included; 0 is no limit. The batch's own keys and values must have been stored.
-    """
-    _check(slab, batch, q)
-    cdef Workspace ws = q.workspace
-    cdef Rows out = ws.rows(q.n, q.dim)
+cdef void _part(const job *j, int n_spans, int64_t part, float *scratch, bint merge) noexcept nogil:
+    """The part-th span of keys of all chunks; or, as a merge, the part-th chunk of all from its spans' states."""
+    cdef int i
+    cdef int64_t chunk, head, first = 0, n, state = 0, index = 0
+    cdef size_t own
     cdef ox_attn_args a
+    for i in range(n_spans):
+        for chunk in range((j.spans[i].n + j.queries - 1) // j.queries):
+            for head in range(j.n_heads):
+                a = _chunk(j, i, chunk, head)
+                n = _keys(&a, &first)
+                if index == part if merge else part < state + n:
+                    a.state, a.scratch = j.states + state * <int64_t>j.state_floats, scratch
+                    if merge:
+                        K.attention_merge(&a, n)
+                    else:
+                        # A chunk's states lie as close as its own rows need, in the place of the largest chunk's.
+                        own = ox_attn_state(<size_t>(a.n_queries * a.group), <size_t>a.v_dim)
+                        a.state += (part - state) * <int64_t>own
+                        a.span = first + part - state
+                        K.attention(&a)
+                    return
+                state += n
+                index += 1
+
+
+cdef int _attend(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, Attention rule) except -1:
+    """Tasks are chunks of queries times heads, and spans of keys too where there are too few for the threads."""
+    cdef Workspace ws = q.workspace
     cdef int nt = usable_threads(ws.num_threads), i
-    cdef int64_t group = q.dim // slab.head_dim // slab.n_heads, queries = max(<int64_t>1, TASK_ROWS // group), t
-    cdef int64_t n_tasks = 0, work = 0
-    cdef size_t scratch_floats = (ox_attn_scratch(<size_t>(queries * group), <size_t>slab.head_dim) + 15) // 16 * 16
-    cdef float *qd = q.data
-    cdef float *od = out.data
-    for i in range(batch.n_spans):
-        n_tasks += (batch.span[i].n + queries - 1) // queries * slab.n_heads
-        work += batch.span[i].n * (batch.span[i].start + batch.span[i].n) * q.dim
-    a.q_stride = a.out_stride = <size_t>q.dim
-    a.k_block_bytes, a.v_block_bytes = slab.k_head * <size_t>slab.n_heads, slab.v_head * <size_t>slab.n_heads
-    a.block_tokens, a.group, a.head_dim = slab.block_tokens, <int32_t>group, slab.head_dim
-    a.window, a.scale, a.kv_f16 = window, scale, slab.f16
+    cdef int64_t group = q.dim // slab.k_dim // slab.n_heads, t, n, first = 0, chunk
+    cdef int64_t n_tasks = 0, n_parts = 0, work = 0, largest = 0
+    cdef job j
+    rule._check_heads(q.dim // slab.k_dim)
+    j.a.q_stride, j.a.out_stride, j.a.block_tokens = <size_t>q.dim, <size_t>out.dim, slab.block_tokens
+    j.a.k_block_bytes, j.a.v_block_bytes = slab.k_head * <size_t>slab.n_heads, slab.v_head * <size_t>slab.n_heads
+    j.a.kv_type, j.a.group, j.a.k_dim, j.a.v_dim = <int32_t>slab.type, <int32_t>group, slab.k_dim, slab.v_dim
+    j.a.window, j.a.causal, j.a.scale, j.a.softcap = rule.window, rule.causal, rule.scale, rule.softcap
+    j.q, j.out, j.k, j.v, j.k_head, j.v_head = q.data, out.data, slab.k_data, slab.v_data, slab.k_head, slab.v_head
+    j.slopes, j.sinks, j.spans, j.n_heads = rule.slope, rule.sink, spans, slab.n_heads
+    j.queries, j.q_head, j.out_head = max(<int64_t>1, TASK_ROWS // group), group * slab.k_dim, group * slab.v_dim
+    for i in range(n_spans):
+        for chunk in range((spans[i].n + j.queries - 1) // j.queries):
+            j.a = _chunk(&j, i, chunk, 0)
+            n = _keys(&j.a, &first)
+            n_tasks, n_parts, work = n_tasks + j.n_heads, n_parts + n * j.n_heads, work + n * j.a.n_queries * j.n_heads
+            largest = max(largest, n * j.a.n_queries)
     mark = ws.mark()
-    cdef float *scratch = <float *>ws.take(scratch_floats * 4 * <size_t>nt)
-    if work < SERIAL_WORK or nt == 1:
+    cdef size_t rows = <size_t>(j.queries * group)
+    cdef size_t floats = (ox_attn_scratch(rows, <size_t>slab.k_dim, <size_t>slab.v_dim) + 15) // 16 * 16
+    cdef float *scratch = <float *>ws.take(floats * 4 * <size_t>nt)
+    if work * OX_ATTN_SPAN * group * slab.k_dim < SERIAL_WORK:
+        nt = 1
+    if nt > 1 and 2 * largest * nt > work and n_parts > n_tasks:
+        _split(&j, n_spans, n_tasks, n_parts, ws, scratch, floats, nt)
+    elif nt == 1:
         with nogil:
             for t in range(n_tasks):
-                _task(a, slab, batch, qd, od, queries, t, scratch)
+                _task(&j, t, scratch)
     else:
         for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _task(a, slab, batch, qd, od, queries, t, scratch + scratch_floats * <size_t>threadid())
+            _task(&j, t, scratch + floats * <size_t>threadid())
     ws.release(mark)
-    return out
+    return 0
+
+
+cdef int _split(job *j, int n_spans, int64_t n_tasks, int64_t n_parts, Workspace ws, float *scratch, size_t floats,
+                int nt) except -1:
+    """Each span of keys is a task; then each chunk merges its own."""
+    cdef int64_t t
+    j.state_floats = ox_attn_state(<size_t>(j.queries * j.a.group), <size_t>j.a.v_dim)
+    j.states = <float *>ws.take(<size_t>n_parts * j.state_floats * 4)
+    for t in prange(n_parts, nogil=True, num_threads=nt, schedule="dynamic"):
+        _part(j, n_spans, t, scratch + floats * <size_t>threadid(), False)
+    for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="static"):
+        _part(j, n_spans, t, scratch + floats * <size_t>threadid(), True)
+    return 0
+
+
+def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=True, num_threads=None):
+    """Softmax attention of plain arrays, by the kernel that models run on: float32 [n_queries, num_heads, head_dim].
+
+    ``q`` [n_queries, num_heads, head_dim], ``k`` and ``v`` [n_keys, kv_heads, head_dim], of any real type and strides;
+    or two-dimensional, [tokens, heads * head_dim]. Query heads share key/value heads in equal groups. Scores are scaled
+    by ``softmax_scale``, by default ``head_dim ** -0.5``. ``causal``: the last query sees all keys, each one before it
+    one less. A query that sees nothing gives zeros. ``num_threads``: default all cores; it changes no bit.
+
+    Raises ConfigError for shapes that don't belong together, and numbers out of range.
+    """
+    cdef int64_t row
+    cdef span s
+    cdef const int32_t[::1] block = np.zeros(1, np.int32)
+    rule = Attention(head_dim ** -0.5 if softmax_scale is None and head_dim > 0 else softmax_scale, causal=causal)
+    arrays = [_plain(name, a, head_dim) for name, a in (("q", q), ("k", k), ("v", v))]
+    n_queries, n_keys, kv_heads = arrays[0].shape[0], arrays[1].shape[0], arrays[1].shape[1]
+    if (num_heads < 1 or arrays[0].shape[1] != num_heads or arrays[1].shape != arrays[2].shape or not kv_heads
+            or num_heads % kv_heads):
+        raise ConfigError(f"q {np.shape(q)}, k {np.shape(k)} and v {np.shape(v)} don't belong together for "
+                          f"{num_heads} heads of {head_dim}: [tokens, heads, head_dim], k and v alike")
+    if not n_queries or not n_keys:
+        return np.zeros((n_queries, num_heads, head_dim), np.float32)
+    cdef Workspace ws = Workspace(default_num_threads() if num_threads is None else num_threads)
+    cdef KvSlab slab = KvSlab("f32", 1, kv_heads, -(-n_keys // 64) * 64, head_dim)
+    cdef Rows qr, kr, vr
+    qr, kr, vr = (ws.from_array(a.reshape(len(a), a.shape[1] * head_dim)) for a in arrays)
+    s.row, s.n, s.start, s.blocks, s.n_blocks, s.highest_block = 0, n_queries, n_keys - n_queries, &block[0], 1, 0
+    with nogil:
+        for row in range(kr.n):
+            _store_row(slab, s.blocks, row, kr.data + row * kr.dim, vr.data + row * vr.dim)
+    cdef Rows out = ws.rows(qr.n, qr.dim)
+    _attend(qr, out, slab, &s, 1, rule)
+    return out.numpy().copy().reshape(n_queries, num_heads, head_dim)
+
+
+def _plain(name, array, head_dim):
+    """As contiguous float32 [tokens, heads, head_dim]."""
+    a = np.asarray(array)
+    if a.ndim == 2 and head_dim > 0 and a.shape[1] % head_dim == 0:
+        a = a.reshape(a.shape[0], a.shape[1] // head_dim, head_dim)
+    if a.ndim != 3 or head_dim < 1 or a.shape[2] != head_dim or a.dtype.kind not in "fiub":
+        raise ConfigError(f"{name} {a.shape} {a.dtype} must be numbers [tokens, heads, head_dim], head_dim={head_dim}")
+    return np.ascontiguousarray(a, np.float32)

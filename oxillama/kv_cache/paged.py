@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from oxillama.errors import KvCacheFullError
-from oxillama.kernels.attention import KvSlab
-
-KV_TYPES = {"f32": np.float32, "f16": np.float16}
+from oxillama.kernels.attention import KvSlab, kv_bytes
 
 
 @dataclass(frozen=True)
@@ -21,13 +17,13 @@ class KvShape:
     head_dim: int
     block_tokens: int
     kv_type: str
+    v_head_dim: int | None = None  # where it is not head_dim
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers, keys and values."""
-        padded = -(-self.head_dim // 16) * 16
-        width = self.head_dim + padded
-        return self.n_layers * self.n_heads * self.block_tokens * width * np.dtype(KV_TYPES[self.kv_type]).itemsize
+        v_dim = self.head_dim if self.v_head_dim is None else self.v_head_dim
+        return self.n_layers * self.n_heads * sum(kv_bytes(self.kv_type, self.block_tokens, self.head_dim, v_dim))
 
 
 class PagedKvCache:
@@ -37,13 +33,11 @@ class PagedKvCache:
     """
 
     def __init__(self, shape: KvShape, n_blocks: int) -> None:
-        dtype, dim, padded = KV_TYPES[shape.kv_type], shape.head_dim, -(-shape.head_dim // 16) * 16
-        k_shape = (n_blocks, shape.n_heads, shape.block_tokens // 16, dim, 16)
-        v_shape = (n_blocks, shape.n_heads, shape.block_tokens, padded)
         self.shape = shape
         self.n_blocks = n_blocks
+        layer = (shape.kv_type, n_blocks, shape.n_heads, shape.block_tokens, shape.head_dim, shape.v_head_dim)
         try:
-            self.slabs = [KvSlab(np.zeros(k_shape, dtype), np.zeros(v_shape, dtype)) for _ in range(shape.n_layers)]
+            self.slabs = [KvSlab(*layer) for _ in range(shape.n_layers)]
         except (MemoryError, ValueError) as e:
             raise KvCacheFullError(
                 f"a KV cache of {n_blocks} blocks, {self.memory_bytes} bytes, can't be reserved ({e}): "

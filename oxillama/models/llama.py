@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.kernels.attention import KvSlab, attend, store
+from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear, linear_add_, matmul
 from oxillama.kernels.rope import angles, rotate_
@@ -80,8 +80,8 @@ class Layer:
     def __init__(self, spec: ModelSpec, w: Weights, i: int) -> None:
         q_dim, kv_dim, p = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim, f"blk.{i}."
         traits = TRAITS[spec.arch]
-        self.head_dim, self.neox, self.eps, self.window = spec.head_dim, traits.neox, spec.norm_eps, spec.window
-        self.scale = spec.head_dim**-0.5
+        self.head_dim, self.neox, self.eps = spec.head_dim, traits.neox, spec.norm_eps
+        self.rule = Attention(spec.head_dim**-0.5, window=spec.window)
         self.attn_norm = w.vector(p + "attn_norm.weight", spec.n_embd)
         self.q = w.linear(p + "attn_q", q_dim, spec.n_embd, bias=traits.qkv_bias)
         self.k = w.linear(p + "attn_k", kv_dim, spec.n_embd, bias=traits.qkv_bias)
@@ -123,8 +123,7 @@ class Layer:
         if self.q_norm is not None:
             rms_norm_heads_(q, self.q_norm, self.eps)
         rotate_(q, cos_sin, self.head_dim, self.neox)
-        a = attend(q, slab, batch, self.scale, self.window)
-        linear_add_(x, a, self.o)
+        linear_add_(x, attend(q, slab, batch, self.rule), self.o)
 
 
 def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.float32] | None:

@@ -7,38 +7,73 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.kernels import _check, _table
-from oxillama.kernels.attention import KvSlab, attend, store
+from oxillama.kernels import _check, _table, flash_attention
+from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Workspace
 
+TYPES = ["f32", "f16", "q8_0"]
 
-def naive(q, k, v, positions, scale, window):
-    """Softmax attention in float64: q [n, heads, d], k and v [keys, kv heads, d]."""
-    out = np.zeros(q.shape)
-    group = q.shape[1] // k.shape[1]
+
+def naive(q, k, v, positions, rule):
+    """Softmax attention in float64, every feature spelt out: q [n, heads, d], k and v [keys, kv heads, d]."""
+    out = np.zeros((*q.shape[:2], v.shape[2]))
+    group, keys = q.shape[1] // k.shape[1], np.arange(len(k))
     for i, pos in enumerate(positions):
-        first = max(0, pos + 1 - window) if window else 0
-        for h in range(q.shape[1]):
-            s = k[first : pos + 1, h // group].astype(np.float64) @ q[i, h] * scale
-            p = np.exp(s - s.max())
-            out[i, h] = p / p.sum() @ v[first : pos + 1, h // group]
+        seen = keys[(keys <= pos) | (not rule.causal)]
+        seen = seen[np.abs(seen - pos) < rule.window] if rule.window else seen
+        for h in range(q.shape[1] if seen.size else 0):
+            s = k[seen, h // group].astype(np.float64) @ q[i, h].astype(np.float64) * rule.scale
+            s = rule.softcap * np.tanh(s / rule.softcap) if rule.softcap else s
+            s = s - float(rule.slopes[h]) * np.abs(seen - pos) if rule.slopes is not None else s
+            sink = [float(rule.sinks[h])] if rule.sinks is not None else []
+            p = np.exp(np.concatenate([s, sink]) - max(s.max(), *sink, s.max()))
+            out[i, h] = p[: len(s)] / p.sum() @ v[seen, h // group]
     return out
+
+
+def quantised(x):
+    """What q8_0 keeps of [..., d]: codes of the largest of each 32 values / 127, and that scale as a half."""
+    padded = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32) * 32), np.float32)
+    padded[..., : x.shape[-1]] = x
+    chunks = padded.reshape(*x.shape[:-1], -1, 32)
+    largest = np.abs(chunks).max(-1, keepdims=True)
+    codes = np.rint(chunks * (np.float32(127) / np.maximum(largest, np.float32(1e-30))))
+    scale = (largest * np.float32(1 / 127)).astype(np.float16).astype(np.float32)
+    return (codes * scale).reshape(padded.shape)[..., : x.shape[-1]].astype(np.float64)
+
+
+# Weights of 8-bit values have 14 bits: each of a tile's 64 keys is off by up to half a unit of the largest weight, 0.29
+# units on average, times values of average size 1. Six times sqrt(64) * 0.29 units, where the largest is all there is.
+BOUND = {"f32": 1e-5, "f16": 1e-5, "q8_0": 6 * 8 * 0.29 / 16383}
+
+STORED = {"f32": lambda x: x.astype(np.float64), "f16": lambda x: x.astype(np.float16).astype(np.float64)}
+STORED["q8_0"] = quantised
+
+
+def as_stored(s, kv_type):
+    """Queries, keys and values as the kernel gets to see them; q8_0 also scores with a query of 8-bit codes."""
+    if kv_type != "q8_0":
+        return s.q, STORED[kv_type](s.k), STORED[kv_type](s.v)
+    padded = np.zeros((*s.q.shape[:-1], -(-s.q.shape[-1] // 32) * 32), np.float32)
+    padded[..., : s.q.shape[-1]] = s.q
+    chunks = padded.reshape(*s.q.shape[:-1], -1, 32)
+    largest = np.abs(chunks).max(-1, keepdims=True)
+    q = np.rint(chunks * (np.float32(127) / largest)) * (largest.astype(np.float64) / 127)
+    return q.reshape(padded.shape)[..., : s.q.shape[-1]], quantised(s.k), quantised(s.v)
 
 
 class Setup:
     """Keys and values of one sequence in a paged slab, filled token by token or in any chunks."""
 
-    def __init__(self, n, heads, kv_heads, dim, block=16, dtype=np.float32, threads=1, seed=0):
+    def __init__(self, n, heads, kv_heads, dim, block=16, kv_type="f32", threads=1, seed=0, v_dim=None):
         rng = np.random.default_rng(seed)
         self.q = rng.standard_normal((n, heads, dim)).astype(np.float32)
         self.k = rng.standard_normal((n, kv_heads, dim)).astype(np.float32)
-        self.v = rng.standard_normal((n, kv_heads, dim)).astype(np.float32)
+        self.v = rng.standard_normal((n, kv_heads, v_dim or dim)).astype(np.float32)
         n_blocks = -(-n // block) + 3
-        self.slab = KvSlab(
-            np.full((n_blocks, kv_heads, block // 16, dim, 16), np.nan, dtype),
-            np.full((n_blocks, kv_heads, block, -(-dim // 16) * 16), np.nan, dtype),
-        )
+        self.slab = KvSlab(kv_type, n_blocks, kv_heads, block, dim, v_dim)
+        self.slab.k[:] = self.slab.v[:] = 0xFF  # NaN as a float, a half, and the scale of 8-bit codes
         self.table = rng.permutation(n_blocks)[: -(-n // block)].astype(np.int32)
         self.workspace = Workspace(threads)
         self.n, self.scale = n, dim**-0.5
@@ -46,24 +81,25 @@ class Setup:
     def span(self, start, end):
         return (range(end - start), start, self.table)
 
-    def run(self, chunks, window=0):
+    def run(self, chunks, window=0, **options):
+        rule = Attention(self.scale, window=window, **options)
         out, start = [], 0
         for size in chunks:
             end = min(start + size, self.n)
             batch = Batch([self.span(start, end)], self.workspace)
             part = [self.workspace.from_array(a[start:end].reshape(end - start, -1)) for a in (self.q, self.k, self.v)]
             store(part[1], part[2], self.slab, batch)
-            out.append(attend(part[0], self.slab, batch, self.scale, window).numpy().copy())
+            out.append(attend(part[0], self.slab, batch, rule).numpy().copy())
             self.workspace.reset()
             start = end
-        return np.concatenate(out).reshape(self.q.shape)
+        return np.concatenate(out).reshape(*self.q.shape[:2], -1)
 
 
 def in_chunks(n, size):
     return [size] * -(-n // size)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize(
     ("n", "heads", "kv_heads", "dim", "block", "window"),
     [
@@ -80,29 +116,29 @@ def in_chunks(n, size):
         (150, 9, 3, 48, 16, 100),
     ],
 )
-def test_against_float64(n, heads, kv_heads, dim, block, window, dtype):
-    s = Setup(n, heads, kv_heads, dim, block, dtype)
-    k, v = s.k.astype(dtype).astype(np.float64), s.v.astype(dtype).astype(np.float64)
-    expected = naive(s.q, k, v, range(n), s.scale, window)
-    assert np.abs(s.run([n], window) - expected).max() < 1e-5
+def test_against_float64(n, heads, kv_heads, dim, block, window, kv_type):
+    s = Setup(n, heads, kv_heads, dim, block, kv_type)
+    expected = naive(*as_stored(s, kv_type), range(n), Attention(s.scale, window=window))
+    assert np.abs(s.run([n], window) - expected).max() < BOUND[kv_type]
 
 
 @pytest.mark.parametrize("window", [0, 40, 64, 100])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_any_chunks_and_threads_give_equal_bits(dtype, window):
+@pytest.mark.parametrize("kv_type", TYPES)
+def test_any_chunks_and_threads_give_equal_bits(kv_type, window):
     n = 213
-    whole = Setup(n, 6, 2, 48, dtype=dtype).run([n], window)
+    whole = Setup(n, 6, 2, 48, kv_type=kv_type).run([n], window)
     for size, threads in ((1, 1), (7, 2), (64, 3), (100, 2), (n, 3)):
-        assert (Setup(n, 6, 2, 48, dtype=dtype, threads=threads).run(in_chunks(n, size), window) == whole).all()
+        assert (Setup(n, 6, 2, 48, kv_type=kv_type, threads=threads).run(in_chunks(n, size), window) == whole).all()
     for block in (32, 64, 256):
-        assert (Setup(n, 6, 2, 48, block, dtype).run(in_chunks(n, 50), window) == whole).all()
+        assert (Setup(n, 6, 2, 48, block, kv_type).run(in_chunks(n, 50), window) == whole).all()
 
 
 def test_sequences_in_one_batch_do_not_see_each_other():
     """Two sequences in one pool, blocks interleaved, different lengths and phases."""
     a, b = Setup(90, 4, 2, 32, seed=1), Setup(40, 4, 2, 32, seed=2)
     alone = a.run([90]), b.run([40])
-    slab = KvSlab(np.full((16, 2, 1, 32, 16), np.nan, np.float32), np.full((16, 2, 16, 32), np.nan, np.float32))
+    slab = KvSlab("f32", 16, 2, 16, 32)
+    slab.k[:] = slab.v[:] = 0xFF
     tables = np.array([0, 2, 4, 6, 8, 10], np.int32), np.array([1, 3, 5], np.int32)
     out = [[], []]
     steps = [((0, 33), (0, 1)), ((33, 34), (1, 17)), ((34, 90), (17, 40))]
@@ -111,7 +147,7 @@ def test_sequences_in_one_batch_do_not_see_each_other():
         rows = [np.concatenate([getattr(o, f)[s:e] for o, (s, e) in zip((a, b), cuts, strict=True)]) for f in "qkv"]
         q, k, v = (a.workspace.from_array(r.reshape(len(r), -1)) for r in rows)
         store(k, v, slab, batch)
-        got = attend(q, slab, batch, a.scale).numpy().reshape(-1, 4, 32)
+        got = attend(q, slab, batch, Attention(a.scale)).numpy().reshape(-1, 4, 32)
         split = cuts[0][1] - cuts[0][0]
         out[0].append(got[:split].copy())
         out[1].append(got[split:].copy())
@@ -120,52 +156,151 @@ def test_sequences_in_one_batch_do_not_see_each_other():
     assert (np.concatenate(out[1]) == alone[1]).all()
 
 
+FEATURES = {
+    "plain": {},
+    "softcap": {"softcap": 3.0},
+    "alibi": {"slopes": [2.0**-i for i in range(1, 7)]},
+    "sinks": {"sinks": [-3.0, 0.0, 2.0, 5.0, 30.0, -90.0]},
+    "all": {"softcap": 20.0, "slopes": [0.3] * 6, "sinks": [1.0] * 6},
+}
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize(("n", "window", "v_dim"), [(33, 0, 48), (150, 40, 16), (1100, 0, 70), (1100, 600, 40)])
+def test_features_against_float64(name, causal, kv_type, n, window, v_dim):
+    """Six heads over two, keys of 24 values; the last rows alone of a long sequence, if the rest is not needed."""
+    s = Setup(n, 6, 2, 24, 64 if n > 600 else 16, kv_type, v_dim=v_dim, threads=2)
+    s.scale = 0.4
+    rule = Attention(s.scale, window=window, causal=causal, **FEATURES[name])
+    got = s.run([n], window, causal=causal, **FEATURES[name])
+    rows = np.unique([0, 1, n // 3, n // 2, n - 2, n - 1])
+    q, k, v = as_stored(s, kv_type)
+    assert np.abs(got[rows] - naive(q[rows], k, v, rows, rule)).max() < BOUND[kv_type]
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "v_dim"), [(4, 1, None), (6, 3, 40)])
+def test_spans_over_threads_give_equal_bits(heads, kv_heads, v_dim, kv_type):
+    """One row and a long past: spans of keys go to threads; together with the rest, one task does them all."""
+    n, features = 1700, {"window": 1200, "softcap": 30.0, "sinks": [0.5] * heads, "slopes": [0.01] * heads}
+    whole = Setup(n, heads, kv_heads, 32, 64, kv_type, v_dim=v_dim).run([n], **features)
+    for threads in (1, 2, 3, 5):
+        s = Setup(n, heads, kv_heads, 32, 16, kv_type, v_dim=v_dim, threads=threads)
+        chunks = [1000, 600, 83, *[1] * 17]
+        assert (s.run(chunks, **features) == whole).all()
+
+
+def test_8_bit_keys_and_values_lose_what_their_codes_lose():
+    """Against float32 KV: scores move by the rounding of keys and queries, outputs by that of values.
+
+    A code is off by at most 1/254 of the largest of its 32 values, each one uniformly: 1/254/sqrt(3) on average. A
+    score of 64 products of unit normals then moves by sqrt(2 * 64) * largest / 254 / sqrt(3) * scale, an average of
+    values by that relative to its spread, beside the values' own rounding. Largest of 32 normals: about 2.2, squared
+    mean 4.7.
+    """
+    n = 400
+    exact, coded = (Setup(n, 4, 2, 64, kv_type=t).run([n]) for t in ("f32", "q8_0"))
+    move = np.sqrt(4.7) / 254 / np.sqrt(3)
+    rms = np.sqrt(np.mean((exact - coded)[100:] ** 2)) / np.sqrt(np.mean(exact[100:] ** 2))
+    assert 0 < rms < 1.2 * np.sqrt((np.sqrt(2 * 64) * move / 8) ** 2 + move**2)
+
+
+@pytest.mark.parametrize("kv_type", range(3))
 @pytest.mark.parametrize("tier", [t for t in _table.usable_tiers() if t != "scalar"])
-@pytest.mark.parametrize("f16", [False, True])
+@pytest.mark.parametrize("dim", [1, 16, 31, 33, 64, 100])
+def test_tiers_store_equal_bits(tier, dim, kv_type):
+    x = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
+    for kind, size in zip(("key", "value"), _check.kv_panel_bytes(kv_type, dim, dim), strict=True):
+        panels = []
+        for name in ("scalar", tier):
+            memory = np.full(size + 9, 0xA5, np.uint8)
+            for lane in (0, 7, 15):
+                getattr(_check.Tier(name), f"store_{kind}")(kv_type, x.view(np.uint8), memory[5:-4], lane, dim)
+            assert (memory[:5] == 0xA5).all()
+            assert (memory[-4:] == 0xA5).all()
+            panels.append(memory)
+        assert (panels[0] == panels[1]).all()
+
+
+@pytest.mark.parametrize("tier", _table.usable_tiers())
+@pytest.mark.parametrize("kv_type", range(3))
 @pytest.mark.parametrize(
-    ("n", "group", "dim", "window"), [(1, 1, 16, 0), (5, 3, 33, 0), (17, 4, 64, 30), (9, 1, 128, 64)]
+    ("n", "group", "k_dim", "v_dim", "pos", "options"),
+    [
+        (1, 1, 16, 16, 100, {}),
+        (5, 3, 33, 40, 100, {"window": 9}),
+        (17, 4, 64, 64, 550, {"window": 30, "sinks": 1}),
+        (9, 1, 128, 16, 1030, {"softcap": 5.0, "slopes": 1}),
+        (8, 2, 20, 70, -5, {}),
+        (3, 16, 64, 100, 700, {"causal": False, "softcap": 30.0, "sinks": 1}),
+    ],
 )
-def test_tiers_agree(tier, f16, n, group, dim, window):
-    """Exact-size buffers at odd addresses; the last block is only as full as the sequence is long."""
+def test_tiers_agree(tier, kv_type, n, group, k_dim, v_dim, pos, options):
+    """Exact-size buffers at odd addresses; spans of keys one by one and all in one call, to the bit."""
     rng = np.random.default_rng(n)
-    pos, dtype = 100, np.float16 if f16 else np.float32
-    n_blocks, padded = -(-(pos + n) // 16), -(-dim // 16) * 16
-    k = rng.standard_normal((n_blocks, dim, 16)).astype(dtype)
-    v = rng.standard_normal((n_blocks, 16, padded)).astype(dtype)
-    q = rng.standard_normal((n, group, dim)).astype(np.float32)
-    table = rng.permutation(n_blocks).astype(np.int32)
-    results = []
-    for name in ("scalar", tier):
-        memory = np.full(q.nbytes + 8, 0xA5, np.uint8)
-        scratch = np.empty(n * group * (64 + padded + 18) * 4, np.uint8)
-        buffers = [np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in (q, k, v)]
+    n_blocks, scalar = -(-(pos + n) // 16), _check.Tier("scalar")
+    options = {k: rng.standard_normal(group).astype(np.float32) if k in ("slopes", "sinks") else x
+               for k, x in options.items()}  # fmt: skip
+    stored = [np.full(n_blocks * b, 0xFF, np.uint8) for b in _check.kv_panel_bytes(kv_type, k_dim, v_dim)]
+    for panels, dim, kind in zip(stored, (k_dim, v_dim), ("key", "value"), strict=True):
+        for key in range(pos + n):
+            x = rng.standard_normal(dim).astype(np.float32).view(np.uint8)
+            panel = panels.reshape(n_blocks, -1)[key // 16]
+            getattr(scalar, f"store_{kind}")(kv_type, x, panel, key % 16, dim)
+    q = rng.standard_normal((n, group, k_dim)).astype(np.float32)
+    scratch, state = (np.empty(b, np.uint8) for b in _check.attention_bytes(n * group, k_dim, v_dim))
+    states, results = np.tile(state, 4), []
+    for name, split in (("scalar", False), (tier, False), (tier, True)):
+        memory = np.full(n * group * v_dim * 4 + 8, 0xA5, np.uint8)
         _check.Tier(name).attention(
-            buffers[0], memory[4:-4], buffers[1], buffers[2], table, 16, n, group, dim, pos, window, 0.2, f16, scratch
-        )
+            q.view(np.uint8).reshape(-1), memory[4:-4], *stored, np.arange(n_blocks, dtype=np.int32), scratch, states,
+            kv_type=kv_type, block_tokens=16, n_queries=n, group=group, k_dim=k_dim, v_dim=v_dim, pos=pos,
+            n_keys=pos + n, scale=0.2, split=split, **options,
+        )  # fmt: skip
         assert (memory[:4] == 0xA5).all()
         assert (memory[-4:] == 0xA5).all()
         results.append(memory[4:-4].copy().view(np.float32))
-    assert np.abs(results[0] - results[1]).max() < 2e-6
+    assert np.abs(results[0] - results[1]).max() < (BOUND["q8_0"] if kv_type == 2 else 4e-6)
+    assert (results[1] == results[2]).all()
 
 
-def test_block_size_must_fit_the_tile():
-    with pytest.raises(ConfigError, match="kv_block_size=48"):
-        KvSlab(np.zeros((1, 1, 3, 16, 16), np.float32), np.zeros((1, 1, 48, 16), np.float32))
-    with pytest.raises(ConfigError, match="don't belong together"):
-        KvSlab(np.zeros((1, 1, 1, 16, 16), np.float32), np.zeros((1, 1, 16, 16), np.float16))
+@pytest.mark.parametrize("block", [0, 8, 48, 72, 96])
+def test_block_size_must_fit_the_tile(block):
+    with pytest.raises(ConfigError, match=f"kv_block_size={block}"):
+        KvSlab("f32", 1, 1, block, 16)
 
 
+def test_what_can_not_be_stored_or_attended_is_refused():
+    for make, match in (
+        (lambda: KvSlab("q4_0", 1, 1, 16, 16), "q4_0"),
+        (lambda: KvSlab("f32", 1, 1, 16, 0), "0 key and 0 value"),
+        (lambda: KvSlab("f32", 0, 1, 16, 8), "0 blocks"),
+        (lambda: Attention(float("nan")), "scale"),
+        (lambda: Attention(1.0, softcap=-1.0), "softcap"),
+        (lambda: Attention(1.0, window=-1), "window"),
+        (lambda: Attention(1.0, sinks=[float("inf")]), "sinks"),
+        (lambda: Attention(1.0, slopes=[[1.0]]), "slopes"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            make()
+    with pytest.raises(ConfigError, match="sinks of 3 heads for 2"):
+        Setup(3, 2, 1, 16).run([3], sinks=[1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("window", [0, 40])
-def test_what_a_row_must_not_see_can_not_touch_it(window):
+def test_what_a_row_must_not_see_can_not_touch_it(window, kv_type):
     """NaN in keys and values of later rows of the same chunk, and before the window: not even multiplied by zero."""
     n, poisoned = 150, 100
-    clean = Setup(n, 4, 2, 32).run([n], window)
-    s = Setup(n, 4, 2, 32)
+    clean = Setup(n, 4, 2, 32, kv_type=kv_type).run([n], window)
+    s = Setup(n, 4, 2, 32, kv_type=kv_type)
     s.k[poisoned:] = s.v[poisoned:] = np.nan
     assert (s.run([n], window)[:poisoned] == clean[:poisoned]).all()
     assert np.isnan(s.run([n], window)[poisoned:]).all()
     if window:
-        s = Setup(n, 4, 2, 32)
+        s = Setup(n, 4, 2, 32, kv_type=kv_type)
         s.k[:50] = s.v[:50] = np.inf
         assert (s.run([n], window)[50 + window :] == clean[50 + window :]).all()
 
@@ -185,7 +320,7 @@ SPANS = {
 @pytest.mark.parametrize("case", SPANS)
 def test_spans_that_would_lead_c_astray_are_refused(case):
     ws = Workspace(1)
-    slab = KvSlab(np.zeros((4, 1, 1, 16, 16), np.float32), np.zeros((4, 1, 16, 16), np.float32))
+    slab = KvSlab("f32", 4, 1, 16, 16)
     spans = [(range(3), 0, [1]), SPANS[case]]
 
     def stored():
@@ -194,7 +329,7 @@ def test_spans_that_would_lead_c_astray_are_refused(case):
 
     def attended():
         batch = Batch(spans, ws)
-        attend(ws.new(batch.n_rows, 16), slab, batch, 1.0)
+        attend(ws.new(batch.n_rows, 16), slab, batch, Attention(1.0))
 
     for call in (stored, attended):
         with pytest.raises(ConfigError, match=r"span 1|tokens must be"):
@@ -203,15 +338,13 @@ def test_spans_that_would_lead_c_astray_are_refused(case):
 
 def test_rows_that_do_not_belong_to_the_batch_are_refused():
     ws = Workspace(1)
-    slab = KvSlab(np.zeros((4, 2, 1, 16, 16), np.float32), np.zeros((4, 2, 16, 16), np.float32))
+    slab = KvSlab("f32", 4, 2, 16, 16)
     batch = Batch([(range(3), 0, [1])], ws)
     for n, dim in ((2, 32), (3, 48), (3, 16)):
         with pytest.raises(ConfigError, match=f"{n} rows of {dim} values"):
-            attend(ws.new(n, dim), slab, batch, 1.0)
+            attend(ws.new(n, dim), slab, batch, Attention(1.0))
     with pytest.raises(ConfigError, match="keys of 64 and values of 32"):
         store(ws.new(3, 64), ws.new(3, 32), slab, batch)
-    with pytest.raises(ConfigError, match="don't belong together"):
-        KvSlab(np.zeros((4, 2, 1, 16, 16)), np.zeros((4, 2, 16, 16)))
 
 
 def test_other_threads_run_while_one_thread_attends():
@@ -230,10 +363,65 @@ def test_other_threads_run_while_one_thread_attends():
         q, k, v = (s.workspace.from_array(a.reshape(s.n, -1)) for a in (s.q, s.k, s.v))
         store(k, v, s.slab, batch)
         start = time.perf_counter()
-        attend(q, s.slab, batch, s.scale)
+        attend(q, s.slab, batch, Attention(s.scale))
         end = time.perf_counter()
     finally:
         done.set()
         other.join()
     inside = [t for t in ticks if start + 0.2 * (end - start) < t < end - 0.2 * (end - start)]
     assert inside
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "heads", "kv_heads", "dim"),
+    [
+        (1, 1, 1, 1, 1),
+        (7, 7, 4, 2, 19),
+        (1, 1300, 4, 1, 64),
+        (300, 300, 2, 2, 32),
+        (9, 600, 6, 3, 33),
+        (20, 5, 2, 1, 16),
+    ],
+)
+def test_flash_attention_of_plain_arrays(n_queries, n_keys, heads, kv_heads, dim, causal):
+    """Rows of a query that outnumbers its keys see nothing at first, and give zeros."""
+    rng = np.random.default_rng(n_keys)
+    q = rng.standard_normal((n_queries, heads, dim)).astype(np.float32)
+    k, v = rng.standard_normal((2, n_keys, kv_heads, dim)).astype(np.float32)
+    rule = Attention(0.3, causal=causal)
+    expected = naive(q, k, v, range(n_keys - n_queries, n_keys), rule)
+    options = {"num_heads": heads, "head_dim": dim, "softmax_scale": 0.3, "causal": causal}
+    got = flash_attention(q, k, v, **options)
+    assert got.dtype == np.float32
+    assert np.abs(got - expected).max() < 1e-5
+    for threads in (1, 3):
+        assert (flash_attention(q, k, v, **options, num_threads=threads) == got).all()
+    flat = [np.asfortranarray(a.astype(np.float64).reshape(len(a), -1)) for a in (q, k, v)]
+    assert (flash_attention(*flat, **options) == got).all()
+
+
+def test_flash_attention_of_nothing():
+    options = {"num_heads": 2, "head_dim": 8, "softmax_scale": 1.0, "causal": True}
+    some, none = np.ones((3, 2, 8), np.float32), np.ones((0, 2, 8), np.float32)
+    assert (flash_attention(some, none, none, **options) == np.zeros((3, 2, 8))).all()
+    assert flash_attention(none, some, some, **options).shape == (0, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "heads", "dim"),
+    [
+        ((3, 4, 8), (3, 3, 8), (3, 3, 8), 4, 8),
+        ((3, 4, 8), (3, 2, 8), (4, 2, 8), 4, 8),
+        ((3, 4, 8), (3, 2, 8), (3, 2, 8), 2, 8),
+        ((3, 4, 8), (3, 2, 4), (3, 2, 4), 4, 8),
+        ((3, 4, 8), (3, 0, 8), (3, 0, 8), 4, 8),
+        ((3, 0, 8), (3, 1, 8), (3, 1, 8), 0, 8),
+        ((3,), (3, 2, 8), (3, 2, 8), 4, 8),
+        ((3, 4, 8), (3, 2, 8), (3, 2, 8), 4, 0),
+    ],
+)
+def test_flash_attention_names_shapes_that_do_not_fit(q, k, v, heads, dim):
+    arrays = [np.zeros(shape, np.float32) for shape in (q, k, v)]
+    with pytest.raises(ConfigError, match=r"\(3"):
+        flash_attention(*arrays, num_heads=heads, head_dim=dim, softmax_scale=1.0, causal=True)

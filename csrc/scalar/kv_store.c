@@ -1,0 +1,59 @@
+/* One token's key or value into its lane of a panel of 16 tokens. */
+#include "scalar.h"
+
+void ox_store_key_F32(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    for (int64_t i = 0; i < dim; i++)
+        ((float *)panel)[16 * i + lane] = x[i];
+}
+
+void ox_store_key_F16(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    for (int64_t i = 0; i < dim; i++)
+        ((uint16_t *)panel)[16 * i + lane] = ox_float_to_half(x[i]);
+}
+
+void ox_store_value_F32(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    memcpy((float *)panel + (size_t)lane * ox_round_up((size_t)dim, 16), x, (size_t)dim * 4);
+}
+
+void ox_store_value_F16(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    ox_to_f16(x, (uint16_t *)panel + (size_t)lane * ox_round_up((size_t)dim, 16), dim);
+}
+
+/* Codes and scale of up to 32 values. Missing ones are zero. */
+static uint16_t quantise_chunk(const float *x, int64_t n, int8_t *codes)
+{
+    float part[32] = {0};
+    union { int8_t codes[32]; float words[13]; } row;
+    memcpy(part, x, (size_t)(n < 32 ? n : 32) * 4);
+    ox_quantise_q8(part, &row, 32);
+    memcpy(codes, row.codes, 32);
+    return ox_float_to_half(row.words[8]);
+}
+
+void ox_store_key_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    int64_t chunks = (dim + 31) / 32;
+    uint16_t *scales = (uint16_t *)((uint8_t *)panel + 512 * chunks);
+    for (int64_t c = 0; c < chunks; c++) {
+        int8_t codes[32];
+        scales[16 * c + lane] = quantise_chunk(x + 32 * c, dim - 32 * c, codes);
+        for (int64_t i = 0; i < 32; i++)
+            ((uint8_t *)panel)[(8 * c + i / 4) * 64 + 4 * lane + i % 4] = (uint8_t)(codes[i] + 128);
+    }
+}
+
+void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    int64_t chunks = (dim + 31) / 32;
+    uint16_t *scales = (uint16_t *)((uint8_t *)panel + 512 * chunks);
+    for (int64_t c = 0; c < chunks; c++) {
+        int8_t codes[32];
+        scales[16 * c + lane] = quantise_chunk(x + 32 * c, dim - 32 * c, codes);
+        for (int64_t i = 0; i < 32; i++)
+            ((int8_t *)panel)[(lane / 4 * chunks * 32 + 32 * c + i) * 4 + lane % 4] = codes[i];
+    }
+}
