@@ -9,6 +9,7 @@
 #define FLOAT_TILE 8
 #define SCORE_ROWS 8
 #define VALUE_ROWS 4
+#define DOT_TOKENS 8 /* sums in flight: a product takes four cycles */
 #define V static inline __attribute__((always_inline))
 
 typedef __m512 vf;

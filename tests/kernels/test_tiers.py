@@ -256,15 +256,16 @@ def test_gemm_against_float64(tier, type):
 @pytest.mark.parametrize("type", FORMATS)
 def test_gemm_row_does_not_depend_on_its_company(tier, type):
     """One row, any number of rows, gathered rows, an offset panel: equal bits."""
+    # More tokens and more chunks than are unpacked at a time, and not a multiple of either.
     values = next(v for _, n, v, _ in _table.formats() if n == type)
-    k = 2 * max(values, 32)
-    rows, x = blocks(type, 50, k), floats(9, 19, k)
+    k = 512 if values == 256 else 384
+    rows, x = blocks(type, 50, k), floats(9, 75, k)
     whole = gemm(tier, type, rows, x, 50)
-    for n in (*range(1, 10), 16, 17):
+    for n in (*range(1, 10), 16, 17, 64, 65, 72):
         assert (gemm(tier, type, rows, x[:n], 50) == whole[:n]).all()
     assert (gemm(tier, type, rows[:7], x, 7) == whole[:, :7]).all()
     assert (gemm(tier, type, rows[16:], x, 34) == whole[:, 16:]).all()
-    base = floats(10, 19, 50)
+    base = floats(10, 75, 50)
     assert (gemm(tier, type, rows, x, 50, y=base) == base + whole).all()
     pick, place = np.array([4, 4, 0, 18, 7], np.int32), np.array([3, 0, 4, 1, 2], np.int32)
     out = gemm(tier, type, rows, x, 50, x_rows=pick, y_rows=place)
