@@ -14,23 +14,46 @@
 /* A tile: up to TILE activation rows against the 16 / NV rows of one half (or whole) of a panel. */
 #define TILE 8
 
-typedef struct { const uint8_t *x[TILE]; int64_t k, nb; } q8_tile;
+/* Activation rows of the tokens of a tile, from the first chunk of a strip on: x[t] codes, `words` bytes from there the
+ * scales of those chunks, nb the chunks of a row (each of its arrays has as many words), n those of the strip. */
+typedef struct { const uint8_t *x[TILE]; int64_t words, nb, n; } q8_tile;
 
-INLINE vi dot_chunk(vi s, const vb *w, const uint8_t *q, int from, int to)
+/* Words of chunk i of a row (ox_kernels.h): array 0 d, 1 ds, 2 n, 3 n0, 4 n1. */
+#define WORD_F32(x, t, array, i) LOAD_F32((x)->x[t], (x)->words + 4 * ((array) * (x)->nb + (i)))
+#define WORD_I32(x, t, array, i) LOAD_I32((x)->x[t], (x)->words + 4 * ((array) * (x)->nb + (i)))
+
+/* What a sum of products begins with: the sum of activations in `array`, times 1 << shift; array 0: nothing. */
+typedef struct { int array, shift; } start;
+
+INLINE vi start_of(start a, const q8_tile *x, int t, int64_t i)
 {
-    UNROLL for (int v = from; v < to; v++)
-        s = vi_dot(s, w[v], vb_set4(q + 4 * v));
-    return s;
+    return a.array ? vi_shl(WORD_I32(x, t, a.array, i), a.shift) : vi_zero();
+}
+
+/* s[t] = start + products of vectors `from` to `to` of chunk i, whose codes are below 1 << bits, for each token. */
+INLINE void dot_tile(vi *s, const vb *w, int from, int to, int bits, start a, const q8_tile *x, int64_t i, const int T)
+{
+#ifdef HAVE_DOTS
+    vi_dots(s, 1, w + from, vi_set1(0x10001), x->x, 32 * i + 4 * from, to - from, bits, T);
+    UNROLL for (int t = 0; t < T; t++)
+        s[t] = a.array ? vi_add(start_of(a, x, t, i), s[t]) : s[t];
+#else
+    (void)bits;
+    UNROLL for (int t = 0; t < T; t++) {
+        s[t] = start_of(a, x, t, i);
+        UNROLL for (int v = from; v < to; v++)
+            s[t] = vi_dot(s[t], w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
+    }
+#endif
 }
 
 /* y += scale * d * (sum(code q) - (sum(q) << shift)) */
-INLINE void add_offset(const vb *w, vf scale, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void add_offset(const vb *w, int bits, vf scale, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s = vi_shl(LOAD_I32(x->x[t], x->k + 8 * x->nb + 4 * i), shift);
-        s = dot_chunk(s, w, x->x[t] + 32 * i, 0, 8);
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-    }
+    vi s[TILE];
+    dot_tile(s, w, 0, 8, bits, (start){2, shift}, x, i, T);
+    UNROLL for (int t = 0; t < T; t++)
+        acc[t] = vf_fma(vf_from_int(s[t]), vf_mul(scale, WORD_F32(x, t, 0, i)), acc[t]);
 }
 
 /* y += scale * d * sum(code q) for signed codes that need all eight bits, which come xor-ed with BYTE_SIGN: with 128
@@ -39,42 +62,60 @@ INLINE void add_offset(const vb *w, vf scale, int shift, const q8_tile *x, int64
 #define BYTE_SIGN 0
 INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s = vi_zero();
-        UNROLL for (int v = 0; v < 8; v++)
-            s = vi_dot_signed(s, w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-    }
+    vi s[TILE];
+    vi_dots_signed(s, w, x->x, 32 * i, 8, T);
+    UNROLL for (int t = 0; t < T; t++)
+        acc[t] = vf_fma(vf_from_int(s[t]), vf_mul(scale, WORD_F32(x, t, 0, i)), acc[t]);
 }
 #else
 #define BYTE_SIGN 0x80
 INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
-    add_offset(w, scale, 7, x, i, T, acc);
+    add_offset(w, 8, scale, 7, x, i, T, acc);
 }
 #endif
 
 /* y += scale * d * sum(code q) - min * d * sum(q) */
-INLINE void add_mins(const vb *w, vf scale, vf min, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void add_mins(const vb *w, int bits, vf scale, vf min, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
+    vi s[TILE];
+    dot_tile(s, w, 0, 8, bits, (start){0, 0}, x, i, T);
     UNROLL for (int t = 0; t < T; t++) {
-        vi s = dot_chunk(vi_zero(), w, x->x[t] + 32 * i, 0, 8);
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-        acc[t] = vf_fnma(min, LOAD_F32(x->x[t], x->k + 4 * x->nb + 4 * i), acc[t]);
+        acc[t] = vf_fma(vf_from_int(s[t]), vf_mul(scale, WORD_F32(x, t, 0, i)), acc[t]);
+        acc[t] = vf_fnma(min, WORD_F32(x, t, 1, i), acc[t]);
     }
 }
 
-/* y += scale * d * sum over halves h of scale_h * (sum_h(code q) - (sum_h(q) << shift)) */
-INLINE void add_halves(const vb *w, vf scale, vi scale0, vi scale1, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
+/* s[t] = sum over halves h of chunk i of scale_h * (start_h + products), scales and 2^shift times them being of 16 bits.
+ * Whole starts are those of the first half; the second's are in the array after it. */
+INLINE void dot_halves(vi *s, const vb *w, int bits, const vi scale[2], start a, const q8_tile *x, int64_t i, const int T)
 {
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s0 = vi_shl(LOAD_I32(x->x[t], x->k + 12 * x->nb + 4 * i), shift);
-        vi s1 = vi_shl(LOAD_I32(x->x[t], x->k + 16 * x->nb + 4 * i), shift);
-        s0 = dot_chunk(s0, w, x->x[t] + 32 * i, 0, 4);
-        s1 = dot_chunk(s1, w, x->x[t] + 32 * i, 4, 8);
-        vi s = vi_add(vi_mul(s0, scale0), vi_mul(s1, scale1));
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-    }
+#ifdef HAVE_DOTS
+    UNROLL for (int h = 0; h < 2; h++)
+        vi_dots(s, h == 0, w + 4 * h, vi_twice_16(scale[h]), x->x, 32 * i + 16 * h, 4, bits, T);
+    if (a.array)
+        UNROLL for (int h = 0; h < 2; h++) {
+            vi times = vi_shl(scale[h], a.shift);
+            UNROLL for (int t = 0; t < T; t++)
+                s[t] = vi_add(s[t], vi_mul(WORD_I32(x, t, a.array + h, i), times));
+        }
+#else
+    vi s1[TILE];
+    dot_tile(s, w, 0, 4, bits, a, x, i, T);
+    dot_tile(s1, w, 4, 8, bits, (start){a.array ? a.array + 1 : 0, a.shift}, x, i, T);
+    UNROLL for (int t = 0; t < T; t++)
+        s[t] = vi_add(vi_mul(s[t], scale[0]), vi_mul(s1[t], scale[1]));
+#endif
+}
+
+/* y += scale * d * sum over halves h of scale_h * (sum_h(code q) - (sum_h(q) << shift)) */
+INLINE void add_halves(const vb *w, int bits, vf scale, const vi half_scale[2], int shift, const q8_tile *x, int64_t i,
+                       const int T, vf *acc)
+{
+    vi s[TILE];
+    dot_halves(s, w, bits, half_scale, (start){3, shift}, x, i, T);
+    UNROLL for (int t = 0; t < T; t++)
+        acc[t] = vf_fma(vf_from_int(s[t]), vf_mul(scale, WORD_F32(x, t, 0, i)), acc[t]);
 }
 
 INLINE void unpack_nibbles(const uint8_t qs[4][64], int half, vb *w)
@@ -89,21 +130,21 @@ INLINE void unpack_nibbles(const uint8_t qs[4][64], int half, vb *w)
 INLINE void tile_Q4_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q4_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         unpack_nibbles(b->qs, half, w);
-        add_offset(w, vf_from_half(b->d + half * VL), 3, x, i, T, acc);
+        add_offset(w, 4, vf_from_half(b->d + half * VL), 3, x, i, T, acc);
     }
 }
 
 INLINE void tile_Q4_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q4_1x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         unpack_nibbles(b->qs, half, w);
         vf min = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
-        add_mins(w, vf_from_half(b->d + half * VL), min, x, i, T, acc);
+        add_mins(w, 4, vf_from_half(b->d + half * VL), min, x, i, T, acc);
     }
 }
 
@@ -119,28 +160,28 @@ INLINE void unpack_fives(const uint8_t qs[4][64], const uint8_t qh[64], int half
 INLINE void tile_Q5_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q5_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         unpack_fives(b->qs, b->qh, half, w);
-        add_offset(w, vf_from_half(b->d + half * VL), 4, x, i, T, acc);
+        add_offset(w, 5, vf_from_half(b->d + half * VL), 4, x, i, T, acc);
     }
 }
 
 INLINE void tile_Q5_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q5_1x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         unpack_fives(b->qs, b->qh, half, w);
         vf min = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
-        add_mins(w, vf_from_half(b->d + half * VL), min, x, i, T, acc);
+        add_mins(w, 5, vf_from_half(b->d + half * VL), min, x, i, T, acc);
     }
 }
 
 INLINE void tile_Q8_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q8_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         UNROLL for (int v = 0; v < 8; v++)
             w[v] = vb_xor(vb_load(b->qs[v] + half * VB), vb_set1((char)(0x80 ^ BYTE_SIGN)));
@@ -151,14 +192,14 @@ INLINE void tile_Q8_0(const void *panel, int half, const q8_tile *x, const int T
 INLINE void tile_Q4_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q4_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++) {
+    for (int64_t i = 0; i < x->n; b++) {
         vf d = vf_from_half(b->d + half * VL), dmin = vf_from_half(b->dmin + half * VL);
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             unpack_nibbles(b->qs[c], half, w);
             vf scale = vf_mul(d, vf_from_int(vi_from_u8(b->scales[c] + half * VL)));
             vf min = vf_mul(dmin, vf_from_int(vi_from_u8(b->mins[c] + half * VL)));
-            add_mins(w, scale, min, x, i, T, acc);
+            add_mins(w, 4, scale, min, x, i, T, acc);
         }
     }
 }
@@ -166,14 +207,14 @@ INLINE void tile_Q4_K(const void *panel, int half, const q8_tile *x, const int T
 INLINE void tile_Q5_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q5_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++) {
+    for (int64_t i = 0; i < x->n; b++) {
         vf d = vf_from_half(b->d + half * VL), dmin = vf_from_half(b->dmin + half * VL);
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             unpack_fives(b->qs[c], b->qh[c], half, w);
             vf scale = vf_mul(d, vf_from_int(vi_from_u8(b->scales[c] + half * VL)));
             vf min = vf_mul(dmin, vf_from_int(vi_from_u8(b->mins[c] + half * VL)));
-            add_mins(w, scale, min, x, i, T, acc);
+            add_mins(w, 5, scale, min, x, i, T, acc);
         }
     }
 }
@@ -181,7 +222,7 @@ INLINE void tile_Q5_K(const void *panel, int half, const q8_tile *x, const int T
 INLINE void tile_Q6_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q6_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++) {
+    for (int64_t i = 0; i < x->n; b++) {
         vf d = vf_from_half(b->d + half * VL);
         for (int c = 0; c < 8; c++, i++) {
             vb w[8], top = vb_set1(0x30);
@@ -191,7 +232,8 @@ INLINE void tile_Q6_K(const void *panel, int half, const q8_tile *x, const int T
                 int s = 2 * (v / 2);
                 w[v] = vb_or(w[v], vb_and(s < 4 ? vb_shl(high[v % 2], 4 - s) : vb_shr(high[v % 2], s - 4), top));
             }
-            add_halves(w, d, vi_from_i8(b->scales[2 * c] + half * VL), vi_from_i8(b->scales[2 * c + 1] + half * VL), 5, x, i, T, acc);
+            vi scale[2] = {vi_from_i8(b->scales[2 * c] + half * VL), vi_from_i8(b->scales[2 * c + 1] + half * VL)};
+            add_halves(w, 6, d, scale, 5, x, i, T, acc);
         }
     }
 }
@@ -219,23 +261,41 @@ INLINE const uint8_t *x_of(const ox_gemm_args *a, int64_t t)
     return (const uint8_t *)a->x + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes;
 }
 
-typedef void tile_fn(const void *panel, int half, const q8_tile *x, const int T, vf *acc);
+/* Adds the products of one strip. */
+typedef void tile_fn(const void *strip, int half, const q8_tile *x, const int T, vf *acc);
+
+/* Where a panel is two halves, both take their turn on strips of STRIP chunks, so that memory is read once, in order, and
+ * the second finds its share in the first-level cache. A strip is one block, or several. */
+#define STRIP 8
+INLINE void panel_q8(const uint8_t *panel, size_t panel_bytes, q8_tile x, const int T, tile_fn *tile, vf acc[NV][TILE])
+{
+    const int64_t strip = NV > 1 && x.nb > STRIP ? STRIP : x.nb;
+    const size_t strip_bytes = panel_bytes / (size_t)x.nb * (size_t)strip;
+    for (int64_t i = 0; i < x.nb; i += strip, panel += strip_bytes, x.words -= 28 * strip) {
+        x.n = x.nb - i < strip ? x.nb - i : strip;
+        UNROLL for (int half = 0; half < NV; half++)
+            tile(panel, half, &x, T, acc[half]);
+        UNROLL for (int t = 0; t < T; t++)
+            x.x[t] += 32 * strip;
+    }
+}
 
 INLINE void panels_q8(const ox_gemm_args *a, int64_t t0, const int T, tile_fn *tile)
 {
-    q8_tile x = {{0}, a->k, a->k / 32};
+    q8_tile x = {{0}, a->k, a->k / 32, 0};
     UNROLL for (int t = 0; t < T; t++)
         x.x[t] = x_of(a, t0 + t);
     const uint8_t *panel = a->w;
-    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes)
-        for (int half = 0; half < NV; half++) {
-            vf acc[TILE];
-            UNROLL for (int t = 0; t < T; t++)
-                acc[t] = vf_zero();
-            tile(panel, half, &x, T, acc);
-            UNROLL for (int t = 0; t < T; t++)
-                store_rows(y_of(a, t0 + t, row + half * VL), acc[t], a->n_rows - row - half * VL, a->accumulate);
+    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes) {
+        vf acc[NV][TILE];
+        UNROLL for (int j = 0; j < NV * T; j++)
+            acc[j / T][j % T] = vf_zero();
+        panel_q8(panel, a->panel_bytes, x, T, tile, acc);
+        UNROLL for (int j = 0; j < NV * T; j++) {
+            int64_t r = row + j / T * VL;
+            store_rows(y_of(a, t0 + j % T, r), acc[j / T][j % T], a->n_rows - r, a->accumulate);
         }
+    }
 }
 
 /* The number of tokens in a tile is a constant in each call, so that the accumulators live in registers. */

@@ -18,9 +18,9 @@ INLINE void add_expanded(const expanded *e, code_form f, const q8_tile *x, int64
         sum[t] = acc[t];
     for (int c = 0; c < 8; c++) {
         if (f.halves)
-            add_halves(e->w[c], e->scale[0], e->half_scale[c][0], e->half_scale[c][1], f.shift, x, i + c, T, sum);
+            add_halves(e->w[c], f.shift + 1, e->scale[0], e->half_scale[c], f.shift, x, i + c, T, sum);
         else
-            add_offset(e->w[c], e->scale[c], f.shift, x, i + c, T, sum);
+            add_offset(e->w[c], f.shift + 1, e->scale[c], f.shift, x, i + c, T, sum);
     }
     UNROLL for (int t = 0; t < T; t++)
         acc[t] = sum[t];
@@ -57,7 +57,7 @@ INLINE void group_q8(const ox_gemm_args *a, int64_t t0, int64_t n, expand_fn *ex
 {
     q8_tile x[GROUP / TILE];
     for (int64_t t = 0; t < n; t++) {
-        x[t / TILE].k = a->k;
+        x[t / TILE].words = a->k;
         x[t / TILE].nb = a->k / OX_CHUNK;
         x[t / TILE].x[t % TILE] = x_of(a, t0 + t);
     }

@@ -8,37 +8,37 @@
 #define HEAD(b, h) vf_from_half((b)->head[h] + half * VL)
 
 /* y += d * sum over halves h of (scale_h * scale * sum_h(code q) - min_h * min * sum_h(q)) */
-INLINE void add_halves_mins(const vb *w, vf scale, const vi s[2], vf min, const vi m[2], const q8_tile *x, int64_t i,
+INLINE void add_halves_mins(const vb *w, int bits, vf scale, const vi s[2], vf min, const vi m[2], const q8_tile *x, int64_t i,
                             const int T, vf *acc)
 {
+    vi sum[TILE];
+    dot_halves(sum, w, bits, s, (start){0, 0}, x, i, T);
     UNROLL for (int t = 0; t < T; t++) {
-        vf d = LOAD_F32(x->x[t], x->k + 4 * i);
-        vi s0 = dot_chunk(vi_zero(), w, x->x[t] + 32 * i, 0, 4), s1 = dot_chunk(vi_zero(), w, x->x[t] + 32 * i, 4, 8);
-        vi n0 = LOAD_I32(x->x[t], x->k + 12 * x->nb + 4 * i), n1 = LOAD_I32(x->x[t], x->k + 16 * x->nb + 4 * i);
-        acc[t] = vf_fma(vf_from_int(vi_add(vi_mul(s0, s[0]), vi_mul(s1, s[1]))), vf_mul(scale, d), acc[t]);
+        vf d = WORD_F32(x, t, 0, i);
+        vi n0 = WORD_I32(x, t, 3, i), n1 = WORD_I32(x, t, 4, i);
+        acc[t] = vf_fma(vf_from_int(sum[t]), vf_mul(scale, d), acc[t]);
         acc[t] = vf_fma(vf_from_int(vi_add(vi_mul(n0, m[0]), vi_mul(n1, m[1]))), vf_mul(min, d), acc[t]);
     }
 }
 
 /* y += d * sum over halves h of scale_h * (sum_h(code q) - (sum_h(q) << shift)), for scales that are no integers */
-INLINE void add_float_halves(const vb *w, vf scale0, vf scale1, int shift, const q8_tile *x, int64_t i,
+INLINE void add_float_halves(const vb *w, int bits, vf scale0, vf scale1, int shift, const q8_tile *x, int64_t i,
                              const int T, vf *acc)
 {
+    vi s0[TILE], s1[TILE];
+    dot_tile(s0, w, 0, 4, bits, (start){3, shift}, x, i, T);
+    dot_tile(s1, w, 4, 8, bits, (start){4, shift}, x, i, T);
     UNROLL for (int t = 0; t < T; t++) {
-        vf d = LOAD_F32(x->x[t], x->k + 4 * i);
-        vi s0 = vi_shl(LOAD_I32(x->x[t], x->k + 12 * x->nb + 4 * i), shift);
-        vi s1 = vi_shl(LOAD_I32(x->x[t], x->k + 16 * x->nb + 4 * i), shift);
-        s0 = dot_chunk(s0, w, x->x[t] + 32 * i, 0, 4);
-        s1 = dot_chunk(s1, w, x->x[t] + 32 * i, 4, 8);
-        acc[t] = vf_fma(vf_from_int(s0), vf_mul(scale0, d), acc[t]);
-        acc[t] = vf_fma(vf_from_int(s1), vf_mul(scale1, d), acc[t]);
+        vf d = WORD_F32(x, t, 0, i);
+        acc[t] = vf_fma(vf_from_int(s0[t]), vf_mul(scale0, d), acc[t]);
+        acc[t] = vf_fma(vf_from_int(s1[t]), vf_mul(scale1, d), acc[t]);
     }
 }
 
 INLINE void tile_Q8_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q8_1x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         UNROLL for (int v = 0; v < 8; v++)
             w[v] = vb_xor(BYTES(b, v), vb_set1((char)BYTE_SIGN));
@@ -49,7 +49,7 @@ INLINE void tile_Q8_1(const void *panel, int half, const q8_tile *x, const int T
 INLINE void tile_Q8_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q8_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++)
@@ -64,19 +64,19 @@ INLINE vi spread_bits(vi four) { return vi_and(vi_mul(four, vi_set1(0x00204081))
 INLINE void tile_Q1_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q1_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 4; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++) /* codes 0 and 2, less one */
                 w[v] = vb_from_words(vi_shl(spread_bits(vi_and(vi_shr(WORD(b, c), 4 * v), vi_set1(15))), 1));
-            add_offset(w, HEAD(b, 0), 0, x, i, T, acc);
+            add_offset(w, 2, HEAD(b, 0), 0, x, i, T, acc);
         }
 }
 
 INLINE void tile_Q2_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q2_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 2; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++) { /* two bits each of a byte go to four bytes */
@@ -84,14 +84,14 @@ INLINE void tile_Q2_0(const void *panel, int half, const q8_tile *x, const int T
                 q = vi_or(q, vi_shl(q, 12));
                 w[v] = vb_from_words(vi_and(vi_or(q, vi_shl(q, 6)), vi_set1(0x03030303)));
             }
-            add_offset(w, HEAD(b, 0), 0, x, i, T, acc);
+            add_offset(w, 2, HEAD(b, 0), 0, x, i, T, acc);
         }
 }
 
 INLINE void tile_Q2_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q2_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++)
@@ -99,7 +99,7 @@ INLINE void tile_Q2_K(const void *panel, int half, const q8_tile *x, const int T
             vi q = vi_shr(WORD(b, c / 2), c % 2 * 16), low = vi_set1(15);
             vi s[2] = {vi_and(q, low), vi_and(vi_shr(q, 8), low)};
             vi m[2] = {vi_and(vi_shr(q, 4), low), vi_and(vi_shr(q, 12), low)};
-            add_halves_mins(w, HEAD(b, 0), s, HEAD(b, 1), m, x, i, T, acc);
+            add_halves_mins(w, 2, HEAD(b, 0), s, HEAD(b, 1), m, x, i, T, acc);
         }
 }
 
@@ -114,7 +114,7 @@ INLINE vi scale_Q3_K(const ox_q3_kx16 *b, int half, int j)
 INLINE void tile_Q3_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_q3_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++) {
@@ -122,19 +122,20 @@ INLINE void tile_Q3_K(const void *panel, int half, const q8_tile *x, const int T
                 vb high = vb_and(vb_shr(BYTES(b, v), c), vb_set1(1));
                 w[v] = vb_or(low, vb_shl(high, 2));
             }
-            add_halves(w, HEAD(b, 0), scale_Q3_K(b, half, 2 * c), scale_Q3_K(b, half, 2 * c + 1), 2, x, i, T, acc);
+            vi scale[2] = {scale_Q3_K(b, half, 2 * c), scale_Q3_K(b, half, 2 * c + 1)};
+            add_halves(w, 3, HEAD(b, 0), scale, 2, x, i, T, acc);
         }
 }
 
 INLINE void tile_TQ2_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
 {
     const ox_tq2_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++)
                 w[v] = vb_and(vb_shr(BYTES(b, c / 4 * 8 + v), 2 * (c % 4)), vb_set1(3));
-            add_offset(w, HEAD(b, 0), 0, x, i, T, acc);
+            add_offset(w, 2, HEAD(b, 0), 0, x, i, T, acc);
         }
 }
 
@@ -150,14 +151,14 @@ INLINE void tile_TQ1_0(const void *panel, int half, const q8_tile *x, const int 
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
     const ox_tq1_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 8; c++, i++) { /* 5 chunks in words 0..7, 5 halves in words 8..11, 4 vectors in word 12 */
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++) {
                 int n = c < 5 ? c : 2 * (c - 5) + v / 4, in_last = c == 7 && v >= 4;
                 w[v] = trits(BYTES(b, c < 5 ? v : in_last ? 12 : 8 + v % 4), power[in_last ? v - 4 : n]);
             }
-            add_offset(w, HEAD(b, 0), 0, x, i, T, acc);
+            add_offset(w, 2, HEAD(b, 0), 0, x, i, T, acc);
         }
 }
 
@@ -173,7 +174,7 @@ INLINE void tile_IQ4_NL(const void *panel, int half, const q8_tile *x, const int
 {
     const ox_iq4_nlx16 *b = panel;
     vb table = vb_xor(vb_table(ox_codes_iq4), vb_set1((char)BYTE_SIGN));
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         look_up_nibbles(b->words, half, table, w);
         add_bytes(w, HEAD(b, 0), x, i, T, acc);
@@ -184,7 +185,7 @@ INLINE void tile_IQ4_XS(const void *panel, int half, const q8_tile *x, const int
 {
     const ox_iq4_xsx16 *b = panel;
     vb table = vb_xor(vb_table(ox_codes_iq4), vb_set1((char)BYTE_SIGN));
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 8; c++, i++) {
             vb w[8];
             look_up_nibbles(b->words + 1 + 4 * c, half, table, w);
@@ -199,14 +200,14 @@ INLINE void tile_MXFP4(const void *panel, int half, const q8_tile *x, const int 
 {
     const ox_mxfp4x16 *b = panel;
     vb table = vb_add(vb_table(ox_codes_fp4), vb_set1(16));
-    for (int64_t i = 0; i < x->nb; i++, b++) {
+    for (int64_t i = 0; i < x->n; i++, b++) {
         vb w[8];
         look_up_nibbles(b->words, half, table, w);
         /* 2^(e - 128) as the product of two powers that are normal floats */
         vi e = vi_from_u8(b->e + half * VL), e0 = vi_shr(e, 1), bias = vi_set1(63);
         vf first = vf_from_bits(vi_shl(vi_add(e0, bias), 23));
         vf second = vf_from_bits(vi_shl(vi_add(vi_sub(e, e0), bias), 23));
-        add_offset(w, vf_mul(first, second), 4, x, i, T, acc);
+        add_offset(w, 5, vf_mul(first, second), 4, x, i, T, acc);
     }
 }
 
@@ -223,13 +224,13 @@ INLINE void tile_NVFP4(const void *panel, int half, const q8_tile *x, const int 
 {
     const ox_nvfp4x16 *b = panel;
     vb table = vb_add(vb_table(ox_codes_fp4), vb_set1(16));
-    for (int64_t i = 0; i < x->nb; b++)
+    for (int64_t i = 0; i < x->n; b++)
         for (int c = 0; c < 2; c++, i++) {
             vb w[8];
             UNROLL for (int v = 0; v < 8; v++) { /* 16 values in two words: low nibbles, then high ones */
                 vb q = BYTES(b, 1 + 4 * c + v / 4 * 2 + v % 2);
                 w[v] = vb_lookup(table, vb_and(v / 2 % 2 ? vb_shr(q, 4) : q, vb_set1(15)));
             }
-            add_float_halves(w, e4m3_half(WORD(b, 0), 2 * c), e4m3_half(WORD(b, 0), 2 * c + 1), 4, x, i, T, acc);
+            add_float_halves(w, 5, e4m3_half(WORD(b, 0), 2 * c), e4m3_half(WORD(b, 0), 2 * c + 1), 4, x, i, T, acc);
         }
 }
