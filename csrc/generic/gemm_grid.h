@@ -7,7 +7,7 @@ GEMM_GRID(IQ2_XXS, add_group_6)
 GEMM_GRID(IQ2_XS, add_group_halves_6)
 GEMM_GRID(IQ2_S, add_group_halves_6)
 GEMM_GRID(IQ3_XXS, add_group_6)
-GEMM_GRID(IQ3_S, add_group_6)
+GEMM_GRID(IQ3_S, add_group_4)
 GEMM_GRID(IQ1_S, add_group_4)
 GEMM_GRID(IQ1_M, add_group_halves_4)
 

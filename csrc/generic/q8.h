@@ -63,7 +63,15 @@ INLINE void add_offset(const vb *w, int bits, vf scale, int shift, const q8_tile
 INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
     vi s[TILE];
+#ifdef HAVE_DOTS
     vi_dots_signed(s, w, x->x, 32 * i, 8, T);
+#else
+    UNROLL for (int t = 0; t < T; t++) {
+        s[t] = vi_zero();
+        UNROLL for (int v = 0; v < 8; v++)
+            s[t] = vi_dot_signed(s[t], w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
+    }
+#endif
     UNROLL for (int t = 0; t < T; t++)
         acc[t] = vf_fma(vf_from_int(s[t]), vf_mul(scale, WORD_F32(x, t, 0, i)), acc[t]);
 }
@@ -86,9 +94,10 @@ INLINE void add_mins(const vb *w, int bits, vf scale, vf min, const q8_tile *x, 
     }
 }
 
-/* s[t] = sum over halves h of chunk i of scale_h * (start_h + products), scales and 2^shift times them being of 16 bits.
- * Whole starts are those of the first half; the second's are in the array after it. */
-INLINE void dot_halves(vi *s, const vb *w, int bits, const vi scale[2], start a, const q8_tile *x, int64_t i, const int T)
+/* s[t] = sum over halves h of chunk i of scale_h * (start_h + products), for scales of 16 bits. `a` is the first half's
+ * start; the second's is in the next array. */
+INLINE void dot_halves(vi *s, const vb *w, int bits, const vi scale[2], start a, const q8_tile *x, int64_t i,
+                       const int T)
 {
 #ifdef HAVE_DOTS
     UNROLL for (int h = 0; h < 2; h++)
@@ -264,8 +273,8 @@ INLINE const uint8_t *x_of(const ox_gemm_args *a, int64_t t)
 /* Adds the products of one strip. */
 typedef void tile_fn(const void *strip, int half, const q8_tile *x, const int T, vf *acc);
 
-/* Where a panel is two halves, both take their turn on strips of STRIP chunks, so that memory is read once, in order, and
- * the second finds its share in the first-level cache. A strip is one block, or several. */
+/* Where a panel is two halves, both take their turn on strips of STRIP chunks, so that memory is read once, in order,
+ * and the second finds its share in the first-level cache. A strip is one block, or several. */
 #define STRIP 8
 INLINE void panel_q8(const uint8_t *panel, size_t panel_bytes, q8_tile x, const int T, tile_fn *tile, vf acc[NV][TILE])
 {

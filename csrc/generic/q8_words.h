@@ -8,8 +8,8 @@
 #define HEAD(b, h) vf_from_half((b)->head[h] + half * VL)
 
 /* y += d * sum over halves h of (scale_h * scale * sum_h(code q) - min_h * min * sum_h(q)) */
-INLINE void add_halves_mins(const vb *w, int bits, vf scale, const vi s[2], vf min, const vi m[2], const q8_tile *x, int64_t i,
-                            const int T, vf *acc)
+INLINE void add_halves_mins(const vb *w, int bits, vf scale, const vi s[2], vf min, const vi m[2], const q8_tile *x,
+                            int64_t i, const int T, vf *acc)
 {
     vi sum[TILE];
     dot_halves(sum, w, bits, s, (start){0, 0}, x, i, T);
