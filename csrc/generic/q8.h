@@ -16,139 +16,7 @@
 #define DOT_TOKENS 1
 #endif
 
-/* A tile: up to TILE activation rows against the 16 / NV rows of one half (or whole) of a panel. */
-#define TILE 8
-#define GROUP 64
-#define STEP 8 /* chunks that are unpacked at a time for a group */
-
-typedef struct { const uint8_t *x[TILE]; int64_t k, nb; } q8_tile;
-
-/* 32 columns: codes, and what the form of a format (below) says of scales. */
-typedef struct { vb w[8]; vf scale, second; vi s[2], m[2]; } chunk;
-
-/* Sums over vectors from..to-1 for T tokens, DOT_TOKENS of them abreast: a sum waits for its last product, which takes
- * several cycles where one instruction multiplies and adds. The order in which integers are added is free. */
-INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_t i, const int T, vi *s)
-{
-    UNROLL for (int t0 = 0; t0 < T; t0 += DOT_TOKENS) {
-        const int t1 = t0 + DOT_TOKENS < T ? t0 + DOT_TOKENS : T;
-        UNROLL for (int v = from; v < to; v++)
-            UNROLL for (int t = t0; t < t1; t++)
-                s[t] = vi_dot(s[t], c->w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
-    }
-}
-
-/* Word i of array `n` of the five that stand behind the codes of token t. */
-INLINE const uint8_t *word_of(const q8_tile *x, int t, int n, int64_t i) { return x->x[t] + x->k + 4 * (n * x->nb + i); }
-
-/* y += s * scale * d */
-INLINE void add_products(const vi *s, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    UNROLL for (int t = 0; t < T; t++)
-        acc[t] = vf_fma(vf_from_int(s[t]), vf_mul(scale, LOAD_F32(word_of(x, t, 0, i))), acc[t]);
-}
-
-#define NO_OFFSET 32
-/* s = sum(code q) - (sum(q) << shift) over vectors from..to-1; array `n` holds minus their sums of q. */
-INLINE void dot_offset(const chunk *c, int from, int to, int n, int shift, const q8_tile *x, int64_t i, const int T, vi *s)
-{
-    UNROLL for (int t = 0; t < T; t++)
-        s[t] = shift == NO_OFFSET ? vi_zero() : vi_shl(LOAD_I32(word_of(x, t, n, i)), shift);
-    dot_chunk(c, from, to, x, i, T, s);
-}
-
-/* y += scale * d * (sum(code q) - (sum(q) << shift)) */
-INLINE void add_offset(const chunk *c, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    vi s[TILE];
-    dot_offset(c, 0, 8, 2, shift, x, i, T, s);
-    add_products(s, c->scale, x, i, T, acc);
-}
-
-/* y += scale * d * sum(code q) for signed codes that need all eight bits, which come xor-ed with BYTE_SIGN: with 128
- * added, or, where vi_dot is exact for codes below 128 only, as they are, to be multiplied as signed bytes. */
-#ifdef DOT_IS_7_BIT
-#define BYTE_SIGN 0
-INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s = vi_zero();
-        UNROLL for (int v = 0; v < 8; v++)
-            s = vi_dot_signed(s, c->w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(c->scale, LOAD_F32(word_of(x, t, 0, i))), acc[t]);
-    }
-}
-#else
-#define BYTE_SIGN 0x80
-INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    add_offset(c, 7, x, i, T, acc);
-}
-#endif
-
-/* y += scale * d * sum(code q) - second * d * sum(q) */
-INLINE void add_mins(const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    add_offset(c, NO_OFFSET, x, i, T, acc);
-    UNROLL for (int t = 0; t < T; t++)
-        acc[t] = vf_fnma(c->second, LOAD_F32(word_of(x, t, 1, i)), acc[t]);
-}
-
-/* y += scale * d * sum over halves h of s_h * (sum_h(code q) - (sum_h(q) << shift)) */
-INLINE void add_halves(const chunk *c, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    vi s0[TILE], s1[TILE];
-    dot_offset(c, 0, 4, 3, shift, x, i, T, s0);
-    UNROLL for (int t = 0; t < T; t++)
-        s0[t] = vi_mul(s0[t], c->s[0]);
-    dot_offset(c, 4, 8, 4, shift, x, i, T, s1);
-    UNROLL for (int t = 0; t < T; t++)
-        s0[t] = vi_add(s0[t], vi_mul(s1[t], c->s[1]));
-    add_products(s0, c->scale, x, i, T, acc);
-}
-
-/* y += d * sum over halves h of (s_h * scale * sum_h(code q) - m_h * second * sum_h(q)) */
-INLINE void add_halves_mins(const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    add_halves(c, NO_OFFSET, x, i, T, acc);
-    UNROLL for (int t = 0; t < T; t++) {
-        vi n0 = LOAD_I32(word_of(x, t, 3, i)), n1 = LOAD_I32(word_of(x, t, 4, i));
-        vf n = vf_from_int(vi_add(vi_mul(n0, c->m[0]), vi_mul(n1, c->m[1])));
-        acc[t] = vf_fma(n, vf_mul(c->second, LOAD_F32(word_of(x, t, 0, i))), acc[t]);
-    }
-}
-
-/* The same as add_halves for scales that are no integers: scale and second */
-INLINE void add_float_halves(const chunk *c, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    vi s[TILE];
-    dot_offset(c, 0, 4, 3, shift, x, i, T, s);
-    add_products(s, c->scale, x, i, T, acc);
-    dot_offset(c, 4, 8, 4, shift, x, i, T, s);
-    add_products(s, c->second, x, i, T, acc);
-}
-
-/* How the codes of a format become weights: one of the functions above, and its shift. */
-enum { ADD_OFFSET, ADD_BYTES, ADD_MINS, ADD_HALVES, ADD_HALVES_MINS, ADD_FLOAT_HALVES };
-typedef struct { int add, shift; } q8_form;
-#define OFFSET(shift) ((q8_form){ADD_OFFSET, shift})
-#define SIGNED_BYTES ((q8_form){ADD_BYTES, 0})
-#define MINS ((q8_form){ADD_MINS, 0})
-#define HALVES(shift) ((q8_form){ADD_HALVES, shift})
-#define HALVES_MINS ((q8_form){ADD_HALVES_MINS, 0})
-#define FLOAT_HALVES(shift) ((q8_form){ADD_FLOAT_HALVES, shift})
-
-INLINE void add_chunk(const q8_form f, const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    switch (f.add) {
-    case ADD_OFFSET: add_offset(c, f.shift, x, i, T, acc); break;
-    case ADD_BYTES: add_bytes(c, x, i, T, acc); break;
-    case ADD_MINS: add_mins(c, x, i, T, acc); break;
-    case ADD_HALVES: add_halves(c, f.shift, x, i, T, acc); break;
-    case ADD_HALVES_MINS: add_halves_mins(c, x, i, T, acc); break;
-    case ADD_FLOAT_HALVES: add_float_halves(c, f.shift, x, i, T, acc); break;
-    }
-}
+#include "q8_forms.h"
 
 INLINE void unpack_nibbles(const uint8_t qs[4][64], int half, vb *w)
 {
@@ -269,6 +137,14 @@ INLINE const uint8_t *x_of(const ox_gemm_args *a, int64_t t)
     return (const uint8_t *)a->x + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes;
 }
 
+/* The sums of one panel for n tokens, those of a half of it `apart` from the other's. */
+INLINE void store_panel(const ox_gemm_args *a, int64_t t0, int64_t n, int64_t row, int64_t apart, const vf *acc)
+{
+    for (int half = 0; half < NV; half++, row += VL)
+        UNROLL for (int64_t t = 0; t < n; t++)
+            store_rows(y_of(a, t0 + t, row), acc[half * apart + t], a->n_rows - row, a->accumulate);
+}
+
 /* A format as the drivers below see it: all of it is constant where it is used. */
 typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q8_format;
 
@@ -284,29 +160,38 @@ INLINE void fetch(const q8_format f, const uint8_t *block, int i)
         __builtin_prefetch(block + AHEAD + i * part + j, 0, 2);
 }
 
-/* One tile of tokens against all panels, each chunk from registers. */
+/* Chunks i to `to` - 1 of one half (or whole) of a panel, each from registers. */
+INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8_tile *x, int64_t i, int64_t to,
+                     const int T, vf *acc)
+{
+    for (const uint8_t *block = panel + i / f.chunks * f.bytes; i < to; i += f.chunks, block += f.bytes)
+        for (int j = 0; j < f.chunks; j++) {
+            chunk c;
+            if (half == 0)
+                fetch(f, block, j);
+            f.unpack(block, j, half, &c);
+            add_chunk(f.form, &c, x, i + j, T, acc);
+        }
+}
+
+/* One tile of tokens against all panels. Where a panel is two halves, they take turns at strips of it: memory is read
+ * once, in order, and the second finds its share in the first-level cache. */
 INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, const int T)
 {
     q8_tile x = {{0}, a->k, a->k / OX_CHUNK};
     UNROLL for (int t = 0; t < T; t++)
         x.x[t] = x_of(a, t0 + t);
     const uint8_t *panel = a->w;
-    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes)
-        for (int half = 0; half < NV; half++) {
-            const uint8_t *block = panel;
-            vf acc[TILE];
-            UNROLL for (int t = 0; t < T; t++)
-                acc[t] = vf_zero();
-            for (int64_t i = 0; i < x.nb; i += f.chunks, block += f.bytes)
-                for (int j = 0; j < f.chunks; j++) {
-                    chunk c;
-                    fetch(f, block, j);
-                    f.unpack(block, j, half, &c);
-                    add_chunk(f.form, &c, &x, i + j, T, acc);
-                }
-            UNROLL for (int t = 0; t < T; t++)
-                store_rows(y_of(a, t0 + t, row + half * VL), acc[t], a->n_rows - row - half * VL, a->accumulate);
-        }
+    const int64_t strip = NV > 1 ? STEP : x.nb;
+    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes) {
+        vf acc[NV][TILE];
+        UNROLL for (int j = 0; j < NV * T; j++)
+            acc[j / T][j % T] = vf_zero();
+        for (int64_t i = 0; i < x.nb; i += strip)
+            UNROLL for (int half = 0; half < NV; half++)
+                strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
+        store_panel(a, t0, T, row, TILE, acc[0]);
+    }
 }
 
 /* The number of tokens in a tile is a constant in each call, so that the accumulators live in registers. */
@@ -357,7 +242,8 @@ INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int
     UNROLL for (int j = 0; j < STEP; j++)
         if (j < n) {
             const uint8_t *block = first + j / f.chunks * f.bytes;
-            fetch(f, block, j % f.chunks);
+            if (half == 0)
+                fetch(f, block, j % f.chunks);
             f.unpack(block, j % f.chunks, half, c + j);
         }
 }
@@ -374,20 +260,19 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
         x[t / TILE].x[t % TILE] = x_of(a, t0 + t);
     }
     const uint8_t *panel = a->w;
-    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes)
-        for (int half = 0; half < NV; half++) {
-            vf acc[GROUP];
-            for (int64_t t = 0; t < n; t++)
-                acc[t] = vf_zero();
-            for (int64_t i = 0, nb = a->k / OX_CHUNK; i < nb; i += STEP) {
+    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes) {
+        vf acc[NV][GROUP];
+        for (int64_t j = 0; j < NV * n; j++)
+            acc[j / n][j % n] = vf_zero();
+        for (int64_t i = 0, nb = a->k / OX_CHUNK; i < nb; i += STEP)
+            for (int half = 0; half < NV; half++) {
                 chunk c[STEP];
                 int64_t steps = nb - i < STEP ? nb - i : STEP;
                 unpack_steps(f, panel, i, steps, half, c);
-                add_group(c, steps, x, i, n, acc);
+                add_group(c, steps, x, i, n, acc[half]);
             }
-            for (int64_t t = 0; t < n; t++)
-                store_rows(y_of(a, t0 + t, row + half * VL), acc[t], a->n_rows - row - half * VL, a->accumulate);
-        }
+        store_panel(a, t0, n, row, GROUP, acc[0]);
+    }
 }
 
 /* A few tokens, up to `direct`, take each chunk from registers; more of them take it from memory. */

@@ -21,11 +21,11 @@ INLINE vb codes_of(vb points, const int8_t *bytes, uint32_t bits, vb codes)
     return vb_lookup(codes, vb_and(vb_or(q, vb_shr(q, 4)), vb_set1(15)));
 }
 
-/* 64 + value to 64 - value where vector v's bit of the chunk's 32 signs is set. */
-INLINE vb apply_signs(vb code, vb signs, int v)
+/* offset + value to offset - value where vector v's bit of the chunk's 32 signs is set. */
+INLINE vb apply_signs(vb code, int offset, vb signs, int v)
 {
     vb test = vb_lookup(signs, vb_table(byte_of_word[v / 2])), bits = vb_from_words(vi_set1((int32_t)sign_bits[v % 2]));
-    return vb_choose(test, bits, vb_sub(vb_set1((char)128), code), code);
+    return vb_choose(test, bits, vb_sub(vb_set1((char)(2 * offset)), code), code);
 }
 
 /* Fields of seven bits that lie apart are a byte each: their eighth bit makes the number of signs even. */
@@ -61,7 +61,7 @@ INLINE void put_iq2(vb *w, int g, int g2, vb points, vb signs)
     vb codes = vb_add(vb_table(ox_codes_iq2), vb_set1(64));
     UNROLL for (int j = 0; j < 4; j++) {
         int v = 2 * (j < 2 ? g : g2) + j % 2;
-        w[v] = apply_signs(codes_of(points, byte_of_word[j], 0xc0300c03, codes), signs, v);
+        w[v] = apply_signs(codes_of(points, byte_of_word[j], 0xc0300c03, codes), 64, signs, v);
     }
 }
 
@@ -106,11 +106,11 @@ INLINE void unpack_IQ2_S(const void *block, int i, int half, chunk *c)
 }
 
 /* Vectors v and v + 2, whose points are the two halves of each word. */
-INLINE void put_iq3(vb *w, int v, vb points, const int8_t *codes, vb signs)
+INLINE void put_iq3(vb *w, int v, vb points, const int8_t *codes, int offset, vb signs)
 {
-    vb table = vb_add(vb_table(codes), vb_set1(64));
+    vb table = vb_add(vb_table(codes), vb_set1((char)offset));
     UNROLL for (int j = 0; j < 2; j++)
-        w[v + 2 * j] = apply_signs(codes_of(points, pair_of_word[j], 0xf00ff00f, table), signs, v + 2 * j);
+        w[v + 2 * j] = apply_signs(codes_of(points, pair_of_word[j], 0xf00ff00f, table), offset, signs, v + 2 * j);
 }
 
 INLINE void unpack_IQ3_XXS(const void *block, int i, int half, chunk *c)
@@ -121,7 +121,7 @@ INLINE void unpack_IQ3_XXS(const void *block, int i, int half, chunk *c)
     vb signs = even_signs(sevens(rest));
     UNROLL for (int j = 0; j < 4; j++) {
         vb points = vb_lookup_16(ox_grid_iq3_xxs, 8, two_indices(WORD(b, 2 * i + j / 2), j % 2, rest, 0, 0, 0));
-        put_iq3(c->w, j / 2 * 4 + j % 2, points, ox_codes_iq3_xxs, signs);
+        put_iq3(c->w, j / 2 * 4 + j % 2, points, ox_codes_iq3_xxs, 64, signs);
     }
     c->scale = vf_mul(d, vf_from_int(twice_plus_1(vi_shr(rest, 28))));
 }
@@ -134,7 +134,7 @@ INLINE void unpack_IQ3_S(const void *block, int i, int half, chunk *c)
     UNROLL for (int j = 0; j < 4; j++) {
         int v = j / 2 * 4 + j % 2;
         vb points = vb_lookup_16(ox_grid_iq3_s, 9, two_indices(WORD(b, 2 * i + j / 2), j % 2, high, v, 2, 1));
-        put_iq3(c->w, v, points, ox_codes_iq3_s, BYTES(b, 18 + i));
+        put_iq3(c->w, v, points, ox_codes_iq3_s, 16, BYTES(b, 18 + i));
     }
     c->scale = vf_mul(d, vf_from_int(twice_plus_1(bits_of(WORD(b, 26), 4 * i, 4))));
 }

@@ -61,8 +61,8 @@ HALF_SCALES = {
 }  # fmt: skip
 
 
-def blocks(type, n_rows, k, seed=0):
-    """Random bytes as rows of a format, with scales that are small finite numbers."""
+def blocks(type, n_rows, k, seed=0, fill=None):
+    """Random bytes (or ``fill``, as many) as rows of a format, with scales that are small finite numbers."""
     values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
     rng = np.random.default_rng(seed)
     if type == "F32":
@@ -73,6 +73,8 @@ def blocks(type, n_rows, k, seed=0):
         bits = rng.standard_normal((n_rows, k)).astype(np.float32).view(np.uint32)
         return (bits >> 16).astype(np.uint16).view(np.uint8)
     raw = rng.integers(0, 256, (n_rows, k // values, size), np.uint8)
+    if fill is not None:
+        raw[:] = fill.reshape(raw.shape)
     for at in HALF_SCALES.get(type, [0]):
         scale = rng.uniform(-0.02, 0.02, (n_rows, k // values)).astype(np.float16)
         raw[:, :, at : at + 2] = scale[..., None].view(np.uint8)
@@ -229,6 +231,30 @@ def gemm(tier, type, rows, x, n_out, *, y=None, x_rows=None, y_rows=None):
     for b in (packed, source, out):
         b.check()
     return out.floats().reshape(n_tokens, n_out)
+
+
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+@pytest.mark.parametrize("type", INTEGER)
+def test_sums_of_extreme_codes_do_not_overflow(tier, type):
+    """Every byte repeated, extreme bytes mixed; activations of 127 and -127, in the signs that make sums the largest."""
+    values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
+    k, n_out, rng = max(values, 64), 256 + 144, np.random.default_rng(12)
+    fill = np.repeat(np.arange(256, dtype=np.uint8)[:, None], k // values * size, 1)
+    mixed = rng.choice(np.array([0, 0x0F, 0x77, 0x7F, 0x80, 0x88, 0xF0, 0xFF], np.uint8), (144, k // values * size))
+    rows = blocks(type, n_out, k, fill=np.concatenate([fill, mixed]))
+    w = np.zeros((n_out, k), np.float32)
+    for r in range(n_out):
+        _check.Tier("scalar").dequantise(type, rows[r], w[r].view(np.uint8), k)
+    ones = np.ones(k, np.float32)
+    pairs = np.tile(np.array([1, 1, -1, -1], np.float32), k // 4)
+    along = np.where(w[[0, 255, 300, 301, 302, 303, 304]] < 0, -1, 1).astype(np.float32)  # with the signs of a row
+    x = np.concatenate([[ones, -ones, pairs, np.resize([1, -1], k)], along, -along]).astype(np.float32)
+    expected = x.astype(np.float64) @ w.T.astype(np.float64)
+    bound = (np.abs(x) @ np.abs(w.T)).max() * 2.0**-22 * np.sqrt(k)
+    for n in (1, 3, len(x)):  # a tile's bodies differ by the number of their tokens
+        for first in range(0, len(x) - n + 1, n):
+            got = gemm(tier, type, rows, x[first : first + n], n_out)
+            assert np.abs(got - expected[first : first + n]).max() <= bound
 
 
 @pytest.mark.parametrize("tier", [*TIERS, "scalar"])
