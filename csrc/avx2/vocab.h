@@ -86,6 +86,61 @@ V vi vi_dot(vi s, vb w, vb x)
 }
 /* The same for signed w: |w| times x with the sign of w. Exact while x is above -128. */
 V vi vi_dot_signed(vi s, vb w, vb x) { return vi_dot(s, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w)); }
+/* Keeps a sum in its register, and the compiler from making a tree of a chain: with eight in flight that spills. */
+#define PIN(x) __asm__("" : "+x"(x))
+/* The low 16 bits of each lane, twice. */
+V vi vi_twice_16(vi x) { return _mm256_blend_epi16(x, _mm256_slli_epi32(x, 16), 0xaa); }
+/* s[t] (= if `set`, else +=) unit * products of n vectors of codes below 1 << bits with the bytes, -127 to 127, at
+ * x[t] + at, for T <= 8 tokens; `unit` is a number of 16 bits, twice in each lane. Pairs of products are added in 16
+ * bits as often as they can't overflow, and only then widened: 4-bit codes in runs of eight vectors (8 * 2 * 15 * 127
+ * < 2^15), 5-bit codes of four, 6-bit codes of two. */
+#define HAVE_DOTS 1
+V void vi_dots(vi *s, int set, const vb *w, vi unit, const uint8_t *const *x, int64_t at, int n, int bits, const int T)
+{
+    const int run = 32767 / (2 * 127 * ((1 << bits) - 1));
+    vi pairs[8];
+#pragma GCC unroll 8
+    for (int v = 0; v < n; v++) {
+        const int first = v % run == 0, last = v % run == run - 1 || v == n - 1;
+#pragma GCC unroll 8
+        for (int t = 0; t < T; t++) {
+            vi p = _mm256_maddubs_epi16(w[v], _mm256_set1_epi32(*(const int32_t *)(x[t] + at + 4 * v)));
+            pairs[t] = first ? p : _mm256_add_epi16(pairs[t], p);
+            PIN(pairs[t]);
+        }
+#pragma GCC unroll 8
+        for (int t = 0; last && t < T; t++) {
+            vi sum = _mm256_madd_epi16(pairs[t], unit);
+            s[t] = v < run && set ? sum : _mm256_add_epi32(s[t], sum);
+            PIN(s[t]);
+        }
+    }
+}
+/* The same for n vectors of signed bytes w, -128 to 127. Few tokens take |w| and x with the sign of w. For eight,
+ * flipping x's bits where w is negative is cheaper, since signs occupy the multipliers: -x - 1 instead of -x takes off
+ * |w| too much, once for all tokens. A pair then reaches -2^15 (2 * 128 * -128), which fits. */
+V void vi_dots_signed(vi *s, const vb *w, const uint8_t *const *x, int64_t at, int n, const int T)
+{
+    const int flip = T >= 8;
+    const vi zero = _mm256_setzero_si256(), one = _mm256_set1_epi16(1);
+    vi off = zero;
+#pragma GCC unroll 8
+    for (int v = 0; flip && v < n; v++)
+        off = _mm256_add_epi16(off, _mm256_maddubs_epi16(_mm256_abs_epi8(w[v]), _mm256_cmpgt_epi8(zero, w[v])));
+    off = _mm256_madd_epi16(off, one);
+#pragma GCC unroll 8
+    for (int v = 0; v < n; v++) {
+        vb size = _mm256_abs_epi8(w[v]), negative = _mm256_cmpgt_epi8(zero, w[v]);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; t++) {
+            vb q = _mm256_set1_epi32(*(const int32_t *)(x[t] + at + 4 * v));
+            q = flip ? _mm256_xor_si256(q, negative) : _mm256_sign_epi8(q, w[v]);
+            vi sum = _mm256_madd_epi16(_mm256_maddubs_epi16(size, q), one);
+            s[t] = v > 0 ? _mm256_add_epi32(s[t], sum) : flip ? _mm256_sub_epi32(sum, off) : sum;
+            PIN(s[t]);
+        }
+    }
+}
 V vb vb_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 V vb vb_set1(char x) { return _mm256_set1_epi8(x); }
 V vb vb_set4(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); }

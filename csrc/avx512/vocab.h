@@ -11,6 +11,7 @@
 #define SCORE_ROWS 8
 #define SCORE_ACC 16 /* accumulators of a block of scores */
 #define VALUE_ROWS 4
+#define DOT_TOKENS 8 /* sums in flight: a product takes four cycles */
 #define V static inline __attribute__((always_inline))
 
 typedef __m512 vf;

@@ -3,13 +3,13 @@
 #include "q8_words.h"
 #include "q8_grid.h"
 
-GEMM_GRID(IQ2_XXS, add_group_6)
-GEMM_GRID(IQ2_XS, add_group_halves_6)
-GEMM_GRID(IQ2_S, add_group_halves_6)
-GEMM_GRID(IQ3_XXS, add_group_6)
-GEMM_GRID(IQ3_S, add_group_6)
-GEMM_GRID(IQ1_S, add_group_4)
-GEMM_GRID(IQ1_M, add_group_halves_4)
+GEMM_Q8(IQ2_XXS, iq2_xxs, 8, OFFSET(7, 6), NEVER)
+GEMM_Q8(IQ2_XS, iq2_xs, 8, HALVES(7, 6), NEVER)
+GEMM_Q8(IQ2_S, iq2_s, 8, HALVES(7, 6), NEVER)
+GEMM_Q8(IQ3_XXS, iq3_xxs, 8, OFFSET(7, 6), NEVER)
+GEMM_Q8(IQ3_S, iq3_s, 8, OFFSET(5, 4), NEVER)
+GEMM_Q8(IQ1_S, iq1_s, 8, OFFSET(5, 4), NEVER)
+GEMM_Q8(IQ1_M, iq1_m, 8, HALVES(5, 4), NEVER)
 
 static void fill_gemm(ox_kernels *t)
 {

@@ -1,81 +1,22 @@
 /* Integer matrix products of packed panels: activations in 8 bits, weights as unsigned codes of up to 8 bits.
  *
  * One accumulator per output, chunks of 32 columns added in order: the result can't depend on how many tokens share a
- * tile. Each chunk's weights are unpacked to eight byte vectors, which all tokens of the tile then use from registers.
+ * tile. A format unpacks a chunk to eight byte vectors and its scales. A tile of up to TILE tokens uses them straight
+ * from registers; for more tokens, where unpacking is slow, 256 columns are unpacked to the first-level cache and serve
+ * GROUP of them, whose sums wait in memory meanwhile. Both ways add the same numbers in the same order.
  * Included by each SIMD tier after its vocab.h. */
 #include "../ox_blocks.h"
 #include "../ox_kernels.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
-#define LOAD_F32(p, offset) vf_set1(*(const float *)((p) + (offset)))
-#define LOAD_I32(p, offset) vi_set1(*(const int32_t *)((p) + (offset)))
-
-/* A tile: up to TILE activation rows against the 16 / NV rows of one half (or whole) of a panel. */
-#define TILE 8
-
-typedef struct { const uint8_t *x[TILE]; int64_t k, nb; } q8_tile;
-
-INLINE vi dot_chunk(vi s, const vb *w, const uint8_t *q, int from, int to)
-{
-    UNROLL for (int v = from; v < to; v++)
-        s = vi_dot(s, w[v], vb_set4(q + 4 * v));
-    return s;
-}
-
-/* y += scale * d * (sum(code q) - (sum(q) << shift)) */
-INLINE void add_offset(const vb *w, vf scale, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s = vi_shl(LOAD_I32(x->x[t], x->k + 8 * x->nb + 4 * i), shift);
-        s = dot_chunk(s, w, x->x[t] + 32 * i, 0, 8);
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-    }
-}
-
-/* y += scale * d * sum(code q) for signed codes that need all eight bits, which come xor-ed with BYTE_SIGN: with 128
- * added, or, where vi_dot is exact for codes below 128 only, as they are, to be multiplied as signed bytes. */
-#ifdef DOT_IS_7_BIT
-#define BYTE_SIGN 0
-INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s = vi_zero();
-        UNROLL for (int v = 0; v < 8; v++)
-            s = vi_dot_signed(s, w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-    }
-}
-#else
-#define BYTE_SIGN 0x80
-INLINE void add_bytes(const vb *w, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    add_offset(w, scale, 7, x, i, T, acc);
-}
+#define LOAD_F32(p) vf_set1(*(const float *)(p))
+#define LOAD_I32(p) vi_set1(*(const int32_t *)(p))
+#ifndef DOT_TOKENS
+#define DOT_TOKENS 1
 #endif
 
-/* y += scale * d * sum(code q) - min * d * sum(q) */
-INLINE void add_mins(const vb *w, vf scale, vf min, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s = dot_chunk(vi_zero(), w, x->x[t] + 32 * i, 0, 8);
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-        acc[t] = vf_fnma(min, LOAD_F32(x->x[t], x->k + 4 * x->nb + 4 * i), acc[t]);
-    }
-}
-
-/* y += scale * d * sum over halves h of scale_h * (sum_h(code q) - (sum_h(q) << shift)) */
-INLINE void add_halves(const vb *w, vf scale, vi scale0, vi scale1, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    UNROLL for (int t = 0; t < T; t++) {
-        vi s0 = vi_shl(LOAD_I32(x->x[t], x->k + 12 * x->nb + 4 * i), shift);
-        vi s1 = vi_shl(LOAD_I32(x->x[t], x->k + 16 * x->nb + 4 * i), shift);
-        s0 = dot_chunk(s0, w, x->x[t] + 32 * i, 0, 4);
-        s1 = dot_chunk(s1, w, x->x[t] + 32 * i, 4, 8);
-        vi s = vi_add(vi_mul(s0, scale0), vi_mul(s1, scale1));
-        acc[t] = vf_fma(vf_from_int(s), vf_mul(scale, LOAD_F32(x->x[t], x->k + 4 * i)), acc[t]);
-    }
-}
+#include "q8_forms.h"
 
 INLINE void unpack_nibbles(const uint8_t qs[4][64], int half, vb *w)
 {
@@ -83,27 +24,6 @@ INLINE void unpack_nibbles(const uint8_t qs[4][64], int half, vb *w)
         vb q = vb_load(qs[v] + half * VB);
         w[v] = vb_and(q, vb_set1(15));
         w[v + 4] = vb_and(vb_shr(q, 4), vb_set1(15));
-    }
-}
-
-INLINE void tile_Q4_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
-{
-    const ox_q4_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
-        vb w[8];
-        unpack_nibbles(b->qs, half, w);
-        add_offset(w, vf_from_half(b->d + half * VL), 3, x, i, T, acc);
-    }
-}
-
-INLINE void tile_Q4_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
-{
-    const ox_q4_1x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
-        vb w[8];
-        unpack_nibbles(b->qs, half, w);
-        vf min = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
-        add_mins(w, vf_from_half(b->d + half * VL), min, x, i, T, acc);
     }
 }
 
@@ -116,84 +36,82 @@ INLINE void unpack_fives(const uint8_t qs[4][64], const uint8_t qh[64], int half
         w[v] = vb_or(w[v], vb_and(v < 4 ? vb_shl(high, 4 - v) : vb_shr(high, v - 4), bit4));
 }
 
-INLINE void tile_Q5_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+INLINE vf vf_from_u8(const uint8_t *p) { return vf_from_int(vi_from_u8(p)); }
+
+/* Chunk i of a packed block: the codes and scales of the rows of one half (or whole) of a panel. */
+typedef void unpack_fn(const void *block, int i, int half, chunk *c);
+
+INLINE void unpack_Q4_0(const void *block, int i, int half, chunk *c)
 {
-    const ox_q5_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
-        vb w[8];
-        unpack_fives(b->qs, b->qh, half, w);
-        add_offset(w, vf_from_half(b->d + half * VL), 4, x, i, T, acc);
-    }
+    const ox_q4_0x16 *b = block;
+    (void)i;
+    unpack_nibbles(b->qs, half, c->w);
+    c->scale = vf_from_half(b->d + half * VL);
 }
 
-INLINE void tile_Q5_1(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+INLINE void unpack_Q4_1(const void *block, int i, int half, chunk *c)
 {
-    const ox_q5_1x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
-        vb w[8];
-        unpack_fives(b->qs, b->qh, half, w);
-        vf min = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
-        add_mins(w, vf_from_half(b->d + half * VL), min, x, i, T, acc);
-    }
+    const ox_q4_1x16 *b = block;
+    (void)i;
+    unpack_nibbles(b->qs, half, c->w);
+    c->scale = vf_from_half(b->d + half * VL);
+    c->second = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
 }
 
-INLINE void tile_Q8_0(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+INLINE void unpack_Q5_0(const void *block, int i, int half, chunk *c)
 {
-    const ox_q8_0x16 *b = panel;
-    for (int64_t i = 0; i < x->nb; i++, b++) {
-        vb w[8];
-        UNROLL for (int v = 0; v < 8; v++)
-            w[v] = vb_xor(vb_load(b->qs[v] + half * VB), vb_set1((char)(0x80 ^ BYTE_SIGN)));
-        add_bytes(w, vf_from_half(b->d + half * VL), x, i, T, acc);
-    }
+    const ox_q5_0x16 *b = block;
+    (void)i;
+    unpack_fives(b->qs, b->qh, half, c->w);
+    c->scale = vf_from_half(b->d + half * VL);
 }
 
-INLINE void tile_Q4_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+INLINE void unpack_Q5_1(const void *block, int i, int half, chunk *c)
 {
-    const ox_q4_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++) {
-        vf d = vf_from_half(b->d + half * VL), dmin = vf_from_half(b->dmin + half * VL);
-        for (int c = 0; c < 8; c++, i++) {
-            vb w[8];
-            unpack_nibbles(b->qs[c], half, w);
-            vf scale = vf_mul(d, vf_from_int(vi_from_u8(b->scales[c] + half * VL)));
-            vf min = vf_mul(dmin, vf_from_int(vi_from_u8(b->mins[c] + half * VL)));
-            add_mins(w, scale, min, x, i, T, acc);
-        }
-    }
+    const ox_q5_1x16 *b = block;
+    (void)i;
+    unpack_fives(b->qs, b->qh, half, c->w);
+    c->scale = vf_from_half(b->d + half * VL);
+    c->second = vf_sub(vf_zero(), vf_from_half(b->m + half * VL));
 }
 
-INLINE void tile_Q5_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+INLINE void unpack_Q8_0(const void *block, int i, int half, chunk *c)
 {
-    const ox_q5_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++) {
-        vf d = vf_from_half(b->d + half * VL), dmin = vf_from_half(b->dmin + half * VL);
-        for (int c = 0; c < 8; c++, i++) {
-            vb w[8];
-            unpack_fives(b->qs[c], b->qh[c], half, w);
-            vf scale = vf_mul(d, vf_from_int(vi_from_u8(b->scales[c] + half * VL)));
-            vf min = vf_mul(dmin, vf_from_int(vi_from_u8(b->mins[c] + half * VL)));
-            add_mins(w, scale, min, x, i, T, acc);
-        }
-    }
+    const ox_q8_0x16 *b = block;
+    (void)i;
+    UNROLL for (int v = 0; v < 8; v++)
+        c->w[v] = vb_xor(vb_load(b->qs[v] + half * VB), vb_set1((char)(0x80 ^ BYTE_SIGN)));
+    c->scale = vf_from_half(b->d + half * VL);
 }
 
-INLINE void tile_Q6_K(const void *panel, int half, const q8_tile *x, const int T, vf *acc)
+INLINE void unpack_Q4_K(const void *block, int i, int half, chunk *c)
 {
-    const ox_q6_kx16 *b = panel;
-    for (int64_t i = 0; i < x->nb; b++) {
-        vf d = vf_from_half(b->d + half * VL);
-        for (int c = 0; c < 8; c++, i++) {
-            vb w[8], top = vb_set1(0x30);
-            vb high[2] = {vb_load(b->qh[c][0] + half * VB), vb_load(b->qh[c][1] + half * VB)};
-            unpack_nibbles(b->qs[c], half, w);
-            UNROLL for (int v = 0; v < 8; v++) { /* bits 2s, 2s+1 go to bits 4, 5 */
-                int s = 2 * (v / 2);
-                w[v] = vb_or(w[v], vb_and(s < 4 ? vb_shl(high[v % 2], 4 - s) : vb_shr(high[v % 2], s - 4), top));
-            }
-            add_halves(w, d, vi_from_i8(b->scales[2 * c] + half * VL), vi_from_i8(b->scales[2 * c + 1] + half * VL), 5, x, i, T, acc);
-        }
+    const ox_q4_kx16 *b = block;
+    unpack_nibbles(b->qs[i], half, c->w);
+    c->scale = vf_mul(vf_from_half(b->d + half * VL), vf_from_u8(b->scales[i] + half * VL));
+    c->second = vf_mul(vf_from_half(b->dmin + half * VL), vf_from_u8(b->mins[i] + half * VL));
+}
+
+INLINE void unpack_Q5_K(const void *block, int i, int half, chunk *c)
+{
+    const ox_q5_kx16 *b = block;
+    unpack_fives(b->qs[i], b->qh[i], half, c->w);
+    c->scale = vf_mul(vf_from_half(b->d + half * VL), vf_from_u8(b->scales[i] + half * VL));
+    c->second = vf_mul(vf_from_half(b->dmin + half * VL), vf_from_u8(b->mins[i] + half * VL));
+}
+
+INLINE void unpack_Q6_K(const void *block, int i, int half, chunk *c)
+{
+    const ox_q6_kx16 *b = block;
+    vb high[2] = {vb_load(b->qh[i][0] + half * VB), vb_load(b->qh[i][1] + half * VB)}, top = vb_set1(0x30);
+    unpack_nibbles(b->qs[i], half, c->w);
+    UNROLL for (int v = 0; v < 8; v++) { /* bits 2s, 2s+1 go to bits 4, 5 */
+        int s = 2 * (v / 2);
+        c->w[v] = vb_or(c->w[v], vb_and(s < 4 ? vb_shl(high[v % 2], 4 - s) : vb_shr(high[v % 2], s - 4), top));
     }
+    c->scale = vf_from_half(b->d + half * VL);
+    UNROLL for (int h = 0; h < 2; h++)
+        c->s[h] = vi_from_i8(b->scales[2 * i + h] + half * VL);
 }
 
 /* Part of a panel's rows may lie beyond the matrix: n of them are stored. */
@@ -219,39 +137,171 @@ INLINE const uint8_t *x_of(const ox_gemm_args *a, int64_t t)
     return (const uint8_t *)a->x + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes;
 }
 
-typedef void tile_fn(const void *panel, int half, const q8_tile *x, const int T, vf *acc);
-
-INLINE void panels_q8(const ox_gemm_args *a, int64_t t0, const int T, tile_fn *tile)
+/* The sums of one panel for n tokens, those of a half of it `apart` from the other's. */
+INLINE void store_panel(const ox_gemm_args *a, int64_t t0, int64_t n, int64_t row, int64_t apart, const vf *acc)
 {
-    q8_tile x = {{0}, a->k, a->k / 32};
-    UNROLL for (int t = 0; t < T; t++)
-        x.x[t] = x_of(a, t0 + t);
-    const uint8_t *panel = a->w;
-    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes)
-        for (int half = 0; half < NV; half++) {
-            vf acc[TILE];
-            UNROLL for (int t = 0; t < T; t++)
-                acc[t] = vf_zero();
-            tile(panel, half, &x, T, acc);
-            UNROLL for (int t = 0; t < T; t++)
-                store_rows(y_of(a, t0 + t, row + half * VL), acc[t], a->n_rows - row - half * VL, a->accumulate);
+    for (int half = 0; half < NV; half++, row += VL)
+        UNROLL for (int64_t t = 0; t < n; t++)
+            store_rows(y_of(a, t0 + t, row), acc[half * apart + t], a->n_rows - row, a->accumulate);
+}
+
+/* A format as the drivers below see it: all of it is constant where it is used. */
+typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q8_format;
+
+/* Asks for what lies AHEAD bytes behind chunk i of a block. Hardware prefetching loses blocks whose codes lie in several
+ * streams: of Q6_K and Q5_K two Zen 4 cores read 24 GB/s without this and 40 of 40 with it; and it falls behind where a
+ * tile takes long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640. To the second level, since the first
+ * one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. */
+#define AHEAD 8192
+INLINE void fetch(const q8_format f, const uint8_t *block, int i)
+{
+    const int64_t part = f.bytes / f.chunks;
+    UNROLL for (int64_t j = 0; j < part; j += 64)
+        __builtin_prefetch(block + AHEAD + i * part + j, 0, 2);
+}
+
+/* Chunks i to `to` - 1 of one half (or whole) of a panel, each from registers. */
+INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8_tile *x, int64_t i, int64_t to,
+                     const int T, vf *acc)
+{
+    for (const uint8_t *block = panel + i / f.chunks * f.bytes; i < to; i += f.chunks, block += f.bytes)
+        for (int j = 0; j < f.chunks; j++) {
+            chunk c;
+            if (half == 0)
+                fetch(f, block, j);
+            f.unpack(block, j, half, &c);
+            add_chunk(f.form, &c, x, i + j, T, acc);
         }
 }
 
+/* One tile of tokens against all panels. Where a panel is two halves, they take turns at strips of it: memory is read
+ * once, in order, and the second finds its share in the first-level cache. */
+INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, const int T)
+{
+    q8_tile x = {{0}, a->k, a->k / OX_CHUNK};
+    UNROLL for (int t = 0; t < T; t++)
+        x.x[t] = x_of(a, t0 + t);
+    const uint8_t *panel = a->w;
+    const int64_t strip = NV > 1 ? STEP : x.nb;
+    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes) {
+        vf acc[NV][TILE];
+        UNROLL for (int j = 0; j < NV * T; j++)
+            acc[j / T][j % T] = vf_zero();
+        for (int64_t i = 0; i < x.nb; i += strip)
+            UNROLL for (int half = 0; half < NV; half++)
+                strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
+        store_panel(a, t0, T, row, TILE, acc[0]);
+    }
+}
+
 /* The number of tokens in a tile is a constant in each call, so that the accumulators live in registers. */
-#define GEMM_Q8(name)                                                                   \
-    static void gemm_##name(const ox_gemm_args *a)                                      \
-    {                                                                                   \
-        int64_t t = 0;                                                                  \
-        for (; t + TILE <= a->n_tokens; t += TILE)                                      \
-            panels_q8(a, t, TILE, tile_##name);                                         \
-        switch (a->n_tokens - t) {                                                      \
-        case 7: panels_q8(a, t, 7, tile_##name); break;                                 \
-        case 6: panels_q8(a, t, 6, tile_##name); break;                                 \
-        case 5: panels_q8(a, t, 5, tile_##name); break;                                 \
-        case 4: panels_q8(a, t, 4, tile_##name); break;                                 \
-        case 3: panels_q8(a, t, 3, tile_##name); break;                                 \
-        case 2: panels_q8(a, t, 2, tile_##name); break;                                 \
-        case 1: panels_q8(a, t, 1, tile_##name); break;                                 \
-        }                                                                               \
+INLINE void tile_n_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t n)
+{
+    switch (n) {
+    case 8: tile_q8(a, f, t0, 8); break;
+    case 7: tile_q8(a, f, t0, 7); break;
+    case 6: tile_q8(a, f, t0, 6); break;
+    case 5: tile_q8(a, f, t0, 5); break;
+    case 4: tile_q8(a, f, t0, 4); break;
+    case 3: tile_q8(a, f, t0, 3); break;
+    case 2: tile_q8(a, f, t0, 2); break;
+    case 1: tile_q8(a, f, t0, 1); break;
+    }
+}
+
+/* Chunks i to i + n - 1 for a tile of tokens whose sums are in memory. */
+INLINE void add_steps(const q8_form f, const chunk *c, int n, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    vf sum[TILE];
+    UNROLL for (int t = 0; t < T; t++)
+        sum[t] = acc[t];
+    for (int j = 0; j < n; j++)
+        add_chunk(f, c + j, x, i + j, T, sum);
+    UNROLL for (int t = 0; t < T; t++)
+        acc[t] = sum[t];
+}
+
+INLINE void add_steps_n(const q8_form f, const chunk *c, int n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc)
+{
+    switch (n_tokens) {
+    case 8: add_steps(f, c, n, x, i, 8, acc); break;
+    case 7: add_steps(f, c, n, x, i, 7, acc); break;
+    case 6: add_steps(f, c, n, x, i, 6, acc); break;
+    case 5: add_steps(f, c, n, x, i, 5, acc); break;
+    case 4: add_steps(f, c, n, x, i, 4, acc); break;
+    case 3: add_steps(f, c, n, x, i, 3, acc); break;
+    case 2: add_steps(f, c, n, x, i, 2, acc); break;
+    case 1: add_steps(f, c, n, x, i, 1, acc); break;
+    }
+}
+
+/* Unpacks up to STEP chunks, whose places in their blocks are constants in each copy of the body. */
+INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int64_t n, int half, chunk *c)
+{
+    const uint8_t *first = panel + i / f.chunks * f.bytes;
+    UNROLL for (int j = 0; j < STEP; j++)
+        if (j < n) {
+            const uint8_t *block = first + j / f.chunks * f.bytes;
+            if (half == 0)
+                fetch(f, block, j % f.chunks);
+            f.unpack(block, j % f.chunks, half, c + j);
+        }
+}
+
+typedef void add_group_fn(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc);
+
+/* Up to GROUP tokens against all panels, each step from memory. */
+INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t n, add_group_fn *add_group)
+{
+    q8_tile x[GROUP / TILE];
+    for (int64_t t = 0; t < n; t++) {
+        x[t / TILE].k = a->k;
+        x[t / TILE].nb = a->k / OX_CHUNK;
+        x[t / TILE].x[t % TILE] = x_of(a, t0 + t);
+    }
+    const uint8_t *panel = a->w;
+    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes) {
+        vf acc[NV][GROUP];
+        for (int64_t j = 0; j < NV * n; j++)
+            acc[j / n][j % n] = vf_zero();
+        for (int64_t i = 0, nb = a->k / OX_CHUNK; i < nb; i += STEP)
+            for (int half = 0; half < NV; half++) {
+                chunk c[STEP];
+                int64_t steps = nb - i < STEP ? nb - i : STEP;
+                unpack_steps(f, panel, i, steps, half, c);
+                add_group(c, steps, x, i, n, acc[half]);
+            }
+        store_panel(a, t0, n, row, GROUP, acc[0]);
+    }
+}
+
+/* A few tokens, up to `direct`, take each chunk from registers; more of them take it from memory. */
+INLINE void gemm_q8(const ox_gemm_args *a, const q8_format f, int64_t direct, add_group_fn *add_group)
+{
+    const int64_t n = a->n_tokens;
+    if (n <= direct)
+        for (int64_t t = 0; t < n; t += TILE)
+            tile_n_q8(a, f, t, n - t < TILE ? n - t : TILE);
+    else
+        for (int64_t t = 0; t < n; t += GROUP)
+            group_q8(a, f, t, n - t < GROUP ? n - t : GROUP, add_group);
+}
+
+/* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one tile
+ * only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. */
+#define ALWAYS INT64_MAX
+#define ONE_TILE TILE
+#define NEVER -1
+
+/* The product of a format: its packed block, chunks in one, form, and when they stay in registers. */
+#define GEMM_Q8(name, block, chunks, form, direct)                                                                 \
+    static __attribute__((noinline)) void add_group_##name(const chunk *c, int64_t n, const q8_tile *x, int64_t i, \
+                                                           int64_t n_tokens, vf *acc)                              \
+    {                                                                                                              \
+        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                          \
+            add_steps_n(form, c, (int)n, x, i, n_tokens - t < TILE ? n_tokens - t : TILE, acc + t);                \
+    }                                                                                                              \
+    static void gemm_##name(const ox_gemm_args *a)                                                                 \
+    {                                                                                                              \
+        gemm_q8(a, (q8_format){unpack_##name, sizeof(ox_##block##x16), chunks, form}, direct, add_group_##name);   \
     }

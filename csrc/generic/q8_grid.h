@@ -1,82 +1,7 @@
-/* Integer matrix products of the formats whose codes are points of a grid (IQ1, IQ2, IQ3). Included after q8_words.h.
+/* The formats whose codes are points of a grid (IQ1, IQ2, IQ3). Included after q8_words.h.
  *
- * Looking points up costs several times what multiplying a tile of tokens does. So a block of 256 columns is expanded
- * once, to bytes that stay in the first-level cache, for up to GROUP tokens; their sums wait in memory meanwhile. The
- * order of additions is that of every other format: one accumulator per output, chunks in ascending order. */
-#define GROUP 64
-
-/* 256 columns: unsigned codes, and per chunk a float scale, or per half of a chunk an integer one beside scale[0]. */
-typedef struct { vb w[8][8]; vf scale[8]; vi half_scale[8][2]; } expanded;
-typedef void expand_fn(const void *panel, int64_t i, int half, expanded *e);
-/* What is common to the codes of a format: code - (1 << shift) is signed; are there integer scales of halves? */
-typedef struct { int shift, halves; } code_form;
-
-INLINE void add_expanded(const expanded *e, code_form f, const q8_tile *x, int64_t i, const int T, vf *acc)
-{
-    vf sum[TILE];
-    UNROLL for (int t = 0; t < T; t++)
-        sum[t] = acc[t];
-    for (int c = 0; c < 8; c++) {
-        if (f.halves)
-            add_halves(e->w[c], e->scale[0], e->half_scale[c][0], e->half_scale[c][1], f.shift, x, i + c, T, sum);
-        else
-            add_offset(e->w[c], e->scale[c], f.shift, x, i + c, T, sum);
-    }
-    UNROLL for (int t = 0; t < T; t++)
-        acc[t] = sum[t];
-}
-
-INLINE void add_expanded_n(const expanded *e, code_form f, const q8_tile *x, int64_t i, int64_t n, vf *acc)
-{
-    switch (n) {
-    case 8: add_expanded(e, f, x, i, 8, acc); break;
-    case 7: add_expanded(e, f, x, i, 7, acc); break;
-    case 6: add_expanded(e, f, x, i, 6, acc); break;
-    case 5: add_expanded(e, f, x, i, 5, acc); break;
-    case 4: add_expanded(e, f, x, i, 4, acc); break;
-    case 3: add_expanded(e, f, x, i, 3, acc); break;
-    case 2: add_expanded(e, f, x, i, 2, acc); break;
-    case 1: add_expanded(e, f, x, i, 1, acc); break;
-    }
-}
-
-/* One body for each form, not for each format: the shift is a constant in the calls. */
-#define ADD_GROUP(name, shift, halves)                                                                       \
-    static __attribute__((noinline)) void name(const expanded *e, const q8_tile *x, int64_t i, int64_t n, vf *acc) \
-    {                                                                                                        \
-        for (int64_t t = 0; t < n; t += TILE)                                                                \
-            add_expanded_n(e, (code_form){shift, halves}, x + t / TILE, i, n - t < TILE ? n - t : TILE, acc + t); \
-    }
-ADD_GROUP(add_group_4, 4, 0)
-ADD_GROUP(add_group_6, 6, 0)
-ADD_GROUP(add_group_halves_4, 4, 1)
-ADD_GROUP(add_group_halves_6, 6, 1)
-typedef void add_group_fn(const expanded *e, const q8_tile *x, int64_t i, int64_t n, vf *acc);
-
-INLINE void group_q8(const ox_gemm_args *a, int64_t t0, int64_t n, expand_fn *expand, add_group_fn *add_group)
-{
-    q8_tile x[GROUP / TILE];
-    for (int64_t t = 0; t < n; t++) {
-        x[t / TILE].k = a->k;
-        x[t / TILE].nb = a->k / OX_CHUNK;
-        x[t / TILE].x[t % TILE] = x_of(a, t0 + t);
-    }
-    const uint8_t *panel = a->w;
-    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes)
-        for (int half = 0; half < NV; half++) {
-            vf acc[GROUP];
-            for (int64_t t = 0; t < n; t++)
-                acc[t] = vf_zero();
-            for (int64_t i = 0; i < a->k / 256; i++) {
-                expanded e;
-                expand(panel, i, half, &e);
-                add_group(&e, x, 8 * i, n, acc);
-            }
-            for (int64_t t = 0; t < n; t++)
-                store_rows(y_of(a, t0 + t, row + half * VL), acc[t], a->n_rows - row - half * VL, a->accumulate);
-        }
-}
-
+ * Looking points up costs several times what multiplying a tile of tokens does: these formats always unpack to memory,
+ * with one body for any number of tokens. */
 /* Field of `bits` bits of each word. */
 INLINE vi bits_of(vi words, int from, int bits) { return vi_and(vi_shr(words, from), vi_set1((1 << bits) - 1)); }
 INLINE vi twice_plus_1(vi x) { return vi_add(vi_shl(x, 1), vi_set1(1)); }
@@ -96,11 +21,11 @@ INLINE vb codes_of(vb points, const int8_t *bytes, uint32_t bits, vb codes)
     return vb_lookup(codes, vb_and(vb_or(q, vb_shr(q, 4)), vb_set1(15)));
 }
 
-/* 64 + value to 64 - value where vector v's bit of the chunk's 32 signs is set. */
-INLINE vb apply_signs(vb code, vb signs, int v)
+/* offset + value to offset - value where vector v's bit of the chunk's 32 signs is set. */
+INLINE vb apply_signs(vb code, int offset, vb signs, int v)
 {
     vb test = vb_lookup(signs, vb_table(byte_of_word[v / 2])), bits = vb_from_words(vi_set1((int32_t)sign_bits[v % 2]));
-    return vb_choose(test, bits, vb_sub(vb_set1((char)128), code), code);
+    return vb_choose(test, bits, vb_sub(vb_set1((char)(2 * offset)), code), code);
 }
 
 /* Fields of seven bits that lie apart are a byte each: their eighth bit makes the number of signs even. */
@@ -136,92 +61,82 @@ INLINE void put_iq2(vb *w, int g, int g2, vb points, vb signs)
     vb codes = vb_add(vb_table(ox_codes_iq2), vb_set1(64));
     UNROLL for (int j = 0; j < 4; j++) {
         int v = 2 * (j < 2 ? g : g2) + j % 2;
-        w[v] = apply_signs(codes_of(points, byte_of_word[j], 0xc0300c03, codes), signs, v);
+        w[v] = apply_signs(codes_of(points, byte_of_word[j], 0xc0300c03, codes), 64, signs, v);
     }
 }
 
-INLINE void expand_IQ2_XXS(const void *panel, int64_t i, int half, expanded *e)
+INLINE void unpack_IQ2_XXS(const void *block, int i, int half, chunk *c)
 {
-    const ox_iq2_xxsx16 *b = (const ox_iq2_xxsx16 *)panel + i;
+    const ox_iq2_xxsx16 *b = block;
     vf d = vf_mul(HEAD(b, 0), vf_set1(0.125f));
-    for (int c = 0; c < 8; c++) {
-        vi index = WORD(b, 2 * c), rest = WORD(b, 2 * c + 1);
-        vb signs = even_signs(sevens(rest));
-        UNROLL for (int odd = 0; odd < 2; odd++) {
-            vb points = vb_lookup_16(ox_grid_iq2_xxs, 8, two_indices(index, odd, rest, 0, 0, 0));
-            put_iq2(e->w[c], odd, odd + 2, points, signs);
-        }
-        e->scale[c] = vf_mul(d, vf_from_int(twice_plus_1(vi_shr(rest, 28))));
+    vi index = WORD(b, 2 * i), rest = WORD(b, 2 * i + 1);
+    vb signs = even_signs(sevens(rest));
+    UNROLL for (int odd = 0; odd < 2; odd++) {
+        vb points = vb_lookup_16(ox_grid_iq2_xxs, 8, two_indices(index, odd, rest, 0, 0, 0));
+        put_iq2(c->w, odd, odd + 2, points, signs);
+    }
+    c->scale = vf_mul(d, vf_from_int(twice_plus_1(vi_shr(rest, 28))));
+}
+
+INLINE void unpack_IQ2_XS(const void *block, int i, int half, chunk *c)
+{
+    const ox_iq2_xsx16 *b = block;
+    c->scale = vf_mul(HEAD(b, 0), vf_set1(0.125f));
+    vi q[2] = {WORD(b, 2 * i), WORD(b, 2 * i + 1)};
+    vi first = vi_or(bits_of(q[0], 9, 7), vi_and(vi_shr(q[0], 17), vi_set1(0x7f00)));
+    vi second = vi_or(vi_and(vi_shl(q[1], 7), vi_set1(0x7f0000)), vi_and(vi_shr(q[1], 1), vi_set1(0x7f000000)));
+    vb signs = even_signs(vi_or(first, second));
+    UNROLL for (int j = 0; j < 2; j++) {
+        vb points = vb_lookup_16(ox_grid_iq2_xs, 9, vb_from_words(vi_and(q[j], vi_set1(0x01ff01ff))));
+        put_iq2(c->w, 2 * j, 2 * j + 1, points, signs);
+        c->s[j] = twice_plus_1(bits_of(WORD(b, 16 + i / 4), i % 4 * 8 + 4 * j, 4));
     }
 }
 
-INLINE void expand_IQ2_XS(const void *panel, int64_t i, int half, expanded *e)
+INLINE void unpack_IQ2_S(const void *block, int i, int half, chunk *c)
 {
-    const ox_iq2_xsx16 *b = (const ox_iq2_xsx16 *)panel + i;
-    e->scale[0] = vf_mul(HEAD(b, 0), vf_set1(0.125f));
-    for (int c = 0; c < 8; c++) {
-        vi q[2] = {WORD(b, 2 * c), WORD(b, 2 * c + 1)};
-        vi first = vi_or(bits_of(q[0], 9, 7), vi_and(vi_shr(q[0], 17), vi_set1(0x7f00)));
-        vi second = vi_or(vi_and(vi_shl(q[1], 7), vi_set1(0x7f0000)), vi_and(vi_shr(q[1], 1), vi_set1(0x7f000000)));
-        vb signs = even_signs(vi_or(first, second));
-        UNROLL for (int j = 0; j < 2; j++) {
-            vb points = vb_lookup_16(ox_grid_iq2_xs, 9, vb_from_words(vi_and(q[j], vi_set1(0x01ff01ff))));
-            put_iq2(e->w[c], 2 * j, 2 * j + 1, points, signs);
-            e->half_scale[c][j] = twice_plus_1(bits_of(WORD(b, 16 + c / 4), c % 4 * 8 + 4 * j, 4));
-        }
-    }
-}
-
-INLINE void expand_IQ2_S(const void *panel, int64_t i, int half, expanded *e)
-{
-    const ox_iq2_sx16 *b = (const ox_iq2_sx16 *)panel + i;
-    e->scale[0] = vf_mul(HEAD(b, 0), vf_set1(0.125f));
-    for (int c = 0; c < 8; c++) {
-        vi high = vi_shr(WORD(b, 16 + c / 4), c % 4 * 8);
-        UNROLL for (int odd = 0; odd < 2; odd++) {
-            vb points = vb_lookup_16(ox_grid_iq2_s, 10, two_indices(WORD(b, c), odd, high, 2 * odd, 4, 2));
-            put_iq2(e->w[c], odd, odd + 2, points, BYTES(b, 8 + c));
-            e->half_scale[c][odd] = twice_plus_1(bits_of(WORD(b, 18 + c / 4), c % 4 * 8 + 4 * odd, 4));
-        }
+    const ox_iq2_sx16 *b = block;
+    c->scale = vf_mul(HEAD(b, 0), vf_set1(0.125f));
+    vi high = vi_shr(WORD(b, 16 + i / 4), i % 4 * 8);
+    UNROLL for (int odd = 0; odd < 2; odd++) {
+        vb points = vb_lookup_16(ox_grid_iq2_s, 10, two_indices(WORD(b, i), odd, high, 2 * odd, 4, 2));
+        put_iq2(c->w, odd, odd + 2, points, BYTES(b, 8 + i));
+        c->s[odd] = twice_plus_1(bits_of(WORD(b, 18 + i / 4), i % 4 * 8 + 4 * odd, 4));
     }
 }
 
 /* Vectors v and v + 2, whose points are the two halves of each word. */
-INLINE void put_iq3(vb *w, int v, vb points, const int8_t *codes, vb signs)
+INLINE void put_iq3(vb *w, int v, vb points, const int8_t *codes, int offset, vb signs)
 {
-    vb table = vb_add(vb_table(codes), vb_set1(64));
+    vb table = vb_add(vb_table(codes), vb_set1((char)offset));
     UNROLL for (int j = 0; j < 2; j++)
-        w[v + 2 * j] = apply_signs(codes_of(points, pair_of_word[j], 0xf00ff00f, table), signs, v + 2 * j);
+        w[v + 2 * j] = apply_signs(codes_of(points, pair_of_word[j], 0xf00ff00f, table), offset, signs, v + 2 * j);
 }
 
-INLINE void expand_IQ3_XXS(const void *panel, int64_t i, int half, expanded *e)
+INLINE void unpack_IQ3_XXS(const void *block, int i, int half, chunk *c)
 {
-    const ox_iq3_xxsx16 *b = (const ox_iq3_xxsx16 *)panel + i;
+    const ox_iq3_xxsx16 *b = block;
     vf d = vf_mul(HEAD(b, 0), vf_set1(0.25f));
-    for (int c = 0; c < 8; c++) {
-        vi rest = WORD(b, 16 + c);
-        vb signs = even_signs(sevens(rest));
-        UNROLL for (int j = 0; j < 4; j++) {
-            vb points = vb_lookup_16(ox_grid_iq3_xxs, 8, two_indices(WORD(b, 2 * c + j / 2), j % 2, rest, 0, 0, 0));
-            put_iq3(e->w[c], j / 2 * 4 + j % 2, points, ox_codes_iq3_xxs, signs);
-        }
-        e->scale[c] = vf_mul(d, vf_from_int(twice_plus_1(vi_shr(rest, 28))));
+    vi rest = WORD(b, 16 + i);
+    vb signs = even_signs(sevens(rest));
+    UNROLL for (int j = 0; j < 4; j++) {
+        vb points = vb_lookup_16(ox_grid_iq3_xxs, 8, two_indices(WORD(b, 2 * i + j / 2), j % 2, rest, 0, 0, 0));
+        put_iq3(c->w, j / 2 * 4 + j % 2, points, ox_codes_iq3_xxs, 64, signs);
     }
+    c->scale = vf_mul(d, vf_from_int(twice_plus_1(vi_shr(rest, 28))));
 }
 
-INLINE void expand_IQ3_S(const void *panel, int64_t i, int half, expanded *e)
+INLINE void unpack_IQ3_S(const void *block, int i, int half, chunk *c)
 {
-    const ox_iq3_sx16 *b = (const ox_iq3_sx16 *)panel + i;
+    const ox_iq3_sx16 *b = block;
     vf d = HEAD(b, 0);
-    for (int c = 0; c < 8; c++) {
-        vi high = vi_shr(WORD(b, 16 + c / 4), c % 4 * 8);
-        UNROLL for (int j = 0; j < 4; j++) {
-            int v = j / 2 * 4 + j % 2;
-            vb points = vb_lookup_16(ox_grid_iq3_s, 9, two_indices(WORD(b, 2 * c + j / 2), j % 2, high, v, 2, 1));
-            put_iq3(e->w[c], v, points, ox_codes_iq3_s, BYTES(b, 18 + c));
-        }
-        e->scale[c] = vf_mul(d, vf_from_int(twice_plus_1(bits_of(WORD(b, 26), 4 * c, 4))));
+    vi high = vi_shr(WORD(b, 16 + i / 4), i % 4 * 8);
+    UNROLL for (int j = 0; j < 4; j++) {
+        int v = j / 2 * 4 + j % 2;
+        vb points = vb_lookup_16(ox_grid_iq3_s, 9, two_indices(WORD(b, 2 * i + j / 2), j % 2, high, v, 2, 1));
+        put_iq3(c->w, v, points, ox_codes_iq3_s, 16, BYTES(b, 18 + i));
     }
+    c->scale = vf_mul(d, vf_from_int(twice_plus_1(bits_of(WORD(b, 26), 4 * i, 4))));
 }
 
 /* Vectors of groups g and g + 2: levels in eighths, one more, or one less where a group's `minus` is one, and 16 added: 8
@@ -236,18 +151,16 @@ INLINE void put_iq1(vb *w, int g, vb points, vi minus0, vi minus2)
     }
 }
 
-INLINE void expand_IQ1_S(const void *panel, int64_t i, int half, expanded *e)
+INLINE void unpack_IQ1_S(const void *block, int i, int half, chunk *c)
 {
-    const ox_iq1_sx16 *b = (const ox_iq1_sx16 *)panel + i;
+    const ox_iq1_sx16 *b = block;
     vf d = vf_mul(HEAD(b, 0), vf_set1(0.125f));
-    for (int c = 0; c < 8; c++) {
-        vi high = bits_of(WORD(b, 8 + c / 2), c % 2 * 16, 16), minus = vi_shr(high, 15);
-        UNROLL for (int odd = 0; odd < 2; odd++) {
-            vb points = vb_lookup_16(ox_grid_iq1_s, 11, two_indices(WORD(b, c), odd, high, 3 * odd, 6, 3));
-            put_iq1(e->w[c], odd, points, minus, minus);
-        }
-        e->scale[c] = vf_mul(d, vf_from_int(twice_plus_1(bits_of(high, 12, 3))));
+    vi high = bits_of(WORD(b, 8 + i / 2), i % 2 * 16, 16), minus = vi_shr(high, 15);
+    UNROLL for (int odd = 0; odd < 2; odd++) {
+        vb points = vb_lookup_16(ox_grid_iq1_s, 11, two_indices(WORD(b, i), odd, high, 3 * odd, 6, 3));
+        put_iq1(c->w, odd, points, minus, minus);
     }
+    c->scale = vf_mul(d, vf_from_int(twice_plus_1(bits_of(high, 12, 3))));
 }
 
 /* The block's scale: the top four bits of both halves of two words. */
@@ -257,23 +170,14 @@ INLINE vf scale_IQ1_M(vi s0, vi s1)
     return vf_from_half_bits(vi_or(low, vi_or(vi_shl(bits_of(s1, 12, 4), 8), vi_shl(vi_shr(s1, 28), 12))));
 }
 
-INLINE void expand_IQ1_M(const void *panel, int64_t i, int half, expanded *e)
+INLINE void unpack_IQ1_M(const void *block, int i, int half, chunk *c)
 {
-    const ox_iq1_mx16 *b = (const ox_iq1_mx16 *)panel + i;
-    e->scale[0] = vf_mul(scale_IQ1_M(WORD(b, 12), WORD(b, 13)), vf_set1(0.125f));
-    for (int c = 0; c < 8; c++) {
-        vi high = vi_shr(WORD(b, 8 + c / 2), c % 2 * 16);
-        UNROLL for (int odd = 0; odd < 2; odd++) {
-            vb points = vb_lookup_16(ox_grid_iq1_s, 11, two_indices(WORD(b, c), odd, high, 4 * odd, 8, 3));
-            put_iq1(e->w[c], odd, points, bits_of(high, 4 * odd + 3, 1), bits_of(high, 4 * odd + 11, 1));
-            e->half_scale[c][odd] = twice_plus_1(bits_of(WORD(b, 12 + c / 4), c / 2 % 2 * 16 + c % 2 * 6 + 3 * odd, 3));
-        }
+    const ox_iq1_mx16 *b = block;
+    c->scale = vf_mul(scale_IQ1_M(WORD(b, 12), WORD(b, 13)), vf_set1(0.125f));
+    vi high = vi_shr(WORD(b, 8 + i / 2), i % 2 * 16);
+    UNROLL for (int odd = 0; odd < 2; odd++) {
+        vb points = vb_lookup_16(ox_grid_iq1_s, 11, two_indices(WORD(b, i), odd, high, 4 * odd, 8, 3));
+        put_iq1(c->w, odd, points, bits_of(high, 4 * odd + 3, 1), bits_of(high, 4 * odd + 11, 1));
+        c->s[odd] = twice_plus_1(bits_of(WORD(b, 12 + i / 4), i / 2 % 2 * 16 + i % 2 * 6 + 3 * odd, 3));
     }
 }
-
-#define GEMM_GRID(name, add_group)                                                              \
-    static void gemm_##name(const ox_gemm_args *a)                                              \
-    {                                                                                           \
-        for (int64_t t = 0; t < a->n_tokens; t += GROUP)                                        \
-            group_q8(a, t, a->n_tokens - t < GROUP ? a->n_tokens - t : GROUP, expand_##name, add_group); \
-    }

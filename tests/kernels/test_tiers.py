@@ -73,8 +73,8 @@ def stored(type):
     return "BF16" if type == "bf16 rows" else type
 
 
-def blocks(type, n_rows, k, seed=0):
-    """Random bytes as rows of a format, with scales that are small finite numbers."""
+def blocks(type, n_rows, k, seed=0, fill=None):
+    """Random bytes (or ``fill``, as many) as rows of a format, with scales that are small finite numbers."""
     type = stored(type)
     values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
     rng = np.random.default_rng(seed)
@@ -86,6 +86,8 @@ def blocks(type, n_rows, k, seed=0):
         bits = rng.standard_normal((n_rows, k)).astype(np.float32).view(np.uint32)
         return (bits >> 16).astype(np.uint16).view(np.uint8)
     raw = rng.integers(0, 256, (n_rows, k // values, size), np.uint8)
+    if fill is not None:
+        raw[:] = fill.reshape(raw.shape)
     for at in HALF_SCALES.get(type, [0]):
         scale = rng.uniform(-0.02, 0.02, (n_rows, k // values)).astype(np.float16)
         raw[:, :, at : at + 2] = scale[..., None].view(np.uint8)
@@ -274,6 +276,28 @@ def weights(type, rows, k):
     return w
 
 
+@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
+@pytest.mark.parametrize("type", INTEGER)
+def test_sums_of_extreme_codes_do_not_overflow(tier, type):
+    """Every byte repeated, extreme bytes mixed; activations of 127 and -127, in the signs that make sums the largest."""
+    values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
+    k, n_out, rng = max(values, 64), 256 + 144, np.random.default_rng(12)
+    fill = np.repeat(np.arange(256, dtype=np.uint8)[:, None], k // values * size, 1)
+    mixed = rng.choice(np.array([0, 0x0F, 0x77, 0x7F, 0x80, 0x88, 0xF0, 0xFF], np.uint8), (144, k // values * size))
+    rows = blocks(type, n_out, k, fill=np.concatenate([fill, mixed]))
+    w = weights(type, rows, k)
+    ones = np.ones(k, np.float32)
+    pairs = np.tile(np.array([1, 1, -1, -1], np.float32), k // 4)
+    along = np.where(w[[0, 255, 300, 301, 302, 303, 304]] < 0, -1, 1).astype(np.float32)  # with the signs of a row
+    x = np.concatenate([[ones, -ones, pairs, np.resize([1, -1], k)], along, -along]).astype(np.float32)
+    expected = x.astype(np.float64) @ w.T.astype(np.float64)
+    bound = (np.abs(x) @ np.abs(w.T)).max() * 2.0**-22 * np.sqrt(k)
+    for n in (1, 3, len(x)):  # a tile's bodies differ by the number of their tokens
+        for first in range(0, len(x) - n + 1, n):
+            got = gemm(tier, type, rows, x[first : first + n], n_out)
+            assert np.abs(got - expected[first : first + n]).max() <= bound
+
+
 @pytest.mark.parametrize(("tier", "type"), PRODUCTS)
 def test_gemm_against_float64(tier, type):
     """The naive twin: weights dequantised by the scalar tier, activations rounded as documented, numpy in float64."""
@@ -295,15 +319,16 @@ def test_gemm_against_float64(tier, type):
 @pytest.mark.parametrize(("tier", "type"), PRODUCTS)
 def test_gemm_row_does_not_depend_on_its_company(tier, type):
     """One row, any number of rows, gathered rows, an offset panel: equal bits."""
+    # More tokens and more chunks than are unpacked at a time, and not a multiple of either.
     values = next(v for _, n, v, _ in _table.formats() if n == stored(type))
-    k = 2 * max(values, 32)
-    rows, x = blocks(type, 50, k), floats(9, 19, k)
+    k = 512 if values == 256 else 384
+    rows, x = blocks(type, 50, k), floats(9, 75, k)
     whole = gemm(tier, type, rows, x, 50)
-    for n in (*range(1, 10), 16, 17):
+    for n in (*range(1, 10), 16, 17, 64, 65, 72):
         assert (gemm(tier, type, rows, x[:n], 50) == whole[:n]).all()
     assert (gemm(tier, type, rows[:7], x, 7) == whole[:, :7]).all()
     assert (gemm(tier, type, rows[16:], x, 34) == whole[:, 16:]).all()
-    base = floats(10, 19, 50)
+    base = floats(10, 75, 50)
     assert (gemm(tier, type, rows, x, 50, y=base) == base + whole).all()
     pick, place = np.array([4, 4, 0, 18, 7], np.int32), np.array([3, 0, 4, 1, 2], np.int32)
     out = gemm(tier, type, rows, x, 50, x_rows=pick, y_rows=place)
