@@ -193,7 +193,7 @@ INLINE void pack_queries(const attn *s, const int type)
                 else
                     s->q[block * a->k_dim + i * R + r] = q[i] * a->scale;
             if (type == OX_KV_Q8_0) {
-                quantise_q8(padded, s->codes, 32 * s->chunks);
+                quantise_q8(padded, s->codes, 32 * s->chunks, 0, 32 * s->chunks);
                 pack_codes(s, block, r, R);
             }
         }

@@ -84,7 +84,7 @@ INLINE void score_codes(const attn *s, int row, int key, const int R)
             vi t[8];
             vf ks = vf_from_half(scale + v * VL);
             UNROLL for (int r = 0; r < R; r++)
-                t[r] = LOAD_I32((const uint8_t *)start, 4 * r);
+                t[r] = LOAD_I32((const uint8_t *)start + 4 * r);
             UNROLL for (int quad = 0; quad < 8; quad++) {
                 vb w = KEY_SIGN(vb_load(k + 64 * quad + v * VB));
                 UNROLL for (int r = 0; r < R; r++)

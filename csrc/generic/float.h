@@ -46,7 +46,7 @@ INLINE void add_step(const uint8_t *panel, size_t panel_bytes, const float *cons
 }
 
 /* Adds steps 0 to n, of which x[t] begins with the first, two at a time: bfloat16 columns come in pairs. */
-INLINE void add_steps(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n,
+INLINE void add_columns(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n,
                       const int P, const int T, step_fn *step, multiply_add_fn *multiply_add, vf (*acc)[FLOAT_TILE])
 {
     int64_t i = 0;
@@ -69,7 +69,7 @@ INLINE void few_of_panels(const ox_gemm_args *a, int64_t n, int64_t row, const i
     UNROLL for (int v = 0; v < P * NV; v++)
         UNROLL for (int t = 0; t < T; t++)
             acc[v][t] = vf_zero();
-    add_steps((const uint8_t *)a->w + (size_t)(row / 16) * a->panel_bytes, a->panel_bytes, x, n, P, T, step, multiply_add, acc);
+    add_columns((const uint8_t *)a->w + (size_t)(row / 16) * a->panel_bytes, a->panel_bytes, x, n, P, T, step, multiply_add, acc);
     UNROLL for (int v = 0; v < P * NV; v++)
         UNROLL for (int t = 0; t < T; t++)
             store_rows(y_of(a, t, row + v * VL), acc[v][t], a->n_rows - row - v * VL, a->accumulate);
@@ -97,7 +97,7 @@ INLINE void tile_of_block(const uint8_t *panel, size_t panel_bytes, const float 
     UNROLL for (int v = 0; v < P * NV; v++)
         UNROLL for (int t = 0; t < T; t++)
             acc[v][t] = vf_load(park + t * PARK_STRIDE + v * VL);
-    add_steps(panel, panel_bytes, x, n, P, T, step, multiply_add, acc);
+    add_columns(panel, panel_bytes, x, n, P, T, step, multiply_add, acc);
     UNROLL for (int v = 0; v < P * NV; v++)
         UNROLL for (int t = 0; t < T; t++)
             vf_store(park + t * PARK_STRIDE + v * VL, acc[v][t]);

@@ -23,7 +23,7 @@ INLINE uint16_t quantise_chunk(const float *x, int64_t n, int8_t *codes)
     union { int8_t codes[OX_CHUNK]; float words[OX_CHUNK / 4 + 5]; } row;
     for (int64_t i = 0; n < OX_CHUNK && i < n; i++)
         part[i] = x[i];
-    quantise_q8(n < OX_CHUNK ? part : x, &row, OX_CHUNK);
+    quantise_q8(n < OX_CHUNK ? part : x, &row, OX_CHUNK, 0, OX_CHUNK);
     uint16_t halves[VL];
     vf_to_half(halves, vf_set1(row.words[OX_CHUNK / 4]));
     for (int i = 0; i < OX_CHUNK; i++)

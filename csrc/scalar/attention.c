@@ -26,7 +26,7 @@ static void prepare_query(const ox_attn_args *a, const float *q, float *prepared
     memset(padded, 0, (size_t)k * 4);
     memcpy(padded, q, (size_t)a->k_dim * 4);
     if (a->kv_type == OX_KV_Q8_0)
-        ox_quantise_q8(padded, prepared, k);
+        ox_quantise_q8(padded, prepared, k, 0, k);
     else
         memcpy(prepared, padded, (size_t)k * 4);
 }

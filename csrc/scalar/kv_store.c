@@ -29,7 +29,7 @@ static uint16_t quantise_chunk(const float *x, int64_t n, int8_t *codes)
     float part[32] = {0};
     union { int8_t codes[32]; float words[13]; } row;
     memcpy(part, x, (size_t)(n < 32 ? n : 32) * 4);
-    ox_quantise_q8(part, &row, 32);
+    ox_quantise_q8(part, &row, 32, 0, 32);
     memcpy(codes, row.codes, 32);
     return ox_float_to_half(row.words[8]);
 }
