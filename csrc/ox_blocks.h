@@ -42,7 +42,8 @@ typedef struct { ox_half d; uint8_t qs[32]; uint16_t qh[8]; } ox_iq1_s;
 typedef struct { uint8_t qs[32]; uint8_t qh[16]; uint16_t scales[4]; } ox_iq1_m;
 
 /* Codes are unsigned in every packed format (Q8_0: +128, Q6_K: +32), since VNNI multiplies unsigned by signed bytes;
- * kernels take the offset off through the sums of the activations. */
+ * kernels take the offset off through the sums of the activations. What a chunk needs lies together, in the order in
+ * which it is read: of blocks with high and low bits in two streams, hardware prefetching gave half the bandwidth. */
 typedef struct { ox_half d[16]; uint8_t qs[4][64]; } ox_q4_0x16;
 typedef struct { ox_half d[16], m[16]; uint8_t qs[4][64]; } ox_q4_1x16;
 /* Bit j of qh[lane] is the fifth bit of that lane in vector j. */
@@ -50,9 +51,10 @@ typedef struct { ox_half d[16]; uint8_t qh[64]; uint8_t qs[4][64]; } ox_q5_0x16;
 typedef struct { ox_half d[16], m[16]; uint8_t qh[64]; uint8_t qs[4][64]; } ox_q5_1x16;
 typedef struct { ox_half d[16]; uint8_t qs[8][64]; } ox_q8_0x16;
 typedef struct { ox_half d[16], dmin[16]; uint8_t scales[8][16], mins[8][16]; uint8_t qs[8][4][64]; } ox_q4_kx16;
-typedef struct { ox_half d[16], dmin[16]; uint8_t scales[8][16], mins[8][16]; uint8_t qh[8][64]; uint8_t qs[8][4][64]; } ox_q5_kx16;
+typedef struct { ox_half d[16], dmin[16]; uint8_t scales[8][16], mins[8][16];
+                 struct { uint8_t qh[64], qs[4][64]; } chunks[8]; } ox_q5_kx16;
 /* Bits 2s, 2s+1 of qh[chunk][p][lane] are the top two bits of that lane in vector 2s + p. */
-typedef struct { ox_half d[16]; int8_t scales[16][16]; uint8_t qh[8][2][64]; uint8_t qs[8][4][64]; } ox_q6_kx16;
+typedef struct { ox_half d[16]; int8_t scales[16][16]; struct { uint8_t qh[2][64], qs[4][64]; } chunks[8]; } ox_q6_kx16;
 
 /* All other formats keep the bits of their blocks and only interleave them: first the halves that stand beside the codes
  * (a scale, a second one), then words of four bytes, word w of the 16 rows side by side. So they take exactly the size

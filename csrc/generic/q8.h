@@ -95,7 +95,7 @@ INLINE void unpack_Q4_K(const void *block, int i, int half, chunk *c)
 INLINE void unpack_Q5_K(const void *block, int i, int half, chunk *c)
 {
     const ox_q5_kx16 *b = block;
-    unpack_fives(b->qs[i], b->qh[i], half, c->w);
+    unpack_fives(b->chunks[i].qs, b->chunks[i].qh, half, c->w);
     c->scale = vf_mul(vf_from_half(b->d + half * VL), vf_from_u8(b->scales[i] + half * VL));
     c->second = vf_mul(vf_from_half(b->dmin + half * VL), vf_from_u8(b->mins[i] + half * VL));
 }
@@ -103,8 +103,8 @@ INLINE void unpack_Q5_K(const void *block, int i, int half, chunk *c)
 INLINE void unpack_Q6_K(const void *block, int i, int half, chunk *c)
 {
     const ox_q6_kx16 *b = block;
-    vb high[2] = {vb_load(b->qh[i][0] + half * VB), vb_load(b->qh[i][1] + half * VB)}, top = vb_set1(0x30);
-    unpack_nibbles(b->qs[i], half, c->w);
+    vb high[2] = {vb_load(b->chunks[i].qh[0] + half * VB), vb_load(b->chunks[i].qh[1] + half * VB)}, top = vb_set1(0x30);
+    unpack_nibbles(b->chunks[i].qs, half, c->w);
     UNROLL for (int v = 0; v < 8; v++) { /* bits 2s, 2s+1 go to bits 4, 5 */
         int s = 2 * (v / 2);
         c->w[v] = vb_or(c->w[v], vb_and(s < 4 ? vb_shl(high[v % 2], 4 - s) : vb_shr(high[v % 2], s - 4), top));
@@ -148,10 +148,10 @@ INLINE void store_panel(const ox_gemm_args *a, int64_t t0, int64_t n, int64_t ro
 /* A format as the drivers below see it: all of it is constant where it is used. */
 typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q8_format;
 
-/* Asks for what lies AHEAD bytes behind chunk i of a block. Hardware prefetching loses blocks whose codes lie in several
- * streams: of Q6_K and Q5_K two Zen 4 cores read 24 GB/s without this and 40 of 40 with it; and it falls behind where a
- * tile takes long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640. To the second level, since the first
- * one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. */
+/* Asks for what lies AHEAD bytes behind chunk i of a block, since hardware prefetching falls behind where a tile takes
+ * long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640 on two Zen 4 cores. To the second level, since
+ * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. Few tokens go without: each
+ * request holds one of a core's few miss buffers, which capped one token at 40 GB/s where plain reading reached 68. */
 #define AHEAD 8192
 INLINE void fetch(const q8_format f, const uint8_t *block, int i)
 {
@@ -167,7 +167,7 @@ INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8
     for (const uint8_t *block = panel + i / f.chunks * f.bytes; i < to; i += f.chunks, block += f.bytes)
         for (int j = 0; j < f.chunks; j++) {
             chunk c;
-            if (half == 0)
+            if (half == 0 && T >= 4)
                 fetch(f, block, j);
             f.unpack(block, j, half, &c);
             add_chunk(f.form, &c, x, i + j, T, acc);

@@ -90,7 +90,7 @@ static void unpack_Q5_K(const uint8_t *panel, int64_t i, chunk *c)
         c->scale[r] = ox_half_to_float(b->d[r]) * b->scales[s][r];
         c->min[r] = ox_half_to_float(b->dmin[r]) * b->mins[s][r];
         for (int l = 0; l < 32; l++)
-            c->code[r][l] = (uint8_t)(nibble(b->qs[s], r, l) | (b->qh[s][4 * r + l % 4] >> l / 4 & 1) << 4);
+            c->code[r][l] = (uint8_t)(nibble(b->chunks[s].qs, r, l) | (b->chunks[s].qh[4 * r + l % 4] >> l / 4 & 1) << 4);
     }
 }
 
@@ -102,8 +102,8 @@ static void unpack_Q6_K(const uint8_t *panel, int64_t i, chunk *c)
         c->half_scale[0][r] = b->scales[2 * s][r];
         c->half_scale[1][r] = b->scales[2 * s + 1][r];
         for (int l = 0; l < 32; l++) {
-            int v = l / 4, high = b->qh[s][v % 2][4 * r + l % 4] >> v / 2 * 2 & 3;
-            c->code[r][l] = (uint8_t)(nibble(b->qs[s], r, l) | high << 4);
+            int v = l / 4, high = b->chunks[s].qh[v % 2][4 * r + l % 4] >> v / 2 * 2 & 3;
+            c->code[r][l] = (uint8_t)(nibble(b->chunks[s].qs, r, l) | high << 4);
         }
     }
 }

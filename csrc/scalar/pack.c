@@ -162,9 +162,9 @@ void ox_pack_Q5_K(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
             dst->dmin[r] = s.dmin;
             for (int c = 0; c < 8; c++) {
                 ox_scale_min_k4(c, s.scales, &dst->scales[c][r], &dst->mins[c][r]);
-                put_nibbles(dst->qs[c], r, s.qs + c / 2 * 32, c % 2 * 4);
+                put_nibbles(dst->chunks[c].qs, r, s.qs + c / 2 * 32, c % 2 * 4);
                 for (int v = 0; v < 8; v++)
-                    or_word(dst->qh[c], r, (word(s.qh, v) >> c & LOW1) << v);
+                    or_word(dst->chunks[c].qh, r, (word(s.qh, v) >> c & LOW1) << v);
             }
         }
     }
@@ -183,9 +183,9 @@ void ox_pack_Q6_K(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
                 int half = c / 4, quarter = c % 4;
                 dst->scales[2 * c][r] = s.scales[2 * c];
                 dst->scales[2 * c + 1][r] = s.scales[2 * c + 1];
-                put_nibbles(dst->qs[c], r, s.ql + 64 * half + 32 * (quarter & 1), (quarter >> 1) * 4);
+                put_nibbles(dst->chunks[c].qs, r, s.ql + 64 * half + 32 * (quarter & 1), (quarter >> 1) * 4);
                 for (int v = 0; v < 8; v++)
-                    or_word(dst->qh[c][v % 2], r, (word(s.qh + 32 * half, v) >> 2 * quarter & LOW2) << v / 2 * 2);
+                    or_word(dst->chunks[c].qh[v % 2], r, (word(s.qh + 32 * half, v) >> 2 * quarter & LOW2) << v / 2 * 2);
             }
         }
     }
