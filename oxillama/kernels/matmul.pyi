@@ -27,6 +27,7 @@ class Matrix:
         repack: bool = ...,
         num_threads: int = ...,
         release: Callable[[NDArray[np.uint8]], None] | None = ...,
+        allocate: Callable[[int], NDArray[np.uint8]] | None = ...,
     ) -> None: ...
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...

@@ -35,12 +35,12 @@ cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
     ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias`` is added to whatever a single matrix gives. While
-    it is repacked, ``release(part of data)`` is called for each part that is done with. Raises QuantError when the
-    format has no kernels or the sizes don't fit.
+    it is repacked, to memory that ``allocate(n_bytes)`` gives (uint8), ``release(part of data)`` is called for each
+    part that is done with. Raises QuantError when the format has no kernels or the sizes don't fit.
     """
 
     def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True, int num_threads=1,
-                 release=None):
+                 release=None, allocate=None):
         cdef const uint8_t[::1] raw = data
         cdef const ox_format_info *f = format_info(find_kernel_format(type))
         self.name, self.type = name, type
@@ -63,15 +63,14 @@ cdef class Matrix:
         # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
         padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
         if repack and padded <= 2 * raw.shape[0] + (1 << 20):
-            self._repack(num_threads, release or (lambda part: None))
+            buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(padded + 64)
+            self._repack(buffer, num_threads, release or (lambda part: None))
 
-    def _repack(self, int num_threads, release):
+    def _repack(self, buffer, int num_threads, release):
         cdef int64_t i, first, last, total = self.n_experts * self.n_panels
         cdef int64_t step = max(<int64_t>1, <int64_t>(REPACK_BYTES // self.panel_bytes))
         cdef int nt = usable_threads(num_threads)
-        cdef uintptr_t start
-        buffer = np.empty(<size_t>total * self.panel_bytes + 64, np.uint8)
-        start = buffer.ctypes.data
+        cdef uintptr_t start = buffer.ctypes.data
         self.packed, self._packed_owner = <uint8_t *>((start + 63) // 64 * 64), buffer
         for first in range(0, total, step):
             last = min(first + step, total)

@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, TensorInfo
 from oxillama.gguf.pages import release_pages
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
 from oxillama.kernels.rows import Vector
+
+
+PIECE = 64 << 20
+
+
+class Arena:
+    """Memory for packed matrices, cut from large pieces.
+
+    The kernel gives huge pages to what numpy allocates from 4 MB on, but only to whole ones inside: matrices allocated
+    one by one had a third of their bytes in small pages, at whose ends hardware prefetching stops.
+    """
+
+    def __init__(self) -> None:
+        self._piece = np.empty(0, np.uint8)
+
+    def take(self, n_bytes: int) -> NDArray[np.uint8]:
+        if n_bytes > PIECE:
+            return np.empty(n_bytes, np.uint8)
+        if n_bytes > self._piece.nbytes:
+            self._piece = np.empty(PIECE, np.uint8)
+        taken, self._piece = self._piece[:n_bytes], self._piece[n_bytes:]
+        return taken
 
 
 class Weights:
@@ -27,6 +52,7 @@ class Weights:
         self._num_threads = num_threads
         self._progress = progress or (lambda n_bytes: None)
         self._unused = set(file.tensors)
+        self._arena = Arena()
         self.n_bytes = 0
 
     def __contains__(self, name: str) -> bool:
@@ -68,6 +94,7 @@ class Weights:
             repack=self._repack,
             num_threads=self._num_threads,
             release=release_pages,
+            allocate=self._arena.take,
         )
 
     def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Matrix:
