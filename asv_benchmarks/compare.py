@@ -1,184 +1,193 @@
 """oxillama and llama.cpp side by side: python asv_benchmarks/compare.py MODEL.gguf... [--peer-python PATH]
 
 Absolute speeds of a shared or throttled machine say little; ratios of two engines that take turns say more. Each engine
-runs in a process of its own, loaded once, and they are measured alternately: a prompt of --prompt tokens, then --decode
-tokens one by one, --rounds times; medians are compared. The peer is llama-cpp-python, from the interpreter that
---peer-python names; without one, oxillama is measured alone.
+runs in a process of its own, loaded once, and they are measured alternately, --rounds times; medians are compared. The
+peer is llama-cpp-python, from the interpreter that --peer-python names, or a file of numbers that an earlier run wrote
+with --save; without either, oxillama is measured alone.
+
+    compare.py --table FOLDER           every row of ROWS, with random models that are made in FOLDER if missing
+
+A row's last column is what it is expected to reach. Beside decode stands the share of the machine's read bandwidth
+that it uses: the bytes of the file that a token needs, against a plain read of the same bytes in the same run.
 """
 
 import argparse
-import ctypes
 import json
 import statistics
 import subprocess
 import sys
-import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
+from benchmarks.shapes import make_model
+from sides import Work
+
+SIDES = Path(__file__).with_name("sides.py")
 
 
-class Side(Protocol):
-    """An engine under test."""
+@dataclass(frozen=True)
+class Row:
+    """A model's type, what is done with it, and the ratios to llama.cpp that are expected."""
 
-    n_vocab: int
-
-    def clear(self) -> None: ...
-
-    def feed(self, tokens: list[int], start: int) -> None: ...
-
-
-class Ours:
-    """oxillama through its low-level session."""
-
-    def __init__(self, path: str, threads: int, context: int, kv_type: str) -> None:
-        import oxillama
-
-        key = oxillama.gguf.open(path).metadata.arch + ".context_length"
-        self.engine = oxillama.load(
-            path, num_threads=threads, context_size=context, kv_type=kv_type, overrides={key: context}
-        )
-        self.n_vocab = self.engine.n_vocab
-
-    def clear(self) -> None:
-        self.engine.reset()
-
-    def feed(self, tokens: list[int], start: int) -> None:
-        self.engine.forward_prefill(tokens, start)
+    type: str
+    work: Work = field(default_factory=Work)
+    expected: dict[str, float] = field(default_factory=dict)
+    shape: str = "llama3.2-1b"
 
 
-class Peer:
-    """llama.cpp through the functions that llama-cpp-python binds; flash attention for 8-bit KV, else its choice."""
-
-    def __init__(self, path: str, threads: int, context: int, kv_type: str) -> None:
-        import llama_cpp  # type: ignore[import-not-found,unused-ignore]
-
-        self.lib: Any = llama_cpp
-        # Kept: the library holds a bare pointer to it.
-        self.silent = llama_cpp.llama_log_callback(lambda *message: None)
-        llama_cpp.llama_log_set(self.silent, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
-        model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
-        if not model:
-            sys.exit(f"llama.cpp can't load {path}")
-        settings = llama_cpp.llama_context_default_params()
-        settings.n_ctx, settings.n_batch, settings.n_ubatch = context, 2048, 512
-        settings.n_threads = settings.n_threads_batch = threads
-        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q8_0": 8}[kv_type]
-        if kv_type == "q8_0":  # else its own choice
-            settings.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        self.context = llama_cpp.llama_init_from_model(model, settings)
-        self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self.batch = llama_cpp.llama_batch_init(2048, 0, 1)
-
-    def clear(self) -> None:
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
-
-    def feed(self, tokens: list[int], start: int) -> None:
-        for first in range(0, len(tokens), 2048):
-            part = tokens[first : first + 2048]
-            self.batch.n_tokens = len(part)
-            for i, token in enumerate(part):
-                self.batch.token[i], self.batch.pos[i] = token, start + first + i
-                self.batch.n_seq_id[i], self.batch.seq_id[i][0] = 1, 0
-                self.batch.logits[i] = first + i == len(tokens) - 1
-            if self.lib.llama_decode(self.context, self.batch):
-                sys.exit("llama_decode failed")
-        self.lib.llama_synchronize(self.context)
+def _deep(kv_type: str) -> Work:
+    return Work(depth=4096, decode=32, kv_type=kv_type)
 
 
-def measure(side: Side, prompt: int, decode: int, depth: int) -> dict[str, float]:
-    """Tokens a second for a prompt after `depth` tokens, and for tokens one by one after `depth`."""
-
-    def tokens(n: int, first: int) -> list[int]:
-        return [(7 * i + first) % (side.n_vocab - 300) + 259 for i in range(n)]
-
-    speeds = {}
-    for name, n, step in (("prefill", prompt, prompt), ("decode", decode, 1)):
-        side.clear()
-        if depth:
-            side.feed(tokens(depth, 11), 0)
-        given = tokens(n, 5)
-        start = time.perf_counter()
-        for i in range(0, n, step):
-            side.feed(given[i : i + step], depth + i)
-        speeds[name] = n / (time.perf_counter() - start)
-    return speeds
-
-
-def work(kind: str, path: str, a: argparse.Namespace) -> None:
-    """A process that measures once for each line that it is sent."""
-    side: Side = (Ours if kind == "ours" else Peer)(path, a.threads, a.depth + max(a.prompt, a.decode) + 64, a.kv_type)
-    measure(side, 64, 4, 0)
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(measure(side, a.prompt, a.decode, a.depth)), flush=True)
+ROWS = [
+    Row("Q4_0", expected={"prefill": 1.8, "decode": 1.1}),
+    Row("Q4_K_M", expected={"prefill": 1.7, "decode": 1.1}),
+    Row("Q8_0", expected={"prefill": 2.3, "decode": 1.1}),
+    Row("Q5_K_M", expected={"prefill": 1.2, "decode": 1.1}),
+    Row("Q6_K", expected={"prefill": 1.3, "decode": 1.1}),
+    Row("IQ4_XS", expected={"prefill": 1.2, "decode": 1.1}),
+    Row("BF16", Work(decode=16), {"prefill": 1.8}),
+    Row("F16", Work(decode=16), {"prefill": 1.1}),
+    Row("Q4_K_M", Work(sequences=8), {"decode": 3.5}),
+    Row("Q8_0", Work(sequences=8), {"decode": 3.0}),
+    Row("Q4_K_M", _deep("f16"), {"prefill": 1.8, "decode": 1.4}),
+    Row("Q4_K_M", _deep("q8_0"), {"prefill": 4.0, "decode": 2.0}),
+    Row("F32", Work(prompt=128, decode=256), {"decode": 1.0}, "llama-260k"),
+]
 
 
 class Worker:
     """One engine in its process."""
 
-    def __init__(self, kind: str, python: str, path: str, options: list[str]) -> None:
-        command = [python, __file__, path, "--worker", kind, *options]
+    def __init__(self, kind: str, python: str, path: str, work: Work) -> None:
+        command = [python, str(SIDES), kind, path, json.dumps(asdict(work))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.speeds: dict[str, list[float]] = {"prefill": [], "decode": []}
-        self._line("ready")
+        self.rounds: list[dict[str, float]] = []
+        self.load_seconds = self._line()["load_seconds"]
 
-    def _line(self, expected: str) -> str:
+    def _line(self) -> dict[str, float]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
-        if not line.startswith(expected):
+        if not line.startswith("{"):
             sys.exit(f"{' '.join(map(str, self.process.args))} ended")  # type: ignore[arg-type]
-        return line
+        answer: dict[str, float] = json.loads(line)
+        return answer
 
     def round(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        for name, speed in json.loads(self._line("{")).items():
-            self.speeds[name].append(speed)
+        self.rounds.append(self._line())
 
-    def close(self) -> None:
+    def close(self) -> dict[str, float]:
+        """Medians of what was measured."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
+        medians = {name: statistics.median(r[name] for r in self.rounds) for name in self.rounds[0]}
+        return medians | {"load_seconds": self.load_seconds}
 
 
-def compare(path: str, a: argparse.Namespace, options: list[str]) -> None:
-    workers = {"oxillama": Worker("ours", sys.executable, path, options)}
+def measure(path: str, work: Work, a: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Medians of each engine, by its name."""
+    workers = {"oxillama": Worker("oxillama", sys.executable, path, work)}
     if a.peer_python:
-        workers["llama.cpp"] = Worker("peer", a.peer_python, path, options)
+        workers["llama.cpp"] = Worker("llama.cpp", a.peer_python, path, work)
     for _ in range(a.rounds):
         for worker in workers.values():
             worker.round()
-    for worker in workers.values():
-        worker.close()
-    for name, n in (("prefill", a.prompt), ("decode", a.decode)):
-        medians = {who: statistics.median(w.speeds[name]) for who, w in workers.items()}
-        text = ", ".join(f"{who} {speed:.1f}" for who, speed in medians.items()) + " tokens/s"
-        if a.peer_python:
-            text += f": {medians['oxillama'] / medians['llama.cpp']:.2f}x"
-        print(f"{Path(path).name}: {name} {n} at {a.depth}, {a.kv_type} KV: {text}", flush=True)
+    return {name: worker.close() for name, worker in workers.items()}
+
+
+def label(path: str, work: Work) -> str:
+    """How a measurement is called, also in the file of the peer's numbers."""
+    return (
+        f"{Path(path).name} depth={work.depth} kv={work.kv_type} sequences={work.sequences} prompt={work.prompt} "
+        f"decode={work.decode} threads={work.threads}"
+    )
+
+
+def show(path: str, work: Work, sides: dict[str, dict[str, float]], expected: dict[str, float]) -> None:
+    """One line for each thing measured."""
+    print(label(path, work))
+    for name in ("prefill", "decode"):
+        if name not in sides["oxillama"]:
+            continue
+        text = ", ".join(f"{who} {numbers[name]:.1f}" for who, numbers in sides.items()) + " tokens/s"
+        if "llama.cpp" in sides:
+            ratio = sides["oxillama"][name] / sides["llama.cpp"][name]
+            text += f": {ratio:.2f}x"
+            if name in expected:
+                text += f" (expected {expected[name]}x{'' if ratio >= expected[name] else ': SHORT'})"
+        print(f"  {name}: {text}")
+    ours = sides["oxillama"]
+    print(f"  load {ours['load_seconds']:.2f} s, peak {ours['peak_bytes'] / 2**20:.0f} MiB", end="")
+    print(f" = {ours['peak_bytes'] / Path(path).stat().st_size:.2f} of the file", flush=True)
+
+
+def compare(path: str, work: Work, expected: dict[str, float], a: argparse.Namespace) -> None:
+    """Measure, show, and keep the peer's numbers where that was asked for."""
+    sides = measure(path, work, a)
+    peer_numbers = a.peer_numbers.get(label(path, work))
+    if peer_numbers and "llama.cpp" not in sides:
+        sides["llama.cpp"] = peer_numbers
+    show(path, work, sides, expected)
+    a.measured[label(path, work)] = sides.get("llama.cpp", {})
+
+
+def read_bandwidth(threads: int, n_bytes: int = 1 << 30) -> float:
+    """Bytes a second of a plain read of memory by all threads: the best of five."""
+    from concurrent.futures import ThreadPoolExecutor
+    from time import perf_counter
+
+    parts = [np.ones(n_bytes // threads // 8, np.uint64) for _ in range(threads)]
+    times = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(5):
+            start = perf_counter()
+            list(pool.map(np.bitwise_or.reduce, parts))
+            times.append(perf_counter() - start)
+    return n_bytes / min(times)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="oxillama and llama.cpp side by side")
+    parser.add_argument("models", nargs="*", metavar="MODEL.gguf")
+    parser.add_argument("--table", metavar="FOLDER", help="measure every row of the table with models of this folder")
+    parser.add_argument("--only", default="", help="rows of the table whose type or shape is this")
+    parser.add_argument("--peer-python", help="interpreter that has llama_cpp")
+    parser.add_argument("--peer-numbers", type=_read, default={}, metavar="FILE", help="numbers that --save wrote")
+    parser.add_argument("--save", metavar="FILE", help="write the peer's numbers")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kv-type", choices=("f32", "f16", "q8_0"), default="f16")
+    for name, value in (("threads", 2), ("prompt", 512), ("decode", 64), ("depth", 0), ("sequences", 1)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    a = parser.parse_args()
+    if not a.models and not a.table:
+        parser.error("name models, or a folder with --table")
+    a.measured = {}
+    return a
+
+
+def _read(path: str) -> dict[str, Any]:
+    numbers: dict[str, Any] = json.loads(Path(path).read_text())
+    return numbers
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="oxillama and llama.cpp side by side")
-    parser.add_argument("models", nargs="+", metavar="MODEL.gguf")
-    parser.add_argument("--peer-python", help="interpreter that has llama_cpp")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
-    parser.add_argument("--decode", type=int, default=64, help="tokens one by one")
-    parser.add_argument("--depth", type=int, default=0, help="tokens in the cache before anything is timed")
-    parser.add_argument("--kv-type", default="f16", choices=("f16", "f32", "q8_0"), help="of both engines")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", choices=("ours", "peer"), help=argparse.SUPPRESS)
-    a = parser.parse_args()
-    if a.worker:
-        work(a.worker, a.models[0], a)
-        return
-    options = [f"--{n}={getattr(a, n)}" for n in ("threads", "prompt", "decode", "depth")]
-    options.append(f"--kv-type={a.kv_type}")
+    a = arguments()
+    print(f"plain read, {a.threads} threads: {read_bandwidth(a.threads) / 1e9:.1f} GB/s")
+    work = Work(a.prompt, a.decode, a.depth, a.sequences, a.kv_type, a.threads)
     for path in a.models:
-        compare(path, a, options)
+        compare(path, work, {}, a)
+    for row in ROWS if a.table else ():
+        if a.only in ("", row.type, row.shape):
+            path = make_model(Path(a.table), row.shape, row.type)
+            compare(str(path), Work(**asdict(row.work) | {"threads": a.threads}), row.expected, a)
+    if a.save:
+        Path(a.save).write_text(json.dumps(a.measured, indent=1))
 
 
 if __name__ == "__main__":

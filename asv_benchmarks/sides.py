@@ -1,0 +1,182 @@
+"""The engines that compare.py measures, each in a process of its own: python sides.py KIND MODEL.gguf JSON.
+
+A process loads its model once and then measures once for each line that it is sent: tokens a second for a prompt after
+``depth`` tokens, and for tokens one by one after ``depth``, of ``sequences`` sequences together.
+"""
+
+import ctypes
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+CHUNK = 2048  # tokens that the peer is given at once
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured."""
+
+    prompt: int = 512
+    decode: int = 64
+    depth: int = 0
+    sequences: int = 1
+    kv_type: str = "f16"
+    threads: int = 2
+
+    @property
+    def context(self) -> int:
+        """Positions that one sequence needs."""
+        return self.depth + max(self.prompt, self.decode) + 64
+
+
+def tokens(n: int, n_vocab: int, first: int) -> list[int]:
+    """Tokens that are neither special nor bytes."""
+    return [(7 * i + first) % (n_vocab - 300) + 259 for i in range(n)]
+
+
+class Side(Protocol):
+    """An engine under test."""
+
+    n_vocab: int
+
+    def clear(self) -> None: ...
+
+    def feed(self, given: list[int], start: int) -> None:
+        """Tokens of the first sequence, with the logits of the last."""
+
+    def together(self, n: int) -> float:
+        """Tokens a second of all sequences, each going on by n tokens."""
+
+
+class Ours:
+    """oxillama: its low-level session for one sequence, greedy `generate` for several."""
+
+    def __init__(self, path: str, work: Work) -> None:
+        import oxillama
+
+        key = oxillama.gguf.open(path).metadata.arch + ".context_length"
+        start = time.perf_counter()
+        self.engine = oxillama.load(
+            path,
+            num_threads=work.threads,
+            context_size=work.context,
+            kv_type=work.kv_type,
+            kv_budget=None,
+            overrides={key: work.context},
+        )
+        self.load_seconds = time.perf_counter() - start
+        self.sequences = work.sequences
+        self.n_vocab = self.engine.n_vocab
+
+    def clear(self) -> None:
+        self.engine.reset()
+
+    def feed(self, given: list[int], start: int) -> None:
+        self.engine.forward_prefill(given, start)
+
+    def together(self, n: int) -> float:
+        prompts = [tokens(1, self.n_vocab, 5 + i) for i in range(self.sequences)]
+        done = self.engine.generate(
+            prompts, max_tokens=n + 1, ignore_eos=True, temperature=0, repetition_penalty=1.0, seed=1
+        )
+        return self.sequences * n / max(c.timings.decode_seconds for c in done)
+
+
+class Peer:
+    """llama.cpp through the functions that llama-cpp-python binds; its own choice of flash attention."""
+
+    def __init__(self, path: str, work: Work) -> None:
+        import llama_cpp  # type: ignore[import-not-found,unused-ignore]
+
+        self.lib: Any = llama_cpp
+        # Kept: the library holds a bare pointer to it.
+        self.silent = llama_cpp.llama_log_callback(lambda *message: None)
+        llama_cpp.llama_log_set(self.silent, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        start = time.perf_counter()
+        model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        if not model:
+            sys.exit(f"llama.cpp can't load {path}")
+        settings = llama_cpp.llama_context_default_params()
+        settings.n_ctx, settings.n_batch, settings.n_ubatch = work.context * work.sequences, CHUNK, 512
+        settings.n_threads = settings.n_threads_batch = work.threads
+        settings.n_seq_max = work.sequences
+        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q8_0": 8}[work.kv_type]
+        self.context = llama_cpp.llama_init_from_model(model, settings)
+        if not self.context:
+            sys.exit(f"llama.cpp can't make a context with {work.kv_type} KV")
+        self.load_seconds = time.perf_counter() - start
+        self.sequences = work.sequences
+        self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self.batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
+
+    def clear(self) -> None:
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+
+    def feed(self, given: list[int], start: int) -> None:
+        for first in range(0, len(given), CHUNK):
+            part = given[first : first + CHUNK]
+            rows = [(token, start + first + i, 0, first + i == len(given) - 1) for i, token in enumerate(part)]
+            self._decode(rows)
+
+    def together(self, n: int) -> float:
+        start = time.perf_counter()
+        for i, token in enumerate(tokens(n, self.n_vocab, 5)):
+            self._decode([(token + s, i, s, True) for s in range(self.sequences)])
+        return self.sequences * n / (time.perf_counter() - start)
+
+    def _decode(self, rows: list[tuple[int, int, int, bool]]) -> None:
+        """Rows of token, position, sequence, and whether its logits are wanted."""
+        self.batch.n_tokens = len(rows)
+        for i, (token, position, sequence, wanted) in enumerate(rows):
+            self.batch.token[i], self.batch.pos[i] = token, position
+            self.batch.n_seq_id[i], self.batch.seq_id[i][0] = 1, sequence
+            self.batch.logits[i] = wanted
+        if self.lib.llama_decode(self.context, self.batch):
+            sys.exit("llama_decode failed")
+        self.lib.llama_synchronize(self.context)
+
+
+def measure(side: Side, work: Work) -> dict[str, float]:
+    """Tokens a second, by the name of what was done."""
+    if work.sequences > 1:
+        side.clear()
+        return {"decode": side.together(work.decode)}
+    speeds = {}
+    for name, n, step in (("prefill", work.prompt, work.prompt), ("decode", work.decode, 1)):
+        if not n:
+            continue
+        side.clear()
+        if work.depth:
+            side.feed(tokens(work.depth, side.n_vocab, 11), 0)
+        given = tokens(n, side.n_vocab, 5)
+        start = time.perf_counter()
+        for i in range(0, n, step):
+            side.feed(given[i : i + step], work.depth + i)
+        speeds[name] = n / (time.perf_counter() - start)
+    return speeds
+
+
+def peak_bytes() -> int:
+    """Resident memory at its highest. (What getrusage says includes the process that started this one.)"""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def main() -> None:
+    kind, path, settings = sys.argv[1:]
+    work = Work(**json.loads(settings))
+    side = (Ours if kind == "oxillama" else Peer)(path, work)
+    measure(side, Work(**asdict(work) | {"prompt": 64, "decode": 4, "depth": 0}))
+    print(json.dumps({"load_seconds": side.load_seconds}), flush=True)
+    for _ in sys.stdin:
+        speeds = measure(side, work)
+        speeds["peak_bytes"] = peak_bytes()
+        print(json.dumps(speeds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
