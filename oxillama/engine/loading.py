@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -71,6 +73,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
             f"the tokenizer has {tokenizer.n_vocab} tokens, but the model only {spec.n_vocab}: "
             f"they don't belong together{' (tokenizer_path)' if config.tokenizer_path else ''}"
         )
+    return_freed_memory()
     model = load_model(file, repack=config.repack, num_threads=num_threads, context_size=context_size)
     runner = Runner(
         model,
@@ -80,6 +83,16 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         n_blocks=n_blocks,
     )
     return EngineParts(runner, tokenizer, spec, context_size, n_blocks, file.metadata)
+
+
+def return_freed_memory() -> None:
+    """To the operating system, what building a tokenizer left behind: 20 MB of a vocabulary of 128 thousand tokens.
+
+    glibc keeps freed memory for later allocations; ours to come are too large to be made of its pieces.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

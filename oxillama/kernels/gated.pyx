@@ -28,18 +28,20 @@ cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
     return 0
 
 
-cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, bint codes, int64_t task,
-                   uint8_t *scratch) noexcept nogil:
-    """The columns of one task, for all rows."""
-    cdef int64_t first = task * jobs[0].group * OX_PANEL, i
-    cdef int64_t n = min(y.dim - first, jobs[0].group * OX_PANEL)
+cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, bint codes, int64_t task, uint8_t *scratch,
+                   float *columns) noexcept nogil:
+    """The columns of one task, for all rows; ``columns`` holds those of the second product, [y.n, columns of a task]."""
+    cdef int64_t width = jobs[0].group * OX_PANEL, first = task * width, i
+    cdef int64_t n = min(y.dim - first, width)
+    cdef job right = jobs[1]
     cdef float *g
     cdef float *u
+    right.y, right.y_stride = columns - first, width
     _task(&jobs[0], task, scratch)
-    _task(&jobs[1], task, scratch)
+    _task(&right, task, scratch)
     for i in range(y.n):
         g = jobs[0].y + i * y.dim + first
-        u = jobs[1].y + i * y.dim + first
+        u = columns + i * width
         if gate.bias is not None:
             K.add(gate.bias.data + first, g, n)
         if up.bias is not None:
@@ -60,8 +62,10 @@ def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
     cdef job jobs[2]
     cdef int64_t task, n_tasks, work = 2 * x.n * gate.n_out * gate.n_in
     cdef int nt = usable_threads(ws.num_threads) if work >= SERIAL_WORK else 1
+    cdef int64_t n_columns
     cdef size_t scratch_bytes = 0
     cdef uint8_t *scratch = NULL
+    cdef float *columns
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
     cdef Rows y = ws.rows(x.n, gate.n_out)
@@ -70,7 +74,8 @@ def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
     _describe(jobs, x, gate, up, nt)
     jobs[0].y = y.data
     mark = ws.mark()
-    jobs[1].y = <float *>ws.take(<size_t>max(x.n * gate.n_out, 1) * 4)
+    n_columns = max(x.n, <int64_t>1) * jobs[0].group * OX_PANEL
+    columns = <float *>ws.take(<size_t>(n_columns * nt) * 4)
     if gate.packed == NULL or up.packed == NULL:
         scratch_bytes = max(gate.panel_bytes * <size_t>jobs[0].together, up.panel_bytes * <size_t>jobs[1].together)
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
@@ -78,14 +83,15 @@ def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
     n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
     if work < SERIAL_WORK:
         for task in range(n_tasks):
-            _columns(jobs, gate, up, y, codes, task, scratch)
+            _columns(jobs, gate, up, y, codes, task, scratch, columns)
     elif nt == 1:
         with nogil:
             for task in range(n_tasks):
-                _columns(jobs, gate, up, y, codes, task, scratch)
+                _columns(jobs, gate, up, y, codes, task, scratch, columns)
     else:
         for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _columns(jobs, gate, up, y, codes, task, scratch + scratch_bytes * <size_t>threadid())
+            _columns(jobs, gate, up, y, codes, task, scratch + scratch_bytes * <size_t>threadid(),
+                     columns + n_columns * threadid())
     ws.release(mark)
     y._q8_releases = ws._releases    # the twin was made before the mark
     return y

@@ -35,6 +35,7 @@ cdef struct job:
     size_t x_bytes
     const int32_t *x_rows
     float *y
+    int64_t y_stride                # floats from one row to the next
     const int32_t *y_rows
     int64_t n_tokens
     int accumulate

@@ -114,6 +114,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     if n_tokens > 8:
         group = max(<int64_t>1, <int64_t>(GROUP_BYTES // w.panel_bytes)) if w.integer else FLOAT_GROUP
     j.group = max(j.together, min(group, w.n_panels // (4 * nt)))
+    j.y_stride = w.n_out
     j.x_rows = j.y_rows = NULL
     j.accumulate = 0
     return 0
@@ -125,7 +126,7 @@ cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
     cdef ox_gemm_args a
     a.panel_bytes, a.k, a.x, a.x_bytes = j.panel_bytes, j.n_in, j.x, j.x_bytes
     a.x_rows, a.y_rows, a.n_tokens, a.accumulate = j.x_rows, j.y_rows, j.n_tokens, j.accumulate
-    a.y_stride = <size_t>j.n_out
+    a.y_stride = <size_t>j.y_stride
     if j.packed != NULL:
         a.w = j.packed + <size_t>first * j.panel_bytes
         a.y = j.y + first * OX_PANEL
