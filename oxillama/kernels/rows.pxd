@@ -1,7 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t
 
 
-
 cdef class Workspace:
     cdef readonly int num_threads
     cdef list _chunks

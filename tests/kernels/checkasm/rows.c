@@ -1,4 +1,4 @@
-/* Operations on single rows, and the storing of keys. */
+/* Operations on single rows, and the storing of keys and values. */
 #include "check.h"
 
 #define EPS 1.1920929e-7
@@ -53,17 +53,21 @@ static void check_halves(const ox_kernels *scalar, const ox_kernels *t, int64_t 
     release();
 }
 
+/* A few lanes of one panel; what lies between stays. */
 static void check_store(const ox_kernels *scalar, const ox_kernels *t, int64_t n)
 {
     float x[300];
-    fill_floats(x, n, 100);
-    for (int f16 = 0; f16 < 2; f16++) {
-        size_t bytes = (size_t)n * (f16 ? 32 : 64);
-        int64_t lane = (int64_t)(random_bits() % 16);
+    for (int i = 0; i < 2 * OX_N_KV_TYPES; i++) {
+        ox_kv_type type = (ox_kv_type)(i / 2);
+        size_t bytes = i % 2 ? ox_v_panel_bytes(type, (size_t)n) : ox_k_panel_bytes(type, (size_t)n);
         uint8_t *expected = place(bytes, 64), *got = place(bytes, 64);
-        doing("kv_store_%s of %d", f16 ? "f16" : "f32", (int)n);
-        (f16 ? CALL(scalar, kv_store_f16) : CALL(scalar, kv_store_f32))(copy(x, (size_t)n * 4, 4), expected, lane, n);
-        (f16 ? CALL(t, kv_store_f16) : CALL(t, kv_store_f32))(copy(x, (size_t)n * 4, 4), got, lane, n);
+        doing("store_%s[%d] of %d", i % 2 ? "value" : "key", type, (int)n);
+        for (int64_t lane = (int64_t)(random_bits() % 4); lane < 16; lane += 5) {
+            fill_floats(x, n, 100);
+            const float *row = copy(x, (size_t)n * 4, 4);
+            (i % 2 ? CALL(scalar, store_value[type]) : CALL(scalar, store_key[type]))(row, expected, lane, n);
+            (i % 2 ? CALL(t, store_value[type]) : CALL(t, store_key[type]))(row, got, lane, n);
+        }
         expect_equal(expected, got, bytes);
         release();
     }
