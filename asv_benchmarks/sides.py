@@ -42,7 +42,8 @@ class Side(Protocol):
 
     n_vocab: int
 
-    def clear(self) -> None: ...
+    def rewind(self, n: int) -> None:
+        """Forget all but the first n tokens."""
 
     def feed(self, given: list[int], start: int) -> None:
         """Tokens of the first sequence, with the logits of the last."""
@@ -71,8 +72,8 @@ class Ours:
         self.sequences = work.sequences
         self.n_vocab = self.engine.n_vocab
 
-    def clear(self) -> None:
-        self.engine.reset()
+    def rewind(self, n: int) -> None:
+        self.engine.truncate(n)
 
     def feed(self, given: list[int], start: int) -> None:
         self.engine.forward_prefill(given, start)
@@ -113,8 +114,8 @@ class Peer:
         self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self.batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
 
-    def clear(self) -> None:
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+    def rewind(self, n: int) -> None:
+        self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(self.context), -1, n, -1)
 
     def feed(self, given: list[int], start: int) -> None:
         for first in range(0, len(given), CHUNK):
@@ -141,17 +142,15 @@ class Peer:
 
 
 def measure(side: Side, work: Work) -> dict[str, float]:
-    """Tokens a second, by the name of what was done."""
+    """Tokens a second, by the name of what was done; the first `depth` tokens are there."""
     if work.sequences > 1:
-        side.clear()
+        side.rewind(0)
         return {"decode": side.together(work.decode)}
     speeds = {}
     for name, n, step in (("prefill", work.prompt, work.prompt), ("decode", work.decode, 1)):
         if not n:
             continue
-        side.clear()
-        if work.depth:
-            side.feed(tokens(work.depth, side.n_vocab, 11), 0)
+        side.rewind(work.depth)
         given = tokens(n, side.n_vocab, 5)
         start = time.perf_counter()
         for i in range(0, n, step):
@@ -171,6 +170,9 @@ def main() -> None:
     work = Work(**json.loads(settings))
     side = (Ours if kind == "oxillama" else Peer)(path, work)
     measure(side, Work(**asdict(work) | {"prompt": 64, "decode": 4, "depth": 0}))
+    if work.depth:
+        side.rewind(0)
+        side.feed(tokens(work.depth, side.n_vocab, 11), 0)
     print(json.dumps({"load_seconds": side.load_seconds}), flush=True)
     for _ in sys.stdin:
         speeds = measure(side, work)

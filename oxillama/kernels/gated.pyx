@@ -30,7 +30,7 @@ cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
 
 cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, bint codes, int64_t task, uint8_t *scratch,
                    float *columns) noexcept nogil:
-    """The columns of one task, for all rows; ``columns`` holds those of the second product, [y.n, columns of a task]."""
+    """The columns of one task, for all rows; those of the second product go to ``columns``, [y.n, width]."""
     cdef int64_t width = jobs[0].group * OX_PANEL, first = task * width, i
     cdef int64_t n = min(y.dim - first, width)
     cdef job right = jobs[1]
