@@ -18,9 +18,9 @@ cdef class Automaton:
     cdef uint8_t class_byte[256]
     # while it is built
     cdef Nfa nfa
-    cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important
+    cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
     cdef Map known
-    cdef Py_ssize_t n_important
+    cdef Py_ssize_t n_important, work
     cdef int32_t stamp
     cdef bint split
     cdef int build(self, int32_t root) except -1
@@ -32,6 +32,7 @@ cdef class Automaton:
     cdef int32_t intern(self, bint fresh) except -1
     cdef int leave(self, int32_t local, int32_t first, int32_t end) except -1
     cdef int byte_edges(self) except -1
+    cdef int single_edges(self) except -1
     cdef int byte_edge(self, int low, int high, int32_t target) except -1
     cdef int other_edges(self, int kind) except -1
     cdef int classes(self) except -1

@@ -12,7 +12,7 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memset
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put
+from oxillama.kernels._vectors cimport drop, fill, forget, get, mixed, push, put
 from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
 
@@ -20,6 +20,7 @@ cdef enum:
     MAX_STATES = 2000000
     MAX_EDGES = 8000000
     MAX_SETS = 16000000         # members of all sets of one rule
+    MAX_WORK = 1 << 24          # members of sets and edges looked at
 
 
 cdef int ascending(const void *a, const void *b) noexcept nogil:
@@ -53,6 +54,7 @@ cdef class Automaton:
             drop(&self.ranges)
             drop(&self.targets)
             drop(&self.important)
+            drop(&self.pieces)
             forget(&self.known)
 
     def __dealloc__(self):
@@ -77,7 +79,6 @@ cdef class Automaton:
         """Compiles the root and every rule that is called, in the order in which calls are found."""
         cdef Py_ssize_t done = 0
         cdef int32_t rule
-        cdef Py_ssize_t i
         fill(&self.rule_start, self.nfa.rules.body.n, -1)
         push(&self.edge_at, 0)
         push(&self.call_at, 0)
@@ -108,7 +109,10 @@ cdef class Automaton:
             self.reset(states, edges, calls, tokens)
             self.split = True
             if self.attempt(rule):
-                raise GrammarError(f"the grammar needs more than {MAX_STATES} states: it repeats too much")
+                raise GrammarError(
+                    f"the grammar is too large: it needs more than {MAX_STATES} states, or too many moves between them. "
+                    "Repeat less, or make groups of rules that begin with each other smaller"
+                )
         return 0
 
     cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept:
@@ -139,7 +143,7 @@ cdef class Automaton:
             limit = MAX_STATES if self.split else first + 8 * self.n_important + 1024
             if self.final.n > min(limit, <Py_ssize_t> MAX_STATES) or self.sets.n > MAX_SETS:
                 return 1
-            if self.edge_to.n > MAX_EDGES:
+            if self.edge_to.n > MAX_EDGES or self.work > MAX_WORK * (1 + self.split):
                 return 1
         return 0
 
@@ -188,6 +192,7 @@ cdef class Automaton:
         cdef Py_ssize_t i
         cdef Py_ssize_t n = self.kernel.n
         cdef int32_t at
+        self.work += n
         qsort(self.kernel.at, n, sizeof(int32_t), ascending)
         for i in range(n):
             key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
@@ -227,6 +232,7 @@ cdef class Automaton:
                     if n.kind.at[e] != CALL or n.fruitful.at[n.value.at[e]]:
                         push(&self.ranges, e)
                 e = n.next.at[e]
+        self.work += self.ranges.n
         self.byte_edges()
         self.other_edges(CALL)
         self.other_edges(ONE_TOKEN)
@@ -240,35 +246,52 @@ cdef class Automaton:
         """Cuts 0..255 where a range begins or ends; each piece leads to one set."""
         cdef Nfa n = self.nfa
         cdef uint8_t cut[257]
+        cdef int32_t first[256]
         cdef Py_ssize_t i
-        cdef int32_t e, low, high
-        cdef int n_ranges = 0
+        cdef int32_t e, low, high, piece
         memset(cut, 0, 257)
+        self.pieces.n = 0                       # (edge, next) lists, by the first byte of a piece
         for i in range(self.ranges.n):
             e = self.ranges.at[i]
             if n.kind.at[e] == BYTES:
-                cut[n.value.at[e] >> 8] = 1
-                cut[(n.value.at[e] & 255) + 1] = 1
-                n_ranges += 1
-                if self.split:
-                    self.begin()
-                    self.gather(n.to.at[e])
-                    self.byte_edge(n.value.at[e] >> 8, n.value.at[e] & 255, self.intern(False))
-        if not n_ranges or self.split:
-            return 0
+                cut[n.value.at[e] >> 8] = cut[(n.value.at[e] & 255) + 1] = 1
+                push(&self.pieces, e)
+        if not self.pieces.n or self.split:
+            return self.single_edges()
+        memset(first, 255, sizeof(first))
+        for i in range(self.ranges.n):
+            e = self.ranges.at[i]
+            if n.kind.at[e] == BYTES:
+                for piece in range(n.value.at[e] >> 8, (n.value.at[e] & 255) + 1):
+                    if cut[piece]:
+                        push(&self.pieces, e)
+                        push(&self.pieces, first[piece])
+                        first[piece] = self.pieces.n - 2
         low = 0
         while low < 256:
             high = low
-            while not cut[high + 1] and high < 255:
+            while high < 255 and not cut[high + 1]:
                 high += 1
             self.begin()
-            for i in range(self.ranges.n):
-                e = self.ranges.at[i]
-                if n.kind.at[e] == BYTES and n.value.at[e] >> 8 <= low <= n.value.at[e] & 255:
-                    self.gather(n.to.at[e])
+            piece = first[low]
+            while piece >= 0:
+                self.gather(n.to.at[self.pieces.at[piece]])
+                piece = self.pieces.at[piece + 1]
             if self.kernel.n:
                 self.byte_edge(low, high, self.intern(False))
             low = high + 1
+        return 0
+
+    cdef int single_edges(self) except -1:
+        """Each edge as it is, to the set of its target alone."""
+        cdef Nfa n = self.nfa
+        cdef Py_ssize_t i
+        cdef int32_t e
+        for i in range(self.pieces.n):
+            e = self.pieces.at[i]
+            self.begin()
+            self.gather(n.to.at[e])
+            self.byte_edge(n.value.at[e] >> 8, n.value.at[e] & 255, self.intern(False))
         return 0
 
     cdef int byte_edge(self, int low, int high, int32_t target) except -1:

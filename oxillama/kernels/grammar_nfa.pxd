@@ -31,6 +31,7 @@ cdef class Nfa:
     cdef int left_calls(self, int32_t rule, Ints *out, Ints *seen, int32_t mark) except -1
     cdef int find_recursive(self) except -1
     cdef dict groups
+    cdef Py_ssize_t converted
     cdef list group(self, int32_t rule)
     cdef int convert(self, int32_t goal) except -1
     cdef int32_t copy(self, int32_t s, bint begun, dict copies, list todo) except -1

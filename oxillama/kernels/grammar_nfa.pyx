@@ -20,12 +20,13 @@ cdef enum:
     LOOP_COPY = 160             # states of a rule that loops may hold a copy of
     TINY = 10                   # and of one that is copied anywhere
     MAX_COPIES = 1 << 14        # copies times states
+    MAX_CONVERTED = 1 << 20     # edges in the copies of left-recursive groups
 
 
 def too_large():
     return GrammarError(
-        f"the grammar needs more than {MAX_STATES} states: nest fewer counted repeats, or fewer rules that begin with "
-        "each other"
+        f"the grammar needs more than {MAX_STATES} states, or {MAX_CONVERTED} moves where rules begin with each other: "
+        "repeat less, or make these groups of rules smaller"
     )
 
 
@@ -154,9 +155,9 @@ cdef class Nfa:
         """Sequences of byte ranges with equal ends share the states of these ends."""
         cdef Rules r = self.rules
         cdef int32_t at = r.a.at[expr]
-        cdef int32_t here, n, i, k
+        cdef int32_t here, n, i
         shared = {}
-        for k in range(r.b.at[expr]):
+        for _ in range(r.b.at[expr]):
             n = r.pool.at[at]
             here = target
             rest = ()
@@ -177,9 +178,9 @@ cdef class Nfa:
         cdef int32_t least = r.pool.at[r.b.at[expr]]
         cdef int32_t most = r.pool.at[r.b.at[expr] + 1]
         cdef int32_t here = source
-        cdef int32_t following, i
+        cdef int32_t following
         times = min(max(times, 1) * max(least, most, 1), <int32_t> MAX_COPIES)
-        for i in range(least):
+        for _ in range(least):
             following = self.state()
             self.task(tasks, inner, here, following, times)
             here = following
@@ -188,7 +189,7 @@ cdef class Nfa:
             self.edge(here, EPS, 0, following)
             self.task(tasks, inner, following, following, times)
             return self.edge(following, EPS, 0, target)
-        for i in range(least, most):
+        for _ in range(least, most):
             following = self.state()
             self.edge(here, EPS, 0, target)
             self.task(tasks, inner, here, following, times)
@@ -495,6 +496,9 @@ cdef class Nfa:
         cdef int kind = self.kind.at[e]
         cdef int32_t value = self.value.at[e]
         cdef int32_t to = self.to.at[e]
+        self.converted += 1
+        if self.converted > MAX_CONVERTED:
+            raise too_large()
         if kind == EPS:
             return self.edge(here, EPS, 0, self.copy(to, begun, copies, todo))
         if kind == CALL and not begun and self.nullable.at[value]:

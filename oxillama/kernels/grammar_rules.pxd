@@ -13,7 +13,7 @@ cdef class Rules:
     cdef Ints body              # expression of each rule, or -1
     cdef readonly list names
     cdef readonly int32_t copy_limit
-    cdef dict _memo
+    cdef dict _memo, _repeats
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1
     cdef int group(self, int kind, object items) except -1
     cdef int check(self, int32_t expr) except -1

@@ -14,10 +14,11 @@ from libc.stdint cimport int32_t, int64_t
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport drop, push, reserve
 
+MAX_COUNT = 10**18
+
 cdef enum:
     MAX_SIZE = 1 << 28
     RULE_SIZE = 4
-    MAX_COUNT = 2000000000
 
 
 cdef class Rules:
@@ -30,6 +31,7 @@ cdef class Rules:
         self.copy_limit = max(copy_limit, 8)
         self.names = []
         self._memo = {}
+        self._repeats = {}
 
     def __dealloc__(self):
         drop(&self.kind)
@@ -107,32 +109,46 @@ cdef class Rules:
         """Any of them; none at all matches nothing, not even the empty text."""
         return self.group(ALT, items)
 
-    def repeat(self, int32_t expr, int64_t least, most=None):
-        """`expr` from `least` to `most` times; None: without limit."""
-        cdef int64_t top = -1 if most is None else min(most, <int64_t> MAX_COUNT)
-        cdef int64_t times
+    def repeat(self, int32_t expr, least, most=None):
+        """`expr` from `least` to `most` times; None: without limit. Raises GrammarError for more than MAX_COUNT."""
         self.check(expr)
-        if most is not None and not 0 <= least <= most:
+        if least < 0 or (most is not None and most < least):
             raise IndexError(f"{least} to {most} times")
-        if least > MAX_COUNT:
-            raise GrammarError(f"a repeat of at least {least} times is more than the limit of {MAX_COUNT}")
-        if most is not None and most > MAX_COUNT:
-            raise GrammarError(f"a repeat of up to {most} times is more than the limit of {MAX_COUNT}: leave it open")
-        if least == 1 and top == 1:
+        for count in (least, most or 0):
+            if count > MAX_COUNT:
+                raise GrammarError(f"a repeat of {count} times is more than the limit of {MAX_COUNT}: leave it open")
+        expr, least, most = self._folded(expr, least, most)
+        if least == 1 and most == 1:
             return expr
-        times = max(least, top, <int64_t> 1)
-        if times == 1 or (self.size.at[expr] + RULE_SIZE) * times <= self.copy_limit:
+        times = max(least, most or 0, 1)
+        if times > 1 and (self.size.at[expr] + RULE_SIZE) * times > self.copy_limit:
+            made = self._count(expr, least, most)
+        else:
             start = self.pool.n
             push(&self.pool, least)
-            push(&self.pool, top)
-            return self.add(REPEAT, expr, start, (self.size.at[expr] + 1) * times + 1)
-        return self._count(expr, least, most)
+            push(&self.pool, -1 if most is None else most)
+            made = self.add(REPEAT, expr, start, (self.size.at[expr] + 1) * times + 1)
+        self._repeats[made] = expr, least, most
+        return made
 
-    def _count(self, int32_t expr, least, most):
+    def _folded(self, expr, least, most):
+        """A repeat of a repeat as one, where all counts in between can be had: (x{0,3}){2,4} is x{0,12}."""
+        if expr not in self._repeats:
+            return expr, least, most
+        inner, low, high = self._repeats[expr]
+        if not (low <= 1 or least == most) or 0 in (high, most):
+            return expr, least, most
+        top = None if high is None or most is None else high * most
+        if low * least > MAX_COUNT or (top or 0) > MAX_COUNT:
+            return expr, least, most
+        return inner, low * least, top
+
+    def _count(self, expr, least, most):
         """A repeat that is too large to copy out: exact blocks, then the optional rest."""
-        if self.size.at[expr] > self.copy_limit // 64:
-            expr = self.rule(self._helper(expr))
-        block = max(1, self.copy_limit // 8 // (self.size.at[expr] + RULE_SIZE))
+        cdef int32_t size = self.size.at[<int32_t> expr]
+        if size > self.copy_limit // 64:
+            expr, size = self.rule(self._helper(expr)), 1
+        block = max(1, self.copy_limit // 8 // (size + RULE_SIZE))
         powers = [self._helper(self.repeat(expr, block, block))]
         while block << len(powers) <= max(least, most or 0):
             power = self.rule(powers[len(powers) - 1])

@@ -21,9 +21,12 @@ from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, pair_key, push, put, reserve
 from oxillama.kernels.grammar_automaton cimport Automaton
 
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
 cdef enum:
-    MAX_NEW = 1 << 19           # nodes that one operation may add
-    FEW_NODES = 1 << 18         # no compaction below this
+    MAX_NEW = 1 << 21           # pairs and nodes that one operation may add
+    FEW = 1 << 20               # no compaction below this
     MAX_TABLE = 1 << 23         # entries of the table
 
 
@@ -57,7 +60,7 @@ cdef class Stacks:
 
     cdef int start(self) except -1:
         push(&self.at, 0)
-        self.threshold = FEW_NODES
+        self.threshold = FEW
         self.begin()
         self.cons(NULL, NULL, 0, False)
         self.cons(NULL, NULL, 0, True)
@@ -73,11 +76,11 @@ cdef class Stacks:
     @property
     def crowded(self):
         """Whether it is time for `compact`."""
-        return self.ends.n > self.threshold
+        return self.ends.n + self.top.n > self.threshold
 
     cdef int begin(self) except -1:
         """Called before each operation on behalf of a user: bounds what it may add."""
-        self.ceiling = self.ends.n + MAX_NEW
+        self.ceiling = self.ends.n + self.top.n + MAX_NEW
         self.work.n = self.tasks.n = 0
         return 0
 
@@ -103,10 +106,10 @@ cdef class Stacks:
                     return node
             key += 2
         node = self.ends.n
-        if node >= self.ceiling:
+        if node + self.top.n + n >= self.ceiling:
             raise GrammarError(
-                f"the grammar is too ambiguous: one step made more than {MAX_NEW} sets of stacks. Write it so that a "
-                "text can be read in fewer ways"
+                f"the grammar is too ambiguous: one step needs stacks with more than {MAX_NEW} entries. Write it so "
+                "that a text can be read in fewer ways"
             )
         put(&self.nodes, key, node)
         reserve(&self.top, self.top.n + n)
@@ -336,7 +339,7 @@ cdef class Stacks:
         """The bytes that must follow, as far as there is only one way: at most `limit`."""
         cdef bytearray out = bytearray()
         cdef Automaton a = self.automaton
-        cdef int32_t state, byte
+        cdef int32_t state, byte, low, high
         cdef Py_ssize_t i, e
         self.check(node)
         while len(out) < limit and not self.ends.at[node]:
@@ -346,9 +349,10 @@ cdef class Stacks:
                 if a.token_at.at[state] < a.token_at.at[state + 1]:
                     return bytes(out)
                 for e in range(a.edge_at.at[state], a.edge_at.at[state + 1]):
-                    if a.edge_range.at[e] >> 8 != a.edge_range.at[e] & 255 or byte not in (-1, a.edge_range.at[e] & 255):
+                    low, high = a.edge_range.at[e] >> 8, a.edge_range.at[e] & 255
+                    if low != high or byte not in (-1, low):
                         return bytes(out)
-                    byte = a.edge_range.at[e] & 255
+                    byte = low
             if byte < 0:
                 break
             out.append(byte)
@@ -386,7 +390,7 @@ cdef class Stacks:
             self.clear()
             self.at.n = 1
             self.top.n = self.ends.n = self.popped.n = self.row.n = self.below.n = 0
-            self.ceiling = old_n + 1
+            self.ceiling = PY_SSIZE_T_MAX
             start = 0
             for node in range(old_n):
                 p = self.at.at[node + 1]
@@ -401,7 +405,7 @@ cdef class Stacks:
                     history[i] = keep.at[history[i]]
         finally:
             drop(&keep)
-        self.threshold = max(<Py_ssize_t> FEW_NODES, 2 * self.ends.n)
+        self.threshold = max(<Py_ssize_t> FEW, 2 * (self.ends.n + self.top.n))
 
     cdef int32_t moved(self, Py_ssize_t start, Py_ssize_t n, bint ends) except -1:
         """A node from pairs that lie further up in the same arrays; nothing is read after it was written over."""

@@ -5,10 +5,10 @@
     item  ::= [a-zA-Z_] [^,\\x00-\\x1F\\]]{0,15} | number
     number ::= "-"? ([0-9] | [1-9] [0-9]+)
 
-Literals and classes know the escapes \\x41 \\u00e9 \\U0001f600 \\t \\r \\n \\\\ \\" \\[ \\] and \\-; `.` is any character.
-`* + ? {m} {m,} {m,n} {,n}` follow what they repeat. A rule ends with its line, except in parentheses and after `::=` and
-`|`. `<[7]>` is the token with id 7, `<think>` the token of that name with its brackets, and `!` before them any other
-token.
+Literals and classes know the escapes \\x41 \\u00e9 \\U0001f600 \\t \\r \\n \\\\ \\" \\[ \\] and \\-; `.` is any
+character. `* + ? {m} {m,} {m,n} {,n}` follow what they repeat. A rule ends with its line, except in parentheses and
+after `::=` and `|`. `<[7]>` is the token with id 7, `<think>` the token of that name with its brackets, and
+`!` before them any other token.
 
 Rules may begin with themselves. What llama.cpp lets pass and can only be a mistake is an error here: a rule that is
 defined twice, an empty class, a range or a count that runs backwards, half of a surrogate pair.
@@ -264,5 +264,3 @@ class _Parser:
         if most is not None and most < least:
             raise self.error("this count runs backwards")
         return least, most, found.end()
-
-

@@ -58,7 +58,7 @@ class Grammar:
         if isinstance(text, str) and self.automaton.has_tokens:
             parts = _TOKEN.split(text)
             text = [int(part) if i % 2 else part for i, part in enumerate(parts)]
-        pieces = [text] if isinstance(text, str | bytes | bytearray) else text
+        pieces: Sequence[str | bytes | int] = [text] if isinstance(text, str | bytes) else text
         stacks = Stacks(self.automaton) if self._stacks.crowded else self._stacks
         node = stacks.root
         for piece in pieces:
@@ -68,7 +68,7 @@ class Grammar:
     def _after(self, stacks: Stacks, node: int, piece: str | bytes | int) -> int:
         if isinstance(piece, int) and not isinstance(piece, bool):
             return stacks.step_token(node, piece)
-        if not isinstance(piece, str | bytes | bytearray):
+        if not isinstance(piece, str | bytes):
             raise GrammarError(f"text must be str, bytes or a list of these and token ids, not {type(piece).__name__}")
         if not self.automaton.has_tokens:
             return stacks.step_bytes(node, piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece)

@@ -1,4 +1,4 @@
-"""Masks are exactly the tokens that keep the text on the way to a text of the grammar, as Earley's parser finds them."""
+"""Masks are exactly the tokens that keep a text on the way to one of the grammar, as Earley's parser finds them."""
 
 import random
 
@@ -94,21 +94,23 @@ def test_masks_of_random_grammars_with_tokens(rules, seed):
     follow(rules, seed)
 
 
+A, B, EMPTY = ("text", b"a"), ("text", b"b"), ("text", b"")
+R0, R1 = ("rule", 0), ("rule", 1)
 LEFT_RECURSIVE = {
-    "direct": [("alt", [("seq", [("rule", 0), ("text", b"a")]), ("text", b"b")])],
-    "both sides": [("alt", [("seq", [("rule", 0), ("rule", 0)]), ("text", b"a"), ("text", b"b")])],
+    "direct": [("alt", [("seq", [R0, A]), B])],
+    "both sides": [("alt", [("seq", [R0, R0]), A, B])],
     "indirect": [
-        ("seq", [("rule", 1), ("text", b"a")]),
-        ("alt", [("seq", [("rule", 0), ("text", b"b")]), ("seq", [("rule", 1), ("text", "é".encode())]), ("text", b"a")]),
+        ("seq", [R1, A]),
+        ("alt", [("seq", [R0, B]), ("seq", [R1, ("text", "é".encode())]), A]),
     ],
     "hidden": [
-        ("alt", [("seq", [("rule", 1), ("rule", 0), ("text", b"b")]), ("text", b"a")]),
-        ("rep", ("text", b"b"), 0, 1),
+        ("alt", [("seq", [R1, R0, B]), A]),
+        ("rep", B, 0, 1),
     ],
-    "hidden behind itself": [("alt", [("seq", [("rule", 0), ("rule", 0), ("text", b"b")]), ("text", b""), ("text", b"a")])],
-    "unit circle": [("alt", [("rule", 1), ("text", b"a")]), ("alt", [("rule", 0), ("seq", [("rule", 0), ("text", b"b")])])],
-    "under a repeat": [("alt", [("seq", [("rep", ("rule", 0), 0, None), ("text", b"a")]), ("text", b"b")])],
-    "never begins": [("seq", [("rule", 0), ("text", b"a")])],
+    "hidden behind itself": [("alt", [("seq", [R0, R0, B]), EMPTY, A])],
+    "unit circle": [("alt", [R1, A]), ("alt", [R0, ("seq", [R0, B])])],
+    "under a repeat": [("alt", [("seq", [("rep", R0, 0, None), A]), B])],
+    "never begins": [("seq", [R0, A])],
 }  # fmt: skip
 
 
@@ -187,7 +189,21 @@ def test_compaction_keeps_what_states_need(rules, seed):
 # ---- plain text, for which there are ready sets
 
 WORDS = [w.encode() for w in ("a", "zz", "the", "né", "naïve", "日本", "x" * 31, "x" * 32, "x" * 33, "😀😀", "~ !")]
-OTHERS = [b'"', b'a"', b'a",', b"\n", b"a\n", b"\\", b"\\n", b"\xe6", b"\x97\xa5", b"\x7f", b"}", b'"}', b"b" * 40 + b'"']
+OTHERS = [
+    b'"',
+    b'a"',
+    b'a",',
+    b"\n",
+    b"a\n",
+    b"\\",
+    b"\\n",
+    b"\xe6",
+    b"\x97\xa5",
+    b"\x7f",
+    b"}",
+    b'"}',
+    b"b" * 40 + b'"',
+]
 STRINGS = {
     "any": 'root ::= "\\"" [^"\\\\\\x7F\\x00-\\x1F]* "\\"" "}"',
     "up to 3": 'root ::= "\\"" [^"\\\\\\x7F\\x00-\\x1F]{0,3} "\\"" "}"',
