@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memset
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport drop, fill, forget, get, mixed, push, put
-from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, Nfa
+from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef enum:
@@ -110,8 +110,8 @@ cdef class Automaton:
             self.split = True
             if self.attempt(rule):
                 raise GrammarError(
-                    f"the grammar is too large: it needs more than {MAX_STATES} states, or too many moves between them. "
-                    "Repeat less, or make groups of rules that begin with each other smaller"
+                    f"the grammar is too large: it needs more than {MAX_STATES} states, or too many moves between "
+                    "them. Repeat less, or make groups of rules that begin with each other smaller"
                 )
         return 0
 
@@ -229,12 +229,13 @@ cdef class Automaton:
             e = n.head.at[s]
             while e >= 0:
                 if n.kind.at[e] != EPS and n.good.at[n.to.at[e]]:
-                    if n.kind.at[e] != CALL or n.fruitful.at[n.value.at[e]]:
+                    if n.kind.at[e] not in (CALL, TAKEN) or n.fruitful.at[n.value.at[e]]:
                         push(&self.ranges, e)
                 e = n.next.at[e]
         self.work += self.ranges.n
         self.byte_edges()
         self.other_edges(CALL)
+        self.other_edges(TAKEN)
         self.other_edges(ONE_TOKEN)
         self.other_edges(NOT_TOKEN)
         push(&self.edge_at, self.edge_to.n)
@@ -322,7 +323,7 @@ cdef class Automaton:
                         if self.split:
                             break
             target = self.intern(False)
-            if kind == CALL:
+            if kind in (CALL, TAKEN):
                 push(&self.call_start, value)       # the rule, until its start is known
                 push(&self.call_to, target)
             else:

@@ -4,7 +4,7 @@ from oxillama.kernels._vectors cimport Ints
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef enum Edge:
-    EPS, BYTES, CALL, ONE_TOKEN, NOT_TOKEN
+    EPS, BYTES, CALL, ONE_TOKEN, NOT_TOKEN, TAKEN       # TAKEN: a call with no way past it
 
 
 cdef class Nfa:

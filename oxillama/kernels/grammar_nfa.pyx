@@ -508,4 +508,5 @@ cdef class Nfa:
         to = self.copy(to, True, copies, todo)
         if kind == CALL and not begun and self.recursive.at[value] == group:
             return self.edge(completed[value], EPS, 0, to)
-        return self.edge(here, kind, value, to)
+        # The way past a call that may be empty doesn't lead behind the first byte.
+        return self.edge(here, TAKEN if kind == CALL and not begun else kind, value, to)

@@ -107,6 +107,14 @@ LEFT_RECURSIVE = {
         ("alt", [("seq", [R1, R0, B]), A]),
         ("rep", B, 0, 1),
     ],
+    "hidden behind a call": [
+        ("alt", [("seq", [R1, R0, B]), A]),
+        ("alt", [("seq", [A, R0, B]), EMPTY]),
+    ],
+    "hidden behind a call of nothing": [
+        ("alt", [B, ("seq", [R1, R0, A])]),
+        ("rep", ("seq", [B, R0, A]), 0, 0),
+    ],
     "hidden behind itself": [("alt", [("seq", [R0, R0, B]), EMPTY, A])],
     "unit circle": [("alt", [R1, A]), ("alt", [R0, ("seq", [R0, B])])],
     "under a repeat": [("alt", [("seq", [("rep", R0, 0, None), A]), B])],
