@@ -162,6 +162,24 @@ cdef class Candidates:
         if not alive:
             raise GenerateError(f"no token is left to choose from: all {n} logits are minus infinity")
 
+    def keep(self, const uint32_t[::1] mask not None):
+        """Bans every token whose bit (t % 32 of word t // 32) is clear, and those beyond the mask. Before any cut.
+
+        Raises GenerateError after a cut, or if no token with a logit above minus infinity is left.
+        """
+        cdef Py_ssize_t i
+        cdef Py_ssize_t known = 32 * mask.shape[0]
+        cdef int alive = 0
+        if not self.dense:
+            raise GenerateError("the grammar's stage must come before the stages that cut: top_k, top_p, min_p")
+        with nogil:
+            for i in range(self.n):
+                if i >= known or not mask[i >> 5] >> (i & 31) & 1:
+                    self.logit[i] = -INFINITY
+                alive |= self.logit[i] >= -FLT_MAX
+        if not alive:
+            raise GenerateError("no token is left to choose from: all that the grammar allows are banned")
+
     def __len__(self):
         return self.n
 
