@@ -1,6 +1,8 @@
 """`Grammar`, a compiled grammar, and `GrammarState`, a text that is being followed by one."""
 
+import os
 import re
+import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -22,16 +24,18 @@ NO_TOKEN = (1 << 31) - 1
 
 
 class Grammar:
-    """What a text may be. Immutable; any number of texts may be followed at once, over any vocabularies.
+    """What a text may be. Immutable; any number of texts may be followed at once, in any threads, with any vocabulary.
 
     Compiling is quick, since masks are made when they are first needed; they are kept for all states of a grammar.
     """
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
+        self._lock = threading.RLock()  # held whenever nodes are looked at: another thread might renumber them
         self._stacks = Stacks(automaton)
         self._masks: weakref.WeakKeyDictionary[Vocabulary, Masks] = weakref.WeakKeyDictionary()
         self._states: weakref.WeakSet[GrammarState] = weakref.WeakSet()
+        _grammars.add(self)
 
     @classmethod
     def parse(cls, text: str, *, token_id: Callable[[str], int | None] | None = None) -> "Grammar":
@@ -59,11 +63,12 @@ class Grammar:
             parts = _TOKEN.split(text)
             text = [int(part) if i % 2 else part for i, part in enumerate(parts)]
         pieces: Sequence[str | bytes | int] = [text] if isinstance(text, str | bytes) else text
-        stacks = Stacks(self.automaton) if self._stacks.crowded else self._stacks
-        node = stacks.root
-        for piece in pieces:
-            node = self._after(stacks, node, piece)
-        return stacks.is_end(node)
+        with self._lock:
+            stacks = Stacks(self.automaton) if self._stacks.crowded else self._stacks
+            node = stacks.root
+            for piece in pieces:
+                node = self._after(stacks, node, piece)
+            return stacks.is_end(node)
 
     def _after(self, stacks: Stacks, node: int, piece: str | bytes | int) -> int:
         if isinstance(piece, int) and not isinstance(piece, bool):
@@ -81,21 +86,35 @@ class Grammar:
 
     def masks(self, vocabulary: Vocabulary) -> Masks:
         """The masks over a vocabulary. Raises GrammarError if the grammar refers to tokens that it doesn't have."""
-        found = self._masks.get(vocabulary)
-        if found is None:
-            found = self._masks[vocabulary] = Masks(self._stacks, vocabulary)
-        return found
+        with self._lock:
+            found = self._masks.get(vocabulary)
+            if found is None:
+                found = self._masks[vocabulary] = Masks(self._stacks, vocabulary)
+            return found
 
     def state(self, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> "GrammarState":
         """A new text. With `triggers`, the grammar holds from the first of these strings on, that string included."""
         return GrammarState(self, vocabulary, triggers=triggers)
 
     def make_room(self) -> None:
-        """Forgets what no state needs any more, once there is much of it."""
+        """Forgets what no state needs any more, once there is much of it. For holders of the lock."""
         if self._stacks.crowded:
             self._stacks.compact([state._nodes for state in self._states])
             for masks in self._masks.values():
                 masks.forget()
+
+
+_grammars: "weakref.WeakSet[Grammar]" = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child: whoever held a lock is not here to give it back."""
+    for grammar in _grammars:
+        grammar._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class GrammarState:
@@ -114,12 +133,13 @@ class GrammarState:
         """
         self.grammar = grammar
         self.vocabulary = vocabulary
-        self._masks = grammar.masks(vocabulary)
-        self._triggers = _triggers(grammar._stacks, triggers)
-        self._nodes = array("i", [grammar._stacks.root])  # after each step; the last one is now
+        with grammar._lock:
+            self._masks = grammar.masks(vocabulary)
+            self._triggers = _triggers(grammar._stacks, triggers)
+            self._nodes = array("i", [grammar._stacks.root])  # after each step; the last one is now
+            grammar._states.add(self)
         self._waits = array("i", [-1 if self._triggers is None else 0])  # how much of a trigger there is; -1: active
         self._log: list[int | bytes] = []  # the steps
-        grammar._states.add(self)
 
     @property
     def active(self) -> bool:
@@ -129,7 +149,8 @@ class GrammarState:
     @property
     def is_complete(self) -> bool:
         """Whether the text may end here."""
-        return not self.active or self.grammar._stacks.is_end(self._nodes[-1])
+        with self.grammar._lock:
+            return not self.active or self.grammar._stacks.is_end(self._nodes[-1])
 
     def mask(self, out: NDArray[np.uint32]) -> int:
         """Which tokens may come next: bit t % 32 of out[t // 32]. Returns how many.
@@ -140,24 +161,26 @@ class GrammarState:
         """
         if not isinstance(out, np.ndarray) or out.dtype != np.uint32 or out.ndim != 1:
             raise GrammarError("the mask must be a uint32 array of one dimension")
-        self.grammar.make_room()
-        if self._triggers is not None and not self.active:
-            return self._triggers.mask(self._masks, self._waits[-1], out)
-        return self._masks.mask(self._nodes[-1], out)
+        with self.grammar._lock:
+            self.grammar.make_room()
+            if self._triggers is not None and not self.active:
+                return self._triggers.mask(self._masks, self._waits[-1], out)
+            return self._masks.mask(self._nodes[-1], out)
 
     def advance(self, step: int | bytes) -> None:
         """Goes on by a token or by bytes. An end token leaves everything as it is, and can be taken back like others.
 
         Raises GrammarError if it may not come here, or is no token; the state is then as it was.
         """
-        self.grammar.make_room()
-        wait, node = self._step(step)
-        if wait < 0 and not node:
-            what = f"the bytes {step!r}" if isinstance(step, bytes) else self._described(step)
-            raise GrammarError(f"{what} can't come here: the grammar doesn't allow it")
-        self._nodes.append(node)
-        self._waits.append(wait)
-        self._log.append(step)
+        with self.grammar._lock:
+            self.grammar.make_room()
+            wait, node = self._step(step)
+            if wait < 0 and not node:
+                what = f"the bytes {step!r}" if isinstance(step, bytes) else self._described(step)
+                raise GrammarError(f"{what} can't come here: the grammar doesn't allow it")
+            self._nodes.append(node)
+            self._waits.append(wait)
+            self._log.append(step)
 
     def _step(self, step: int | bytes) -> tuple[int, int]:
         node, wait, stacks = self._nodes[-1], self._waits[-1], self.grammar._stacks
@@ -192,8 +215,10 @@ class GrammarState:
         twin = object.__new__(GrammarState)
         twin.grammar, twin.vocabulary = self.grammar, self.vocabulary
         twin._masks, twin._triggers = self._masks, self._triggers
-        twin._nodes, twin._waits, twin._log = self._nodes[:], self._waits[:], self._log[:]
-        self.grammar._states.add(twin)
+        twin._waits, twin._log = self._waits[:], self._log[:]
+        with self.grammar._lock:
+            twin._nodes = self._nodes[:]
+            self.grammar._states.add(twin)
         return twin
 
     def forced_bytes(self, limit: int = 256) -> bytes:
@@ -201,8 +226,9 @@ class GrammarState:
         character."""
         if not self.active:
             return b""
-        self.grammar.make_room()
-        return self.grammar._stacks.forced(self._nodes[-1], limit)
+        with self.grammar._lock:
+            self.grammar.make_room()
+            return self.grammar._stacks.forced(self._nodes[-1], limit)
 
     def state(self) -> list[int | str]:
         """The steps so far as plain data: token ids, and bytes in hexadecimal. See `from_state`."""

@@ -1,6 +1,7 @@
 """`GrammarState`: steps, ends, going back, forks, saved states, forced text, triggers, and masks on logits."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -150,6 +151,43 @@ def test_forced_bytes_stop_at_tokens_and_in_loops():
     assert Grammar.parse('root ::= "a" <[3]>').state(VOCABULARY).forced_bytes() == b"a"
     assert Grammar.parse('root ::= "ab" ("ab" | "ac")').state(VOCABULARY).forced_bytes() == b"aba"
     assert len(Grammar.parse('root ::= "a"{1000} "b"').state(VOCABULARY).forced_bytes()) == 256
+
+
+def test_threads_may_share_a_grammar():
+    """While one renumbers the nodes, others follow their texts."""
+    grammar = Grammar.parse('root ::= "(" root ")" | "a" | "b" root')
+    failures = []
+
+    def follow(n):
+        try:
+            for _ in range(20):
+                state = grammar.state(VOCABULARY)
+                for i in range(n):
+                    state.advance(OPEN if i % 3 else B)
+                    assert allowed(state) == [A, B, OPEN, 8]
+                state.advance(A)
+                for left in range(sum(1 for i in range(n) if i % 3), 0, -1):
+                    assert not state.is_complete
+                    assert allowed(state) == [CLOSE, 9] if left > 1 else [CLOSE]
+                    state.advance(CLOSE)
+                assert state.is_complete
+        except BaseException as error:
+            failures.append(error)
+
+    def renumber():
+        while any(t.is_alive() for t in threads):
+            with grammar._lock:
+                grammar._stacks.compact([s._nodes for s in grammar._states])
+                for masks in grammar._masks.values():
+                    masks.forget()
+
+    threads = [threading.Thread(target=follow, args=(n,)) for n in (7, 20, 33, 50)]
+    for thread in threads:
+        thread.start()
+    renumber()
+    for thread in threads:
+        thread.join()
+    assert failures == []
 
 
 # ---- triggers
