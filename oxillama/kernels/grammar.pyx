@@ -429,12 +429,12 @@ cdef inline int count_bits_of(uint32_t word) noexcept nogil:
 
 def apply_mask(float[::1] logits not None, const uint32_t[::1] mask not None):
     """Sets the logits of tokens whose bit is clear, and of those beyond the mask, to minus infinity."""
-    cdef Py_ssize_t i, n = logits.shape[0]
-    cdef Py_ssize_t known = 32 * mask.shape[0]
+    cdef Py_ssize_t i, w, n = logits.shape[0]
     cdef float banned = -float("inf")
+    cdef uint32_t word
     with nogil:
-        for i in range(min(n, known)):
-            if not mask[i >> 5] >> (i & 31) & 1:
-                logits[i] = banned
-        for i in range(known, n):
-            logits[i] = banned
+        for w in range((n + 31) // 32):
+            word = mask[w] if w < mask.shape[0] else 0
+            if word != <uint32_t> 0xFFFFFFFF:              # most words are all set or all clear
+                for i in range(32 * w, min(32 * w + 32, n)):
+                    logits[i] = logits[i] if word >> (i & 31) & 1 else banned

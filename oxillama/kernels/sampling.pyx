@@ -167,17 +167,19 @@ cdef class Candidates:
 
         Raises GenerateError after a cut, or if no token with a logit above minus infinity is left.
         """
-        cdef Py_ssize_t i
-        cdef Py_ssize_t known = 32 * mask.shape[0]
-        cdef int alive = 0
+        cdef Py_ssize_t i, w
+        cdef uint32_t word
+        cdef float best
         if not self.dense:
             raise GenerateError("the grammar's stage must come before the stages that cut: top_k, top_p, min_p")
         with nogil:
-            for i in range(self.n):
-                if i >= known or not mask[i >> 5] >> (i & 31) & 1:
-                    self.logit[i] = -INFINITY
-                alive |= self.logit[i] >= -FLT_MAX
-        if not alive:
+            for w in range((self.n + 31) // 32):
+                word = mask[w] if w < mask.shape[0] else 0
+                if word != <uint32_t> 0xFFFFFFFF:          # most words are all set or all clear
+                    for i in range(32 * w, min(32 * w + 32, self.n)):
+                        self.logit[i] = self.logit[i] if word >> (i & 31) & 1 else -INFINITY
+            best = largest(self.logit, self.n)
+        if best == -INFINITY:
             raise GenerateError("no token is left to choose from: all that the grammar allows are banned")
 
     def __len__(self):
