@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
-    from oxillama.sampling import Sampler, SamplerChain
+    from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -58,6 +58,7 @@ __all__ = [
     "EngineConfig",
     "GGUFError",
     "GenerateError",
+    "Grammar",
     "GrammarError",
     "KvCacheFullError",
     "LoadError",
@@ -88,6 +89,7 @@ _LAZY = {
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
+    "Grammar": "oxillama.sampling",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "Timings": "oxillama.engine",

@@ -163,6 +163,7 @@ class SamplerConfig:
     repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
     repetition_penalty_window: how many recent tokens, those of the prompt included; 0 is none.
     seed: the same seed gives the same text; None is random.
+    grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
 
     Raises ConfigError, which names the field, its value and its range.
     """
@@ -174,6 +175,7 @@ class SamplerConfig:
     repetition_penalty: float = 1.1
     repetition_penalty_window: int = 64
     seed: int | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         checked = {
@@ -188,6 +190,8 @@ class SamplerConfig:
         }
         if self.seed is not None:
             checked["seed"] = check_int("seed", self.seed, 0, MAX_SEED)
+        if self.grammar is not None and not isinstance(self.grammar, str):
+            raise ConfigError(f"grammar must be GBNF as a str or None, not {self.grammar!r}")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -207,3 +211,4 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float
     repetition_penalty_window: int
     seed: int | None
+    grammar: str | None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from oxillama.config import MAX_CONTEXT, SamplerConfig, SamplingOptions, check_bool, check_int
@@ -16,6 +17,7 @@ from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
 Chunks = Generator[Chunk, None, None]
+
+KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -87,6 +91,25 @@ class TextMaker:
         self._n_slots = n_slots
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
+        self._grammars: dict[str, Grammar] = {}
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        """The tokens as grammars see them; takes a moment, once."""
+        t = self._tokenizer
+        return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
+
+    def _grammar_state(self, config: SamplerConfig) -> GrammarState | None:
+        """The beginning of a text that follows the grammar of `config`. Raises GrammarError."""
+        if config.grammar is None:
+            return None
+        grammar = self._grammars.pop(config.grammar, None)
+        if grammar is None:
+            grammar = Grammar.parse(config.grammar, token_id=self._tokenizer.token_to_id)
+        self._grammars[config.grammar] = grammar  # the last one used is the last to leave
+        while len(self._grammars) > KEPT_GRAMMARS:
+            del self._grammars[next(iter(self._grammars))]
+        return grammar.state(self._vocabulary)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
@@ -142,7 +165,12 @@ class TextMaker:
         return TextRequest(
             Sequence(ids, n_reserve),
             outbox,
-            sampler=Sampler(options.chain, prompt=ids[-window:] if window else (), scratch=self._scratch),
+            sampler=Sampler(
+                options.chain,
+                prompt=ids[-window:] if window else (),
+                scratch=self._scratch,
+                grammar=self._grammar_state(options.chain.config),
+            ),
             stream=self._tokenizer.stream(skip_special=True),
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,

@@ -162,6 +162,26 @@ cdef class Candidates:
         if not alive:
             raise GenerateError(f"no token is left to choose from: all {n} logits are minus infinity")
 
+    def keep(self, const uint32_t[::1] mask not None):
+        """Bans every token whose bit (t % 32 of word t // 32) is clear, and those beyond the mask. Before any cut.
+
+        Raises GenerateError after a cut, or if no token with a logit above minus infinity is left.
+        """
+        cdef Py_ssize_t i, w
+        cdef uint32_t word
+        cdef float best
+        if not self.dense:
+            raise GenerateError("the grammar's stage must come before the stages that cut: top_k, top_p, min_p")
+        with nogil:
+            for w in range((self.n + 31) // 32):
+                word = mask[w] if w < mask.shape[0] else 0
+                if word != <uint32_t> 0xFFFFFFFF:          # most words are all set or all clear
+                    for i in range(32 * w, min(32 * w + 32, self.n)):
+                        self.logit[i] = self.logit[i] if word >> (i & 31) & 1 else -INFINITY
+            best = largest(self.logit, self.n)
+        if best == -INFINITY:
+            raise GenerateError("no token is left to choose from: all that the grammar allows are banned")
+
     def __len__(self):
         return self.n
 

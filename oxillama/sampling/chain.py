@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from oxillama.config import SamplerConfig, check_int, check_type
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
+from oxillama.sampling.grammar import GrammarState
 from oxillama.sampling.stages import DEFAULT_ORDER, Stage
 from oxillama.sampling.state import SamplerState
 
@@ -60,8 +61,11 @@ class Sampler:
         *,
         prompt: Iterable[int] = (),
         scratch: Candidates | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         """`prompt` starts the penalty window; samplers used in turn may share one `scratch`.
+
+        `grammar`: what the text must follow, at its beginning; it is advanced by `accept`.
 
         Raises ConfigError for arguments of a wrong type and for token ids that are negative.
         """
@@ -71,6 +75,8 @@ class Sampler:
             raise ConfigError(f"prompt must be token ids, not {type(prompt).__name__}")
         ids = [check_int(f"prompt[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(prompt)]
         self.state = SamplerState.start(self.chain.config, ids)
+        if grammar is not None:
+            self.state.grammar = check_type("grammar", grammar, GrammarState)
         self.scratch = check_type("scratch", Candidates() if scratch is None else scratch, Candidates)
 
     @property
@@ -89,8 +95,14 @@ class Sampler:
         return self.chain.choose(self.scratch, self.state)
 
     def accept(self, token: int) -> None:
-        """Takes note that `token` follows, chosen by `sample` or by anyone. Raises ConfigError for what is no id."""
-        self.state.window.push(check_int("token", token, 0, MAX_TOKEN))
+        """Takes note that `token` follows, chosen by `sample` or by anyone.
+
+        Raises ConfigError for what is no id, GrammarError for a token that the grammar doesn't allow.
+        """
+        token = check_int("token", token, 0, MAX_TOKEN)
+        if self.state.grammar is not None:
+            self.state.grammar.advance(token)
+        self.state.window.push(token)
 
     def copy(self) -> "Sampler":
         """One that goes on independently from the same state."""

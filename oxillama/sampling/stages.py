@@ -6,11 +6,25 @@ Formulae are those of llama.cpp where both have the stage.
 
 from collections.abc import Callable
 
+import numpy as np
+
 from oxillama.config import SamplerConfig
+from oxillama.errors import ConfigError, GrammarError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.state import SamplerState
 
-__all__ = ["DEFAULT_ORDER", "Stage", "draw", "greedy", "min_p", "repetition_penalty", "temperature", "top_k", "top_p"]
+__all__ = [
+    "DEFAULT_ORDER",
+    "Stage",
+    "draw",
+    "grammar",
+    "greedy",
+    "min_p",
+    "repetition_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+]
 
 Stage = Callable[[Candidates, SamplerConfig, SamplerState], int | None]
 
@@ -18,6 +32,20 @@ Stage = Callable[[Candidates, SamplerConfig, SamplerState], int | None]
 def repetition_penalty(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Makes the tokens of the window less likely (Keskar et al. 2019, CTRL; signs as in llama.cpp)."""
     candidates.penalize(state.window.counts, config.repetition_penalty)
+
+
+def grammar(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
+    """Bans the tokens that the request's grammar doesn't allow next. Comes before any stage that cuts.
+
+    Raises ConfigError if the request has a grammar in its settings, but no state to follow it; GrammarError if no token
+    of the vocabulary can go on.
+    """
+    if state.grammar is None:
+        raise ConfigError("grammar is set, but this Sampler was made without a state of it: give Sampler(grammar=...)")
+    mask = np.empty(state.grammar.vocabulary.n_words, np.uint32)
+    if not state.grammar.mask(mask):
+        raise GrammarError("no token of the vocabulary can go on here: it can't spell what the grammar asks for")
+    candidates.keep(mask)
 
 
 def greedy(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> int:
@@ -53,6 +81,7 @@ def draw(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> 
 # Each stage with the test that says whether a configuration needs it.
 DEFAULT_ORDER: tuple[tuple[Stage, Callable[[SamplerConfig], bool]], ...] = (
     (repetition_penalty, lambda c: c.repetition_penalty != 1.0 and c.repetition_penalty_window > 0),
+    (grammar, lambda c: c.grammar is not None),
     (greedy, lambda c: c.temperature <= 0.0),
     (top_k, lambda c: c.top_k > 0),
     (top_p, lambda c: c.top_p < 1.0),

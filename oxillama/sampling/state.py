@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from oxillama.config import SamplerConfig
 from oxillama.kernels.sampling import XorShift64
+from oxillama.sampling.grammar import GrammarState
 
 __all__ = ["PenaltyWindow", "SamplerState"]
 
@@ -39,13 +40,14 @@ class PenaltyWindow:
 
 
 class SamplerState:
-    """Random generator and penalty window of one request."""
+    """Random generator, penalty window and grammar (None: any text) of one request."""
 
-    __slots__ = ("rng", "window")
+    __slots__ = ("grammar", "rng", "window")
 
-    def __init__(self, rng: XorShift64, window: PenaltyWindow) -> None:
+    def __init__(self, rng: XorShift64, window: PenaltyWindow, grammar: GrammarState | None = None) -> None:
         self.rng = rng
         self.window = window
+        self.grammar = grammar
 
     @classmethod
     def start(cls, config: SamplerConfig, prompt: Iterable[int] = ()) -> "SamplerState":
@@ -54,4 +56,5 @@ class SamplerState:
         return cls(XorShift64(seed), PenaltyWindow(config.repetition_penalty_window, prompt))
 
     def copy(self) -> "SamplerState":
-        return SamplerState(XorShift64(self.rng.state), self.window.copy())
+        grammar = None if self.grammar is None else self.grammar.fork()
+        return SamplerState(XorShift64(self.rng.state), self.window.copy(), grammar)

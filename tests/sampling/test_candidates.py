@@ -55,6 +55,29 @@ def test_min_p_after_top_k(row, k, p):
     assert c.items() == twin.min_p(twin.top_k(items(row), k), p)
 
 
+@given(LOGITS, st.sets(st.integers(0, 70)))
+def test_keep(row, kept):
+    mask = np.zeros(2, np.uint32)
+    for i in kept:
+        if i < 64:
+            mask[i >> 5] |= np.uint32(1 << (i & 31))
+    expected = [(i, x if i in kept and i < 64 else -math.inf) for i, x in items(row)]
+    c = load(row)
+    if any(x > -math.inf for _, x in expected):
+        c.keep(mask)
+        assert c.items() == expected
+    else:
+        with pytest.raises(GenerateError, match="all that the grammar allows are banned"):
+            c.keep(mask)
+
+
+def test_keep_after_a_cut_is_refused():
+    c = load([1.0, 2.0])
+    c.top_k(1)
+    with pytest.raises(GenerateError, match="before the stages that cut"):
+        c.keep(np.ones(1, np.uint32))
+
+
 @given(LOGITS, st.lists(st.sampled_from(["k", "p", "m", "t"]), max_size=6), st.data())
 def test_any_order_of_stages(row, order, data):
     c, twins = load(row), items(row)

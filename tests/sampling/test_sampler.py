@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
-from oxillama.errors import ConfigError, GenerateError
+from oxillama.errors import ConfigError, GenerateError, GrammarError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain, stages
+from oxillama.sampling.grammar import Grammar, Vocabulary
 from oxillama.sampling.state import PenaltyWindow, SamplerState
 from tests.sampling import twin
 
@@ -233,3 +234,19 @@ def test_accepting_what_is_no_token(token):
         sampler.accept(token)
     sampler.accept(np.int32(3))
     assert list(sampler.state.window.tokens) == [3]
+
+
+def test_a_copy_follows_the_grammar_on_its_own():
+    vocabulary = Vocabulary([b"a", b"b", b"c", None], [3])
+    state = Grammar.parse('root ::= "a" ("b" | "c" "a")').state(vocabulary)
+    sampler = Sampler(SamplerConfig(temperature=0.0, repetition_penalty=1.0, grammar="..."), grammar=state)
+    row = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
+    assert sampler.sample(row) == 0
+    sampler.accept(0)
+    twin = sampler.copy()
+    assert [sampler.sample(row), twin.sample(row)] == [2, 2]
+    sampler.accept(2)
+    twin.accept(1)
+    assert [sampler.sample(row), twin.sample(row)] == [0, 3]
+    with pytest.raises(GrammarError, match="can't come here"):
+        twin.accept(0)

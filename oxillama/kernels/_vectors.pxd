@@ -1,0 +1,115 @@
+"""Growing arrays of integers and a map between them; the memory belongs to whoever holds the struct."""
+
+from libc.stdint cimport int32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+
+
+cdef struct Ints:
+    int32_t *at
+    Py_ssize_t n, room
+
+
+cdef struct Map:                # open addressing; key 0 marks a free place
+    uint64_t *key
+    int32_t *value
+    Py_ssize_t n, mask
+
+
+cdef inline int reserve(Ints *v, Py_ssize_t room) except -1:
+    cdef int32_t *bigger
+    if room > v.room:
+        room = max(room, 2 * v.room, 16)
+        bigger = <int32_t *> realloc(v.at, room * sizeof(int32_t))
+        if bigger == NULL:
+            raise MemoryError(f"no memory for {room} integers of a grammar")
+        v.at = bigger
+        v.room = room
+    return 0
+
+
+cdef inline int push(Ints *v, int32_t x) except -1:
+    if v.n == v.room:
+        reserve(v, v.n + 1)
+    v.at[v.n] = x
+    v.n += 1
+    return 0
+
+
+cdef inline int fill(Ints *v, Py_ssize_t n, int32_t x) except -1:
+    """Lengthens `v` to n items with x."""
+    reserve(v, n)
+    while v.n < n:
+        v.at[v.n] = x
+        v.n += 1
+    return 0
+
+
+cdef inline void drop(Ints *v) noexcept:
+    free(v.at)
+    v.at = NULL
+    v.n = v.room = 0
+
+
+cdef inline uint64_t pair_key(int32_t a, int32_t b) noexcept nogil:
+    return (<uint64_t> a + 1) << 32 | (<uint64_t> b + 1)
+
+
+cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+    # The finaliser of MurmurHash3.
+    x = (x ^ x >> 33) * <uint64_t> 0xFF51AFD7ED558CCD
+    x = (x ^ x >> 33) * <uint64_t> 0xC4CEB9FE1A85EC53
+    return x ^ x >> 33
+
+
+cdef inline int32_t get(const Map *m, uint64_t key) noexcept nogil:
+    """The value at key, or -1."""
+    cdef Py_ssize_t i
+    if m.key == NULL:
+        return -1
+    i = mixed(key) & m.mask
+    while m.key[i]:
+        if m.key[i] == key:
+            return m.value[i]
+        i = (i + 1) & m.mask
+    return -1
+
+
+cdef inline void _place(Map *m, uint64_t key, int32_t value) noexcept nogil:
+    cdef Py_ssize_t i = mixed(key) & m.mask
+    while m.key[i] and m.key[i] != key:
+        i = (i + 1) & m.mask
+    if not m.key[i]:
+        m.key[i] = key
+        m.n += 1
+    m.value[i] = value
+
+
+cdef inline int put(Map *m, uint64_t key, int32_t value) except -1:
+    cdef Map bigger
+    cdef Py_ssize_t i
+    if m.key == NULL or 2 * (m.n + 1) > m.mask:
+        bigger.mask = 127 if m.key == NULL else 2 * m.mask + 1
+        bigger.n = 0
+        bigger.key = <uint64_t *> calloc(bigger.mask + 1, sizeof(uint64_t))
+        bigger.value = <int32_t *> realloc(NULL, (bigger.mask + 1) * sizeof(int32_t))
+        if bigger.key == NULL or bigger.value == NULL:
+            free(bigger.key)
+            free(bigger.value)
+            raise MemoryError("no memory for a map of a grammar")
+        if m.key != NULL:
+            for i in range(m.mask + 1):
+                if m.key[i]:
+                    _place(&bigger, m.key[i], m.value[i])
+            free(m.key)
+            free(m.value)
+        m[0] = bigger
+    _place(m, key, value)
+    return 0
+
+
+cdef inline void forget(Map *m) noexcept:
+    free(m.key)
+    free(m.value)
+    m.key = NULL
+    m.value = NULL
+    m.n = m.mask = 0

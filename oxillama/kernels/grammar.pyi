@@ -1,0 +1,17 @@
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.kernels.grammar_stacks import Stacks
+from oxillama.kernels.grammar_trie import TokenTrie
+
+UTF8: tuple[tuple[int, int, int, int], ...]
+
+class Masks:
+    stacks: Stacks
+    trie: TokenTrie
+    limit: int
+    def __init__(self, stacks: Stacks, trie: TokenTrie, limit: int = ...) -> None: ...
+    def mask(self, node: int, out: NDArray[np.uint32]) -> int: ...
+    def forget(self) -> None: ...
+
+def apply_mask(logits: NDArray[np.float32], mask: NDArray[np.uint32]) -> None: ...

@@ -1,0 +1,47 @@
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+
+from oxillama.kernels._vectors cimport Ints, Map
+from oxillama.kernels.grammar_nfa cimport Nfa
+
+
+cdef class Automaton:
+    cdef Ints final             # of each state: its rule may end here
+    cdef Ints edge_at, edge_range, edge_to      # state -> its edges: low << 8 | high, target
+    cdef Ints call_at, call_start, call_to      # state -> its calls: where the callee starts, where to go on
+    cdef Ints token_at, token, token_to         # state -> its tokens: id, or ~id for any other
+    cdef Ints item, item_first                  # state -> rule as compiled; that -> its first state
+    cdef readonly int32_t start
+    cdef readonly bint nullable
+    cdef readonly bint has_tokens
+    cdef readonly int n_classes
+    cdef uint8_t class_of[256]
+    cdef uint8_t class_byte[256]
+    # while it is built
+    cdef Nfa nfa
+    cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
+    cdef Map known
+    cdef Py_ssize_t n_important, work
+    cdef int32_t stamp
+    cdef bint split
+    cdef int build(self, int32_t root) except -1
+    cdef int rule(self, int32_t rule) except -1
+    cdef int attempt(self, int32_t rule) except -1
+    cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept
+    cdef int begin(self) except -1
+    cdef int gather(self, int32_t s) except -1
+    cdef int32_t intern(self, bint fresh) except -1
+    cdef int leave(self, int32_t local, int32_t first, int32_t end) except -1
+    cdef int byte_edges(self) except -1
+    cdef int single_edges(self) except -1
+    cdef int byte_edge(self, int low, int high, int32_t target) except -1
+    cdef int other_edges(self, int kind) except -1
+    cdef int classes(self) except -1
+
+    cdef inline bint is_last(self, int32_t state) noexcept:
+        """Whether nothing is left of a rule in this state but its end."""
+        return (
+            self.final.at[state]
+            and self.edge_at.at[state] == self.edge_at.at[state + 1]
+            and self.call_at.at[state] == self.call_at.at[state + 1]
+            and self.token_at.at[state] == self.token_at.at[state + 1]
+        )

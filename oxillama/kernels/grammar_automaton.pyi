@@ -1,0 +1,9 @@
+from oxillama.kernels.grammar_rules import Rules
+
+class Automaton:
+    start: int
+    nullable: bool
+    has_tokens: bool
+    n_classes: int
+    n_states: int
+    def __init__(self, rules: Rules, root: int) -> None: ...

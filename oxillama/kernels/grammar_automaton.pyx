@@ -1,0 +1,348 @@
+"""`Automaton`: what a grammar is compiled to. One deterministic automaton per rule, whose edges may call other rules.
+
+States are made from sets of states of the `Nfa` (subset construction). A rule for which that would cost much more than
+it has states, which takes a grammar made for it, keeps the sets of one state each: several edges then match a byte, and
+the parser follows all of them.
+
+The state that a rule starts in is never final: a rule that is called takes at least one byte.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp, memset
+
+from oxillama.errors import GrammarError
+from oxillama.kernels._vectors cimport drop, fill, forget, get, mixed, push, put
+from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
+from oxillama.kernels.grammar_rules cimport Rules
+
+cdef enum:
+    MAX_STATES = 2000000
+    MAX_EDGES = 8000000
+    MAX_SETS = 16000000         # members of all sets of one rule
+    MAX_WORK = 1 << 24          # members of sets and edges looked at
+
+
+cdef int ascending(const void *a, const void *b) noexcept nogil:
+    cdef int32_t x = (<const int32_t *> a)[0]
+    cdef int32_t y = (<const int32_t *> b)[0]
+    return (x > y) - (x < y)
+
+
+cdef class Automaton:
+    """Compiled rules. Raises GrammarError if they match nothing at all, or need too many states."""
+
+    def __init__(self, Rules rules not None, int32_t root):
+        if not 0 <= root < rules.body.n:
+            raise IndexError(f"there is no rule {root}")
+        self.nfa = Nfa(rules, root)
+        if not self.nfa.fruitful.at[root]:
+            raise GrammarError(
+                f"the rule {rules.names[root]!r} matches no text at all: every way through it needs a rule that never "
+                "ends, or an empty set"
+            )
+        self.nullable = self.nfa.nullable.at[root]
+        try:
+            self.build(root)
+        finally:
+            self.nfa = None
+            drop(&self.rule_start)
+            drop(&self.set_at)
+            drop(&self.sets)
+            drop(&self.mark)
+            drop(&self.kernel)
+            drop(&self.ranges)
+            drop(&self.targets)
+            drop(&self.important)
+            drop(&self.pieces)
+            forget(&self.known)
+
+    def __dealloc__(self):
+        drop(&self.final)
+        drop(&self.edge_at)
+        drop(&self.edge_range)
+        drop(&self.edge_to)
+        drop(&self.call_at)
+        drop(&self.call_start)
+        drop(&self.call_to)
+        drop(&self.token_at)
+        drop(&self.token)
+        drop(&self.token_to)
+        drop(&self.item)
+        drop(&self.item_first)
+
+    @property
+    def n_states(self):
+        return self.final.n
+
+    cdef int build(self, int32_t root) except -1:
+        """Compiles the root and every rule that is called, in the order in which calls are found."""
+        cdef Py_ssize_t done = 0
+        cdef int32_t rule
+        fill(&self.rule_start, self.nfa.rules.body.n, -1)
+        push(&self.edge_at, 0)
+        push(&self.call_at, 0)
+        push(&self.token_at, 0)
+        self.rule(root)
+        self.start = self.rule_start.at[root]
+        while done < self.call_start.n:
+            rule = self.call_start.at[done]
+            if self.rule_start.at[rule] < 0:
+                self.rule(rule)
+            self.call_start.at[done] = self.rule_start.at[rule]
+            done += 1
+        push(&self.item_first, self.final.n)
+        self.has_tokens = self.token.n > 0
+        return self.classes()
+
+    cdef int rule(self, int32_t rule) except -1:
+        cdef Py_ssize_t states = self.final.n
+        cdef Py_ssize_t edges = self.edge_to.n
+        cdef Py_ssize_t calls = self.call_to.n
+        cdef Py_ssize_t tokens = self.token_to.n
+        if self.nfa.recursive.at[rule] >= 0:
+            self.nfa.convert(rule)
+        push(&self.item_first, states)
+        self.rule_start.at[rule] = states
+        self.split = False
+        if self.attempt(rule):
+            self.reset(states, edges, calls, tokens)
+            self.split = True
+            if self.attempt(rule):
+                raise GrammarError(
+                    f"the grammar is too large: it needs more than {MAX_STATES} states, or too many moves between "
+                    "them. Repeat less, or make groups of rules that begin with each other smaller"
+                )
+        return 0
+
+    cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept:
+        self.final.n = self.item.n = states
+        self.edge_at.n = self.call_at.n = self.token_at.n = states + 1
+        self.edge_range.n = self.edge_to.n = edges
+        self.call_start.n = self.call_to.n = calls
+        self.token.n = self.token_to.n = tokens
+        return 0
+
+    cdef int attempt(self, int32_t rule) except -1:
+        """Compiles one rule. Returns 1 if that takes too many states."""
+        cdef int32_t first = self.final.n
+        cdef int32_t local = 0
+        cdef Py_ssize_t limit
+        self.set_at.n = self.sets.n = 0
+        self.n_important = 0
+        forget(&self.known)
+        fill(&self.mark, self.nfa.head.n, 0)
+        fill(&self.important, self.nfa.head.n, 0)
+        push(&self.set_at, 0)
+        self.begin()
+        self.gather(self.nfa.start.at[rule])
+        self.intern(True)
+        while first + local < self.final.n:
+            self.leave(local, first, self.nfa.end.at[rule])
+            local += 1
+            limit = MAX_STATES if self.split else first + 8 * self.n_important + 1024
+            if self.final.n > min(limit, <Py_ssize_t> MAX_STATES) or self.sets.n > MAX_SETS:
+                return 1
+            if self.edge_to.n > MAX_EDGES or self.work > MAX_WORK * (1 + self.split):
+                return 1
+        return 0
+
+    # ---- sets of states of the nfa
+
+    cdef int begin(self) except -1:
+        self.stamp += 1
+        self.kernel.n = 0
+        return 0
+
+    cdef int gather(self, int32_t s) except -1:
+        """Adds a state, and what empty moves lead to, to the set under way. Keeps what has other moves, or none."""
+        cdef Nfa n = self.nfa
+        cdef int32_t e, kind, to
+        cdef Py_ssize_t bottom = self.targets.n
+        cdef bint matters
+        if self.mark.at[s] == self.stamp or not n.good.at[s]:
+            return 0
+        self.mark.at[s] = self.stamp
+        push(&self.targets, s)
+        while self.targets.n > bottom:
+            self.targets.n -= 1
+            s = self.targets.at[self.targets.n]
+            e = n.head.at[s]
+            matters = e < 0
+            while e >= 0:
+                kind = n.kind.at[e]
+                to = n.to.at[e]
+                if kind != EPS and n.good.at[to]:
+                    matters = True
+                if kind == EPS or (kind == CALL and n.nullable.at[n.value.at[e]]):
+                    if self.mark.at[to] != self.stamp and n.good.at[to]:
+                        self.mark.at[to] = self.stamp
+                        push(&self.targets, to)
+                e = n.next.at[e]
+            if matters:
+                push(&self.kernel, s)
+                if not self.important.at[s]:
+                    self.important.at[s] = 1
+                    self.n_important += 1
+        return 0
+
+    cdef int32_t intern(self, bint fresh) except -1:
+        """The state of the set under way; `fresh`: the start, which no edge leads to."""
+        cdef uint64_t key = 0x9E3779B97F4A7C15
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = self.kernel.n
+        cdef int32_t at
+        self.work += n
+        qsort(self.kernel.at, n, sizeof(int32_t), ascending)
+        for i in range(n):
+            key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
+        key |= 1
+        while not fresh:
+            at = get(&self.known, key)
+            if at < 0:
+                break
+            i = self.set_at.at[at]
+            if self.set_at.at[at + 1] - i == n and not memcmp(self.sets.at + i, self.kernel.at, n * sizeof(int32_t)):
+                return self.final.n - (self.set_at.n - 1) + at
+            key += 2
+        if not fresh:
+            put(&self.known, key, self.set_at.n - 1)
+        for i in range(n):
+            push(&self.sets, self.kernel.at[i])
+        push(&self.set_at, self.sets.n)
+        push(&self.final, 0)
+        push(&self.item, self.item_first.n - 1)
+        return self.final.n - 1
+
+    # ---- edges of one state
+
+    cdef int leave(self, int32_t local, int32_t first, int32_t end) except -1:
+        """Edges of a state: those of all members of its set, equal ones brought together."""
+        cdef Nfa n = self.nfa
+        cdef Py_ssize_t i
+        cdef int32_t s, e
+        self.ranges.n = 0
+        for i in range(self.set_at.at[local], self.set_at.at[local + 1]):
+            s = self.sets.at[i]
+            if s == end and local:
+                self.final.at[first + local] = 1
+            e = n.head.at[s]
+            while e >= 0:
+                if n.kind.at[e] != EPS and n.good.at[n.to.at[e]]:
+                    if n.kind.at[e] not in (CALL, TAKEN) or n.fruitful.at[n.value.at[e]]:
+                        push(&self.ranges, e)
+                e = n.next.at[e]
+        self.work += self.ranges.n
+        self.byte_edges()
+        self.other_edges(CALL)
+        self.other_edges(TAKEN)
+        self.other_edges(ONE_TOKEN)
+        self.other_edges(NOT_TOKEN)
+        push(&self.edge_at, self.edge_to.n)
+        push(&self.call_at, self.call_to.n)
+        push(&self.token_at, self.token_to.n)
+        return 0
+
+    cdef int byte_edges(self) except -1:
+        """Cuts 0..255 where a range begins or ends; each piece leads to one set."""
+        cdef Nfa n = self.nfa
+        cdef uint8_t cut[257]
+        cdef int32_t first[256]
+        cdef Py_ssize_t i
+        cdef int32_t e, low, high, piece
+        memset(cut, 0, 257)
+        self.pieces.n = 0                       # (edge, next) lists, by the first byte of a piece
+        for i in range(self.ranges.n):
+            e = self.ranges.at[i]
+            if n.kind.at[e] == BYTES:
+                cut[n.value.at[e] >> 8] = cut[(n.value.at[e] & 255) + 1] = 1
+                push(&self.pieces, e)
+        if not self.pieces.n or self.split:
+            return self.single_edges()
+        memset(first, 255, sizeof(first))
+        for i in range(self.ranges.n):
+            e = self.ranges.at[i]
+            if n.kind.at[e] == BYTES:
+                for piece in range(n.value.at[e] >> 8, (n.value.at[e] & 255) + 1):
+                    if cut[piece]:
+                        push(&self.pieces, e)
+                        push(&self.pieces, first[piece])
+                        first[piece] = self.pieces.n - 2
+        low = 0
+        while low < 256:
+            high = low
+            while high < 255 and not cut[high + 1]:
+                high += 1
+            self.begin()
+            piece = first[low]
+            while piece >= 0:
+                self.gather(n.to.at[self.pieces.at[piece]])
+                piece = self.pieces.at[piece + 1]
+            if self.kernel.n:
+                self.byte_edge(low, high, self.intern(False))
+            low = high + 1
+        return 0
+
+    cdef int single_edges(self) except -1:
+        """Each edge as it is, to the set of its target alone."""
+        cdef Nfa n = self.nfa
+        cdef Py_ssize_t i
+        cdef int32_t e
+        for i in range(self.pieces.n):
+            e = self.pieces.at[i]
+            self.begin()
+            self.gather(n.to.at[e])
+            self.byte_edge(n.value.at[e] >> 8, n.value.at[e] & 255, self.intern(False))
+        return 0
+
+    cdef int byte_edge(self, int low, int high, int32_t target) except -1:
+        cdef Py_ssize_t last = self.edge_to.n - 1
+        if last >= self.edge_at.at[self.edge_at.n - 1] and self.edge_to.at[last] == target:
+            if self.edge_range.at[last] & 255 == low - 1:
+                self.edge_range.at[last] = self.edge_range.at[last] & ~255 | high
+                return 0
+        push(&self.edge_range, low << 8 | high)
+        push(&self.edge_to, target)
+        return 0
+
+    cdef int other_edges(self, int kind) except -1:
+        """Calls or tokens: edges with the same rule or token lead to one set."""
+        cdef Nfa n = self.nfa
+        cdef Py_ssize_t i, k
+        cdef int32_t value, target
+        for i in range(self.ranges.n):
+            if self.ranges.at[i] < 0 or n.kind.at[self.ranges.at[i]] != kind:
+                continue
+            value = n.value.at[self.ranges.at[i]]
+            self.begin()
+            for k in range(i, self.ranges.n):
+                if self.ranges.at[k] >= 0 and n.kind.at[self.ranges.at[k]] == kind:
+                    if n.value.at[self.ranges.at[k]] == value:
+                        self.gather(n.to.at[self.ranges.at[k]])
+                        self.ranges.at[k] = -1
+                        if self.split:
+                            break
+            target = self.intern(False)
+            if kind in (CALL, TAKEN):
+                push(&self.call_start, value)       # the rule, until its start is known
+                push(&self.call_to, target)
+            else:
+                push(&self.token, value if kind == ONE_TOKEN else ~value)
+                push(&self.token_to, target)
+        return 0
+
+    cdef int classes(self) except -1:
+        """Bytes that no edge tells apart are one class."""
+        cdef uint8_t cut[257]
+        cdef Py_ssize_t i
+        memset(cut, 0, 257)
+        for i in range(self.edge_range.n):
+            cut[self.edge_range.at[i] >> 8] = 1
+            cut[(self.edge_range.at[i] & 255) + 1] = 1
+        self.n_classes = 0
+        for i in range(256):
+            if i == 0 or cut[i]:
+                self.class_byte[self.n_classes] = i
+                self.n_classes += 1
+            self.class_of[i] = self.n_classes - 1
+        return 0

@@ -1,0 +1,512 @@
+"""Automata with empty moves, one per rule, whose edges may call other rules; and what must be known of them.
+
+Everything works with worklists of its own: nesting and chains of any depth take memory, never the C stack.
+
+*Called rules take at least one byte.* Where a rule may match nothing (`nullable`), whoever calls it may also go past
+the call. So a parser never calls and returns in place, and calls at one position end, unless a rule begins with itself.
+Those rules (`recursive`: directly, through others, or behind something that may be empty) are converted by `convert`,
+the left-corner transform of Rosenkrantz and Lewis (1970) on automata: begin with what any rule of the group can begin
+with, and climb; having completed rule B, go on behind any place where a rule of the group begins with B.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+
+from oxillama.errors import GrammarError
+from oxillama.kernels._vectors cimport Ints, drop, fill, push
+from oxillama.kernels.grammar_rules cimport ALT, CHARS, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
+
+cdef enum:
+    MAX_STATES = 4000000
+    LOOP_COPY = 160             # states of a rule that loops may hold a copy of
+    TINY = 10                   # and of one that is copied anywhere
+    MAX_COPIES = 1 << 14        # copies times states
+    MAX_CONVERTED = 1 << 20     # edges in the copies of left-recursive groups
+
+
+def too_large():
+    return GrammarError(
+        f"the grammar needs more than {MAX_STATES} states, or {MAX_CONVERTED} moves where rules begin with each other: "
+        "repeat less, or make these groups of rules smaller"
+    )
+
+
+cdef class Nfa:
+    """Automata of the rules that `root` leads to."""
+
+    def __init__(self, Rules rules not None, int32_t root):
+        cdef Ints todo = Ints(NULL, 0, 0)
+        cdef int32_t rule
+        self.rules = rules
+        fill(&self.start, rules.body.n, -1)
+        fill(&self.end, rules.body.n, -1)
+        self.find_inlined(root)
+        try:
+            self.use(root, &todo)
+            while todo.n:
+                todo.n -= 1
+                rule = todo.at[todo.n]
+                self.expand(rules.body.at[rule], self.start.at[rule], self.end.at[rule], &todo)
+        finally:
+            drop(&todo)
+        self.find_nullable()
+        self.find_good()
+        self.find_recursive()
+
+    def __dealloc__(self):
+        drop(&self.head)
+        drop(&self.next)
+        drop(&self.kind)
+        drop(&self.value)
+        drop(&self.to)
+        drop(&self.start)
+        drop(&self.end)
+        drop(&self.inlined)
+        drop(&self.nullable)
+        drop(&self.fruitful)
+        drop(&self.good)
+        drop(&self.recursive)
+
+    cdef int32_t state(self) except -1:
+        if self.head.n >= MAX_STATES:
+            raise too_large()
+        push(&self.head, -1)
+        return self.head.n - 1
+
+    cdef int edge(self, int32_t source, int kind, int32_t value, int32_t target) except -1:
+        if self.to.n >= 4 * MAX_STATES:
+            raise too_large()
+        push(&self.kind, kind)
+        push(&self.value, value)
+        push(&self.to, target)
+        push(&self.next, self.head.at[source])
+        self.head.at[source] = self.to.n - 1
+        return 0
+
+    # ---- expressions to states
+
+    cdef int use(self, int32_t rule, Ints *todo) except -1:
+        if self.start.at[rule] < 0:
+            self.start.at[rule] = self.state()
+            self.end.at[rule] = self.state()
+            push(todo, rule)
+        return 0
+
+    cdef int expand(self, int32_t expr, int32_t source, int32_t target, Ints *todo) except -1:
+        """Puts an expression between two states. `times`: copies of loops around it, 0 where there is no loop."""
+        cdef Ints tasks = Ints(NULL, 0, 0)
+        cdef int32_t *t
+        try:
+            push(&tasks, expr)
+            push(&tasks, source)
+            push(&tasks, target)
+            push(&tasks, 0)
+            while tasks.n:
+                tasks.n -= 4
+                t = tasks.at + tasks.n
+                self.one(&tasks, t[0], t[1], t[2], t[3], todo)
+        finally:
+            drop(&tasks)
+        return 0
+
+    cdef int one(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times, Ints *todo) except -1:
+        cdef Rules r = self.rules
+        cdef int kind = r.kind.at[expr]
+        cdef int32_t a = r.a.at[expr]
+        cdef int32_t b = r.b.at[expr]
+        cdef int32_t here = source
+        cdef int32_t following, i
+        if kind == RANGE:
+            return self.edge(source, BYTES, a << 8 | b, target)
+        if kind == CHARS:
+            return self.chars(expr, source, target)
+        if kind == TOKEN:
+            return self.edge(source, NOT_TOKEN if b else ONE_TOKEN, a, target)
+        if kind == REPEAT:
+            return self.repeat(tasks, expr, source, target, times)
+        if kind == RULE:
+            i = self.inlined.at[a]
+            if 0 < i <= TINY or (i and times and <int64_t> i * times <= MAX_COPIES):
+                return self.task(tasks, r.body.at[a], source, target, times)
+            self.use(a, todo)
+            return self.edge(source, CALL, a, target)
+        if kind == ALT:
+            for i in range(b):
+                self.task(tasks, r.pool.at[a + i], source, target, times)
+            return 0
+        if b == 0:
+            return self.edge(source, EPS, 0, target)
+        for i in range(b):
+            following = target if i == b - 1 else self.state()
+            if kind == LITERAL:
+                self.edge(here, BYTES, r.pool.at[a + i] << 8 | r.pool.at[a + i], following)
+            else:
+                self.task(tasks, r.pool.at[a + i], here, following, times)
+            here = following
+        return 0
+
+    cdef int task(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
+        push(tasks, expr)
+        push(tasks, source)
+        push(tasks, target)
+        push(tasks, times)
+        return 0
+
+    cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1:
+        """Sequences of byte ranges with equal ends share the states of these ends."""
+        cdef Rules r = self.rules
+        cdef int32_t at = r.a.at[expr]
+        cdef int32_t here, n, i
+        shared = {}
+        for _ in range(r.b.at[expr]):
+            n = r.pool.at[at]
+            here = target
+            rest = ()
+            for i in range(n, 1, -1):
+                rest = (r.pool.at[at + i], rest)
+                known = shared.get(rest)
+                if known is None:
+                    known = shared[rest] = self.state()
+                    self.edge(known, BYTES, r.pool.at[at + i], here)
+                here = known
+            self.edge(source, BYTES, r.pool.at[at + 1], here)
+            at += n + 1
+        return 0
+
+    cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
+        cdef Rules r = self.rules
+        cdef int32_t inner = r.a.at[expr]
+        cdef int32_t least = r.pool.at[r.b.at[expr]]
+        cdef int32_t most = r.pool.at[r.b.at[expr] + 1]
+        cdef int32_t here = source
+        cdef int32_t following
+        times = min(max(times, 1) * max(least, most, 1), <int32_t> MAX_COPIES)
+        for _ in range(least):
+            following = self.state()
+            self.task(tasks, inner, here, following, times)
+            here = following
+        if most < 0:
+            following = self.state()
+            self.edge(here, EPS, 0, following)
+            self.task(tasks, inner, following, following, times)
+            return self.edge(following, EPS, 0, target)
+        for _ in range(least, most):
+            following = self.state()
+            self.edge(here, EPS, 0, target)
+            self.task(tasks, inner, here, following, times)
+            here = following
+        return self.edge(here, EPS, 0, target)
+
+    # ---- rules that are copied instead of called
+
+    cdef int references(self, int32_t rule, Ints *out) except -1:
+        """The rules that a rule names, each occurrence; every expression is looked at once."""
+        cdef Rules r = self.rules
+        cdef Ints tasks = Ints(NULL, 0, 0)
+        cdef int32_t expr, i
+        out.n = 0
+        seen = set()
+        try:
+            push(&tasks, r.body.at[rule])
+            while tasks.n:
+                tasks.n -= 1
+                expr = tasks.at[tasks.n]
+                if r.kind.at[expr] == RULE:
+                    push(out, r.a.at[expr])
+                elif r.kind.at[expr] == REPEAT:
+                    push(&tasks, r.a.at[expr])
+                elif r.kind.at[expr] in (SEQ, ALT) and expr not in seen:
+                    seen.add(expr)
+                    for i in range(r.b.at[expr]):
+                        push(&tasks, r.pool.at[r.a.at[expr] + i])
+        finally:
+            drop(&tasks)
+        return 0
+
+    cdef int find_inlined(self, int32_t root) except -1:
+        """Sizes, callees first; a rule that may lead back to itself gets none."""
+        cdef Rules r = self.rules
+        cdef Ints out = Ints(NULL, 0, 0)
+        cdef int32_t rule, callee, i
+        cdef int64_t size
+        fill(&self.inlined, r.body.n, -1)          # not seen; -2: open
+        stack = [root]
+        lists = {}
+        try:
+            while stack:
+                rule = stack[len(stack) - 1]
+                if r.body.at[rule] < 0:
+                    raise GrammarError(f"the rule {r.names[rule]!r} is used but never defined")
+                if self.inlined.at[rule] == -1:
+                    self.inlined.at[rule] = -2
+                    self.references(rule, &out)
+                    lists[rule] = [out.at[i] for i in range(out.n)]
+                    for i in range(out.n):
+                        if self.inlined.at[out.at[i]] == -1:
+                            stack.append(out.at[i])
+                    continue
+                stack.pop()
+                if self.inlined.at[rule] != -2:
+                    continue
+                size = r.size.at[r.body.at[rule]]
+                for callee in lists.pop(rule):
+                    # An open callee leads back here. One such rule on every circle is enough to end the copying.
+                    size += LOOP_COPY if self.inlined.at[callee] == -2 else max(self.inlined.at[callee], 1) - 1
+                self.inlined.at[rule] = size if size <= LOOP_COPY else 0
+        finally:
+            drop(&out)
+        return 0
+
+    # ---- what can be empty, and what can end
+
+    cdef int find_nullable(self) except -1:
+        """Spreads over empty moves from every rule's start; a call opens once its rule is found to be nullable."""
+        cdef Ints todo = Ints(NULL, 0, 0)
+        cdef Ints reached = Ints(NULL, 0, 0)
+        cdef Ints owner = Ints(NULL, 0, 0)
+        cdef int32_t rule, s, e
+        waiting = {}
+        fill(&self.nullable, self.rules.body.n, 0)
+        fill(&reached, self.head.n, 0)
+        fill(&owner, self.head.n, -1)
+        try:
+            for rule in range(self.rules.body.n):
+                if self.start.at[rule] >= 0:
+                    owner.at[self.end.at[rule]] = rule
+                    reached.at[self.start.at[rule]] = 1
+                    push(&todo, self.start.at[rule])
+            while todo.n:
+                todo.n -= 1
+                s = todo.at[todo.n]
+                rule = owner.at[s]
+                if rule >= 0 and not self.nullable.at[rule]:
+                    self.nullable.at[rule] = 1
+                    for e in waiting.pop(rule, ()):
+                        if not reached.at[e]:
+                            reached.at[e] = 1
+                            push(&todo, e)
+                e = self.head.at[s]
+                while e >= 0:
+                    if self.kind.at[e] == CALL and not self.nullable.at[self.value.at[e]]:
+                        waiting.setdefault(self.value.at[e], []).append(self.to.at[e])
+                    elif self.kind.at[e] in (EPS, CALL) and not reached.at[self.to.at[e]]:
+                        reached.at[self.to.at[e]] = 1
+                        push(&todo, self.to.at[e])
+                    e = self.next.at[e]
+        finally:
+            drop(&todo)
+            drop(&reached)
+            drop(&owner)
+        return 0
+
+    cdef int find_good(self) except -1:
+        """Spreads backwards from every rule's end; a call counts once its rule is found to match anything at all."""
+        cdef Ints todo = Ints(NULL, 0, 0)
+        cdef Ints into = Ints(NULL, 0, 0)
+        cdef Ints earlier = Ints(NULL, 0, 0)
+        cdef Ints source = Ints(NULL, 0, 0)
+        cdef Ints owner = Ints(NULL, 0, 0)
+        cdef int32_t rule, s, e
+        waiting = {}
+        fill(&self.good, self.head.n, 0)
+        fill(&self.fruitful, self.rules.body.n, 0)
+        fill(&into, self.head.n, -1)
+        fill(&owner, self.head.n, -1)
+        fill(&earlier, self.to.n, -1)
+        fill(&source, self.to.n, -1)
+        try:
+            for s in range(self.head.n):
+                e = self.head.at[s]
+                while e >= 0:
+                    source.at[e] = s
+                    earlier.at[e] = into.at[self.to.at[e]]
+                    into.at[self.to.at[e]] = e
+                    e = self.next.at[e]
+            for rule in range(self.rules.body.n):
+                if self.start.at[rule] >= 0:
+                    owner.at[self.start.at[rule]] = rule
+                    self.good.at[self.end.at[rule]] = 1
+                    push(&todo, self.end.at[rule])
+            while todo.n:
+                todo.n -= 1
+                s = todo.at[todo.n]
+                rule = owner.at[s]
+                if rule >= 0 and not self.fruitful.at[rule]:
+                    self.fruitful.at[rule] = 1
+                    for e in waiting.pop(rule, ()):
+                        if not self.good.at[e]:
+                            self.good.at[e] = 1
+                            push(&todo, e)
+                e = into.at[s]
+                while e >= 0:
+                    if self.kind.at[e] == CALL and not self.fruitful.at[self.value.at[e]]:
+                        waiting.setdefault(self.value.at[e], []).append(source.at[e])
+                    elif not self.good.at[source.at[e]]:
+                        self.good.at[source.at[e]] = 1
+                        push(&todo, source.at[e])
+                    e = earlier.at[e]
+        finally:
+            drop(&todo)
+            drop(&into)
+            drop(&earlier)
+            drop(&source)
+            drop(&owner)
+        return 0
+
+    # ---- rules that begin with each other
+
+    cdef int left_calls(self, int32_t rule, Ints *out, Ints *seen, int32_t mark) except -1:
+        """The calls that a rule may begin with, as edges. Leaves `mark` in `seen` at the states before any byte."""
+        cdef Ints todo = Ints(NULL, 0, 0)
+        cdef int32_t s, e, kind
+        out.n = 0
+        try:
+            push(&todo, self.start.at[rule])
+            seen.at[self.start.at[rule]] = mark
+            while todo.n:
+                todo.n -= 1
+                s = todo.at[todo.n]
+                e = self.head.at[s]
+                while e >= 0:
+                    kind = self.kind.at[e]
+                    if kind == CALL and self.fruitful.at[self.value.at[e]] and self.good.at[self.to.at[e]]:
+                        push(out, e)
+                    if kind == EPS or (kind == CALL and self.nullable.at[self.value.at[e]]):
+                        if seen.at[self.to.at[e]] != mark and self.good.at[self.to.at[e]]:
+                            seen.at[self.to.at[e]] = mark
+                            push(&todo, self.to.at[e])
+                    e = self.next.at[e]
+        finally:
+            drop(&todo)
+        return 0
+
+    cdef int find_recursive(self) except -1:
+        """Groups of rules that begin with each other: strongly connected components, by Tarjan's algorithm."""
+        cdef Ints seen = Ints(NULL, 0, 0)
+        cdef Ints out = Ints(NULL, 0, 0)
+        cdef Ints index = Ints(NULL, 0, 0)
+        cdef Ints low = Ints(NULL, 0, 0)
+        cdef int32_t n = self.rules.body.n
+        cdef int32_t first, rule, callee, member
+        cdef int32_t count = 0
+        fill(&self.recursive, n, -1)
+        fill(&seen, self.head.n, -1)
+        fill(&index, n, -1)
+        fill(&low, n, -1)
+        path, open_rules = [], []
+        lists = {}
+        try:
+            for first in range(n):
+                if self.start.at[first] < 0 or index.at[first] >= 0:
+                    continue
+                path.append(first)
+                while path:
+                    rule = path[len(path) - 1]
+                    if index.at[rule] < 0:
+                        index.at[rule] = low.at[rule] = count
+                        count += 1
+                        open_rules.append(rule)
+                        self.left_calls(rule, &out, &seen, rule)
+                        lists[rule] = {self.value.at[out.at[i]] for i in range(out.n)}
+                        if rule in lists[rule]:
+                            self.recursive.at[rule] = rule
+                        lists[rule] = iter(lists[rule])
+                    for callee in lists[rule]:
+                        if index.at[callee] < 0:
+                            path.append(callee)
+                            break
+                        if low.at[callee] < n:      # still open
+                            low.at[rule] = min(low.at[rule], low.at[callee])
+                    else:
+                        path.pop()
+                        if path:
+                            callee = path[len(path) - 1]
+                            low.at[callee] = min(low.at[callee], low.at[rule])
+                        if low.at[rule] == index.at[rule]:
+                            member = open_rules.pop()
+                            alone = member == rule
+                            while True:
+                                low.at[member] = n
+                                if not alone:
+                                    self.recursive.at[member] = rule
+                                if member == rule:
+                                    break
+                                member = open_rules.pop()
+        finally:
+            drop(&seen)
+            drop(&out)
+            drop(&index)
+            drop(&low)
+        return 0
+
+    cdef list group(self, int32_t rule):
+        """(rule, start, end) of all rules of a rule's group, as they were before any was converted."""
+        cdef int32_t r
+        if self.groups is None:
+            self.groups = {}
+            for r in range(self.rules.body.n):
+                if self.recursive.at[r] >= 0:
+                    known = self.groups.setdefault(self.recursive.at[r], [])
+                    known.append((r, self.start.at[r], self.end.at[r]))
+        return self.groups[self.recursive.at[rule]]
+
+    cdef int convert(self, int32_t goal) except -1:
+        """Gives `goal` a start and an end in a copy of its group where nothing begins with a rule of the group.
+
+        Each state has a copy for before the first byte, where such calls are left out, and one for afterwards.
+        """
+        cdef int32_t group = self.recursive.at[goal]
+        cdef int32_t rule, start, end, s, here, e
+        cdef bint begun
+        cdef dict copies = {}
+        cdef dict ends = {}
+        cdef dict completed = {}
+        cdef list todo = []
+        members = self.group(goal)
+        first, last = self.state(), self.state()
+        for rule, start, end in members:
+            completed[rule] = self.state()
+            ends[end] = completed[rule]
+            self.edge(first, EPS, 0, self.copy(start, False, copies, todo))
+        self.edge(completed[goal], EPS, 0, last)
+        while todo:
+            s, begun = todo.pop()
+            here = copies[s, begun]
+            if begun and s in ends:
+                self.edge(here, EPS, 0, ends[s])
+            e = self.head.at[s]
+            while e >= 0:
+                if self.good.at[self.to.at[e]]:
+                    self.copy_edge(e, here, begun, group, copies, completed, todo)
+                e = self.next.at[e]
+        self.start.at[goal] = first
+        self.end.at[goal] = last
+        fill(&self.good, self.head.n, 1)
+        return 0
+
+    cdef int32_t copy(self, int32_t s, bint begun, dict copies, list todo) except -1:
+        known = copies.get((s, begun))
+        if known is None:
+            known = copies[s, begun] = self.state()
+            todo.append((s, begun))
+        return known
+
+    cdef int copy_edge(
+        self, int32_t e, int32_t here, bint begun, int32_t group, dict copies, dict completed, list todo
+    ) except -1:
+        cdef int kind = self.kind.at[e]
+        cdef int32_t value = self.value.at[e]
+        cdef int32_t to = self.to.at[e]
+        self.converted += 1
+        if self.converted > MAX_CONVERTED:
+            raise too_large()
+        if kind == EPS:
+            return self.edge(here, EPS, 0, self.copy(to, begun, copies, todo))
+        if kind == CALL and not begun and self.nullable.at[value]:
+            self.edge(here, EPS, 0, self.copy(to, False, copies, todo))
+        if kind == CALL and not self.fruitful.at[value]:
+            return 0
+        to = self.copy(to, True, copies, todo)
+        if kind == CALL and not begun and self.recursive.at[value] == group:
+            return self.edge(completed[value], EPS, 0, to)
+        # The way past a call that may be empty doesn't lead behind the first byte.
+        return self.edge(here, TAKEN if kind == CALL and not begun else kind, value, to)

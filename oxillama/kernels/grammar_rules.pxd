@@ -1,0 +1,19 @@
+from libc.stdint cimport int32_t, int64_t
+
+from oxillama.kernels._vectors cimport Ints
+
+cdef enum Kind:
+    RANGE, LITERAL, CHARS, SEQ, ALT, REPEAT, RULE, TOKEN
+
+
+cdef class Rules:
+    cdef Ints kind, a, b        # of each expression
+    cdef Ints pool              # children, bytes and counts that expressions point into
+    cdef Ints size              # states that an expression takes, saturating
+    cdef Ints body              # expression of each rule, or -1
+    cdef readonly list names
+    cdef readonly int32_t copy_limit
+    cdef dict _memo, _repeats
+    cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1
+    cdef int group(self, int kind, object items) except -1
+    cdef int check(self, int32_t expr) except -1

@@ -1,0 +1,218 @@
+"""`Rules`: a grammar as data, the form between any notation (GBNF, JSON schema) and the automaton.
+
+An expression is an integer that one of the methods returned; it may be used any number of times, in any rule. All rules
+are over bytes; `chars` takes alternatives of byte ranges, as UTF-8 divides a set of characters.
+
+Counted repeats are copied out up to `copy_limit` states. Beyond that they are made of blocks whose number is counted in
+binary by helper rules, so that a repeat of a thousand million costs a few dozen rules. With B copies to a block,
+P(0) = x{B}, P(k+1) = P(k) P(k) count exactly; x{0,n} is "fewer than 2^k blocks, or 2^k blocks and then x{0,n - 2^k B}",
+which never has more than about log2(n/B) readings alive at once.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+
+from oxillama.errors import GrammarError
+from oxillama.kernels._vectors cimport drop, push, reserve
+
+MAX_COUNT = 10**18
+
+cdef enum:
+    MAX_SIZE = 1 << 28
+    RULE_SIZE = 4
+
+
+cdef class Rules:
+    """Rules over bytes, under construction. `names` are those of the rules, in order of their ids.
+
+    copy_limit: states that a counted repeat may be copied out to.
+    """
+
+    def __cinit__(self, int32_t copy_limit=1 << 14):
+        self.copy_limit = max(copy_limit, 8)
+        self.names = []
+        self._memo = {}
+        self._repeats = {}
+
+    def __dealloc__(self):
+        drop(&self.kind)
+        drop(&self.a)
+        drop(&self.b)
+        drop(&self.pool)
+        drop(&self.size)
+        drop(&self.body)
+
+    cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1:
+        push(&self.kind, kind)
+        push(&self.a, a)
+        push(&self.b, b)
+        push(&self.size, min(size, <int64_t> MAX_SIZE))
+        return self.kind.n - 1
+
+    cdef int check(self, int32_t expr) except -1:
+        if not 0 <= expr < self.kind.n:
+            raise IndexError(f"there is no expression {expr}")
+        return 0
+
+    cdef int group(self, int kind, object items) except -1:
+        cdef Py_ssize_t start = self.pool.n
+        cdef int64_t size = 1
+        cdef int32_t item
+        cdef int n = 0
+        for x in items:
+            item = x
+            self.check(item)
+            push(&self.pool, item)
+            size += self.size.at[item]
+            n += 1
+        if n == 1:
+            self.pool.n = start
+            return item
+        return self.add(kind, start, n, size)
+
+    def range(self, int low, int high):
+        """One byte from low to high."""
+        if not 0 <= low <= high <= 255:
+            raise IndexError(f"{low}..{high} is no range of bytes")
+        return self.add(RANGE, low, high, 1)
+
+    def literal(self, bytes text not None):
+        """These bytes, one after the other."""
+        cdef Py_ssize_t start = self.pool.n
+        cdef unsigned char byte
+        reserve(&self.pool, start + len(text))
+        for byte in text:
+            push(&self.pool, byte)
+        return self.add(LITERAL, start, len(text), len(text) + 1)
+
+    def chars(self, tuple sequences not None):
+        """Any of the sequences, each a tuple of (low, high) for one byte after the other; none matches nothing."""
+        cdef Py_ssize_t start = self.pool.n
+        cdef int low, high
+        known = self._memo.get(sequences)
+        if known is not None:
+            return known
+        for sequence in sequences:
+            push(&self.pool, len(sequence))
+            for low, high in sequence:
+                if not 0 <= low <= high <= 255:
+                    raise IndexError(f"{low}..{high} is no range of bytes")
+                push(&self.pool, low << 8 | high)
+        expr = self.add(CHARS, start, len(sequences), 1 + len(sequences))
+        self._memo[sequences] = expr
+        return expr
+
+    def seq(self, items):
+        """One after the other; none at all is the empty text."""
+        return self.group(SEQ, items)
+
+    def alt(self, items):
+        """Any of them; none at all matches nothing, not even the empty text."""
+        return self.group(ALT, items)
+
+    def repeat(self, int32_t expr, least, most=None):
+        """`expr` from `least` to `most` times; None: without limit. Raises GrammarError for more than MAX_COUNT."""
+        self.check(expr)
+        if least < 0 or (most is not None and most < least):
+            raise IndexError(f"{least} to {most} times")
+        for count in (least, most or 0):
+            if count > MAX_COUNT:
+                raise GrammarError(f"a repeat of {count} times is more than the limit of {MAX_COUNT}: leave it open")
+        expr, least, most = self._folded(expr, least, most)
+        if least == 1 and most == 1:
+            return expr
+        times = max(least, most or 0, 1)
+        if times > 1 and (self.size.at[expr] + RULE_SIZE) * times > self.copy_limit:
+            made = self._count(expr, least, most)
+        else:
+            start = self.pool.n
+            push(&self.pool, least)
+            push(&self.pool, -1 if most is None else most)
+            made = self.add(REPEAT, expr, start, (self.size.at[expr] + 1) * times + 1)
+        self._repeats[made] = expr, least, most
+        return made
+
+    def _folded(self, expr, least, most):
+        """A repeat of a repeat as one, where all counts in between can be had: (x{0,3}){2,4} is x{0,12}."""
+        if expr not in self._repeats:
+            return expr, least, most
+        inner, low, high = self._repeats[expr]
+        if not (low <= 1 or least == most) or 0 in (high, most):
+            return expr, least, most
+        top = None if high is None or most is None else high * most
+        if low * least > MAX_COUNT or (top or 0) > MAX_COUNT:
+            return expr, least, most
+        return inner, low * least, top
+
+    def _count(self, expr, least, most):
+        """A repeat that is too large to copy out: exact blocks, then the optional rest."""
+        cdef int32_t size = self.size.at[<int32_t> expr]
+        if size > self.copy_limit // 64:
+            expr, size = self.rule(self._helper(expr)), 1
+        block = max(1, self.copy_limit // 8 // (size + RULE_SIZE))
+        powers = [self._helper(self.repeat(expr, block, block))]
+        while block << len(powers) <= max(least, most or 0):
+            power = self.rule(powers[len(powers) - 1])
+            powers.append(self._helper(self.seq((power, power))))
+        exact = self._exactly(expr, least, block, powers)
+        if most is None:
+            return self.seq((exact, self.repeat(expr, 0)))
+        return self.seq((exact, self._at_most(expr, most - least, block, powers)))
+
+    def _exactly(self, expr, n, block, powers):
+        parts = [self.rule(powers[k]) for k in range(len(powers)) if n // block >> k & 1]
+        return self.seq((*parts, self.repeat(expr, n % block, n % block)))
+
+    def _at_most(self, expr, n, block, powers):
+        """x{0,n}. `fewer[k]` is x{0, 2^k block - 1}."""
+        fewer = [self.repeat(expr, 0, block - 1)]
+        for k in range(len(powers) - 1):
+            last = self.rule(self._helper(fewer[k]))
+            fewer[k] = last
+            fewer.append(self.alt((last, self.seq((self.rule(powers[k]), last)))))
+        steps = []
+        while n >= block:
+            k = ((n + 1) // block).bit_length() - 1 if (n + 1) // block else 0
+            k = min(k, len(powers) - 1)
+            if n + 1 == block << k:
+                steps.append((k, None))
+                n = 0
+                break
+            steps.append((k, powers[k]))
+            n -= block << k
+        whole = bool(steps) and steps[len(steps) - 1][1] is None
+        rest = self.repeat(expr, 0, n) if not whole else fewer[steps.pop()[0]]
+        for k, power in reversed(steps):
+            rest = self.alt((fewer[k], self.seq((self.rule(power), self.rule(self._helper(rest))))))
+        return rest
+
+    def _helper(self, expr):
+        rule = self.new_rule("")
+        self.define(rule, expr)
+        return rule
+
+    def new_rule(self, str name not None):
+        """A rule to be defined; helpers have no name. Returns its id."""
+        self.names.append(name)
+        push(&self.body, -1)
+        return self.body.n - 1
+
+    def define(self, int32_t rule, int32_t expr):
+        self.check(expr)
+        if not 0 <= rule < self.body.n:
+            raise IndexError(f"there is no rule {rule}")
+        self.body.at[rule] = expr
+
+    def rule(self, int32_t rule):
+        """Whatever the rule with this id matches; it may be defined later."""
+        if not 0 <= rule < self.body.n:
+            raise IndexError(f"there is no rule {rule}")
+        return self.add(RULE, rule, 0, 1)
+
+    def token(self, int32_t token, bint negated=False):
+        """One whole token: the one with this id, or any other one that doesn't end the text."""
+        if token < 0:
+            raise IndexError(f"there is no token {token}")
+        return self.add(TOKEN, token, negated, 1)
+
+    def is_defined(self, int32_t rule):
+        return 0 <= rule < self.body.n and self.body.at[rule] >= 0

@@ -1,0 +1,139 @@
+"""`TokenTrie`: a vocabulary by the bytes of its tokens, built once per tokenizer and shared by all grammars.
+
+Tokens whose text is *plain*, whole characters without quotes, backslashes and control characters, have a trie of their
+own, and ready sets by their length: most of a vocabulary, and what the inside of a string in JSON and most programming
+languages allows. Where a grammar allows any plain character, or any up to some number, it never looks at these tokens
+one by one.
+"""
+
+import array
+
+from libc.stdint cimport int32_t, uint32_t
+
+from oxillama.errors import GrammarError
+from oxillama.kernels._vectors cimport Ints, drop, fill, push
+
+cdef enum:
+    MAX_TOKEN_BYTES = 1 << 16
+
+
+def plain_length(bytes text not None):
+    """Characters of a plain token, or 0 if it isn't one or is too long."""
+    for byte in text:
+        if byte < 0x20 or byte in (0x22, 0x5C, 0x7F):
+            return 0
+    try:
+        n = len(text.decode())
+    except UnicodeDecodeError:
+        return 0
+    return n if n <= PLAIN_CHARS else 0
+
+
+cdef class TokenTrie:
+    """texts: the bytes of each token; None or nothing for tokens that are no text. end_ids: tokens that end a text.
+
+    Raises GrammarError if there are no tokens, an id is out of range or a token is longer than 65,536 bytes.
+    """
+
+    def __init__(self, texts, end_ids=()):
+        cdef Py_ssize_t token, k
+        cdef list kinds = [[], []]
+        self.texts = [bytes(text) if text else None for text in texts]
+        self.n_vocab = len(self.texts)
+        self.n_words = (self.n_vocab + 31) // 32
+        self.end_ids = frozenset(end_ids)
+        self.shared = {}
+        if not self.n_vocab:
+            raise GrammarError("the vocabulary is empty")
+        for token in self.end_ids:
+            if not 0 <= token < self.n_vocab:
+                raise GrammarError(f"end token {token} is outside the vocabulary 0..{self.n_vocab - 1}")
+            self.texts[token] = None
+        self._levels = array.array("I", bytes(4 * (PLAIN_CHARS + 1) * self.n_words))
+        self._end_bits = array.array("I", bytes(4 * self.n_words))
+        self._other_bits = array.array("I", bytes(4 * self.n_words))
+        cdef uint32_t[::1] levels = self._levels
+        cdef uint32_t[::1] end = self._end_bits
+        cdef uint32_t[::1] other = self._other_bits
+        self.level, self.end_bits, self.not_end_bits = &levels[0], &end[0], &other[0]
+        for token, text in enumerate(self.texts):
+            if text is None:
+                continue
+            if len(text) > MAX_TOKEN_BYTES:
+                raise GrammarError(f"token {token} has {len(text)} bytes, more than {MAX_TOKEN_BYTES}")
+            self.max_depth = max(self.max_depth, <int> len(text))
+            n = plain_length(text)
+            kinds[n == 0].append((text, token))
+            for k in range(n if n else PLAIN_CHARS + 1, PLAIN_CHARS + 1):
+                levels[k * self.n_words + (token >> 5)] |= <uint32_t> 1 << (token & 31)
+        for token in range(self.n_vocab):
+            if token in self.end_ids:
+                end[token >> 5] |= <uint32_t> 1 << (token & 31)
+            else:
+                other[token >> 5] |= <uint32_t> 1 << (token & 31)
+        fill(&self.next, self.n_vocab, -1)
+        self.build(0, kinds[0])
+        self.build(1, kinds[1])
+
+    def __dealloc__(self):
+        cdef int i
+        drop(&self.next)
+        for i in range(2):
+            drop(&self.trie[i].byte)
+            drop(&self.trie[i].depth)
+            drop(&self.trie[i].skip)
+            drop(&self.trie[i].token)
+
+    cdef int build(self, int which, list tokens) except -1:
+        cdef Trie *t = &self.trie[which]
+        cdef Ints path = Ints(NULL, 0, 0)
+        cdef Py_ssize_t i, same
+        cdef int32_t token
+        cdef bytes text
+        cdef bytes before = b""
+        tokens.sort()
+        try:
+            push(&t.byte, 0)
+            push(&t.depth, 0)
+            push(&t.skip, 0)
+            push(&t.token, -1)
+            push(&path, 0)
+            for text, token in tokens:
+                same = 0
+                while same < len(before) and same < len(text) and before[same] == text[same]:
+                    same += 1
+                self.close_to(t, &path, same)
+                for i in range(same, len(text)):
+                    push(&path, t.byte.n)
+                    push(&t.byte, text[i])
+                    push(&t.depth, i + 1)
+                    push(&t.skip, 0)
+                    push(&t.token, -1)
+                i = path.at[len(text)]
+                self.next.at[token] = t.token.at[i]
+                t.token.at[i] = token
+                before = text
+            self.close_to(t, &path, -1)
+        finally:
+            drop(&path)
+        return 0
+
+    cdef int close_to(self, Trie *t, Ints *path, Py_ssize_t depth) except -1:
+        while path.n > depth + 1:
+            path.n -= 1
+            t.skip.at[path.at[path.n]] = t.byte.n
+        return 0
+
+    def text(self, int32_t token):
+        """Bytes of a token, or None if it is no text. Raises GrammarError for an id outside the vocabulary."""
+        if not 0 <= token < self.n_vocab:
+            raise GrammarError(f"token {token} is outside the vocabulary 0..{self.n_vocab - 1}")
+        return self.texts[token]
+
+    def remember(self, key, entry, Py_ssize_t size, Py_ssize_t limit):
+        """Keeps a mask for other grammars; the oldest leave when they take more than `limit` bytes together."""
+        self.shared[key] = (entry, size)
+        self.shared_bytes += size
+        while self.shared_bytes > limit:
+            oldest = next(iter(self.shared))
+            self.shared_bytes -= self.shared.pop(oldest)[1]

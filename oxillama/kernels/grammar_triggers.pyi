@@ -1,0 +1,10 @@
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.kernels.grammar import Masks
+from oxillama.kernels.grammar_stacks import Stacks
+
+class Triggers:
+    def __init__(self, stacks: Stacks, texts: list[bytes]) -> None: ...
+    def step(self, state: int, text: bytes | None) -> tuple[int, int]: ...
+    def mask(self, masks: Masks, state: int, out: NDArray[np.uint32]) -> int: ...

@@ -1,0 +1,89 @@
+"""The form that grammars are brought into, whatever notation they are written in.
+
+`RuleSet` holds rules over bytes: sets of bytes or characters, sequences, alternatives, counted repeats, calls of rules,
+tokens. A compiler for another notation (JSON schema) makes its expressions directly, without text in between::
+
+    rules = RuleSet()
+    value = rules.new_rule("value")
+    digits = rules.repeat(rules.range(0x30, 0x39), 1)
+    rules.define(value, rules.alt((digits, rules.seq((rules.literal(b"["), rules.rule(value), rules.literal(b"]"))))))
+    grammar = Grammar.from_rules(rules, value)
+
+Rules that are called from several places are compiled once, and their masks are shared between grammars; expressions
+that are used several times are copied out. Small rules that can't lead back to themselves are copied into the loops
+that call them, so that a text like a JSON string is followed by one automaton without a stack.
+"""
+
+from functools import lru_cache
+
+from oxillama.kernels.grammar_automaton import Automaton
+from oxillama.kernels.grammar_rules import Rules
+from oxillama.kernels.grammar_trie import TokenTrie
+
+__all__ = ["Automaton", "Range", "RuleSet", "Sequence", "Vocabulary", "character_ranges", "utf8_sequences"]
+
+RuleSet = Rules
+Vocabulary = TokenTrie
+
+Range = tuple[int, int]
+Sequence = tuple[Range, ...]
+
+MAX_CHAR = 0x10FFFF
+SURROGATES = (0xD800, 0xDFFF)
+# Code points of one to four bytes, by the last of each (RFC 3629).
+_LAST = (0x7F, 0x7FF, 0xFFFF, MAX_CHAR)
+
+
+def character_ranges(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Range, ...]:
+    """Ranges of code points in order, joined where they touch, without surrogates; `negated`: all other characters."""
+    joined: list[Range] = []
+    for low, high in sorted((*ranges, SURROGATES) if negated else ranges):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    if not negated:
+        return _without_surrogates(joined)
+    starts = [0, *(high + 1 for _, high in joined)]
+    ends = [*(low - 1 for low, _ in joined), MAX_CHAR]
+    return tuple((low, high) for low, high in zip(starts, ends, strict=True) if low <= high)
+
+
+def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
+    out = []
+    for low, high in ranges:
+        out += [(low, min(high, SURROGATES[0] - 1)), (max(low, SURROGATES[1] + 1), high)]
+    return tuple((low, high) for low, high in dict.fromkeys(out) if low <= high)
+
+
+@lru_cache(maxsize=1024)
+def utf8_sequences(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Sequence, ...]:
+    """The UTF-8 forms of a set of code points, as sequences of byte ranges; `negated`: of all other characters."""
+    found: list[Sequence] = []
+    for low, high in character_ranges(ranges, negated):
+        for last in _LAST:
+            if low <= min(high, last):
+                found += _sequences(chr(low).encode(), chr(min(high, last)).encode())
+                low = last + 1
+    return tuple(found)
+
+
+def _sequences(low: bytes, high: bytes) -> list[Sequence]:
+    """Byte strings of one length from low to high, in the order of UTF-8."""
+    first, last = low[0], high[0]
+    if len(low) == 1:
+        return [((first, last),)]
+    if first == last:
+        return [((first, last), *rest) for rest in _sequences(low[1:], high[1:])]
+    n = len(low) - 1
+    out: list[Sequence] = []
+    if low[1:] != b"\x80" * n:
+        out += [((first, first), *rest) for rest in _sequences(low[1:], b"\xbf" * n)]
+        first += 1
+    tail: list[Sequence] = []
+    if high[1:] != b"\xbf" * n:
+        tail = [((last, last), *rest) for rest in _sequences(b"\x80" * n, high[1:])]
+        last -= 1
+    if first <= last:
+        out.append(((first, last), *(((0x80, 0xBF),) * n)))
+    return out + tail

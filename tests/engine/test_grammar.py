@@ -1,0 +1,100 @@
+"""Grammars through the engine, on the shipped model: the text always follows them, however it was asked for."""
+
+import json
+import re
+
+import pytest
+
+import oxillama as ox
+from oxillama.config import SamplerConfig
+from oxillama.sampling import Sampler
+from tests.engine.fakes import assert_idle
+
+NUMBERS = 'root ::= "[" [1-9] [0-9]{0,3} (", " [1-9] [0-9]{0,3}){2,6} "]"'
+NAMES = 'root ::= " " [A-Z] [a-z]{2,8} (" and " [A-Z] [a-z]{2,8})* "."'
+PERSON = r"""
+root ::= "{\"name\": " string ", \"age\": " [1-9] [0-9]? ", \"friends\": [" (string (", " string){0,2})? "]}"
+string ::= "\"" [^"\\\x7F\x00-\x1F]{1,12} "\""
+"""
+PROMPTS = ["Once upon a time", "The cat", "In the morning, the old man went to the"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with ox.load(num_threads=1) as engine:
+        yield engine
+        assert_idle(engine)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"temperature": 5.0, "top_k": 0, "top_p": 1.0}])
+def test_texts_follow_their_grammar(engine, options):
+    for seed in range(3):
+        text = engine.generate("The numbers are ", grammar=NUMBERS, seed=seed, **options).text
+        assert re.fullmatch(r"\[[1-9]\d{0,3}(, [1-9]\d{0,3}){2,6}\]", text)
+        person = json.loads(engine.generate("A person: ", grammar=PERSON, seed=seed, **options).text)
+        assert list(person) == ["name", "age", "friends"]
+        assert 0 < person["age"] < 100
+
+
+def test_an_end_comes_only_where_the_grammar_may_end(engine):
+    for seed in range(5):
+        done = engine.generate("They were", grammar=NAMES, seed=seed, max_tokens=200, temperature=1.5)
+        assert done.finish_reason == "stop"
+        assert ox.Grammar.parse(NAMES).accepts(done.text)
+        cut = engine.generate("They were", grammar=NAMES, seed=seed, max_tokens=2, temperature=1.5)
+        assert cut.finish_reason == "length"
+        assert done.text.startswith(cut.text)
+
+
+def test_a_batch_equals_each_alone(engine):
+    alone = [engine.generate(p, grammar=PERSON, seed=5, max_tokens=60).token_ids for p in PROMPTS]
+    assert [r.token_ids for r in engine.generate(PROMPTS, grammar=PERSON, seed=5, max_tokens=60)] == alone
+    streamed = [list(engine.stream(p, grammar=PERSON, seed=5, max_tokens=60)) for p in PROMPTS]
+    assert [[t for c in chunks for t in c.token_ids] for chunks in streamed] == alone
+
+
+def test_requests_with_and_without_grammars_together(engine):
+    streams = [engine.stream(p, grammar=g, seed=3, max_tokens=20) for p in PROMPTS for g in (None, NUMBERS, NAMES)]
+    found = ["" for _ in streams]
+    open_streams = dict(enumerate(streams))
+    while open_streams:
+        for i, stream in list(open_streams.items()):
+            try:
+                found[i] += next(stream).text
+            except StopIteration:
+                del open_streams[i]
+    expected = [
+        engine.generate(p, grammar=g, seed=3, max_tokens=20).text for p in PROMPTS for g in (None, NUMBERS, NAMES)
+    ]
+    assert found == expected
+
+
+def test_a_grammar_that_allows_all_changes_nothing(engine):
+    free = engine.generate(PROMPTS[0], seed=1, max_tokens=30)
+    assert engine.generate(PROMPTS[0], seed=1, max_tokens=30, grammar="root ::= .*").token_ids == free.token_ids
+
+
+def test_settings_can_hold_the_grammar(engine):
+    config = SamplerConfig(seed=2, grammar=NUMBERS)
+    assert engine.generate("x", sampler=config).text == engine.generate("x", grammar=NUMBERS, seed=2).text
+
+
+def test_a_chat_can_be_held_to_a_grammar(engine):
+    answer = engine.chat([{"role": "user", "content": "hi"}], grammar='root ::= "yes" | "no"', seed=1)
+    assert answer.text in ("yes", "no")
+
+
+def test_a_bad_grammar_is_refused_before_anything_runs(engine):
+    with pytest.raises(ox.GrammarError, match="line 1, column 10"):
+        engine.generate("x", grammar="root ::= (")
+    with pytest.raises(ox.GrammarError, match="no token <nothing>"):
+        engine.generate("x", grammar="root ::= <nothing>")
+    with pytest.raises(ox.ConfigError, match="grammar must be GBNF as a str"):
+        engine.generate("x", grammar=3)
+
+
+def test_a_sampler_without_a_state_of_its_grammar_says_so(engine):
+    row = engine.prefill(engine.tokenize("x"))
+    engine.reset()
+    with pytest.raises(ox.ConfigError, match="without a state"):
+        Sampler(SamplerConfig(grammar=NUMBERS)).sample(row)
