@@ -74,7 +74,9 @@ def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
     """Products with each row's experts, for each stack of matrices in ``weights``: list of Rows [n * k, n_out].
 
     Row ``r * k + i`` of a result belongs to the i-th expert of row r. ``by_pair``: ``x`` has a row per pair already.
-    Only the weights of experts that were chosen are read. QuantError for rows or stacks that the routing isn't made for.
+    Only the weights of experts that were chosen are read.
+
+    Raises QuantError for rows or stacks that the routing isn't made for.
     """
     cdef Matrix w
     cdef Rows y
