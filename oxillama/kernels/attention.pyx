@@ -295,6 +295,7 @@ cdef int _attend(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, 
             n = _keys(&j.a, &first)
             n_tasks, n_parts, work = n_tasks + j.n_heads, n_parts + n * j.n_heads, work + n * j.a.n_queries * j.n_heads
             largest = max(largest, n * j.a.n_queries)
+    nt = <int>min(<int64_t>nt, n_parts)
     mark = ws.mark()
     cdef size_t rows = <size_t>(j.queries * group)
     cdef size_t floats = (ox_attn_scratch(rows, <size_t>slab.k_dim, <size_t>slab.v_dim) + 15) // 16 * 16
@@ -340,8 +341,8 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
     cdef int64_t row
     cdef span s
     cdef const int32_t[::1] block = np.zeros(1, np.int32)
-    rule = Attention(head_dim ** -0.5 if softmax_scale is None and head_dim > 0 else softmax_scale, causal=causal)
     arrays = [_plain(name, a, head_dim) for name, a in (("q", q), ("k", k), ("v", v))]
+    rule = Attention(head_dim ** -0.5 if softmax_scale is None else softmax_scale, causal=causal)
     n_queries, n_keys, kv_heads = arrays[0].shape[0], arrays[1].shape[0], arrays[1].shape[1]
     if (num_heads < 1 or arrays[0].shape[1] != num_heads or arrays[1].shape != arrays[2].shape or not kv_heads
             or num_heads % kv_heads):

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 
 import numpy as np
 
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
@@ -75,12 +75,15 @@ def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
 
     Row ``r * k + i`` of a result belongs to the i-th expert of row r. ``by_pair``: ``x`` has a row per pair already.
     Only the weights of experts that were chosen are read.
+
+    Raises QuantError for rows or stacks that the routing isn't made for.
     """
     cdef Matrix w
     cdef Rows y
     cdef int64_t e, first
     cdef int i = 0, nt = usable_threads(x.workspace.num_threads), n_jobs
     cdef job *jobs
+    _check_routed(x, routing, weights, by_pair)
     active = [int(c) for c in np.flatnonzero(routing.counts)]
     counts = [int(c) for c in routing.counts]
     mark_jobs = np.empty(len(active) * len(weights) * sizeof(job), np.uint8)
@@ -104,6 +107,18 @@ def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
     n_jobs = i
     run(jobs, n_jobs, x.workspace)
     return out
+
+
+cdef int _check_routed(Rows x, Routing routing, weights, bint by_pair) except -1:
+    """C follows the routing blindly: every row and every expert that it names must be there."""
+    cdef Matrix w
+    if x.n != (routing.n * routing.k if by_pair else routing.n):
+        raise QuantError(f"{x.n} rows for a routing of {routing.n} rows to {routing.k} experts each, "
+                         f"by_pair={bool(by_pair)}")
+    for w in weights:
+        if w.n_experts != len(routing.counts):
+            raise QuantError(f"{w.name}: {w.n_experts} experts for a routing among {len(routing.counts)}")
+    return 0
 
 
 def combine_(Rows y, Rows pairs, Routing routing):

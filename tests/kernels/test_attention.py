@@ -401,6 +401,19 @@ def test_flash_attention_of_plain_arrays(n_queries, n_keys, heads, kv_heads, dim
     assert (flash_attention(*flat, **options) == got).all()
 
 
+def test_flash_attention_takes_no_memory_for_threads_without_work():
+    some = np.ones((3, 2, 8), np.float32)
+    options = {"num_heads": 2, "head_dim": 8, "softmax_scale": 1.0, "causal": True}
+    got = flash_attention(some, some, some, **options, num_threads=10**6)
+    assert (got == flash_attention(some, some, some, **options, num_threads=1)).all()
+
+
+def test_flash_attention_without_a_scale_names_the_head_that_has_no_size():
+    none = np.ones((3, 2, 0), np.float32)
+    with pytest.raises(ConfigError, match="head_dim=0"):
+        flash_attention(none, none, none, num_heads=2, head_dim=0)
+
+
 def test_flash_attention_of_nothing():
     options = {"num_heads": 2, "head_dim": 8, "softmax_scale": 1.0, "causal": True}
     some, none = np.ones((3, 2, 8), np.float32), np.ones((0, 2, 8), np.float32)

@@ -60,3 +60,21 @@ def test_input_of_another_width_is_refused():
     routing = route_softmax(ws.from_array(floats(1, 1, 2)), 1, True)
     with pytest.raises(QuantError, match="ffn_up_exps"):
         expert_matmul(ws.from_array(floats(2, 1, 64)), routing, [stack])
+
+
+@pytest.mark.parametrize(("n_rows", "by_pair"), [(2, False), (4, False), (3, True), (7, True)])
+def test_rows_that_are_not_those_of_the_routing_are_refused(n_rows, by_pair):
+    ws = Workspace(1)
+    stack = Matrix(quantize(floats(0, 4, 16, 32), "F32"), "F32", (4, 16, 32))
+    routing = route_softmax(ws.from_array(floats(1, 3, 4)), 2, True)
+    with pytest.raises(QuantError, match=f"{n_rows} rows for a routing of 3 rows to 2 experts"):
+        expert_matmul(ws.from_array(floats(2, n_rows, 32)), routing, [stack], by_pair=by_pair)
+
+
+@pytest.mark.parametrize("n_routed", [2, 8])
+def test_a_stack_of_another_number_of_experts_is_refused(n_routed):
+    ws = Workspace(1)
+    stack = Matrix(quantize(floats(0, 4, 16, 32), "F32"), "F32", (4, 16, 32), name="blk.0.ffn_up_exps.weight")
+    routing = route_softmax(ws.from_array(floats(1, 3, n_routed)), 2, True)
+    with pytest.raises(QuantError, match=f"ffn_up_exps.* 4 experts for a routing among {n_routed}"):
+        expert_matmul(ws.from_array(floats(2, 3, 32)), routing, [stack])
