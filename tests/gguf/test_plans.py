@@ -90,7 +90,13 @@ def test_the_first_pattern_that_is_found_counts():
         ({"attn_x": "Q8_0"}, ConfigError, "'attn_x' is found in no name of a matrix"),
         ({"output_norm": "Q8_0"}, ConfigError, "'output_norm' is found in no name of a matrix"),
         ({"(": "Q8_0"}, ConfigError, "'(' is no regular expression"),
-        ({"attn": "Q9"}, QuantError, "unknown tensor format 'Q9'"),
+        ({"attn": "Q9"}, QuantError, "tensor_types: 'attn': unknown tensor format 'Q9'"),
+        (
+            {"ffn": "Q8_0", "ffn_down": "Q5_1"},
+            ConfigError,
+            "'ffn_down' is found in no name of a matrix that can be "
+            "quantised, or only in names that an earlier pattern is found in",
+        ),
         ({"attn": "IQ3_S"}, QuantError, "quantising to IQ3_S is not supported; there are F32, F16"),
         ({"ffn_down": "Q4_K"}, QuantError, "rows of 96 values are no multiple of 256; choose Q5_0"),
     ],
