@@ -120,3 +120,12 @@ def test_one_row_is_no_matrix():
     assert not is_quantised("a.weight", (256,))
     assert not is_quantised("a.bias", (2, 256))
     assert is_quantised("a.weight", (2, 1, 256))
+
+
+def test_tensors_that_few_models_have_get_what_llama_cpp_gives_them():
+    """As its quantiser did with phi3, ``attn_qkv`` renamed, and with gemma and one more tensor."""
+    shapes = {"output.weight": ["F32", 384, 256]} | {f"blk.{i}.attn_kv_b.weight": ["F32", 128, 256] for i in range(3)}
+    assert [p.after for p in plan(shapes, "Q4_K_M")] == ["Q6_K", "Q4_K", "Q4_K", "Q6_K"]
+    tied = {name: ["F32", 384, 256] for name in ("token_embd.weight", "per_layer_token_embd.weight")}
+    assert [p.after for p in plan(tied, "Q4_K_M")] == ["Q6_K", "Q6_K"]
+    assert [p.after for p in plan(tied | {"output.weight": ["F32", 384, 256]}, "Q4_K_M")] == ["Q4_K", "Q4_K", "Q6_K"]
