@@ -6,8 +6,8 @@ of a token's hundred regions costs a scheduling quantum (measured beside one bus
 small model 30 times slower, decode of a 1B model half as fast). A spin of some ten microseconds still covers the gap
 between two regions. A longer one gains nothing that can be measured: decode of a 1B model in 80 regions a token goes to
 sleep 40 times at 1000 turns and 3 times at 10,000, at the same speed within noise; beside one busy neighbour on two
-cores a token takes 48, 58, 85 and 145 ms at 1000, 3000, 10,000 and 30,000 turns. The library reads the setting once, from the environment, when it is loaded; whoever sets
-GOMP_SPINCOUNT or OMP_WAIT_POLICY keeps their own choice.
+cores a token takes 48, 58, 85 and 145 ms at 1000, 3000, 10,000 and 30,000 turns. The library reads the setting once,
+from the environment, when it is loaded; whoever sets GOMP_SPINCOUNT or OMP_WAIT_POLICY keeps their own choice.
 """
 
 import os

@@ -14,7 +14,6 @@ from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
 from oxillama.kernels.rows import Vector
 
-
 PIECE = 64 << 20
 
 

@@ -279,7 +279,7 @@ def weights(type, rows, k):
 @pytest.mark.parametrize("tier", [*TIERS, "scalar"])
 @pytest.mark.parametrize("type", INTEGER)
 def test_sums_of_extreme_codes_do_not_overflow(tier, type):
-    """Every byte repeated, extreme bytes mixed; activations of 127 and -127, in the signs that make sums the largest."""
+    """Every byte repeated, extreme bytes mixed; activations of 127 and -127, in signs that make sums largest."""
     values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
     k, n_out, rng = max(values, 64), 256 + 144, np.random.default_rng(12)
     fill = np.repeat(np.arange(256, dtype=np.uint8)[:, None], k // values * size, 1)
