@@ -172,9 +172,14 @@ def load_engine(args: argparse.Namespace) -> Engine:
 
 
 def model_file(name: str, given: str | None) -> str | None:
-    """A file as given. Raises ConfigError for an empty name, as an unset variable of a shell leaves it."""
-    if given is not None and not given:
-        raise oxillama.ConfigError(f"{name} is empty: give a GGUF file, or leave it out for the one that ships")
+    """A file as given, if it is. ConfigError for an empty name, as an unset variable of a shell leaves it."""
+    return None if given is None else named_file(name, given, ", or leave it out for the one that ships")
+
+
+def named_file(name: str, given: str, otherwise: str = "") -> str:
+    """A file as given. ConfigError for an empty name; `otherwise` is said after the remedy."""
+    if not given:
+        raise oxillama.ConfigError(f"{name} is empty: give a GGUF file{otherwise}")
     return given
 
 

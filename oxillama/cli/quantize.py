@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.arguments import model_file
+from oxillama.cli.arguments import named_file
 from oxillama.gguf import QuantizeSummary
 
 __all__ = ["quantize"]
@@ -15,8 +15,8 @@ __all__ = ["quantize"]
 def quantize(args: argparse.Namespace) -> int:
     """Writes a file again in another type, or tells with --dry-run what it would do; the summary goes to stderr."""
     summary = oxillama.gguf.quantize_file(
-        model_file("IN", args.source) or "",
-        model_file("OUT", args.destination) or "",
+        named_file("IN", args.source),
+        named_file("OUT", args.destination),
         args.type,
         num_threads=args.threads,
         tensor_types=tensor_types(args.tensor_type),

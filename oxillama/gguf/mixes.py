@@ -108,11 +108,12 @@ def fitting_format(format: str, row: int) -> str:
 
 def mixed_format(type: FileType, name: str, shape: tuple[int, ...], model: ModelFacts) -> str:
     """The format of a tensor for which `is_quantised`, before `fitting_format`."""
-    if name == "output.weight" or (name == "token_embd.weight" and not model.has_output):
+    embedding = name in ("token_embd.weight", "per_layer_token_embd.weight")
+    if name == "output.weight" or (embedding and not model.has_output):
         return _output_format(type, model)
     if type.name == "MXFP4_MOE":
         return "MXFP4" if len(shape) > 2 and shape[-3] > 1 else "Q8_0"
-    if name in ("token_embd.weight", "per_layer_token_embd.weight"):
+    if embedding:
         return "Q4_K" if type.name in ("TQ1_0", "TQ2_0") else type.format
     for part, rule in _RULES.items():
         if part in name:
@@ -146,11 +147,8 @@ def _attn_v(type: FileType, layer: int, model: ModelFacts) -> str | None:
         "Q5_K_M": "Q6_K" if _more_bits(index, n) else None,
         "Q4_K_S": "Q5_K" if index < 4 else None,
     }.get(type.name)
-    large = model.n_layers == 80 and model.arch in (
-        "llama",
-        "deci",
-        "qwen2",
-    )  # the 70B shapes: eight heads share a value
+    # The 70B shapes: eight heads share a value.
+    large = model.n_layers == 80 and model.arch in ("llama", "deci", "qwen2")
     if large and (found or type.format) in ("Q3_K", "Q4_K"):
         found = "Q5_K"
     return "Q8_0" if _takes_more(type, model) else found
@@ -195,6 +193,7 @@ def _attn_output(type: FileType, layer: int, model: ModelFacts) -> str | None:
 _RULES = {
     "attn_v.weight": _attn_v,
     "attn_qkv.weight": _attn_v,
+    "attn_kv_b.weight": _attn_v,
     "attn_k.weight": _attn_k,
     "ffn_down": _ffn_down,
     "attn_output.weight": _attn_output,

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,26 +21,24 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     until then, and for those who have it mapped, after. A symbolic link keeps pointing to the same place.
 
     Raises:
-        ConfigError: there is no such folder, or ``path`` is one.
-        OSError: the system refuses to write.
+        ConfigError: there is no such folder, or ``path`` is one, or a device, a pipe or a socket: it would be replaced.
+        OSError: the system refuses to write; with ``path`` as its file name.
     """
     target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise ConfigError(f"{path}: can't be written, there is no folder {target.parent}")
-    if target.is_dir():
-        raise ConfigError(f"{path}: can't be written, this is a directory")
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
-    # Not tempfile: its files can be read by their owner alone, whatever the umask.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as f:
-            yield f
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _named(path, temporary):
+        _check_target(path, target)
+        # Not tempfile: its files can be read by their owner alone, whatever the umask.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as f:
+                yield f
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     # The rename itself lasts once its folder is on disk; some file systems can't flush a folder.
     with contextlib.suppress(OSError):
         folder = os.open(target.parent, os.O_RDONLY)
@@ -47,3 +46,27 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _check_target(path: Path, target: Path) -> None:
+    if not target.parent.is_dir():
+        raise ConfigError(f"{path}: can't be written, there is no folder {target.parent}")
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise ConfigError(f"{path}: can't be written, this is a directory")
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path}: can't be written, this is a device, a pipe or a socket: give the name of a file")
+
+
+@contextlib.contextmanager
+def _named(path: Path, temporary: Path) -> Iterator[None]:
+    """Errors of the system that name no file, or the temporary one, name ``path`` instead."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno is None or e.filename not in (None, str(temporary), temporary):
+            raise
+        raise OSError(e.errno, e.strerror, str(path)) from e

@@ -59,10 +59,17 @@ def plan_tensors(
         elif not (keep_output and info.name == output):
             plan = _planned(plan, type.format if pure else mixed_format(type, info.name, info.shape, model))
         plans.append(plan)
-    for pattern in tensor_types:
-        if pattern not in used:
-            raise ConfigError(f"tensor_types: {pattern!r} is found in no name of a matrix that can be quantised")
+    _check_used(patterns, used)
     return plans
+
+
+def _check_used(patterns: list[tuple[str, re.Pattern[str], str]], used: set[str]) -> None:
+    for pattern, _, _ in patterns:
+        if pattern not in used:
+            raise ConfigError(
+                f"tensor_types: {pattern!r} is found in no name of a matrix that can be quantised, or only in names "
+                "that an earlier pattern is found in"
+            )
 
 
 def _planned(plan: TensorPlan, format: str) -> TensorPlan:
@@ -107,7 +114,10 @@ def _patterns(tensor_types: Mapping[str, str]) -> list[tuple[str, re.Pattern[str
 
     found = []
     for pattern, name in tensor_types.items():
-        format = format_by_name(name).name
+        try:
+            format = format_by_name(name).name
+        except QuantError as e:
+            raise QuantError(f"tensor_types: {pattern!r}: {e}") from None
         if format not in _table.writable_formats():
             writable = ", ".join(f.name for f in all_formats() if f.name in _table.writable_formats())
             raise QuantError(f"tensor_types: quantising to {format} is not supported; there are {writable}")

@@ -109,9 +109,11 @@ def quantize_file(
 def _check_sources(plans: list[TensorPlan], allow_requantize: bool) -> None:
     again = [p for p in plans if p.before != p.after and format_by_name(p.before).block_values > 1]
     if again and not allow_requantize:
+        others = {0: "", 1: ", as is another that would change"}
         raise QuantError(
-            f"{again[0].name} is quantised already ({again[0].before}), as are {len(again) - 1} others that would "
-            "change: start from a file in F32, F16 or BF16, or accept the loss with allow_requantize"
+            f"{again[0].name} is quantised already ({again[0].before})"
+            + others.get(len(again) - 1, f", as are {len(again) - 1} others that would change")
+            + ": start from a file in F32, F16 or BF16, or accept the loss with allow_requantize"
         )
 
 

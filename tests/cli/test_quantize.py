@@ -52,6 +52,7 @@ def test_progress_is_shown_on_request(run, tmp_path):
         (("Q8_0", "--tensor-type", "attn_q"), "--tensor-type must be PATTERN=TYPE, not 'attn_q'"),
         (("Q8_0", "--tensor-type", "q=Q8_0", "--tensor-type", "q=Q4_0"), "--tensor-type q was given twice"),
         (("Q8_0", "--tensor-type", "nothing=Q8_0"), "--tensor-type: 'nothing' is found in no name"),
+        (("Q8_0", "--tensor-type", "attn_q=Q9"), "--tensor-type: 'attn_q': unknown tensor format 'Q9'"),
         (("Q8_0", "-t", "0"), "--threads must be 1 to 1024"),
     ],
 )
@@ -70,3 +71,10 @@ def test_requantising_needs_the_flag(run, tmp_path):
     assert status == 2
     assert "--allow-requantize" in err
     assert run(eight, four, "Q4_0", "--allow-requantize")[0] == 0
+
+
+@pytest.mark.parametrize(("source", "destination", "name"), [("", "out.gguf", "IN"), (LLAMA, "", "OUT")])
+def test_both_files_are_needed(run, source, destination, name):
+    status, _, err = run(source, destination, "Q8_0")
+    assert status == 2
+    assert err == f"oxillama: error: {name} is empty: give a GGUF file\n"

@@ -90,7 +90,13 @@ def test_the_first_pattern_that_is_found_counts():
         ({"attn_x": "Q8_0"}, ConfigError, "'attn_x' is found in no name of a matrix"),
         ({"output_norm": "Q8_0"}, ConfigError, "'output_norm' is found in no name of a matrix"),
         ({"(": "Q8_0"}, ConfigError, "'(' is no regular expression"),
-        ({"attn": "Q9"}, QuantError, "unknown tensor format 'Q9'"),
+        ({"attn": "Q9"}, QuantError, "tensor_types: 'attn': unknown tensor format 'Q9'"),
+        (
+            {"ffn": "Q8_0", "ffn_down": "Q5_1"},
+            ConfigError,
+            "'ffn_down' is found in no name of a matrix that can be "
+            "quantised, or only in names that an earlier pattern is found in",
+        ),
         ({"attn": "IQ3_S"}, QuantError, "quantising to IQ3_S is not supported; there are F32, F16"),
         ({"ffn_down": "Q4_K"}, QuantError, "rows of 96 values are no multiple of 256; choose Q5_0"),
     ],
@@ -114,3 +120,12 @@ def test_one_row_is_no_matrix():
     assert not is_quantised("a.weight", (256,))
     assert not is_quantised("a.bias", (2, 256))
     assert is_quantised("a.weight", (2, 1, 256))
+
+
+def test_tensors_that_few_models_have_get_what_llama_cpp_gives_them():
+    """As its quantiser did with phi3, ``attn_qkv`` renamed, and with gemma and one more tensor."""
+    shapes = {"output.weight": ["F32", 384, 256]} | {f"blk.{i}.attn_kv_b.weight": ["F32", 128, 256] for i in range(3)}
+    assert [p.after for p in plan(shapes, "Q4_K_M")] == ["Q6_K", "Q4_K", "Q4_K", "Q6_K"]
+    tied = {name: ["F32", 384, 256] for name in ("token_embd.weight", "per_layer_token_embd.weight")}
+    assert [p.after for p in plan(tied, "Q4_K_M")] == ["Q6_K", "Q6_K"]
+    assert [p.after for p in plan(tied | {"output.weight": ["F32", 384, 256]}, "Q4_K_M")] == ["Q4_K", "Q4_K", "Q6_K"]

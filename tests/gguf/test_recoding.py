@@ -73,6 +73,8 @@ def test_quantised_files_are_not_converted_by_accident(out, tmp_path):
     again = tmp_path / "again.gguf"
     with pytest.raises(QuantError, match=r"is quantised already \(Q8_0\), as are .*allow_requantize"):
         gguf.quantize_file(out, again, "Q4_0")
+    with pytest.raises(QuantError, match=r"^\S+ is quantised already \(Q8_0\): start from"):
+        gguf.quantize_file(out, again, "Q8_0", tensor_types={r"blk\.0\.attn_q": "Q4_0"})
     assert not again.exists()
     gguf.quantize_file(out, again, "Q8_0")  # nothing would change
     assert formats(again) == formats(out)

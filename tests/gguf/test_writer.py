@@ -1,5 +1,7 @@
 """Writing: the bytes are those that were packed by hand; what doesn't fit is refused."""
 
+import errno
+import os
 import stat
 import struct
 
@@ -131,6 +133,39 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(ConfigError, match="this is a directory"):
         GGUFWriter(tmp_path).write()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_file_is_not_replaced_by_one(path, tmp_path, link):
+    os.mkfifo(tmp_path / "pipe")
+    if link:
+        path.symlink_to("pipe")
+    with pytest.raises(ConfigError, match="a device, a pipe or a socket: give the name of a file"):
+        GGUFWriter(path if link else tmp_path / "pipe").write()
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_errors_of_the_system_name_the_file_that_was_wanted(path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        GGUFWriter(path).write()
+    assert caught.value.filename == str(path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_name_that_is_too_long_is_refused_before_anything_is_written(tmp_path):
+    def data():
+        raise AssertionError("asked for data")
+
+    path = tmp_path / ("n" * 300)
+    writer = GGUFWriter(path)
+    writer.add_tensor("t", data, (1,), "F32")
+    with pytest.raises(OSError, match="too long") as caught:
+        writer.write()
+    assert caught.value.filename == str(path)
 
 
 BAD_KEYS = ["", None, 3, "k" * 65536, "\ud800"]
