@@ -8,7 +8,7 @@ from oxillama.errors import QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.matmul cimport Matrix, _task, job, prepare, set_input
+from oxillama.kernels.matmul cimport Matrix, _task, describe, job
 from oxillama.kernels.rows cimport Rows, Workspace
 
 cdef const ox_kernels *K = table()
@@ -19,10 +19,8 @@ cdef enum: SERIAL_WORK = 500_000  # multiplications below which a region costs m
 cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
     """Both products in tasks of the same columns: whole chunks of 32, and all of them if nobody shares the work."""
     cdef int64_t group
-    prepare(&jobs[0], gate, 0, x.n, nt)
-    prepare(&jobs[1], up, 0, x.n, nt)
-    set_input(&jobs[0], gate, x)
-    set_input(&jobs[1], up, x)
+    describe(&jobs[0], gate, x, nt)
+    describe(&jobs[1], up, x, nt)
     group = max(<int64_t>2, min(jobs[0].group, jobs[1].group) // 2 * 2)
     jobs[0].group = jobs[1].group = gate.n_panels if nt == 1 and x.n == 1 else group
     return 0

@@ -202,6 +202,15 @@ cdef int set_input(job *j, Matrix w, Rows x) except -1:
     return 0
 
 
+cdef int describe(job *j, Matrix w, Rows x, int nt) except -1:
+    """The product of all rows with one matrix."""
+    if w.n_experts > 1:
+        raise QuantError(f"{w.name}: a stack of {w.n_experts} matrices where one is needed; expert_matmul takes those")
+    prepare(j, w, 0, x.n, nt)
+    set_input(j, w, x)
+    return 0
+
+
 def matmul(Rows x, *weights):
     """``x @ w.T`` (+ bias) for each of up to eight matrices, in one region: a list of Rows [x.n, w.n_out]."""
     cdef job jobs[MAX_JOBS]
@@ -215,8 +224,7 @@ def matmul(Rows x, *weights):
     out = []
     for w in weights:
         y = x.workspace.rows(x.n, w.n_out)
-        prepare(&jobs[i], w, 0, x.n, nt)
-        set_input(&jobs[i], w, x)
+        describe(&jobs[i], w, x, nt)
         jobs[i].y = y.data
         biased = biased or w.bias is not None
         out.append(y)
@@ -233,8 +241,7 @@ def linear(Rows x, Matrix w):
     """``x @ w.T`` (+ bias): Rows [x.n, w.n_out]."""
     cdef job j
     cdef Rows y = x.workspace.rows(x.n, w.n_out)
-    prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
-    set_input(&j, w, x)
+    describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y = y.data
     run(&j, 1, x.workspace)
     if w.bias is not None:
@@ -247,8 +254,7 @@ def linear_add_(Rows y, Rows x, Matrix w):
     cdef job j
     if y.n != x.n or y.dim != w.n_out:
         raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
-    prepare(&j, w, 0, x.n, usable_threads(x.workspace.num_threads))
-    set_input(&j, w, x)
+    describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y, j.accumulate = y.data, 1
     run(&j, 1, x.workspace)
     if w.bias is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from oxillama.errors import ConfigError, GenerateError, QuantError
 from oxillama.kernels import _table
-from oxillama.kernels.matmul import Matrix, dequantize, embed, linear, matmul, quantize
+from oxillama.kernels.matmul import Matrix, dequantize, embed, linear, linear_add_, matmul, quantize
 from oxillama.kernels.rows import Workspace
 
 QUANTS = np.load(Path(__file__).parent.parent / "data" / "quants.npz")
@@ -56,6 +56,14 @@ def test_matrix_refuses_an_input_of_another_width():
     w = Matrix(quantize(np.ones((4, 32)), "Q8_0"), "Q8_0", (4, 32), name="blk.0.attn_q.weight")
     with pytest.raises(QuantError, match=r"blk\.0\.attn_q\.weight: input of width 64"):
         linear(Workspace(1).from_array(np.ones((1, 64))), w)
+
+
+def test_a_stack_of_matrices_is_not_taken_for_its_first():
+    w = Matrix(quantize(np.ones((3, 4, 32)), "Q8_0"), "Q8_0", (3, 4, 32), name="blk.0.ffn_up_exps.weight")
+    x = Workspace(1).from_array(np.ones((1, 32)))
+    for product in (linear, matmul, lambda x, w: linear_add_(Workspace(1).new(1, 4), x, w)):
+        with pytest.raises(QuantError, match="a stack of 3 matrices"):
+            product(x, w)
 
 
 @pytest.mark.parametrize("n", [1, 6, 30])
