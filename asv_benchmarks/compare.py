@@ -7,8 +7,8 @@ with --save; without either, oxillama is measured alone.
 
     compare.py --table FOLDER           every row of ROWS, with random models that are made in FOLDER if missing
 
-A row's last column is what it is expected to reach. Beside decode stands the share of the machine's read bandwidth
-that it uses: the bytes of the file that a token needs, against a plain read of the same bytes in the same run.
+A row says what it is expected to reach. First stands the rate of a plain read of memory by the same number of threads:
+one token of one sequence reads the whole file, so that decoding can be held against it.
 """
 
 import argparse
