@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
-from oxillama.gguf import GGUFFile, TensorInfo
+from oxillama.gguf import GGUFFile, Metadata, TensorInfo
 from oxillama.gguf.pages import release_pages
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
@@ -54,6 +54,11 @@ class Weights:
         self._arena = Arena()
         self.n_bytes = 0
 
+    @property
+    def metadata(self) -> Metadata:
+        """The file's keys and values."""
+        return self._file.metadata
+
     def __contains__(self, name: str) -> bool:
         return name in self._file.tensors
 
@@ -76,17 +81,24 @@ class Weights:
 
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
+        return self._matrix(info.data, info.type, name, shape, bias)
+
+    def _matrix(
+        self, data: NDArray[np.uint8], type: str, name: str, shape: tuple[int, ...], bias: Vector | None
+    ) -> Matrix:
         try:
-            made = self._matrix(info, name, shape, bias)
+            made = self._packed(data, type, name, shape, bias)
         except MemoryError as e:
             raise LoadError(f"tensor {name}: no memory for its repacked copy ({e}); load with repack=False") from None
         self.n_bytes += made.nbytes
         return made
 
-    def _matrix(self, info: TensorInfo, name: str, shape: tuple[int, ...], bias: Vector | None) -> Matrix:
+    def _packed(
+        self, data: NDArray[np.uint8], type: str, name: str, shape: tuple[int, ...], bias: Vector | None
+    ) -> Matrix:
         return Matrix(
-            info.data,
-            info.type,
+            data,
+            type,
             shape,
             bias=bias,
             name=name,
@@ -100,6 +112,22 @@ class Weights:
         """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` is part of the model."""
         vector = self.vector if bias else self.optional_vector
         return self.matrix(f"{name}.weight", n_out, n_in, bias=vector(f"{name}.bias", n_out))
+
+    def linears(self, name: str, sizes: Sequence[int], n_in: int, *, bias: bool = False) -> list[Matrix]:
+        """Several matrices whose rows ``name.weight`` holds one below the other, and ``name.bias`` likewise."""
+        total = sum(sizes)
+        info = self.tensor(f"{name}.weight", (total, n_in))
+        values = None
+        if bias or f"{name}.bias" in self:
+            values = self.tensor(f"{name}.bias", (total,)).dequantize()
+        row_bytes = info.nbytes // total
+        made, first = [], 0
+        for n in sizes:
+            part = None if values is None else Vector(values[first : first + n])
+            rows = info.data[first * row_bytes : (first + n) * row_bytes]
+            made.append(self._matrix(rows, info.type, f"{name}.weight", (n, n_in), part))
+            first += n
+        return made
 
     def vector(self, name: str, n: int) -> Vector:
         return Vector(self.tensor(name, (n,)).dequantize())
