@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +11,7 @@ from oxillama.kernels.matmul import Matrix, linear, matmul
 from oxillama.kernels.norms import layer_norm_heads_, rms_norm_heads_
 from oxillama.kernels.rope import rotate_
 from oxillama.kernels.rows import Rows, Vector, clamp_, take_rows
-from oxillama.models.layers import Residual
+from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import LayerSpec, ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
@@ -34,19 +32,21 @@ class SelfAttention:
         self.clamp, self.codes, self.residual = spec.scales.clamp_qkv, self.q.integer, residual
         self.rule = attention_rule(spec, layer, traits, w, p)
 
-    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: Sequence[KvSlab], batch: Batch) -> None:
+    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        (slab,) = slabs
         q, k, v = matmul(h, self.q, self.k, self.v)
-        self.remember(k, v, cos_sin, slabs[0], batch)
-        self.attend(x, q, cos_sin, slabs[0], batch)
+        self.remember(k, v, cos_sin, slab, batch)
+        self.attend(x, q, cos_sin, slab, batch)
 
-    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: Sequence[KvSlab], batch: Batch) -> None:
+    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
+        (slab,) = slabs
         k, v = matmul(h, self.k, self.v)
-        self.remember(k, v, cos_sin, slabs[0], batch)
+        self.remember(k, v, cos_sin, slab, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
             q = linear(take_rows(h, batch.output_rows), self.q)
-            self.attend(x, q, angles, slabs[0], batch.outputs)
+            self.attend(x, q, angles, slab, batch.outputs)
 
     def remember(self, k: Rows, v: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(k, self.k_norm, cos_sin)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +17,10 @@ from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
 from oxillama.models.attention import SelfAttention
 from oxillama.models.experts import Experts
-from oxillama.models.layers import FeedForward, Gated, Norm, Plain, Residual, read_norm
+from oxillama.models.layers import FeedForward, Gated, LayerSlabs, Mixer, Norm, Plain, Residual, read_norm
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
-
-LayerSlabs = Sequence[object]
-
-
-class Mixer(Protocol):
-    """What lets tokens see each other. ``codes``: integer matrices read its input ``h``."""
-
-    codes: bool
-
-    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
-
-    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer: all rows of ``h`` leave their state, but ``x`` has only ``batch.output_rows``."""
-
 
 ReadMixer = Callable[[ModelSpec, Traits, Weights, int, Residual], Mixer]
 
@@ -178,9 +162,12 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
     p, n_ff = f"blk.{i}.", spec.layers[i].n_ff
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
-    if experts is not None and i >= experts.n_dense_first and p + "ffn_gate_inp.weight" in w:
-        return Experts(w, p, spec.n_embd, experts, traits, residual)
-    return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
+    if experts is None or not experts.in_layer(i) or p + "ffn_gate_inp.weight" not in w:
+        return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
+    shared = None
+    if experts.n_ff_shared:
+        shared = Gated(w, p, spec.n_embd, experts.n_ff_shared, traits, Residual(), "_shexp")
+    return Experts(spec.n_embd, experts, w, p, shared=shared, residual=None if residual.plain else residual)
 
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:

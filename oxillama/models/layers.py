@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from oxillama.kernels.attention import KvSlab
+from oxillama.kernels.batch import Batch
 from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import Matrix, linear, linear_add_
 from oxillama.kernels.norms import layer_norm, rms_norm
+from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
+
+# Of one layer, in the order of its shapes in `ModelSpec.states`.
+LayerSlabs = tuple[KvSlab | RecurrentSlab, ...]
 
 ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
 
@@ -68,6 +74,18 @@ class Residual:
             add_(x, y)
         else:
             add_scaled_(x, y, self.scale)
+
+
+class Mixer(Protocol):
+    """What lets tokens see each other. ``codes``: integer matrices read its input ``h``."""
+
+    codes: bool
+
+    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
+
+    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        """As the last layer: all rows of ``h`` leave their state, but ``x`` has only ``batch.output_rows``."""
 
 
 class FeedForward(Protocol):

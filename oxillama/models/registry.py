@@ -11,7 +11,8 @@ from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
-from oxillama.models.decoder import Decoder, LayerSlabs
+from oxillama.models.decoder import Decoder
+from oxillama.models.layers import LayerSlabs
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
