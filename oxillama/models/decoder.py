@@ -43,7 +43,7 @@ class Decoder:
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
         tied = "output.weight" not in w
         self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd)
-        self.n_weight_bytes = w.n_bytes
+        self.n_weight_bytes = 0
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""

@@ -25,7 +25,7 @@ class Model(Protocol):
     """What the engine needs of an architecture."""
 
     spec: ModelSpec
-    n_weight_bytes: int
+    n_weight_bytes: int  # held beside the file
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd].
@@ -41,7 +41,7 @@ Build = Callable[[ModelSpec, Traits, Weights, int], Model]
 ReadSpec = Callable[[GGUFFile, Traits], ModelSpec]
 
 # How it is known that an architecture is computed right.
-REFERENCE = "logits of transformers and of llama.cpp"
+REFERENCE = "transformers, llama.cpp"
 UNVERIFIED = "not verified"
 
 
@@ -84,6 +84,12 @@ def all_architectures() -> dict[str, Architecture]:
     return dict(sorted(_architectures.items()))
 
 
+def refused_architectures() -> dict[str, str]:
+    """The architectures that are known and refused, with the reasons."""
+    all_architectures()
+    return dict(sorted(_refused.items()))
+
+
 def architectures() -> tuple[str, ...]:
     """Names of the architectures that can be loaded."""
     return tuple(all_architectures())
@@ -111,11 +117,13 @@ def load_model(
 
     ``context_size`` (default: what the model was trained for) chooses between the short and long factors of LongRoPE.
     Raises UnsupportedModelError for an architecture or tensor format we don't have, LoadError and its children for
-    metadata and tensors that are missing or don't fit each other.
+    metadata and tensors that are missing or don't fit each other. ``progress`` gets the bytes of each matrix repacked.
     """
     architecture = find_architecture(file.metadata.arch)
     spec = architecture.read(file)
-    weights = Weights(file, repack=repack, num_threads=num_threads, progress=progress)
+    weights = Weights(file)
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     weights.check_all_used()
+    if repack:
+        model.n_weight_bytes = weights.repack(num_threads, progress)
     return model
