@@ -23,9 +23,7 @@ class SelfAttention:
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
         p, layer = f"blk.{i}.", spec.layers[i]
         self.q, self.k, self.v = read_projections(spec, layer, traits, w, p)
-        self.out = w.linear(
-            p + "attn_output", spec.n_embd, layer.n_heads * spec.v_head_dim, bias="o" in traits.biased
-        )
+        self.out = w.linear(p + "attn_output", spec.n_embd, layer.n_heads * spec.v_head_dim, bias="o" in traits.biased)
         self.q_norm = read_head_norm(w, p + "attn_q_norm.weight", layer.n_heads, spec, traits)
         self.k_norm = read_head_norm(w, p + "attn_k_norm.weight", layer.n_kv_heads, spec, traits)
         self.head_dim, self.neox, self.eps = spec.head_dim, traits.rope == "neox", spec.norm_eps

@@ -92,7 +92,7 @@ class Embedding:
 
 
 class Layer:
-    """``x += mixer(norm(x)); x += feed_forward(norm(x))``, one after the other or, in parallel, both from the same x."""
+    """``x += mixer(norm(x)); x += feed_forward(norm(x))``; in parallel, both start from the same ``x``."""
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, read_mixer: ReadMixer) -> None:
         self.attn_norm, self.ffn_norm, self.parallel = read_norms(spec, traits, w, f"blk.{i}.")

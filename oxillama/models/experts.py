@@ -203,6 +203,7 @@ class Experts:
 
     def add_to(self, x, h):
         from oxillama.kernels.rows import swiglu_
+
         routing = route_softmax(linear(h, self.router), self.spec.n_used, self.spec.normalise)
         gate, up = expert_matmul(h, routing, [self.gate, self.up])
         (down,) = expert_matmul(swiglu_(gate, up), routing, [self.down], by_pair=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.batch import Batch
-from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import Matrix, linear, linear_add_
 from oxillama.kernels.norms import layer_norm, rms_norm

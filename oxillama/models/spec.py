@@ -43,7 +43,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What was loaded. Sizes are in elements; ``n_heads``, ``n_kv_heads``, ``n_ff``, ``window`` are the layers' largest.
+    """What was loaded. Sizes are in elements; those that may differ between layers are the largest.
 
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own.
     """

@@ -6,9 +6,7 @@ Databricks, "Introducing DBRX", 2024; OpenAI, "gpt-oss-120b & gpt-oss-20b Model 
 from oxillama.models.registry import Architecture, register
 from oxillama.models.traits import Traits, all_but_each
 
-DBRX = Traits(
-    rope="neox", norm="layer_unbiased", ffn_norm="attn_output_norm", keys=frozenset({"attention.clamp_kqv"})
-)
+DBRX = Traits(rope="neox", norm="layer_unbiased", ffn_norm="attn_output_norm", keys=frozenset({"attention.clamp_kqv"}))
 GPT_OSS = Traits(
     rope="neox", ffn_norm="post_attention_norm", windows=all_but_each(2), biased=("q", "k", "v", "o"), sinks=True
 )

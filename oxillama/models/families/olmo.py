@@ -1,4 +1,4 @@
-"""OLMo: Groeneveld et al., 2024 (norms without weights); OLMo et al., "2 OLMo 2 Furious", 2025 (norms after branches)."""
+"""OLMo: Groeneveld et al., 2024 (norms without weights); "2 OLMo 2 Furious", 2025 (norms after the branches)."""
 
 from oxillama.models.registry import Architecture, register
 from oxillama.models.traits import Traits

@@ -5,9 +5,7 @@ from oxillama.models.traits import Part, Traits
 
 ALL: tuple[Part, ...] = ("q", "k", "v", "o", "ffn")
 
-PHI2 = Traits(
-    rope="neox", norm="layer", ffn_norm=None, parallel="yes", biased=ALL, activation="gelu", gated=False
-)
+PHI2 = Traits(rope="neox", norm="layer", ffn_norm=None, parallel="yes", biased=ALL, activation="gelu", gated=False)
 PHI3 = Traits(rope="neox")
 
 register(
