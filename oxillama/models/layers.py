@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from oxillama.kernels.activations import swiglu_
 from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
-from oxillama.kernels.gated import swiglu
+from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import linear, linear_add_
-from oxillama.kernels.rows import Rows, add_, gate_sigmoid_, swiglu_
+from oxillama.kernels.rows import Rows, add_, gate_sigmoid_
 from oxillama.models.spec import ExpertSpec, ModelSpec
 from oxillama.models.weights import Weights
 
@@ -38,7 +39,7 @@ class SwiGlu:
         self.codes = self.gate.integer
 
     def hidden(self, h: Rows) -> Rows:
-        return swiglu(h, self.gate, self.up, self.down.integer)
+        return gated(h, self.gate, self.up, "silu", self.down.integer)
 
     def add_to(self, x: Rows, h: Rows) -> None:
         linear_add_(x, self.hidden(h), self.down)

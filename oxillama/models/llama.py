@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear, linear_add_, matmul
+from oxillama.kernels.norms import rms_norm, rms_norm_heads_
 from oxillama.kernels.rope import angles, rotate_
-from oxillama.kernels.rows import Rows, rms_norm, rms_norm_heads_, take_rows
+from oxillama.kernels.rows import Rows, take_rows
 from oxillama.models.layers import feed_forward
 from oxillama.models.registry import register
 from oxillama.models.spec import ModelSpec
