@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
 from oxillama.kernels.gated import swiglu
-from oxillama.kernels.matmul import linear, linear_add_
-from oxillama.kernels.rows import Rows, add_, gate_sigmoid_, swiglu_
-from oxillama.models.spec import ExpertSpec, ModelSpec
+from oxillama.kernels.matmul import linear_add_
+from oxillama.kernels.rows import Rows
+from oxillama.models.experts import Experts
+from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
 
 
@@ -24,7 +24,9 @@ class FeedForward(Protocol):
 def feed_forward(spec: ModelSpec, w: Weights, prefix: str) -> FeedForward:
     """The layer's feed-forward part: one SwiGLU, or experts."""
     if spec.experts is not None and prefix + "ffn_gate_inp.weight" in w:
-        return Experts(spec.n_embd, spec.experts, w, prefix)
+        width = spec.experts.n_ff_shared
+        shared = SwiGlu(spec.n_embd, width, w, prefix, "_shexp") if width else None
+        return Experts(spec.n_embd, spec.experts, w, prefix, shared=shared)
     return SwiGlu(spec.n_embd, spec.n_ff, w, prefix)
 
 
@@ -42,30 +44,3 @@ class SwiGlu:
 
     def add_to(self, x: Rows, h: Rows) -> None:
         linear_add_(x, self.hidden(h), self.down)
-
-
-class Experts:
-    """Each row's share of the experts that its router chose, and of the shared expert where there is one."""
-
-    def __init__(self, n_embd: int, spec: ExpertSpec, w: Weights, prefix: str) -> None:
-        n = spec.n_experts
-        self.n_used, self.normalise = spec.n_used, spec.normalise
-        self.router = w.matrix(prefix + "ffn_gate_inp.weight", n, n_embd)
-        self.gate = w.matrix(prefix + "ffn_gate_exps.weight", n, spec.n_ff, n_embd)
-        self.up = w.matrix(prefix + "ffn_up_exps.weight", n, spec.n_ff, n_embd)
-        self.down = w.matrix(prefix + "ffn_down_exps.weight", n, n_embd, spec.n_ff)
-        self.codes = self.gate.integer
-        self.shared = SwiGlu(n_embd, spec.n_ff_shared, w, prefix, "_shexp") if spec.n_ff_shared else None
-        if self.shared is not None:
-            self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd)
-
-    def add_to(self, x: Rows, h: Rows) -> None:
-        routing = route_softmax(linear(h, self.router), self.n_used, self.normalise)
-        gate, up = expert_matmul(h, routing, [self.gate, self.up])
-        (down,) = expert_matmul(swiglu_(gate, up), routing, [self.down], by_pair=True)
-        if self.shared is not None:
-            hidden = self.shared.hidden(h)
-            shared = linear(hidden, self.shared.down)
-            gate_sigmoid_(shared, linear(h, self.shared_gate))
-            add_(x, shared)
-        combine_(x, down, routing)

@@ -6,19 +6,8 @@ from dataclasses import dataclass
 
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, Metadata
+from oxillama.models.experts import ExpertSpec, read_experts
 from oxillama.models.rope import RopeSpec
-
-
-@dataclass(frozen=True)
-class ExpertSpec:
-    """A layer's mixture of experts: ``n_used`` of ``n_experts`` per token, each ``n_ff`` wide."""
-
-    n_experts: int
-    n_used: int
-    n_ff: int
-    n_ff_shared: int
-    normalise: bool
-
 
 # Keys that change what a model computes, with the values under which it computes what we do. Any other value is refused
 # by name: such a file would load, and be wrong.
@@ -30,11 +19,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.sliding_window_pattern": (0, 1),
     "attn_logit_softcapping": (0.0,),
     "embedding_scale": (0.0, 1.0),
-    "expert_gating_func": (0, 1),  # 1: softmax
-    "expert_group_count": (0, 1),
-    "expert_weights_scale": (0.0, 1.0),
     "final_logit_softcapping": (0.0,),
-    "leading_dense_block_count": (0,),
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
     "rope.dimension_sections": (),
@@ -123,20 +108,6 @@ def check_heads(m: Metadata, arch: str, n_embd: int, n_heads: int, n_kv_heads: i
     value_length = m.get_int(f"{arch}.attention.value_length", head_dim)
     if value_length != head_dim:
         raise UnsupportedModelError(f"{arch}.attention.value_length is {value_length}, but key_length is {head_dim}")
-
-
-def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
-    n = m.get_int(f"{arch}.expert_count", 0, minimum=0, maximum=1 << 16)
-    if n == 0:
-        return None
-    own = f"{arch}.expert_feed_forward_length"
-    return ExpertSpec(
-        n_experts=n,
-        n_used=m.get_int(f"{arch}.expert_used_count", minimum=1, maximum=n),
-        n_ff=uniform(m, f"{arch}.{'expert_' * (own in m)}feed_forward_length"),
-        n_ff_shared=m.get_int(f"{arch}.expert_shared_feed_forward_length", 0, minimum=0),
-        normalise=m.get_bool(f"{arch}.expert_weights_norm", arch != "qwen2moe"),
-    )
 
 
 def vocabulary_size(file: GGUFFile) -> int:

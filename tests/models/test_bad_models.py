@@ -54,7 +54,6 @@ def rewritten(tmp_path, change, name="llama"):
         ("llama.rope.scaling.yarn_ext_factor", 2.0, LoadError, "yarn_ext_factor"),
         ("llama.attention.causal", False, UnsupportedModelError, "llama.attention.causal is False"),
         ("llama.logit_scale", 0.5, UnsupportedModelError, "llama.logit_scale is 0.5"),
-        ("llama.expert_gating_func", 2, UnsupportedModelError, "llama.expert_gating_func is 2"),
         ("llama.expert_count", 10**9, LoadError, "llama.expert_count"),
         ("llama.context_length", 0, LoadError, "llama.context_length"),
     ],
