@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class Weights:
         info = self._file.tensors.get(name)
         if info is None:
             raise MissingTensorError(f"tensor {name} is missing; architecture {self._file.metadata.arch} needs it")
-        if tuple(info.shape) != shape:
+        if trimmed(info.shape) != trimmed(shape):
             raise LoadError(f"tensor {name} has shape {tuple(info.shape)}; metadata ask for {shape}")
         if info.type not in kernel_formats():
             raise UnsupportedModelError(
@@ -115,3 +115,9 @@ class Weights:
             raise UnsupportedModelError(
                 f"architecture {self._file.metadata.arch} has no use for {', '.join(names[:5])}{more}"
             )
+
+
+def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Without leading ones, which some writers of files keep and others drop."""
+    first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return tuple(shape[first:])

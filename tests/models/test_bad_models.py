@@ -139,3 +139,15 @@ def test_experts_need_no_dense_width(tmp_path):
         gguf.write_gguf(tmp_path / "moe.gguf", metadata, dict(file.tensors))
     with gguf.open(tmp_path / "moe.gguf") as file:
         assert load_model(file).spec.experts.n_ff == 64
+
+
+def test_leading_ones_may_be_dropped(tmp_path):
+    """The gate of a shared expert, one row, which quantisers store as a vector."""
+
+    def flatten(tensors):
+        name = "blk.0.ffn_gate_inp_shexp.weight"
+        assert tensors[name].shape == (1, 64)
+        tensors[name] = tensors[name].reshape(64)
+
+    with gguf.open(rewritten(tmp_path, flatten, "qwen2moe")) as file:
+        assert load_model(file).spec.experts.n_ff_shared == 96
