@@ -7,8 +7,9 @@ from typing import Protocol
 
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
-from oxillama.kernels.experts import Routing, expert_add_, expert_hidden, route
+from oxillama.kernels.experts import expert_add_, expert_hidden
 from oxillama.kernels.matmul import Matrix, linear
+from oxillama.kernels.routing import Routing, route
 from oxillama.kernels.rows import Rows, Vector, add_, gate_sigmoid_, zeros
 from oxillama.models.weights import Weights
 
