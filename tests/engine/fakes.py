@@ -117,7 +117,9 @@ def make_engine(*, context_size=64, n_blocks=None, hook=None, **fields):
     size = config.kv_block_size
     n_blocks = n_blocks if n_blocks is not None else 4 * -(-context_size // size)
     runner = FakeRunner(n_blocks, size, hook)
-    spec = SimpleNamespace(arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size)
+    spec = SimpleNamespace(
+        arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size, causal=True
+    )
     return Engine(config, parts=EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks))
 
 
@@ -131,4 +133,4 @@ def assert_idle(engine):
     assert core.scheduler.running == []
     assert all(s.finished for s in core.scheduler.waiting)
     held = len(engine._session._sequence.block_table)
-    assert core.pool.n_free == core.pool.n_blocks - held
+    assert core.pool.blocks.n_free == core.pool.n_blocks - held
