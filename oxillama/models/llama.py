@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from oxillama.kernels.matmul import embed, linear, linear_add_, matmul
 from oxillama.kernels.rope import angles, rotate_
 from oxillama.kernels.rows import Rows, rms_norm, rms_norm_heads_, take_rows
 from oxillama.models.layers import feed_forward
-from oxillama.models.registry import register
+from oxillama.models.registry import LayerSlabs, register
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
 
@@ -55,9 +56,10 @@ class Llama:
         self.frequencies = spec.rope.frequencies(rope_factors(spec, w, context_size))
         self.n_weight_bytes = w.n_bytes
 
-    def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
+    def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
         workspace = batch.workspace
+        kv = [cast(KvSlab, slab) for (slab,) in states]
         x = embed(workspace, self.embedding, self.embedding_type, self.spec.n_embd, batch.tokens)
         cos_sin = angles(batch, self.frequencies, self.spec.rope.magnitude)
         for layer, slab in zip(self.layers[:-1], kv[:-1], strict=True):

@@ -9,9 +9,12 @@ from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.batch import Batch
+from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Rows
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
+
+LayerSlabs = tuple[KvSlab | RecurrentSlab, ...]
 
 
 class Model(Protocol):
@@ -20,8 +23,11 @@ class Model(Protocol):
     spec: ModelSpec
     n_weight_bytes: int
 
-    def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
-        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
+    def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
+        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd].
+
+        `states` are the slabs of each layer, of the shapes that `spec.states` asks for.
+        """
 
     def logits(self, hidden: Rows) -> Rows:
         """Scores over the vocabulary of each row: Rows [hidden.n, n_vocab]."""

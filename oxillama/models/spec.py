@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, Metadata
+from oxillama.kv_cache.shapes import KvShape, LayerShape
 from oxillama.models.rope import RopeSpec
 
 
@@ -60,6 +61,12 @@ class ModelSpec:
     window: int
     rope: RopeSpec
     experts: ExpertSpec | None
+    causal: bool = True  # a row sees no position after its own; False: texts are computed whole, for `embed` alone
+
+    @property
+    def states(self) -> tuple[LayerShape, ...]:
+        """What each layer keeps of the past."""
+        return ((KvShape(self.n_kv_heads, self.head_dim, self.head_dim),),) * self.n_layers
 
     @classmethod
     def read(cls, file: GGUFFile) -> ModelSpec:
