@@ -17,7 +17,7 @@ from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.kv_cache.arrays import block_bytes
-from oxillama.models import ModelSpec, check_architecture, load_model
+from oxillama.models import ModelSpec, load_model
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ def load_parts(config: EngineConfig) -> EngineParts:
 def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     num_threads = config.num_threads or default_num_threads()
     # Everything that can be wrong is found before the weights are read.
-    check_architecture(file.metadata.arch)
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
     n_blocks = choose_blocks(block_bytes(spec.states, config.kv_block_size, config.kv_type), context_size, config)
