@@ -137,7 +137,7 @@ cdef Rows _conv(Rows x, ox_conv1d_args a, Convolution conv, RecurrentSlab slab, 
 
 
 def conv1d(Rows x, int64_t first, Convolution conv, RecurrentSlab slab, Batch batch):
-    """Causal depthwise convolution of the columns from ``first`` on, with silu if `conv` has it: Rows [n, n_channels]."""
+    """Causal depthwise convolution of the columns from ``first`` on, then silu if it has one: Rows [n, n_channels]."""
     cdef ox_conv1d_args a
     _check_columns(x, batch.n_rows, first, conv.n_channels, "inputs of a convolution")
     a.x, a.in_gate, a.out_gate = x.data + first, NULL, NULL
@@ -225,15 +225,17 @@ def scan1(Rows x, Rows dt, Rows bc, Rows z, Scan1 scan, int64_t at, RecurrentSla
 def scan2(Rows x, Rows projected, Scan2 scan, int64_t at, RecurrentSlab slab, Batch batch):
     """The scan of Mamba-2, gated: Rows [n, n_channels]. Dao and Gu, 2024, section 3 with a scalar for each head.
 
-    ``x`` [n, n_channels + 2 n_groups n_state] are inputs, b and c; the first n_channels columns of ``projected`` are the
-    gate, before silu, and its last n_heads the time steps, before softplus. ConfigError for rows that don't fit.
+    ``x`` [n, n_channels + 2 n_groups n_state] are inputs, b and c. ``projected`` is what those were made of by a
+    convolution, between n_channels columns of the gate, before silu, and n_heads of time steps, before softplus.
+    ConfigError for rows that don't fit.
     """
     cdef job j
     cdef int64_t n = scan.n_channels, bc = scan.n_groups * <int64_t>scan.n_state, heads = scan.n_heads
     cdef int64_t dt = projected.dim - heads
     _check_slab(slab, batch, x, at, scan.n_values)
-    _check_columns(x, batch.n_rows, 0, n + 2 * bc, "inputs, b and c of a scan")
-    _check_columns(projected, batch.n_rows, n, dt + heads - n, "gate and time steps of a scan")
+    if x.dim != n + 2 * bc or projected.dim != n + x.dim + heads or projected.n != x.n:
+        raise ConfigError(f"a scan of {n} channels in {heads} heads, with {bc} columns for each of b and c, can't have "
+                          f"{x.n} rows of {x.dim} inputs and {projected.n} of {projected.dim} projected ones")
     cdef Rows y = x.workspace.rows(x.n, n)
     j.a.x, j.a.b, j.a.c, j.a.z, j.a.dt = x.data, x.data + n, x.data + n + bc, projected.data, projected.data + dt
     j.a.x_stride = j.a.bc_stride = <size_t>x.dim
