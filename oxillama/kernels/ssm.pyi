@@ -27,7 +27,14 @@ class Scan2:
     n_state: int
     n_values: int
     def __init__(
-        self, a: NDArray[Any], d: NDArray[Any], dt_bias: NDArray[Any], *, head_dim: int, n_state: int, n_groups: int = ...
+        self,
+        a: NDArray[Any],
+        d: NDArray[Any],
+        dt_bias: NDArray[Any],
+        *,
+        head_dim: int,
+        n_state: int,
+        n_groups: int = ...,
     ) -> None: ...
 
 def conv1d(x: Rows, first: int, conv: Convolution, slab: RecurrentSlab, batch: Batch) -> Rows: ...

@@ -1,13 +1,13 @@
 """Recurrent layers over a batch: short causal convolutions and the selective scans of Mamba and Mamba-2.
 
-Every span of a batch reads its state from one slot of a :class:`RecurrentSlab` and leaves it in another. A scan's state
-starts at value ``at`` of a slot, a multiple of 16; a convolution's at 0. Results are equal to the bit however tokens are
-divided into spans and batches, and for every number of threads: these split channels and heads.
+Every span of a batch reads its state from one slot of a :class:`RecurrentSlab` and leaves it in another. The state of a
+scan starts at value ``at`` of a slot, a multiple of 16; a convolution's at 0. Results are equal to the bit however
+tokens are divided into spans and batches, and for every number of threads: these split channels and heads.
 """
 
 from cython.parallel cimport prange
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -66,7 +66,7 @@ cdef class Scan1:
 
 
 cdef class Scan2:
-    """Mamba-2: ``a`` (which is -exp(A_log)), ``d`` and ``dt_bias`` [n_heads]; consecutive heads share a group's b and c.
+    """Mamba-2: ``a``, which is -exp(A_log), ``d`` and ``dt_bias`` [n_heads]; neighbouring heads share a group's b and c.
 
     ``n_values`` is the size of its state, channels of a head rounded up to panels of 16. ConfigError for shapes that
     don't fit.
@@ -95,7 +95,8 @@ cdef int _check_slab(RecurrentSlab slab, Batch batch, Rows x, int64_t at, int64_
 
 cdef int _check_columns(Rows x, int64_t n_rows, int64_t first, int64_t n, str what) except -1:
     if x.n != n_rows or first < 0 or first + n > x.dim:
-        raise ConfigError(f"{what}: columns {first} to {first + n} of {n_rows} rows are needed, not {x.n} rows of {x.dim}")
+        raise ConfigError(f"{what}: columns {first} to {first + n} of {n_rows} rows are needed, not {x.n} rows of "
+                          f"{x.dim}")
     return 0
 
 
@@ -201,7 +202,7 @@ cdef int _scan(job *j, RecurrentSlab slab, Batch batch, Workspace ws, int64_t n_
 def scan1(Rows x, Rows dt, Rows bc, Rows z, Scan1 scan, int64_t at, RecurrentSlab slab, Batch batch):
     """The selective scan of Mamba, gated: Rows [n, n_channels]. Gu and Dao, 2023, algorithm 2.
 
-    ``x`` and ``dt`` [n, n_channels], the latter before softplus; the last 2 * n_state columns of ``bc`` are b and c, and
+    ``x`` and ``dt`` [n, n_channels], the latter before softplus; the last 2 * n_state columns of ``bc`` are b and c,
     the last n_channels of ``z`` the gate, before silu. ConfigError for rows that don't fit.
     """
     cdef job j
@@ -213,7 +214,8 @@ def scan1(Rows x, Rows dt, Rows bc, Rows z, Scan1 scan, int64_t at, RecurrentSla
     _check_columns(z, batch.n_rows, z.dim - n, n, "the gate of a scan")
     cdef Rows y = x.workspace.rows(x.n, n)
     j.a.x, j.a.dt, j.a.z, j.a.b, j.a.c = x.data, dt.data, z.data + z.dim - n, bc.data + b, bc.data + b + scan.n_state
-    j.a.x_stride, j.a.dt_stride, j.a.z_stride, j.a.bc_stride = <size_t>x.dim, <size_t>dt.dim, <size_t>z.dim, <size_t>bc.dim
+    j.a.x_stride, j.a.dt_stride = <size_t>x.dim, <size_t>dt.dim
+    j.a.z_stride, j.a.bc_stride = <size_t>z.dim, <size_t>bc.dim
     j.a.a, j.a.d, j.a.dt_bias, j.a.y, j.a.y_stride = scan.a.data, scan.d.data, NULL, y.data, <size_t>n
     j.a.n_channels, j.a.n_state = n, scan.n_state
     j.n_tasks, j.channels, j.heads_per_group = (n + SCAN_CHANNELS - 1) // SCAN_CHANNELS, SCAN_CHANNELS, 0

@@ -17,7 +17,17 @@ from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
 from oxillama.models.attention import SelfAttention
 from oxillama.models.experts import Experts
-from oxillama.models.layers import FeedForward, Gated, LayerSlabs, Mixer, NoFeedForward, Norm, Plain, Residual, read_norm
+from oxillama.models.layers import (
+    FeedForward,
+    Gated,
+    LayerSlabs,
+    Mixer,
+    NoFeedForward,
+    Norm,
+    Plain,
+    Residual,
+    read_norm,
+)
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights

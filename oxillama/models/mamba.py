@@ -142,7 +142,7 @@ class Mamba(Recurrent):
         self.codes = self.project.integer
 
     def read_norms(self, w: Weights, p: str) -> list[tuple[int, Vector]]:
-        """First column and weight of what normalises time steps, b and c: in Jamba's files, or ones in Falcon Mamba's."""
+        """First columns and weights of the norms of time steps, b and c: Jamba's, or ones for Falcon Mamba."""
         n, rank = self.ssm.n_state, self.ssm.rank
         parts = (("dt", 0, rank), ("b", rank, n), ("c", rank + n, n))
         if self.ssm.norms:

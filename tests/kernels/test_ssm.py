@@ -221,7 +221,9 @@ def test_columns():
     assert (columns(rows, 17, 100).numpy() == x[:, 17:117]).all()
     rms_norm_columns_(rows, 17, Vector(w), 1e-5)
     part = x[:, 17:117].astype(np.float64)
-    np.testing.assert_allclose(rows.numpy()[:, 17:117], part / np.sqrt((part**2).mean(1) + 1e-5)[:, None] * w, rtol=2e-6)
+    np.testing.assert_allclose(
+        rows.numpy()[:, 17:117], part / np.sqrt((part**2).mean(1) + 1e-5)[:, None] * w, rtol=2e-6
+    )
     assert (np.delete(rows.numpy(), np.r_[17:117], 1) == np.delete(x, np.r_[17:117], 1)).all()
     for first, n in ((-1, 4), (297, 4)):
         with pytest.raises(ConfigError, match=r"columns .* of 40 rows are needed, not 40 rows of 300"):
