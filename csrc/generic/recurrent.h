@@ -7,8 +7,6 @@
 
 #define RUN 32 /* tokens whose inputs and sums wait in the nearest cache while the tiles of a panel take their turns */
 
-INLINE vf silu_of(vf x) { return vf_div(x, vf_add(vf_set1(1), vf_exp(vf_sub(vf_zero(), x)))); }
-
 /* log(1 + exp(x)) = max(x, 0) + log(1 + e) with e = exp(-|x|), and log(1 + e) = 2 atanh(s) with s = e / (2 + e) <= 1/3:
  * nine terms of the series of atanh are exact to 2e-10 there. Zero below -87.3. NaN stays NaN: it is the second operand
  * of both maxima. */
@@ -47,7 +45,7 @@ INLINE vf conv_output(const ox_conv1d_args *a, int64_t t, int64_t c)
         sum = vf_fma(w, conv_input(a, t - a->n_taps + 1 + k, c), sum);
     }
     if (a->silu)
-        sum = silu_of(sum);
+        sum = vf_times_sigmoid(sum, sum);
     return a->out_gate ? vf_mul(sum, load_part(a->out_gate + (size_t)t * a->x_stride + (size_t)c, left, 0)) : sum;
 }
 
@@ -108,8 +106,10 @@ INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, cons
     int64_t left = a->n_channels - c;
     for (int64_t i = 0; i < n; i++) {
         vf y = vf_load(r->y + i * VL);
-        if (a->z)
-            y = vf_mul(y, silu_of(load_part(a->z + (size_t)(t + i) * a->z_stride + (size_t)c, left, 0)));
+        if (a->z) {
+            vf z = load_part(a->z + (size_t)(t + i) * a->z_stride + (size_t)c, left, 0);
+            y = vf_mul(y, vf_times_sigmoid(z, z));
+        }
         store_rows(a->y + (size_t)(t + i) * a->y_stride + (size_t)c, y, left, 0);
     }
 }
