@@ -112,8 +112,8 @@ def rms_norm_heads_(Rows x, Vector w not None, float eps):
 cdef void _layer_parts_row(const row_job *j, int64_t i) noexcept nogil:
     cdef int64_t k
     cdef float *y = j.y + i * j.dim
-    for k in range(0, j.dim, j.part):
-        K.layer_norm(y + k, j.w + k, NULL, y + k, j.part, j.a)
+    for k in range(j.dim // j.part):
+        K.layer_norm(y + k * j.part, j.w + k * j.part, NULL, y + k * j.part, j.part, j.a)
 
 
 def layer_norm_heads_(Rows x, Vector w not None, int64_t head_dim, float eps):
