@@ -21,7 +21,7 @@ from oxillama.kernels._threads import default_num_threads
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.kv_cache.shapes import LayerShape
 from oxillama.kv_cache.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
-from oxillama.models import ModelSpec, check_architecture, load_model
+from oxillama.models import ModelSpec, load_model
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def load_parts(config: EngineConfig) -> EngineParts:
 def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     num_threads = config.num_threads or default_num_threads()
     # Everything that can be wrong is found before the weights are read.
-    check_architecture(file.metadata.arch)
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
     pooling = read_pooling(file.metadata)
