@@ -6,11 +6,13 @@ import numpy as np
 
 import oxillama.gguf as gguf
 
+from . import relatives, table
 from .recipes import Recipe
 from .shape import Shape
-from .table import RECIPES
 
 __all__ = ["RECIPES", "Recipe", "Shape", "tiny"]
+
+RECIPES = table.RECIPES | relatives.RECIPES
 
 
 def tiny(name, folder, shape=None, *, seed=0):
@@ -37,9 +39,9 @@ def values(name, shape, rng):
         x = -np.exp(x)
     elif name.endswith("ssm_dt.bias"):
         x = x - 2
-    elif name.startswith("rope_factors"):
+    elif name.startswith("rope_"):
         x = 1 + abs(x)
-    elif name.endswith("bias") or "conv" in name:
+    elif name.endswith("bias") or "conv1d" in name or "conv.conv" in name:
         x = 0.4 * x
     elif name == "token_embd.weight":
         x = 0.3 * x

@@ -26,7 +26,7 @@ GPT_OSS = Recipe(
     head_size=True,
 )
 DEEPSEEK2 = Recipe("deepseek2", of.deepseek_layer, r.deepseek2_keys, head_size=True)
-MAMBA = Recipe("mamba", lambda s, i: t.norms(s, "attn_norm") | t.mamba(s), r.mamba_keys, tied=True)
+MAMBA = Recipe("mamba", lambda s, i: t.norms(s, "attn_norm") | t.mamba(s), r.mamba_keys, tied=True, kv_heads="no key")
 
 RECIPES = {
     "llama": LLAMA,
@@ -36,6 +36,8 @@ RECIPES = {
     "llama-window": replace(LLAMA, keys=r.window),
     "llama-partial": replace(LLAMA, keys=r.partial),
     "llama-yarn": replace(LLAMA, keys=r.yarn),
+    "llama-linear": replace(LLAMA, keys=base(1e4, **{"rope.scaling.type": "linear", "rope.scaling.factor": 3.0})),
+    "llama-3.1": replace(LLAMA, extra=lambda s: t.weights(rope_freqs=(s.head_dim // 2,))),
     "mixtral": Recipe("llama", of.moe_layer, r.moe_keys),
     "qwen2": Recipe("qwen2", of.qwen2_layer, base(1e6)),
     "qwen2moe": QWEN2MOE,
@@ -116,7 +118,10 @@ RECIPES = {
     ),
     "glm4": Recipe("glm4", of.glm4_layer, r.partial, head_size=True),
     "granite": GRANITE,
-    "granitemoe": replace(GRANITE, arch="granitemoe", layer=of.granitemoe_layer, keys=r.granitemoe_keys),
+    "granitemoe": replace(
+        GRANITE, arch="granitemoe", layer=of.moe_layer, keys=lambda s: r.granite_keys(s) | r.moe_keys(s)
+    ),
+    "granitemoe-shared": replace(GRANITE, arch="granitemoe", layer=of.granitemoe_layer, keys=r.granitemoe_keys),
     "gpt-oss": GPT_OSS,
     "gpt-oss-yarn": replace(GPT_OSS, keys=r.all_of(GPT_OSS.keys, r.yarn)),
     "deepseek2": DEEPSEEK2,
@@ -129,7 +134,7 @@ RECIPES = {
     ),
     "mamba": MAMBA,
     "falcon-mamba": replace(MAMBA, keys=r.falcon_mamba_keys),
-    "mamba2": Recipe("mamba2", lambda s, i: t.norms(s, "attn_norm") | t.mamba2(s), r.mamba2_keys),
+    "mamba2": Recipe("mamba2", lambda s, i: t.norms(s, "attn_norm") | t.mamba2(s), r.mamba2_keys, kv_heads="no key"),
     "jamba": Recipe("jamba", of.jamba_layer, r.jamba_keys),
     "granitehybrid": Recipe("granitehybrid", of.granitehybrid_layer, r.granitehybrid_keys, tied=True),
     "lfm2": Recipe("lfm2", of.lfm2_layer, r.lfm2_keys, final_norm="token_embd_norm"),
