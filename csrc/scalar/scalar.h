@@ -32,9 +32,19 @@ void ox_quantise_Q8_0(const float *x, void *dst, int64_t n);
 void ox_quantise_q8(const float *x, void *row, int64_t k, int64_t first, int64_t n);
 
 void ox_rms_norm(const float *x, const float *w, float *y, int64_t n, float eps);
+void ox_layer_norm(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
 void ox_add(const float *x, float *y, int64_t n);
 void ox_add_scaled(const float *x, float a, float *y, int64_t n);
+void ox_scale(float *x, float a, int64_t n);
+void ox_softcap(float *x, float cap, int64_t n);
+void ox_clamp(float *x, float limit, int64_t n);
 void ox_swiglu(const float *gate, const float *up, float *y, int64_t n);
+void ox_geglu(const float *gate, const float *up, float *y, int64_t n);
+void ox_swiglu_oai(const float *gate, const float *up, float *y, int64_t n, float alpha, float limit);
+void ox_silu(float *x, int64_t n);
+void ox_gelu(float *x, int64_t n);
+void ox_gelu_erf(float *x, int64_t n);
+void ox_relu2(float *x, int64_t n);
 void ox_softmax(float *x, int64_t n);
 void ox_rope_neox(float *x, const float *cos_sin, int64_t n_rot);
 void ox_rope_norm(float *x, const float *cos_sin, int64_t n_rot);
@@ -47,5 +57,8 @@ void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
 void ox_to_f16(const float *x, uint16_t *y, int64_t n);
 void ox_attention(const ox_attn_args *a);
 void ox_attention_merge(const ox_attn_args *a, int64_t n);
+void ox_conv1d(const ox_conv1d_args *a);
+void ox_scan1(const ox_scan_args *a);
+void ox_scan2(const ox_scan_args *a);
 
 #endif

@@ -65,6 +65,40 @@ cdef extern from "ox_kernels.h" nogil:
     size_t ox_attn_state(size_t rows, size_t v_dim)
     size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
 
+    ctypedef struct ox_conv1d_args:
+        const float *x
+        const float *in_gate
+        const float *out_gate
+        size_t x_stride
+        const float *w
+        const float *bias
+        const float *read
+        float *write
+        size_t w_stride
+        float *y
+        size_t y_stride
+        int64_t n_tokens, n_channels
+        int32_t n_taps, silu
+
+    ctypedef struct ox_scan_args:
+        const float *x
+        const float *dt
+        const float *z
+        const float *b
+        const float *c
+        size_t x_stride, dt_stride, z_stride, bc_stride
+        const float *a
+        const float *d
+        const float *dt_bias
+        const float *read
+        float *write
+        float *y
+        size_t y_stride
+        int64_t n_tokens, n_channels
+        int32_t n_state, stream
+
+    size_t ox_scan_state(size_t n_channels, size_t n_state)
+
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
 
     ctypedef struct ox_kernels:
@@ -77,9 +111,21 @@ cdef extern from "ox_kernels.h" nogil:
         void (*round_bf16)(const float *x, void *row, int64_t k) noexcept nogil
         ox_gemm_fn gemm_bf16
         void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
+        void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n,
+                           float eps) noexcept nogil
         void (*add)(const float *x, float *y, int64_t n) noexcept nogil
         void (*add_scaled)(const float *x, float a, float *y, int64_t n) noexcept nogil
+        void (*scale)(float *x, float a, int64_t n) noexcept nogil
+        void (*softcap)(float *x, float cap, int64_t n) noexcept nogil
+        void (*clamp)(float *x, float limit, int64_t n) noexcept nogil
         void (*swiglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+        void (*geglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+        void (*swiglu_oai)(const float *gate, const float *up, float *y, int64_t n, float alpha,
+                           float limit) noexcept nogil
+        void (*silu)(float *x, int64_t n) noexcept nogil
+        void (*gelu)(float *x, int64_t n) noexcept nogil
+        void (*gelu_erf)(float *x, int64_t n) noexcept nogil
+        void (*relu2)(float *x, int64_t n) noexcept nogil
         void (*softmax)(float *x, int64_t n) noexcept nogil
         void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
         void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
@@ -88,6 +134,9 @@ cdef extern from "ox_kernels.h" nogil:
         void (*to_f16)(const float *x, uint16_t *y, int64_t n) noexcept nogil
         void (*attention)(const ox_attn_args *) noexcept nogil
         void (*attention_merge)(const ox_attn_args *, int64_t n) noexcept nogil
+        void (*conv1d)(const ox_conv1d_args *) noexcept nogil
+        void (*scan1)(const ox_scan_args *) noexcept nogil
+        void (*scan2)(const ox_scan_args *) noexcept nogil
 
     const ox_kernels *ox_table(ox_tier tier)
     ox_tier ox_detect_tier()

@@ -34,13 +34,11 @@ cdef enum:
 cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
-    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias`` is added to whatever a single matrix gives. While
-    it is repacked, to memory that ``allocate(n_bytes)`` gives (uint8), ``release(part of data)`` is called for each
-    part that is done with. Raises QuantError when the format has no kernels or the sizes don't fit.
+    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias``, [n_out] or [n_experts * n_out], is added to
+    whatever a matrix gives. Raises QuantError when the format has no kernels or the sizes don't fit.
     """
 
-    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True, int num_threads=1,
-                 release=None, allocate=None):
+    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True):
         cdef const uint8_t[::1] raw = data
         cdef const ox_format_info *f = format_info(find_kernel_format(type))
         self.name, self.type = name, type
@@ -49,7 +47,7 @@ cdef class Matrix:
         if (min(experts, n_out, n_in) < 1 or n_in % f.values
                 or raw.shape[0] != experts * n_out * n_in // f.values * f.bytes):  # in Python's integers: no overflow
             raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
-        if bias is not None and (len(shape) == 3 or bias.n != n_out):
+        if bias is not None and bias.n != experts * n_out:
             raise QuantError(f"{name}: a bias of {bias.n} values for a matrix of shape {tuple(shape)}")
         self.bias = bias
         self.kernel = f.kernel
@@ -60,9 +58,17 @@ cdef class Matrix:
         self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
         self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
         self.raw, self._raw_owner = &raw[0], data
+        if repack:
+            self.repack()
+
+    def repack(self, *, int num_threads=1, release=None, allocate=None):
+        """Moves the weights into panels, in memory that ``allocate(n_bytes)`` gives (uint8).
+
+        ``release(part of data)`` is called for each part that is done with. Does nothing a second time.
+        """
         # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
         padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        if repack and padded <= 2 * raw.shape[0] + (1 << 20):
+        if self.packed == NULL and padded <= 2 * self._raw_owner.nbytes + (1 << 20):
             buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(padded + 64)
             self._repack(buffer, num_threads, release or (lambda part: None))
 
@@ -92,6 +98,11 @@ cdef class Matrix:
     def shape(self):
         matrix = (self.n_out, self.n_in)
         return (self.n_experts, *matrix) if self.n_experts > 1 else matrix
+
+    @property
+    def raw_nbytes(self):
+        """Bytes of the file's tensor, until it is repacked."""
+        return 0 if self._raw_owner is None else self._raw_owner.nbytes
 
     @property
     def nbytes(self):
@@ -183,9 +194,13 @@ cdef int run(job *jobs, int n_jobs, workspace) except -1:
 
 
 cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch) noexcept nogil:
-    cdef int i = n_jobs - 1
-    while jobs[i].first_task > task:
-        i -= 1
+    cdef int i = 0, end = n_jobs, middle
+    while end - i > 1:
+        middle = (i + end) // 2
+        if jobs[middle].first_task <= task:
+            i = middle
+        else:
+            end = middle
     _task(&jobs[i], task - jobs[i].first_task, scratch)
 
 
