@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, field_names
 from oxillama.engine.core import RunnerLike
+from oxillama.engine.embedding import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import MAX_RUNNING
 from oxillama.errors import ConfigError, GGUFError, LoadError
@@ -73,6 +74,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     # Everything that can be wrong is found before the weights are read.
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
+    pooling = read_pooling(file.metadata)
     n_blocks, n_slots = choose_sizes(spec.states, context_size, config)
     tokenizer = Tokenizer.from_gguf(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
     if tokenizer.n_vocab > spec.n_vocab:
@@ -90,7 +92,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         n_blocks=n_blocks,
         n_slots=n_slots,
     )
-    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, n_slots, metadata=file.metadata)
+    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, n_slots, pooling, file.metadata)
 
 
 def return_freed_memory() -> None:
