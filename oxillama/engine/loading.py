@@ -16,8 +16,8 @@ from oxillama.engine.core import RunnerLike
 from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.kernels._threads import default_num_threads
-from oxillama.kv_cache.paged import KvShape
-from oxillama.models import ModelSpec, check_architecture, load_model
+from oxillama.kv_cache.arrays import block_bytes
+from oxillama.models import ModelSpec, load_model
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -62,11 +62,9 @@ def load_parts(config: EngineConfig) -> EngineParts:
 def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     num_threads = config.num_threads or default_num_threads()
     # Everything that can be wrong is found before the weights are read.
-    check_architecture(file.metadata.arch)
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
-    shape = KvShape(spec.n_layers, spec.n_kv_heads, spec.head_dim, config.kv_block_size, config.kv_type)
-    n_blocks = choose_blocks(shape.block_bytes, context_size, config)
+    n_blocks = choose_blocks(block_bytes(spec.states, config.kv_block_size, config.kv_type), context_size, config)
     tokenizer = Tokenizer.from_gguf(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
     if tokenizer.n_vocab > spec.n_vocab:
         raise LoadError(

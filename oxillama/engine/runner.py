@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows, Workspace
-from oxillama.kv_cache.paged import KvShape, PagedKvCache
+from oxillama.kv_cache.arrays import StateArrays
 from oxillama.models import Model
 
 
@@ -19,27 +19,37 @@ from oxillama.models import Model
 class Span:
     """One sequence's share of a step: consecutive tokens, and which of their logits are wanted.
 
-    ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token;
-    ``want`` is "last", "all" or "none".
+    ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
+    models with attention; ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers: the one that
+    holds the state after ``start`` tokens (-1 for none), and the one that gets the state after the last token.
     """
 
     tokens: Sequence[int]
     start: int
     block_table: Sequence[int]
     want: str = "last"
+    slots: tuple[int, int] | None = None
 
 
 class Runner:
-    """A model with its KV blocks and the memory of its forward pass."""
+    """A model with what its layers keep of the past and the memory of its forward pass."""
 
     def __init__(
-        self, model: Model, *, num_threads: int, kv_type: str = "f16", kv_block_size: int = 16, n_blocks: int
+        self,
+        model: Model,
+        *,
+        num_threads: int,
+        kv_type: str = "f16",
+        kv_block_size: int = 16,
+        n_blocks: int,
+        n_slots: int = 0,
     ) -> None:
-        spec = model.spec
+        """`n_blocks` for models with attention layers, `n_slots` for those with recurrent layers."""
         self.model = model
         self.num_threads = num_threads
-        self.kv_shape = KvShape(spec.n_layers, spec.n_kv_heads, spec.head_dim, kv_block_size, kv_type)
-        self.kv = PagedKvCache(self.kv_shape, n_blocks)
+        self.arrays = StateArrays(
+            model.spec.states, kv_type=kv_type, block_tokens=kv_block_size, n_blocks=n_blocks, n_slots=n_slots
+        )
         self._workspace = Workspace(num_threads)
 
     def forward(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
@@ -55,13 +65,14 @@ class Runner:
 
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         self._workspace.reset()
-        batch = Batch([(s.tokens, s.start, s.block_table) for s in spans], self._workspace, poll, wants)
-        return self.model.forward(batch, self.kv.slabs)
+        rows = [(s.tokens, s.start, s.block_table, s.slots) for s in spans]
+        return self.model.forward(Batch(rows, self._workspace, poll, wants), self.arrays.layers)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes held: repacked weights, KV blocks, forward pass."""
+        """Bytes held: repacked weights, KV blocks, recurrent states, forward pass."""
         return {
             "weights": self.model.n_weight_bytes,
-            "kv_cache": self.kv.memory_bytes,
+            "kv_cache": self.arrays.kv_bytes,
+            "recurrent_state": self.arrays.recurrent_bytes,
             "workspace": self._workspace.nbytes,
         }

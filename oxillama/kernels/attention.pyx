@@ -355,6 +355,7 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
     cdef Rows qr, kr, vr
     qr, kr, vr = (ws.from_array(a.reshape(len(a), a.shape[1] * head_dim)) for a in arrays)
     s.row, s.n, s.start, s.blocks, s.n_blocks, s.highest_block = 0, n_queries, n_keys - n_queries, &block[0], 1, 0
+    s.read = s.write = -1
     with nogil:
         for row in range(kr.n):
             _store_row(slab, s.blocks, row, kr.data + row * kr.dim, vr.data + row * vr.dim)

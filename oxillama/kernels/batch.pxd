@@ -8,6 +8,7 @@ cdef struct span:
     const int32_t *blocks
     int64_t n_blocks                # length of the block table
     int64_t highest_block           # in it
+    int32_t read, write             # recurrent slots; -1: none, and to read zeros
 
 
 cdef class Batch:
@@ -22,4 +23,6 @@ cdef class Batch:
     cdef readonly Workspace workspace
     cdef int _place(self, spans) except -1
     cdef int _set_table(self, span *p, int i, blocks) except -1
+    cdef int _set_slots(self, span *p, int i, slots) except -1
+    cdef int _check_slots(self) except -1
     cdef int _fill(self, spans) except -1

@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from oxillama.kernels.rows import Workspace
 
+Span = tuple[Sequence[int], int, Sequence[int]] | tuple[Sequence[int], int, Sequence[int], tuple[int, int] | None]
+
 class Batch:
     n_rows: int
     n_spans: int
@@ -18,7 +20,7 @@ class Batch:
     def output_rows(self) -> NDArray[np.int32]: ...
     def __init__(
         self,
-        spans: Sequence[tuple[Sequence[int], int, Sequence[int]]],
+        spans: Sequence[Span],
         workspace: Workspace,
         poll: Callable[[], None] | None = None,
         wants: Sequence[str] | None = None,

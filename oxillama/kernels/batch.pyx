@@ -8,7 +8,9 @@ from oxillama.errors import ConfigError
 
 from oxillama.kernels.rows cimport Workspace
 
-cdef enum: MAX_POSITION = 2147483647
+cdef enum:
+    MAX_POSITION = 2147483647
+    MAX_SLOT = 2147483646
 
 
 def _no_poll():
@@ -18,14 +20,17 @@ def _no_poll():
 cdef class Batch:
     """Runs of consecutive tokens of any number of sequences.
 
-    ``spans``: for each sequence ``(tokens, position of the first, block table)``; the block table covers every position
-    up to the last one. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the
-    pass up.
+    ``spans``: for each sequence ``(tokens, position of the first, block table)``, and ``(read, write)`` as a fourth
+    where the model has recurrent layers. The block table covers every position up to the last one. ``read`` is the slot
+    of the state before the span, -1 at position 0; the pass leaves the state after it in ``write``. Activations live in
+    ``workspace``. ``poll`` is called between layers and may raise to give the pass up.
 
     ``wants`` says of each span which rows leave the model: "all" (the default), "last" or "none". ``output_rows`` int32
-    are those rows, and ``outputs`` the batch of them alone, or this one if it is all of them.
+    are those rows, and ``outputs`` the batch of them alone, or this one if it is all of them; without slots, since
+    recurrent layers need all rows.
 
-    Raises ConfigError for an empty span, and for positions, tokens or block ids that can't be.
+    Raises ConfigError for an empty span, for positions, tokens, block or slot ids that can't be, and for a slot that is
+    written by one span and used by another.
     """
 
     def __init__(self, spans, Workspace workspace, poll=None, wants=None):
@@ -37,6 +42,7 @@ cdef class Batch:
         self.span = <span *>&memory[0]
         self._tables = []
         self._place(spans)
+        self._check_slots()
         self._fill(spans)
         self._choose_outputs(spans, wants)
 
@@ -45,7 +51,7 @@ cdef class Batch:
         cdef span *p
         cdef int i = 0
         cdef int64_t n, start
-        for tokens, first, blocks in spans:
+        for tokens, first, blocks, *slots in spans:
             n = len(tokens)
             if not n or not 0 <= first <= MAX_POSITION - n:
                 raise ConfigError(f"span {i}: {n} tokens at position {first}; a span has at least one token, "
@@ -54,6 +60,7 @@ cdef class Batch:
             p = &self.span[i]
             p.row, p.n, p.start = self.n_rows, n, start
             self._set_table(p, i, blocks)
+            self._set_slots(p, i, slots[0] if slots else None)
             self.n_rows += n
             i += 1
         return 0
@@ -69,6 +76,28 @@ cdef class Batch:
             if table[j] < 0:
                 raise ConfigError(f"span {i}: block id {table[j]} in its block table is negative")
             p.highest_block = max(p.highest_block, <int64_t>table[j])
+        return 0
+
+    cdef int _set_slots(self, span *p, int i, slots) except -1:
+        p.read = p.write = -1
+        if slots is None:
+            return 0
+        read, write = slots
+        if not -1 <= read <= MAX_SLOT or not 0 <= write <= MAX_SLOT or (read == -1) != (p.start == 0) or read == write:
+            raise ConfigError(f"span {i} at position {p.start} reads slot {read} and writes slot {write}: it reads -1 "
+                              "at position 0 and another one than it writes after that")
+        p.read, p.write = read, write
+        return 0
+
+    cdef int _check_slots(self) except -1:
+        """What one span writes, no other reads or writes."""
+        cdef int i, j
+        for i in range(self.n_spans):
+            if self.span[i].write < 0:
+                continue
+            for j in range(self.n_spans):
+                if j != i and self.span[i].write in (self.span[j].read, self.span[j].write):
+                    raise ConfigError(f"span {i} writes slot {self.span[i].write}, which span {j} uses")
         return 0
 
     cdef int _fill(self, spans) except -1:
@@ -107,7 +136,7 @@ cdef class Batch:
         else:
             return
         rows, parts, end = [], [], 0
-        for want, (tokens, start, blocks) in zip(wants, spans):
+        for want, (tokens, start, blocks, *_) in zip(wants, spans):
             end += len(tokens)
             n = {"all": len(tokens), "last": 1, "none": 0}[want]
             rows.extend(range(end - n, end))

@@ -16,6 +16,7 @@ class Matrix:
     bias: Vector | None
     shape: tuple[int, ...]
     nbytes: int
+    raw_nbytes: int
     def __init__(
         self,
         data: NDArray[np.uint8],
@@ -25,6 +26,10 @@ class Matrix:
         bias: Vector | None = ...,
         name: str = ...,
         repack: bool = ...,
+    ) -> None: ...
+    def repack(
+        self,
+        *,
         num_threads: int = ...,
         release: Callable[[NDArray[np.uint8]], None] | None = ...,
         allocate: Callable[[int], NDArray[np.uint8]] | None = ...,

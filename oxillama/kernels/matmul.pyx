@@ -34,13 +34,11 @@ cdef enum:
 cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
-    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias`` is added to whatever a single matrix gives. While
-    it is repacked, to memory that ``allocate(n_bytes)`` gives (uint8), ``release(part of data)`` is called for each
-    part that is done with. Raises QuantError when the format has no kernels or the sizes don't fit.
+    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias`` is added to whatever a single matrix gives.
+    Raises QuantError when the format has no kernels or the sizes don't fit.
     """
 
-    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True, int num_threads=1,
-                 release=None, allocate=None):
+    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True):
         cdef const uint8_t[::1] raw = data
         cdef const ox_format_info *f = format_info(find_kernel_format(type))
         self.name, self.type = name, type
@@ -60,9 +58,17 @@ cdef class Matrix:
         self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
         self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
         self.raw, self._raw_owner = &raw[0], data
+        if repack:
+            self.repack()
+
+    def repack(self, *, int num_threads=1, release=None, allocate=None):
+        """Moves the weights into panels, in memory that ``allocate(n_bytes)`` gives (uint8).
+
+        ``release(part of data)`` is called for each part that is done with. Does nothing a second time.
+        """
         # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
         padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        if repack and padded <= 2 * raw.shape[0] + (1 << 20):
+        if self.packed == NULL and padded <= 2 * self._raw_owner.nbytes + (1 << 20):
             buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(padded + 64)
             self._repack(buffer, num_threads, release or (lambda part: None))
 
@@ -92,6 +98,11 @@ cdef class Matrix:
     def shape(self):
         matrix = (self.n_out, self.n_in)
         return (self.n_experts, *matrix) if self.n_experts > 1 else matrix
+
+    @property
+    def raw_nbytes(self):
+        """Bytes of the file's tensor, until it is repacked."""
+        return 0 if self._raw_owner is None else self._raw_owner.nbytes
 
     @property
     def nbytes(self):

@@ -1,15 +1,91 @@
-"""Feed-forward layers that several families share. Each adds its output to the residual stream, in place."""
+"""Parts that layers are made of: norms, how a branch joins the residual stream, and feed-forward networks."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
-from oxillama.kernels.gated import swiglu
-from oxillama.kernels.matmul import linear, linear_add_
-from oxillama.kernels.rows import Rows, add_, gate_sigmoid_, swiglu_
-from oxillama.models.spec import ExpertSpec, ModelSpec
+from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
+from oxillama.kernels.attention import KvSlab
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.gated import gated
+from oxillama.kernels.matmul import Matrix, linear, linear_add_
+from oxillama.kernels.norms import layer_norm, rms_norm
+from oxillama.kernels.recurrent import RecurrentSlab
+from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_
+from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
+
+# Of one layer, in the order of its shapes in `ModelSpec.states`.
+LayerSlabs = tuple[KvSlab | RecurrentSlab, ...]
+
+ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
+
+
+class Norm(Protocol):
+    """``codes``: an integer matrix will read the result, which therefore gets its 8-bit twin in the same pass."""
+
+    def __call__(self, x: Rows, codes: bool = False) -> Rows: ...
+
+
+class RmsNorm:
+    def __init__(self, weight: Vector, eps: float) -> None:
+        self.weight, self.eps = weight, eps
+
+    def __call__(self, x: Rows, codes: bool = False) -> Rows:
+        return rms_norm(x, self.weight, self.eps, codes)
+
+
+class LayerNorm:
+    def __init__(self, weight: Vector | None, bias: Vector | None, eps: float) -> None:
+        self.weight, self.bias, self.eps = weight, bias, eps
+
+    def __call__(self, x: Rows, codes: bool = False) -> Rows:
+        return layer_norm(x, self.weight, self.bias, self.eps, codes)
+
+
+def read_norm(w: Weights, name: str, n: int, kind: str, eps: float) -> Norm:
+    """The norm whose tensors are ``name.weight`` and ``name.bias``, as far as its kind (`Traits.norm`) has them."""
+    if kind == "rms":
+        return RmsNorm(w.vector(f"{name}.weight", n), eps)
+    weight = None if kind == "layer_plain" else w.vector(f"{name}.weight", n)
+    bias = w.vector(f"{name}.bias", n) if kind == "layer" else None
+    return LayerNorm(weight, bias, eps)
+
+
+class Residual:
+    """How what comes out of a branch joins the stream ``x``: as it is, or normalised, or scaled."""
+
+    def __init__(self, norm: Norm | None = None, scale: float = 1.0) -> None:
+        self.norm, self.scale = norm, scale
+        self.plain = norm is None and scale == 1.0
+
+    def add_product(self, x: Rows, h: Rows, w: Matrix) -> None:
+        """``x += h @ w.T`` (+ bias), in place."""
+        if self.plain:
+            linear_add_(x, h, w)
+        else:
+            self.add(x, linear(h, w))
+
+    def add(self, x: Rows, y: Rows) -> None:
+        """``x += y``, in place."""
+        if self.norm is not None:
+            y = self.norm(y)
+        if self.scale == 1.0:
+            add_(x, y)
+        else:
+            add_scaled_(x, y, self.scale)
+
+
+class Mixer(Protocol):
+    """What lets tokens see each other. ``codes``: integer matrices read its input ``h``."""
+
+    codes: bool
+
+    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
+
+    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        """As the last layer: all rows of ``h`` leave their state, but ``x`` has only ``batch.output_rows``."""
 
 
 class FeedForward(Protocol):
@@ -21,51 +97,37 @@ class FeedForward(Protocol):
         """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
 
 
-def feed_forward(spec: ModelSpec, w: Weights, prefix: str) -> FeedForward:
-    """The layer's feed-forward part: one SwiGLU, or experts."""
-    if spec.experts is not None and prefix + "ffn_gate_inp.weight" in w:
-        return Experts(spec.n_embd, spec.experts, w, prefix)
-    return SwiGlu(spec.n_embd, spec.n_ff, w, prefix)
+class Gated:
+    """``x += down(activation(gate(h)) * up(h))``: Shazeer, "GLU Variants Improve Transformer", 2020."""
 
-
-class SwiGlu:
-    """``x += down(silu(gate(h)) * up(h))``."""
-
-    def __init__(self, n_embd: int, n_ff: int, w: Weights, prefix: str, suffix: str = "") -> None:
-        self.gate = w.linear(f"{prefix}ffn_gate{suffix}", n_ff, n_embd)
-        self.up = w.linear(f"{prefix}ffn_up{suffix}", n_ff, n_embd)
-        self.down = w.linear(f"{prefix}ffn_down{suffix}", n_embd, n_ff)
-        self.codes = self.gate.integer
+    def __init__(self, w: Weights, prefix: str, n_embd: int, n_ff: int, traits: Traits, residual: Residual,
+                 suffix: str = "") -> None:  # fmt: skip
+        gate, up = f"{prefix}ffn_gate{suffix}", f"{prefix}ffn_up{suffix}"
+        biased = "ffn" in traits.biased
+        if f"{gate}.weight" in w:
+            self.gate, self.up = (w.linear(name, n_ff, n_embd, bias=biased) for name in (gate, up))
+        else:
+            self.gate, self.up = w.linears(up, (n_ff, n_ff), n_embd, bias=biased)
+        self.down = w.linear(f"{prefix}ffn_down{suffix}", n_embd, n_ff, bias=biased)
+        self.activation, self.codes, self.residual = traits.activation, self.gate.integer, residual
 
     def hidden(self, h: Rows) -> Rows:
-        return swiglu(h, self.gate, self.up, self.down.integer)
+        return gated(h, self.gate, self.up, self.activation, self.down.integer)
 
     def add_to(self, x: Rows, h: Rows) -> None:
-        linear_add_(x, self.hidden(h), self.down)
+        self.residual.add_product(x, self.hidden(h), self.down)
 
 
-class Experts:
-    """Each row's share of the experts that its router chose, and of the shared expert where there is one."""
+class Plain:
+    """``x += down(activation(up(h)))``."""
 
-    def __init__(self, n_embd: int, spec: ExpertSpec, w: Weights, prefix: str) -> None:
-        n = spec.n_experts
-        self.n_used, self.normalise = spec.n_used, spec.normalise
-        self.router = w.matrix(prefix + "ffn_gate_inp.weight", n, n_embd)
-        self.gate = w.matrix(prefix + "ffn_gate_exps.weight", n, spec.n_ff, n_embd)
-        self.up = w.matrix(prefix + "ffn_up_exps.weight", n, spec.n_ff, n_embd)
-        self.down = w.matrix(prefix + "ffn_down_exps.weight", n, n_embd, spec.n_ff)
-        self.codes = self.gate.integer
-        self.shared = SwiGlu(n_embd, spec.n_ff_shared, w, prefix, "_shexp") if spec.n_ff_shared else None
-        if self.shared is not None:
-            self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd)
+    def __init__(self, w: Weights, prefix: str, n_embd: int, n_ff: int, traits: Traits, residual: Residual) -> None:
+        biased = "ffn" in traits.biased
+        self.up = w.linear(f"{prefix}ffn_up", n_ff, n_embd, bias=biased)
+        self.down = w.linear(f"{prefix}ffn_down", n_embd, n_ff, bias=biased)
+        self.activate, self.codes, self.residual = ACTIVATIONS[traits.activation], self.up.integer, residual
 
     def add_to(self, x: Rows, h: Rows) -> None:
-        routing = route_softmax(linear(h, self.router), self.n_used, self.normalise)
-        gate, up = expert_matmul(h, routing, [self.gate, self.up])
-        (down,) = expert_matmul(swiglu_(gate, up), routing, [self.down], by_pair=True)
-        if self.shared is not None:
-            hidden = self.shared.hidden(h)
-            shared = linear(hidden, self.shared.down)
-            gate_sigmoid_(shared, linear(h, self.shared_gate))
-            add_(x, shared)
-        combine_(x, down, routing)
+        hidden = linear(h, self.up)
+        self.activate(hidden)
+        self.residual.add_product(x, hidden, self.down)

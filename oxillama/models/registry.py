@@ -2,56 +2,107 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
-from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
-from oxillama.models.spec import ModelSpec
+from oxillama.models.decoder import Decoder
+from oxillama.models.layers import LayerSlabs
+from oxillama.models.spec import ModelSpec, read_spec
+from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
+
+# Each registers its architectures when it is imported.
+FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts")
 
 
 class Model(Protocol):
     """What the engine needs of an architecture."""
 
     spec: ModelSpec
-    n_weight_bytes: int
+    n_weight_bytes: int  # held beside the file
 
-    def forward(self, batch: Batch, kv: Sequence[KvSlab]) -> Rows:
-        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
+    def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
+        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd].
+
+        ``states`` has, for each layer, the slabs of what ``spec.states`` says that it remembers.
+        """
 
     def logits(self, hidden: Rows) -> Rows:
         """Scores over the vocabulary of each row: Rows [hidden.n, n_vocab]."""
 
 
-Loader = Callable[[ModelSpec, Weights, int], Model]
-_loaders: dict[str, Loader] = {}
+Build = Callable[[ModelSpec, Traits, Weights, int], Model]
+ReadSpec = Callable[[GGUFFile, Traits], ModelSpec]
+
+# How it is known that an architecture is computed right.
+REFERENCE = "transformers, llama.cpp"
+UNVERIFIED = "not verified"
 
 
-def register(*archs: str) -> Callable[[Loader], Loader]:
-    """Class decorator: this family loads files of these ``general.architecture`` names."""
+@dataclass(frozen=True)
+class Architecture:
+    """A value of ``general.architecture``: what people call the models, and how files of it are read and built.
 
-    def add(loader: Loader) -> Loader:
-        _loaders.update(dict.fromkeys(archs, loader))
-        return loader
+    verified: what its output was compared with, beside this project's own slow twin.
+    """
 
-    return add
+    name: str
+    models: str
+    traits: Traits
+    verified: str = REFERENCE
+    build: Build = Decoder
+    read_spec: ReadSpec = read_spec
+
+    def read(self, file: GGUFFile) -> ModelSpec:
+        return self.read_spec(file, self.traits)
+
+
+_architectures: dict[str, Architecture] = {}
+_refused: dict[str, str] = {}
+
+
+def register(*architectures: Architecture) -> None:
+    """Makes architectures loadable."""
+    _architectures.update({architecture.name: architecture for architecture in architectures})
+
+
+def refuse(name: str, reason: str) -> None:
+    """An architecture that is known and not computed: its files are refused with the reason."""
+    _refused[name] = reason
+
+
+def all_architectures() -> dict[str, Architecture]:
+    """The architectures that can be loaded, by name."""
+    for family in FAMILIES:
+        importlib.import_module(f"oxillama.models.families.{family}")
+    return dict(sorted(_architectures.items()))
+
+
+def refused_architectures() -> dict[str, str]:
+    """The architectures that are known and refused, with the reasons."""
+    all_architectures()
+    return dict(sorted(_refused.items()))
 
 
 def architectures() -> tuple[str, ...]:
     """Names of the architectures that can be loaded."""
-    from oxillama.models import llama  # noqa: F401  (registers itself)
-
-    return tuple(sorted(_loaders))
+    return tuple(all_architectures())
 
 
-def check_architecture(arch: str) -> None:
-    """Raises UnsupportedModelError, which names `arch`, unless files of this architecture can be loaded."""
-    if arch not in architectures():
-        raise UnsupportedModelError(f"architecture {arch!r} is not supported; supported: {', '.join(architectures())}")
+def find_architecture(name: str) -> Architecture:
+    """Raises UnsupportedModelError, which names it, unless files of this architecture can be loaded."""
+    known = all_architectures()
+    if name in known:
+        return known[name]
+    if name in _refused:
+        raise UnsupportedModelError(f"architecture {name!r} is not supported: {_refused[name]}")
+    raise UnsupportedModelError(f"architecture {name!r} is not supported; supported: {', '.join(known)}")
 
 
 def load_model(
@@ -66,12 +117,13 @@ def load_model(
 
     ``context_size`` (default: what the model was trained for) chooses between the short and long factors of LongRoPE.
     Raises UnsupportedModelError for an architecture or tensor format we don't have, LoadError and its children for
-    metadata and tensors that are missing or don't fit each other.
+    metadata and tensors that are missing or don't fit each other. ``progress`` gets the bytes of each matrix repacked.
     """
-    arch = file.metadata.arch
-    check_architecture(arch)
-    spec = ModelSpec.read(file)
-    weights = Weights(file, repack=repack, num_threads=num_threads, progress=progress)
-    model = _loaders[arch](spec, weights, context_size or spec.context_length)
+    architecture = find_architecture(file.metadata.arch)
+    spec = architecture.read(file)
+    weights = Weights(file)
+    model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     weights.check_all_used()
+    if repack:
+        model.n_weight_bytes = weights.repack(num_threads, progress)
     return model

@@ -2,140 +2,232 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, Metadata
+from oxillama.kv_cache.shapes import KvShape, LayerShape
+from oxillama.models.experts import ExpertSpec, read_experts
 from oxillama.models.rope import RopeSpec
+from oxillama.models.traits import Traits, all_but_each
 
-
-@dataclass(frozen=True)
-class ExpertSpec:
-    """A layer's mixture of experts: ``n_used`` of ``n_experts`` per token, each ``n_ff`` wide."""
-
-    n_experts: int
-    n_used: int
-    n_ff: int
-    n_ff_shared: int
-    normalise: bool
-
-
-# Keys that change what a model computes, with the values under which it computes what we do. Any other value is refused
-# by name: such a file would load, and be wrong.
+# Keys that change what a model computes, with the values under which they change nothing. An architecture that has no
+# use for a key (Traits.keys) refuses any other value by name: such a file would load, and be wrong.
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
+    "attention.output_scale": (0.0, 1.0),
     "attention.scale": (0.0,),
-    "attention.sliding_window_pattern": (0, 1),
+    "attention.temperature_length": (0,),
+    "attention.temperature_scale": (0.0, 1.0),
     "attn_logit_softcapping": (0.0,),
     "embedding_scale": (0.0, 1.0),
-    "expert_gating_func": (0, 1),  # 1: softmax
-    "expert_group_count": (0, 1),
-    "expert_weights_scale": (0.0, 1.0),
     "final_logit_softcapping": (0.0,),
-    "leading_dense_block_count": (0,),
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
     "rope.dimension_sections": (),
+    "router_logit_softcapping": (0.0,),
     "use_parallel_residual": (False,),
 }
 
 
 @dataclass(frozen=True)
+class LayerSpec:
+    """What may differ between layers. A layer without attention has no heads; ``window`` 0: it sees the whole past."""
+
+    n_heads: int
+    n_kv_heads: int
+    n_ff: int
+    window: int
+
+
+@dataclass(frozen=True)
 class ModelSpec:
-    """What was loaded. Sizes are in elements; ``window`` is 0 where attention sees the whole past."""
+    """What was loaded. Sizes are in elements; those that may differ between layers are the largest.
+
+    ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own.
+    """
 
     arch: str
     name: str
     n_vocab: int
     n_embd: int
     n_layers: int
-    n_heads: int
-    n_kv_heads: int
     head_dim: int
-    n_ff: int
+    v_head_dim: int
     context_length: int
     norm_eps: float
-    window: int
-    rope: RopeSpec
+    causal: bool
+    rope: RopeSpec | None
     experts: ExpertSpec | None
+    layers: tuple[LayerSpec, ...]
+    scales: Scales
+    states: tuple[LayerShape, ...] = ()
+
+    @property
+    def n_heads(self) -> int:
+        return max(layer.n_heads for layer in self.layers)
+
+    @property
+    def n_kv_heads(self) -> int:
+        return max(layer.n_kv_heads for layer in self.layers)
+
+    @property
+    def n_ff(self) -> int:
+        return max(layer.n_ff for layer in self.layers)
+
+    @property
+    def window(self) -> int:
+        return max(layer.window for layer in self.layers)
 
     @classmethod
     def read(cls, file: GGUFFile) -> ModelSpec:
-        """From a file's metadata; LoadError names the key and the values that contradict each other."""
-        m = file.metadata
-        arch = m.arch
-        check_neutral(m, arch)
-        n_embd = m.get_int(f"{arch}.embedding_length", minimum=1, maximum=1 << 20)
-        n_heads = uniform(m, f"{arch}.attention.head_count")
-        n_kv_heads = uniform(m, f"{arch}.attention.head_count_kv", n_heads)
-        context_length = m.get_int(f"{arch}.context_length", minimum=1, maximum=1 << 31)
-        head_dim = m.get_int(f"{arch}.attention.key_length", n_embd // n_heads, minimum=1, maximum=1 << 12)
-        check_heads(m, arch, n_embd, n_heads, n_kv_heads, head_dim)
-        experts = read_experts(m, arch)
-        return cls(
-            arch=arch,
-            name=m.get_str("general.name", ""),
-            n_vocab=vocabulary_size(file),
-            n_embd=n_embd,
-            n_layers=m.get_int(f"{arch}.block_count", minimum=1, maximum=1 << 12),
-            n_heads=n_heads,
-            n_kv_heads=n_kv_heads,
-            head_dim=head_dim,
-            n_ff=uniform(m, f"{arch}.feed_forward_length", experts.n_ff if experts else None),
-            context_length=context_length,
-            norm_eps=m.get_float(f"{arch}.attention.layer_norm_rms_epsilon", minimum=0.0, maximum=1.0),
-            window=m.get_int(f"{arch}.attention.sliding_window", 0, minimum=0, maximum=1 << 31),
-            rope=RopeSpec.read(m, arch, head_dim, context_length),
-            experts=experts,
-        )
+        """From a file's metadata, as its architecture takes them.
+
+        Raises UnsupportedModelError for an architecture that we don't have, LoadError that names the key and the values
+        that contradict each other.
+        """
+        from oxillama.models.registry import find_architecture  # which knows the families, and they know this
+
+        return find_architecture(file.metadata.arch).read(file)
 
 
-def check_neutral(m: Metadata, arch: str) -> None:
+@dataclass(frozen=True)
+class Scales:
+    """Factors and bounds along the way of an activation; 1 and 0 change nothing."""
+
+    embedding: float = 1.0
+    attention: float = 0.0  # of scores; 0: 1 / sqrt(head_dim)
+    residual: float = 1.0
+    logits: float = 1.0
+    clamp_qkv: float = 0.0
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
+
+
+def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
+    """The hyper-parameters of a model of attention layers, and of the like parts of others."""
+    m = file.metadata
+    arch = m.arch
+    check_neutral(m, arch, traits.keys)
+    n_embd = m.get_int(f"{arch}.embedding_length", minimum=1, maximum=1 << 20)
+    n_layers = m.get_int(f"{arch}.block_count", minimum=1, maximum=1 << 12)
+    experts = read_experts(m, arch)
+    layers = read_layers(m, arch, n_layers, traits, experts)
+    n_heads = max(layer.n_heads for layer in layers)
+    head_dim, v_head_dim = head_sizes(m, arch, n_embd, n_heads)
+    context_length = m.get_int(f"{arch}.context_length", minimum=1, maximum=1 << 31)
+    eps_key = f"{arch}.attention.layer_norm_{'rms_' * (traits.norm == 'rms')}epsilon"
+    spec = ModelSpec(
+        arch=arch,
+        name=m.get_str("general.name", ""),
+        n_vocab=vocabulary_size(file),
+        n_embd=n_embd,
+        n_layers=n_layers,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        context_length=context_length,
+        norm_eps=m.get_float(eps_key, minimum=0.0, maximum=1.0),
+        causal=m.get_bool(f"{arch}.attention.causal", traits.causal),
+        rope=RopeSpec.read(m, arch, head_dim, context_length) if traits.rope != "none" and n_heads else None,
+        experts=experts,
+        layers=layers,
+        scales=read_scales(m, arch, n_embd, traits),
+    )
+    if spec.causal != traits.causal:
+        raise UnsupportedModelError(f"{arch}.attention.causal is {spec.causal}, which {arch} is not computed with")
+    return replace(spec, states=attention_states(spec))
+
+
+def attention_states(spec: ModelSpec) -> tuple[LayerShape, ...]:
+    """Keys and values of each layer that has heads."""
+    return tuple(
+        (KvShape(layer.n_kv_heads, spec.head_dim, spec.v_head_dim),) if layer.n_kv_heads else ()
+        for layer in spec.layers
+    )
+
+
+def check_neutral(m: Metadata, arch: str, used: frozenset[str]) -> None:
     for name, neutral in NEUTRAL.items():
         key = f"{arch}.{name}"
-        if key in m and m[key] not in neutral:
+        if name not in used and key in m and m[key] not in neutral:
             allowed = f"; supported: {', '.join(map(str, neutral))}" if neutral else ""
             raise UnsupportedModelError(f"{key} is {m[key]}, which architecture {arch} is not computed with{allowed}")
 
 
-def uniform(m: Metadata, key: str, default: int | None = None) -> int:
-    """A count that may stand once or once per layer; per layer it must be the same."""
-    if key in m and not isinstance(m[key], int):
-        values = set(m.get_array(key, int))
-        if len(values) != 1:
-            raise UnsupportedModelError(f"{key} differs between layers: {sorted(values)}")
-        value = values.pop()
-        if not 1 <= value <= 1 << 24:
-            raise LoadError(f"{key} is {value}; it must lie in 1..{1 << 24}")
-        return int(value)
-    if default is None:
-        return m.get_int(key, minimum=1, maximum=1 << 24)
-    return m.get_int(key, default, minimum=1, maximum=1 << 24)
+def read_layers(
+    m: Metadata, arch: str, n_layers: int, traits: Traits, experts: ExpertSpec | None
+) -> tuple[LayerSpec, ...]:
+    key = f"{arch}.attention.head_count"
+    least = 0 if traits.recurrent else 1
+    heads = per_layer(m, key, n_layers, minimum=least)
+    kv_heads = per_layer(m, f"{key}_kv", n_layers, heads, minimum=least)
+    n_ff = per_layer(m, f"{arch}.feed_forward_length", n_layers, (experts.n_ff,) * n_layers if experts else None, least)
+    windows = read_windows(m, arch, n_layers, traits)
+    for n, n_kv in zip(heads, kv_heads, strict=True):
+        if n_kv and n % n_kv:
+            raise LoadError(f"{key}_kv is {n_kv}, which does not divide head_count {n}")
+        if n and not n_kv and not traits.recurrent:
+            raise LoadError(f"{key}_kv is {n_kv} for {n} heads")
+    return tuple(LayerSpec(*layer) for layer in zip(heads, kv_heads, n_ff, windows, strict=True))
 
 
-def check_heads(m: Metadata, arch: str, n_embd: int, n_heads: int, n_kv_heads: int, head_dim: int) -> None:
-    if n_heads % n_kv_heads:
-        raise LoadError(f"{arch}.attention.head_count_kv is {n_kv_heads}, which does not divide head_count {n_heads}")
-    if f"{arch}.attention.key_length" not in m and n_embd % n_heads:
+def per_layer(
+    m: Metadata, key: str, n_layers: int, default: tuple[int, ...] | None = None, minimum: int = 1
+) -> tuple[int, ...]:
+    """A count that may stand once or once per layer."""
+    if key not in m and default is not None:
+        return default
+    if key not in m or isinstance(m[key], int):
+        return (m.get_int(key, minimum=minimum, maximum=1 << 24),) * n_layers
+    values = tuple(int(value) for value in m.get_array(key, int))
+    if len(values) != n_layers:
+        raise LoadError(f"{key} has {len(values)} values for {n_layers} layers")
+    for value in values:
+        if not minimum <= value <= 1 << 24:
+            raise LoadError(f"{key} is {value}; it must lie in {minimum}..{1 << 24}")
+    return values
+
+
+def read_windows(m: Metadata, arch: str, n_layers: int, traits: Traits) -> tuple[int, ...]:
+    """Each layer's window: metadata's, in the layers that metadata or else the architecture give one to."""
+    window = m.get_int(f"{arch}.attention.sliding_window", 0, minimum=0, maximum=1 << 31)
+    key = f"{arch}.attention.sliding_window_pattern"
+    rule = traits.windows
+    if key in m and isinstance(m[key], int) and not isinstance(m[key], bool):
+        rule = all_but_each(m.get_int(key, minimum=0, maximum=1 << 12))
+    elif key in m:
+        chosen = [bool(value) for value in m.get_array(key, bool)]
+        if len(chosen) != n_layers:
+            raise LoadError(f"{key} has {len(chosen)} values for {n_layers} layers")
+        rule = chosen.__getitem__
+    return tuple(window if rule(i) else 0 for i in range(n_layers))
+
+
+def head_sizes(m: Metadata, arch: str, n_embd: int, n_heads: int) -> tuple[int, int]:
+    """Values of a key and of a value."""
+    key = f"{arch}.attention.key_length"
+    if key not in m and n_heads and n_embd % n_heads:
         raise LoadError(f"{arch}.attention.head_count is {n_heads}, which does not divide embedding_length {n_embd}")
-    value_length = m.get_int(f"{arch}.attention.value_length", head_dim)
-    if value_length != head_dim:
-        raise UnsupportedModelError(f"{arch}.attention.value_length is {value_length}, but key_length is {head_dim}")
+    head_dim = m.get_int(key, n_embd // max(n_heads, 1), minimum=1, maximum=1 << 12)
+    return head_dim, m.get_int(f"{arch}.attention.value_length", head_dim, minimum=1, maximum=1 << 12)
 
 
-def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
-    n = m.get_int(f"{arch}.expert_count", 0, minimum=0, maximum=1 << 16)
-    if n == 0:
-        return None
-    own = f"{arch}.expert_feed_forward_length"
-    return ExpertSpec(
-        n_experts=n,
-        n_used=m.get_int(f"{arch}.expert_used_count", minimum=1, maximum=n),
-        n_ff=uniform(m, f"{arch}.{'expert_' * (own in m)}feed_forward_length"),
-        n_ff_shared=m.get_int(f"{arch}.expert_shared_feed_forward_length", 0, minimum=0),
-        normalise=m.get_bool(f"{arch}.expert_weights_norm", arch != "qwen2moe"),
+def read_scales(m: Metadata, arch: str, n_embd: int, traits: Traits) -> Scales:
+    def scale(name: str, neutral: float) -> float:
+        if name not in traits.keys:
+            return neutral
+        return m.get_float(f"{arch}.{name}", neutral, minimum=0.0, maximum=1e6) or neutral
+
+    logits = scale("logit_scale", 1.0)
+    return Scales(
+        embedding=float(n_embd**0.5) if traits.embedding_scale == "sqrt" else scale("embedding_scale", 1.0),
+        attention=scale("attention.scale", 0.0),
+        residual=scale("residual_scale", 1.0),
+        logits=1 / logits if traits.logit_scale == "divides" else logits,
+        clamp_qkv=scale("attention.clamp_kqv", 0.0),
+        attention_cap=scale("attn_logit_softcapping", 0.0),
+        logit_cap=scale("final_logit_softcapping", 0.0),
     )
 
 

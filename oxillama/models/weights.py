@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
-from oxillama.gguf import GGUFFile, TensorInfo
+from oxillama.gguf import GGUFFile, Metadata, TensorInfo
 from oxillama.gguf.pages import release_pages
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
@@ -39,20 +39,19 @@ class Arena:
 class Weights:
     """Hands out a file's tensors and remembers which were taken.
 
-    ``n_bytes`` counts what the model holds beside the file; ``progress`` is called with the bytes of each tensor as it
-    is taken.
+    Matrices stay where the file is mapped until :meth:`repack`: what is missing, too much or misshapen is found before
+    anything large is allocated.
     """
 
-    def __init__(
-        self, file: GGUFFile, *, repack: bool, num_threads: int, progress: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, file: GGUFFile) -> None:
         self._file = file
-        self._repack = repack
-        self._num_threads = num_threads
-        self._progress = progress or (lambda n_bytes: None)
         self._unused = set(file.tensors)
-        self._arena = Arena()
-        self.n_bytes = 0
+        self._matrices: list[Matrix] = []
+
+    @property
+    def metadata(self) -> Metadata:
+        """The file's keys and values."""
+        return self._file.metadata
 
     def __contains__(self, name: str) -> bool:
         return name in self._file.tensors
@@ -69,37 +68,40 @@ class Weights:
                 f"tensor {name} has format {info.type}, which has no kernels; formats that have: "
                 + ", ".join(kernel_formats())
             )
-        if name in self._unused:
-            self._unused.remove(name)
-            self._progress(info.nbytes)
+        self._unused.discard(name)
         return info
 
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
-        try:
-            made = self._matrix(info, name, shape, bias)
-        except MemoryError as e:
-            raise LoadError(f"tensor {name}: no memory for its repacked copy ({e}); load with repack=False") from None
-        self.n_bytes += made.nbytes
-        return made
+        return self._matrix(info.data, info.type, name, shape, bias)
 
-    def _matrix(self, info: TensorInfo, name: str, shape: tuple[int, ...], bias: Vector | None) -> Matrix:
-        return Matrix(
-            info.data,
-            info.type,
-            shape,
-            bias=bias,
-            name=name,
-            repack=self._repack,
-            num_threads=self._num_threads,
-            release=release_pages,
-            allocate=self._arena.take,
-        )
+    def _matrix(
+        self, data: NDArray[np.uint8], type: str, name: str, shape: tuple[int, ...], bias: Vector | None
+    ) -> Matrix:
+        made = Matrix(data, type, shape, bias=bias, name=name, repack=False)
+        self._matrices.append(made)
+        return made
 
     def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Matrix:
         """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` is part of the model."""
         vector = self.vector if bias else self.optional_vector
         return self.matrix(f"{name}.weight", n_out, n_in, bias=vector(f"{name}.bias", n_out))
+
+    def linears(self, name: str, sizes: Sequence[int], n_in: int, *, bias: bool = False) -> list[Matrix]:
+        """Several matrices whose rows ``name.weight`` holds one below the other, and ``name.bias`` likewise."""
+        total = sum(sizes)
+        info = self.tensor(f"{name}.weight", (total, n_in))
+        values = None
+        if bias or f"{name}.bias" in self:
+            values = self.tensor(f"{name}.bias", (total,)).dequantize()
+        row_bytes = info.nbytes // total
+        made, first = [], 0
+        for n in sizes:
+            part = None if values is None else Vector(values[first : first + n])
+            rows = info.data[first * row_bytes : (first + n) * row_bytes]
+            made.append(self._matrix(rows, info.type, f"{name}.weight", (n, n_in), part))
+            first += n
+        return made
 
     def vector(self, name: str, n: int) -> Vector:
         return Vector(self.tensor(name, (n,)).dequantize())
@@ -115,3 +117,17 @@ class Weights:
             raise UnsupportedModelError(
                 f"architecture {self._file.metadata.arch} has no use for {', '.join(names[:5])}{more}"
             )
+
+    def repack(self, num_threads: int, progress: Callable[[int], None] | None = None) -> int:
+        """Moves all matrices into panels; bytes held beside the file. ``progress`` gets the bytes of each when done."""
+        arena = Arena()
+        for w in self._matrices:
+            n_bytes = w.raw_nbytes
+            try:
+                w.repack(num_threads=num_threads, release=release_pages, allocate=arena.take)
+            except MemoryError as e:
+                message = f"tensor {w.name}: no memory for its repacked copy ({e}); load with repack=False"
+                raise LoadError(message) from None
+            if progress is not None:
+                progress(n_bytes)
+        return sum(w.nbytes for w in self._matrices)

@@ -96,7 +96,9 @@ def test_repacking_lets_go_of_every_byte_once():
     shape = (3, 1001, 2048)
     data = np.zeros(4 * np.prod(shape), np.uint8)
     parts = []
-    Matrix(data, "F32", shape, release=parts.append)
+    w = Matrix(data, "F32", shape, repack=False)
+    w.repack(release=parts.append)
+    w.repack(release=parts.append)
     assert len(parts) > 1
     ends = [p.ctypes.data - data.ctypes.data + p.nbytes for p in parts]
     starts = [p.ctypes.data - data.ctypes.data for p in parts]

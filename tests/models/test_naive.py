@@ -167,8 +167,9 @@ def test_poll_is_called_between_layers_and_may_give_up():
 
 def test_memory_is_told_as_it_is():
     runner = runner_of(path_of("llama"))
-    slabs = runner.kv.slabs
+    slabs = [slab for (slab,) in runner.arrays.layers]
     assert runner.memory_bytes()["kv_cache"] == sum(s.k.nbytes + s.v.nbytes for s in slabs)
+    assert runner.memory_bytes()["recurrent_state"] == 0
     runner.forward([Span(TOKENS, 0, list(range(20)), "all")])
     held = runner.memory_bytes()
     for _ in range(3):
@@ -179,7 +180,7 @@ def test_memory_is_told_as_it_is():
 def test_workspace_serves_layer_after_layer():
     """The memory of one layer is that of the next: it doesn't grow with their number."""
     few, many = (runner_of(path_of("llama"), None) for _ in range(2))
-    few.model.layers, few.kv.slabs = few.model.layers[:1], few.kv.slabs[:1]
+    few.model.layers, few.arrays.layers = few.model.layers[:1], few.arrays.layers[:1]
     for runner in (few, many):
         runner.forward([Span(TOKENS, 0, list(range(20)), "none"), Span([5], 0, [19], "last")])
     assert few.memory_bytes()["workspace"] == many.memory_bytes()["workspace"]

@@ -1,0 +1,38 @@
+"""What the layers of a model keep of the past of each sequence: sizes alone, known before any weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["KvShape", "LayerShape", "RecurrentShape", "has_kv", "has_recurrent"]
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """Keys and values of every position, kept in blocks: elements of each head."""
+
+    n_heads: int
+    k_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True)
+class RecurrentShape:
+    """A state whose size doesn't grow with the past, kept in a slot: float32 values of one sequence."""
+
+    n_values: int
+
+
+# In the order in which the layer's mixers take their slabs; () for a layer that keeps nothing.
+LayerShape = tuple[KvShape | RecurrentShape, ...]
+
+
+def has_kv(states: Sequence[LayerShape]) -> bool:
+    """Whether sequences need blocks."""
+    return any(isinstance(shape, KvShape) for layer in states for shape in layer)
+
+
+def has_recurrent(states: Sequence[LayerShape]) -> bool:
+    """Whether sequences need slots."""
+    return any(isinstance(shape, RecurrentShape) for layer in states for shape in layer)

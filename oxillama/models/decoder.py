@@ -1,0 +1,204 @@
+"""The transformer that most models are, read from top to bottom: embedding, layers, norm, output.
+
+Members of the family differ by `Traits`, which their file in `families/` gives, and by what metadata say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.matmul import embed, linear
+from oxillama.kernels.rope import angles
+from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
+from oxillama.models.attention import SelfAttention
+from oxillama.models.experts import Experts
+from oxillama.models.layers import FeedForward, Gated, LayerSlabs, Mixer, Norm, Plain, Residual, read_norm
+from oxillama.models.spec import ModelSpec
+from oxillama.models.traits import Traits
+from oxillama.models.weights import Weights
+
+ReadMixer = Callable[[ModelSpec, Traits, Weights, int, Residual], Mixer]
+
+
+class Decoder:
+    """``logits = output(norm(layers(embedding(tokens))))``."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        traits: Traits,
+        w: Weights,
+        context_size: int,
+        read_mixer: ReadMixer = SelfAttention,
+    ) -> None:
+        self.spec = spec
+        self.embedding = Embedding(spec, traits, w)
+        self.rotations = read_rotations(spec, traits, w, context_size)
+        self.layers = [Layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
+        self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
+        tied = "output.weight" not in w
+        self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd)
+        self.n_weight_bytes = 0
+
+    def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
+        """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
+        x = self.embedding.rows(batch)
+        tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]
+        for layer, slabs in zip(self.layers[:-1], states[:-1], strict=True):
+            batch.poll()
+            mark = batch.workspace.mark()
+            layer.forward(x, layer.angles(tables), slabs, batch)
+            batch.workspace.release(mark)
+        batch.poll()
+        last = self.layers[-1]
+        return self.norm(last.outputs(x, last.angles(tables), states[-1], batch))
+
+    def logits(self, hidden: Rows) -> Rows:
+        """Scores over the vocabulary: Rows [hidden.n, n_vocab]."""
+        logits = linear(hidden, self.output)
+        if self.spec.scales.logits != 1.0:
+            scale_(logits, self.spec.scales.logits)
+        if self.spec.scales.logit_cap:
+            softcap_(logits, self.spec.scales.logit_cap)
+        return logits
+
+
+class Embedding:
+    """Rows of the table, scaled, normalised, or with learned positions added, as the architecture has it."""
+
+    def __init__(self, spec: ModelSpec, traits: Traits, w: Weights) -> None:
+        self.n_embd, self.scale = spec.n_embd, spec.scales.embedding
+        self.table = w.tensor("token_embd.weight", (spec.n_vocab, spec.n_embd))
+        self.positions = None
+        if traits.positions:
+            self.positions = w.tensor("position_embd.weight", (spec.context_length, spec.n_embd))
+        self.norm = None
+        if traits.embedding_norm:
+            self.norm = read_norm(w, "token_embd_norm", spec.n_embd, traits.norm, spec.norm_eps)
+
+    def rows(self, batch: Batch) -> Rows:
+        x = embed(batch.workspace, self.table.data, self.table.type, self.n_embd, batch.tokens)
+        if self.scale != 1.0:
+            scale_(x, self.scale)
+        if self.positions is not None:
+            table = self.positions
+            add_(x, embed(batch.workspace, table.data, table.type, self.n_embd, batch.positions))
+        return x if self.norm is None else self.norm(x)
+
+
+class Layer:
+    """``x += mixer(norm(x)); x += feed_forward(norm(x))``; in parallel, both start from the same ``x``."""
+
+    def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, read_mixer: ReadMixer) -> None:
+        self.attn_norm, self.ffn_norm, self.parallel = read_norms(spec, traits, w, f"blk.{i}.")
+        self.rotation = rotation_of(spec, traits, i)
+        self.mixer = read_mixer(spec, traits, w, i, read_residual(spec, traits, w, f"blk.{i}.post_attention_norm"))
+        self.ffn = feed_forward(spec, traits, w, i)
+
+    def angles(self, tables: Sequence[Rows]) -> Rows | None:
+        """The layer's cosines and sines; None if it doesn't rotate."""
+        return None if self.rotation is None else tables[self.rotation]
+
+    def forward(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        h = self.attn_norm(x, self.mixer.codes)
+        g = self.ffn_input(x, h) if self.parallel else None
+        self.mixer.add_to(x, h, cos_sin, slabs, batch)
+        self.ffn.add_to(x, self.ffn_input(x, h) if g is None else g)
+
+    def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
+        """As the last layer: all rows leave their state, but only those that are asked for go on."""
+        if batch.outputs is batch:
+            self.forward(x, cos_sin, slabs, batch)
+            return x
+        h = self.attn_norm(x, self.mixer.codes)
+        x = take_rows(x, batch.output_rows)
+        g = self.ffn_input(x, take_rows(h, batch.output_rows)) if self.parallel else None
+        self.mixer.add_outputs_to(x, h, cos_sin, slabs, batch)
+        if x.n:
+            self.ffn.add_to(x, self.ffn_input(x, h) if g is None else g)
+        return x
+
+    def ffn_input(self, x: Rows, h: Rows) -> Rows:
+        """The stream, normalised; or what went into the mixer, where both share one norm."""
+        return h if self.ffn_norm is None else self.ffn_norm(x, self.ffn.codes)
+
+
+def same(x: Rows, codes: bool = False) -> Rows:
+    """No norm. ``codes`` ask for nothing: whoever needs the 8-bit twin makes it."""
+    return x
+
+
+def read_norms(spec: ModelSpec, traits: Traits, w: Weights, prefix: str) -> tuple[Norm, Norm | None, bool]:
+    """The norms of what goes into the two branches, and whether both start from the same stream."""
+    attn, ffn = "attn_norm", traits.ffn_norm
+    parallel = traits.parallel == "yes"
+    if traits.parallel == "key":
+        parallel = w.metadata.get_bool(f"{spec.arch}.use_parallel_residual")
+    elif traits.parallel == "without_ffn_norm" and f"{prefix}ffn_norm.weight" not in w:
+        parallel, ffn = True, None
+    if not traits.pre_norms:
+        return same, same, parallel
+    if ffn is None and f"{prefix}attn_norm_2.weight" in w:  # Falcon 40B: the second is attention's
+        attn, ffn = "attn_norm_2", "attn_norm"
+
+    def read(name: str) -> Norm:
+        return read_norm(w, prefix + name, spec.n_embd, traits.norm, spec.norm_eps)
+
+    return read(attn), None if ffn is None else read(ffn), parallel
+
+
+def read_residual(spec: ModelSpec, traits: Traits, w: Weights, name: str) -> Residual:
+    norm = read_norm(w, name, spec.n_embd, traits.norm, spec.norm_eps) if traits.post_norms else None
+    return Residual(norm, spec.scales.residual)
+
+
+def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
+    """The layer's feed-forward part: experts, where it has a router, or one network."""
+    p, n_ff = f"blk.{i}.", spec.layers[i].n_ff
+    residual = read_residual(spec, traits, w, p + "post_ffw_norm")
+    experts = spec.experts
+    if experts is None or not experts.in_layer(i) or p + "ffn_gate_inp.weight" not in w:
+        return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
+    shared = None
+    if experts.n_ff_shared:
+        shared = Gated(w, p, spec.n_embd, experts.n_ff_shared, traits, Residual(), "_shexp")
+    return Experts(spec.n_embd, experts, w, p, shared=shared, residual=None if residual.plain else residual)
+
+
+def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
+    """Which of `read_rotations` the layer uses."""
+    if spec.rope is None or not traits.rotates(i) or not spec.layers[i].n_heads:
+        return None
+    return int(traits.window_base is not None and spec.layers[i].window > 0)
+
+
+def read_rotations(
+    spec: ModelSpec, traits: Traits, w: Weights, context_size: int
+) -> list[tuple[NDArray[np.float64], float]]:
+    """Frequencies (radians per token) and magnitudes: those of metadata, and those of layers with a window."""
+    if spec.rope is None:
+        return []
+    ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size)), spec.rope.magnitude)]
+    if traits.window_base is not None:
+        base = w.metadata.get_float(f"{spec.arch}.rope.freq_base_swa", traits.window_base, minimum=1.001, maximum=1e12)
+        plain = replace(spec.rope, base=base, scaling="none", attn_factor=1.0)
+        ropes.append((plain.frequencies(), plain.magnitude))
+    return ropes
+
+
+def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.float32] | None:
+    """Divisors of the rotary frequencies: Llama-3's, or LongRoPE's for the context in use."""
+    assert spec.rope is not None
+    n = spec.rope.n_rot // 2
+    chosen = None
+    if spec.rope.scaling == "longrope" or "rope_factors_long.weight" in w:
+        long, short = w.vector("rope_factors_long.weight", n), w.vector("rope_factors_short.weight", n)
+        chosen = long if context_size > spec.rope.original_context else short
+    elif "rope_freqs.weight" in w:
+        chosen = w.vector("rope_freqs.weight", n)
+    return None if chosen is None else chosen.numpy()

@@ -1,0 +1,227 @@
+"""Mixtures of experts: what metadata say about them, and the layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from oxillama.errors import LoadError, UnsupportedModelError
+from oxillama.gguf import Metadata
+from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
+from oxillama.kernels.matmul import Matrix, linear
+from oxillama.kernels.rows import Rows, Vector, add_, gate_sigmoid_, zeros
+from oxillama.models.weights import Weights
+
+MAX_EXPERTS = 1 << 12
+MAX_WIDTH = 1 << 24
+
+GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
+
+
+@dataclass(frozen=True)
+class ExpertDefaults:
+    """What an architecture means where its metadata are silent; ``shared_gate``: its shared expert has one."""
+
+    gating: str = "softmax"
+    normalise: bool = True
+    activation: str = "silu"
+    shared_gate: bool = False
+
+
+# As llama.cpp computes files without these keys. The converters of most architectures write none of them.
+DEFAULTS = {
+    "deepseek": ExpertDefaults(normalise=False),
+    "deepseek2": ExpertDefaults(normalise=False),
+    "dots1": ExpertDefaults(normalise=False),
+    "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
+    "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai"),
+    "grok": ExpertDefaults(activation="gelu"),
+    "jamba": ExpertDefaults(normalise=False),
+    "lfm2moe": ExpertDefaults(gating="sigmoid"),
+    "nomic-bert-moe": ExpertDefaults(normalise=False, activation="gelu"),
+    "olmoe": ExpertDefaults(normalise=False),
+    "phimoe": ExpertDefaults(gating="sparsemixer", normalise=False),
+    "qwen2moe": ExpertDefaults(normalise=False, shared_gate=True),
+    "qwen3next": ExpertDefaults(shared_gate=True),
+}
+
+
+@dataclass(frozen=True)
+class ExpertSpec:
+    """A mixture of experts: ``n_used`` of ``n_experts`` per token, each ``n_ff`` wide.
+
+    ``n_ff_shared`` is the width of all ``n_shared`` shared experts together, 0 without. ``gating``: how logits become
+    scores, see :func:`oxillama.kernels.experts.route`. ``scale`` multiplies the weights. Experts stand in ``n_groups``
+    groups of equal size, of which ``n_groups_used`` are looked into. The first ``n_dense_first`` layers have none, of
+    the others every ``step``-th.
+    """
+
+    n_experts: int
+    n_used: int
+    n_ff: int
+    n_ff_shared: int
+    normalise: bool
+    n_shared: int = 0
+    gating: str = "softmax"
+    scale: float = 1.0
+    n_groups: int = 1
+    n_groups_used: int = 1
+    n_dense_first: int = 0
+    step: int = 1
+    activation: str = "silu"
+    shared_gate: bool = False
+
+    def in_layer(self, i: int) -> bool:
+        """Whether metadata put experts into layer ``i``. Jamba's don't say: there the router's presence decides."""
+        return i >= self.n_dense_first and (i + 1) % self.step == 0
+
+
+def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
+    """What metadata say, or None for a model without experts.
+
+    LoadError or one of its children names the key and the values that contradict each other.
+    """
+    n = m.get_int(f"{arch}.expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
+    if n == 0:
+        return None
+    defaults = DEFAULTS.get(arch, ExpertDefaults())
+    n_used = m.get_int(f"{arch}.expert_used_count", minimum=1, maximum=n)
+    n_ff = _width(m, f"{arch}.expert_feed_forward_length", f"{arch}.feed_forward_length")
+    n_shared = m.get_int(f"{arch}.expert_shared_count", 0, minimum=0, maximum=MAX_EXPERTS)
+    n_groups, n_groups_used = _groups(m, arch, n, n_used)
+    return ExpertSpec(
+        n_experts=n,
+        n_used=n_used,
+        n_ff=n_ff,
+        n_ff_shared=_shared_width(m, arch, n_shared * n_ff),
+        normalise=m.get_bool(f"{arch}.expert_weights_norm", defaults.normalise),
+        n_shared=n_shared,
+        gating=_gating(m, arch, n_used, defaults.gating),
+        scale=m.get_float(f"{arch}.expert_weights_scale", 0.0, minimum=0.0, maximum=1e6) or 1.0,
+        n_groups=n_groups,
+        n_groups_used=n_groups_used,
+        n_dense_first=m.get_int(f"{arch}.leading_dense_block_count", 0, minimum=0, maximum=1 << 12),
+        step=m.get_int(f"{arch}.interleave_moe_layer_step", 1, minimum=1, maximum=1 << 12),
+        activation=defaults.activation,
+        shared_gate=defaults.shared_gate,
+    )
+
+
+def _width(m: Metadata, own: str, common: str) -> int:
+    """The width of an expert, which may stand once or once per layer; then all layers that have it agree."""
+    key = own if own in m and m[own] != 0 else common
+    if key in m and not isinstance(m[key], int):
+        values = set(m.get_array(key, int))
+        if len(values) != 1:
+            raise UnsupportedModelError(f"{key} differs between layers, whose experts it measures: {sorted(values)}")
+        value = int(values.pop())
+        if not 1 <= value <= MAX_WIDTH:
+            raise LoadError(f"{key} is {value}; it must lie in 1..{MAX_WIDTH}")
+        return value
+    return m.get_int(key, minimum=1, maximum=MAX_WIDTH)
+
+
+def _shared_width(m: Metadata, arch: str, counted: int) -> int:
+    """Its own key, or the count of shared experts times the width of one; Qwen2's is that of a dense layer."""
+    key = f"{arch}.expert_shared_feed_forward_length"
+    if arch == "qwen2moe" and not counted:
+        counted = _width(m, f"{arch}.feed_forward_length", f"{arch}.feed_forward_length") if key not in m else 0
+    if counted > MAX_WIDTH:
+        raise LoadError(f"{arch}.expert_shared_count makes shared experts {counted} wide; at most {MAX_WIDTH}")
+    return m.get_int(key, 0, minimum=0, maximum=MAX_WIDTH) or counted
+
+
+def _gating(m: Metadata, arch: str, n_used: int, default: str) -> str:
+    key = f"{arch}.expert_gating_func"
+    code = m.get_int(key, 0)
+    if code and code not in GATINGS:
+        known = ", ".join(f"{k} ({v})" for k, v in GATINGS.items())
+        raise UnsupportedModelError(f"{key} is {code}, which is not supported; supported: {known}")
+    gating = GATINGS.get(code, default)
+    if gating == "sparsemixer" and n_used != 2:
+        raise UnsupportedModelError(f"{arch}.expert_used_count is {n_used}; {arch} is only defined for 2")
+    return gating
+
+
+def _groups(m: Metadata, arch: str, n: int, n_used: int) -> tuple[int, int]:
+    """Groups of experts and how many of them are looked into; one where there are none."""
+    count, used = f"{arch}.expert_group_count", f"{arch}.expert_group_used_count"
+    n_groups = m.get_int(count, 0, minimum=0, maximum=MAX_EXPERTS) or 1
+    n_groups_used = m.get_int(used, 0, minimum=0, maximum=MAX_EXPERTS) or n_groups
+    if n % n_groups:
+        raise LoadError(f"{count} is {n_groups}, which does not divide expert_count {n}")
+    if n_groups_used > n_groups:
+        raise LoadError(f"{used} is {n_groups_used}, but {count} is {n_groups}")
+    within = n // n_groups * n_groups_used
+    if n_used > within:
+        raise LoadError(f"{arch}.expert_used_count is {n_used}, but {used} {n_groups_used} leaves {within} experts")
+    return n_groups, n_groups_used
+
+
+class Branch(Protocol):
+    """A feed-forward part that runs beside the experts: shared experts, or a dense one."""
+
+    codes: bool
+
+    def add_to(self, x: Rows, h: Rows) -> None:
+        """Adds its output for the normalised input ``h`` to ``x``, in place."""
+
+
+class Joins(Protocol):
+    """How a layer's output joins the residual stream."""
+
+    def add(self, x: Rows, y: Rows) -> None:
+        """``x += f(y)``, in place, where ``f`` may norm and scale."""
+
+
+class Experts:
+    """Each row's share of the experts that its router chose, and of what runs beside them.
+
+    ``residual``: how the sum joins the stream; None: it is added as it is.
+    """
+
+    def __init__(
+        self,
+        n_embd: int,
+        spec: ExpertSpec,
+        w: Weights,
+        prefix: str,
+        *,
+        shared: Branch | None = None,
+        residual: Joins | None = None,
+    ) -> None:
+        n, n_ff = spec.n_experts, spec.n_ff
+        self.spec, self.shared, self.residual = spec, shared, residual
+        self.router = w.linear(prefix + "ffn_gate_inp", n, n_embd)
+        self.choice_bias = w.optional_vector(prefix + "exp_probs_b.bias", n)
+        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd)
+        self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, n_embd)
+        self.down = expert_matrix(w, prefix + "ffn_down_exps", n, n_embd, n_ff)
+        gated = shared is not None and spec.shared_gate
+        self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if gated else None
+        self.codes = self.up.integer
+
+    def add_to(self, x, h):
+        from oxillama.kernels.rows import swiglu_
+
+        routing = route_softmax(linear(h, self.router), self.spec.n_used, self.spec.normalise)
+        gate, up = expert_matmul(h, routing, [self.gate, self.up])
+        (down,) = expert_matmul(swiglu_(gate, up), routing, [self.down], by_pair=True)
+        y = zeros(x.workspace, x.n, x.dim)
+        if self.shared is not None:
+            self.shared.add_to(y, h)
+            if self.shared_gate is not None:
+                gate_sigmoid_(y, linear(h, self.shared_gate))
+        combine_(y, down, routing)
+        if self.residual is None:
+            add_(x, y)
+        else:
+            self.residual.add(x, y)
+
+
+def expert_matrix(w: Weights, name: str, n: int, n_out: int, n_in: int) -> Matrix:
+    """A stack of the experts' matrices, with their biases where the file has them."""
+    bias = None
+    if f"{name}.bias" in w:
+        bias = Vector(w.tensor(f"{name}.bias", (n, n_out)).dequantize())
+    return w.matrix(f"{name}.weight", n, n_out, n_in, bias=bias)

@@ -1,0 +1,1 @@
+"""Families of architectures: each file says what its members are made of and registers them."""

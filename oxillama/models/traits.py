@@ -1,0 +1,77 @@
+"""What distinguishes the members of the decoder family and doesn't stand in metadata. Data only; see `decoder.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from oxillama.models.spec import ModelSpec
+
+LayerRule = Callable[[int], bool]
+Part = Literal["q", "k", "v", "o", "ffn"]
+
+
+def no_layer(i: int) -> bool:
+    return False
+
+
+def every_layer(i: int) -> bool:
+    return True
+
+
+def all_but_each(period: int) -> LayerRule:
+    """Layers 0 … period-2, then not period-1, and so on; none of them for a period of 1, all for 0."""
+    return lambda i: period == 0 or i % period != period - 1
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Facts of an architecture, as its publication has them. The defaults are those of Llama.
+
+    rope: how rotary pairs lie in a head ("interleaved": 2i and 2i + 1, "neox": i and i + n/2), or "none".
+    rotates: layers whose queries and keys are rotated.
+    windows: layers whose attention sees only the window of metadata, where metadata don't say which.
+    window_base: base of the rotary frequencies in those layers, which then ignore scalings; None: as in the others.
+    norm: "rms", "layer" (weight and bias), "layer_unbiased" (weight), "layer_plain" (neither).
+    pre_norms, post_norms: whether what goes into a branch, or what comes out of it, is normalised.
+    ffn_norm: name of the tensor that normalises the input of the feed-forward part; None: that of attention does.
+    qk_norm: queries and keys are normalised: "head" by head, "whole" projections, or with a weight for "each_head".
+    parallel: both branches start from the same stream: always, if metadata's key says so, or if there is no ffn_norm.
+    biased: parts whose bias belongs to the model; others may have one. unbiased: parts that never have one.
+    activation, gated: of the feed-forward part.
+    embedding_norm: embeddings are normalised. output_norm: name of the last norm.
+    positions: learned ones are added. alibi: scores fall with distance.
+    sinks: each query head has a score without a value.
+    embedding_scale: "sqrt": embeddings are multiplied by the root of their width.
+    attention_scale: what scores are multiplied by, where it isn't 1 / sqrt(head_dim) or metadata's.
+    logit_scale: metadata's logit_scale "multiplies" logits or "divides" them.
+    causal: a position sees none after its own. recurrent: some layers have no attention.
+    keys: further keys of metadata that the architecture computes with (see spec.NEUTRAL).
+    """
+
+    rope: Literal["interleaved", "neox", "none"] = "interleaved"
+    rotates: LayerRule = every_layer
+    windows: LayerRule = every_layer
+    window_base: float | None = None
+    norm: Literal["rms", "layer", "layer_unbiased", "layer_plain"] = "rms"
+    pre_norms: bool = True
+    post_norms: bool = False
+    ffn_norm: str | None = "ffn_norm"
+    qk_norm: Literal["none", "head", "whole", "each_head"] = "none"
+    parallel: Literal["no", "yes", "key", "without_ffn_norm"] = "no"
+    biased: tuple[Part, ...] = ()
+    activation: Literal["silu", "gelu", "gelu_erf", "relu2"] = "silu"
+    gated: bool = True
+    embedding_norm: bool = False
+    output_norm: str = "output_norm"
+    positions: bool = False
+    alibi: bool = False
+    sinks: bool = False
+    embedding_scale: Literal["none", "sqrt"] = "none"
+    attention_scale: Callable[[ModelSpec], float] | None = None
+    logit_scale: Literal["none", "multiplies", "divides"] = "none"
+    causal: bool = True
+    recurrent: bool = False
+    keys: frozenset[str] = frozenset()
