@@ -81,11 +81,10 @@ def attend(q, k, v, scale, *, hidden, cap=0.0, slopes=None, sinks=None):
 
 
 def turn(layer, x, pairing, options, local):
-    """Rotary positions 0, 1, 2 ... of a layer; ``local``: those of windowed layers that have a base of their own."""
+    """Rotary positions 0, 1, 2 ... of a layer; ``local``: base of those that no scaling touches."""
     n_rot = options.n_rot or layer.get("rope.dimension_count", layer.k_dim)
-    if local:
-        base = layer.get("rope.freq_base_swa", local)
-        return rotary.rotate(x, np.outer(np.arange(len(x)), rotary.plain_frequencies(n_rot, base)), 1.0, pairing)
+    if local is not None:
+        return rotary.rotate(x, np.outer(np.arange(len(x)), rotary.plain_frequencies(n_rot, local)), 1.0, pairing)
     frequencies = options.frequencies
     if options.factors is not None:
         frequencies = rotary.plain_frequencies(n_rot, layer.get("rope.freq_base", 10000.0)) / options.factors

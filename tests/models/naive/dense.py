@@ -37,7 +37,7 @@ class Arch:
     qk_norm_last: bool = False  # after the rotation
     alibi: bool = False
     window_every: int = 0  # of so many layers the last sees everything; 0: none does, if there is a window
-    local_base: float | None = None  # rotary base of windowed layers, which no scaling touches
+    local_base: Callable | None = None  # rotary base of windowed layers, if no scaling touches them
     rotates: Callable = lambda layer: True
     scale: Callable = lambda layer: layer.get("attention.scale", 0.0) or layer.k_dim**-0.5
     cap: Callable = lambda layer: layer.get("attn_logit_softcapping", 0.0)
@@ -67,7 +67,7 @@ def self_attention(arch, layer, h, options):
     if arch.qk_norm and not arch.qk_norm_last:
         q, k = arch.qk_norm(layer, "attn_q_norm", q), arch.qk_norm(layer, "attn_k_norm", k)
     if arch.pairing and arch.rotates(layer):
-        local = arch.local_base if windowed(arch, layer) else None
+        local = arch.local_base(layer) if arch.local_base and window(arch, layer, options) else None
         q, k = (turn(layer, y, arch.pairing, options, local) for y in (q, k))
     if arch.qk_norm and arch.qk_norm_last:
         q, k = arch.qk_norm(layer, "attn_q_norm", q), arch.qk_norm(layer, "attn_k_norm", k)
@@ -204,6 +204,11 @@ def every_fourth_does_not_rotate(layer):
     return layer.i % 4 != 3
 
 
+def olmo3_local_base(layer):
+    """OLMo 3 comes as olmo2 with a window, and stretches positions only where there is none."""
+    return layer.get("rope.freq_base_swa", layer.get("rope.freq_base", 10000.0))
+
+
 def gemma_scale(layers_of_27b):
     """1 / sqrt(head), but the 27B models, which only their depth tells apart: 1 / sqrt(width / heads)."""
 
@@ -247,7 +252,7 @@ ARCHS = {
     "cohere2": replace(COHERE, window_every=4, rotates=lambda layer: windowed(ARCHS["cohere2"], layer)),
     "dbrx": Arch(renamed("attn_output_norm"), norm=layer_norm, ffn=experts(normalise=True), pairing=HALVES),
     "olmo": replace(LLAMA, norm=layer_norm),
-    "olmo2": replace(QWEN, layer=norms_after, qk_norm=norm_projection, window_every=4),
+    "olmo2": replace(QWEN, layer=norms_after, qk_norm=norm_projection, window_every=4, local_base=olmo3_local_base),
     "gemma": GEMMA,
     "gemma2": replace(
         GEMMA,
@@ -262,7 +267,7 @@ ARCHS = {
         layer=sandwich,
         qk_norm=norm_each_head,
         window_every=6,
-        local_base=10000.0,
+        local_base=lambda layer: layer.get("rope.freq_base_swa", 10000.0),
         scale=gemma_scale(62),
         finish=capped(0.0),
     ),

@@ -61,14 +61,18 @@ def expand(layer, latent):
 def turn(layer, x, options):
     frequencies = rotary.global_frequencies(layer.file, x.shape[-1], options.context_size)
     angles = np.outer(np.arange(len(x)), frequencies)
-    return rotary.rotate(x, angles, layer.get("rope.scaling.attn_factor", 1.0), rotary.PAIRS)
+    magnitude = layer.get("rope.scaling.attn_factor", 1.0) if log_multiplier(layer) else rotary.magnitude(layer.file)
+    return rotary.rotate(x, angles, magnitude, rotary.PAIRS)
+
+
+def log_multiplier(layer):
+    """0.1 mscale_all_dim. With it, YaRN's temperature is in the scores instead of in sines and cosines."""
+    yarn = layer.get("rope.scaling.type") == "yarn"
+    return layer.get("rope.scaling.yarn_log_multiplier", 0.0) if yarn else 0.0
 
 
 def scale(layer):
-    """YaRN's temperature is in the scores instead of in sines and cosines; the key holds 0.1 mscale_all_dim."""
-    temperature = 1.0
-    if layer.get("rope.scaling.type") == "yarn":
-        temperature += layer.get("rope.scaling.yarn_log_multiplier", 0.0) * math.log(rotary.scaling_factor(layer.file))
+    temperature = 1 + log_multiplier(layer) * math.log(rotary.scaling_factor(layer.file))
     return temperature**2 / math.sqrt(key_length(layer))
 
 

@@ -53,15 +53,21 @@ def yarn_ext(file):
 
 def yarn_kept(file, n_rot):
     """Share of each frequency that stays: all of those that turn beta_fast times within the original context, nothing
-    of those that turn beta_slow times, a ramp between them (Peng et al. 2023)."""
+    of those that turn beta_slow times, a ramp between them (Peng et al. 2023).
+
+    The ramp's ends are whole dimensions, but not in gpt-oss (``truncate`` in its configuration; no key says it).
+    """
     base = file.get("rope.freq_base", 10000.0)
     original = file.get("rope.scaling.original_context_length", file.get("context_length"))
 
     def dimension(turns):
         return n_rot * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(0, math.floor(dimension(file.get("rope.scaling.yarn_beta_fast", 32.0))))
-    high = min(n_rot - 1, math.ceil(dimension(file.get("rope.scaling.yarn_beta_slow", 1.0))))
+    low = dimension(file.get("rope.scaling.yarn_beta_fast", 32.0))
+    high = dimension(file.get("rope.scaling.yarn_beta_slow", 1.0))
+    if file.arch != "gpt-oss":
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(0, low), min(n_rot - 1, high)
     ramp = np.clip((np.arange(n_rot // 2) - low) / max(0.001, high - low), 0, 1)
     return yarn_ext(file) * (1 - ramp)
 
