@@ -142,9 +142,21 @@ typedef struct ox_kernels {
     ox_gemm_fn *gemm_bf16;
     /* rows */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
+    /* w and b may be NULL */
+    void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
     void (*add)(const float *x, float *y, int64_t n);                       /* y += x */
     void (*add_scaled)(const float *x, float a, float *y, int64_t n);       /* y += a x */
+    void (*scale)(float *x, float a, int64_t n);                            /* x *= a */
+    void (*softcap)(float *x, float cap, int64_t n);                        /* x = cap tanh(x / cap) */
+    void (*clamp)(float *x, float limit, int64_t n);                        /* to -limit..limit */
     void (*swiglu)(const float *gate, const float *up, float *y, int64_t n);/* y = silu(gate) up */
+    void (*geglu)(const float *gate, const float *up, float *y, int64_t n); /* y = gelu(gate) up */
+    /* y = gate sigmoid(alpha gate) (up + 1), gate clamped above to limit, up to -limit..limit */
+    void (*swiglu_oai)(const float *gate, const float *up, float *y, int64_t n, float alpha, float limit);
+    void (*silu)(float *x, int64_t n);                                      /* x sigmoid(x) */
+    void (*gelu)(float *x, int64_t n);                                      /* with tanh */
+    void (*gelu_erf)(float *x, int64_t n);                                  /* with the error function */
+    void (*relu2)(float *x, int64_t n);                                     /* max(x, 0)^2 */
     void (*softmax)(float *x, int64_t n);
     void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot);       /* halves: (i, i + n_rot/2) */
     void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot);       /* pairs: (2i, 2i + 1) */

@@ -4,23 +4,6 @@
 
 enum { SHARED_ROWS = 8 }; /* rows from which converting a tile of halves once costs less than on each load */
 
-/* tanh: with exp, and by a polynomial (that of Cephes) where the difference would lose digits. */
-INLINE vf vf_tanh(vf x)
-{
-    vf z = vf_mul(x, x), size = vf_max(vf_sub(vf_zero(), x), x), bound = vf_set1(0.625f);
-    vf p = vf_fma(vf_set1(-5.70498872745e-3f), z, vf_set1(2.06390887954e-2f));
-    p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
-    p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
-    p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
-    p = vf_fma(vf_mul(p, z), x, x);
-    vf e = vf_exp(vf_min(vf_set1(40), vf_add(x, x)));
-    vf large = vf_sub(vf_set1(1), vf_div(vf_set1(2), vf_add(e, vf_set1(1))));
-    /* Not as a sum over all: the polynomial of a large argument may be infinite. */
-    vf small = vf_sub(vf_set1(1), vf_zero_below(vf_set1(1), size, bound));
-    p = vf_mul(small, vf_max(vf_set1(-1), vf_min(vf_set1(1), p)));
-    return vf_add(p, vf_zero_below(large, size, bound));
-}
-
 /* Soft-cap and ALiBi of one row's scores. */
 INLINE void bend(const attn *s, int row, int64_t tile)
 {

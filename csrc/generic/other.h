@@ -1,6 +1,8 @@
 /* Everything that is no matrix product of weights, and the slots that it fills. */
 #include "q8.h"
+#include "functions.h"
 #include "rows.h"
+#include "activations.h"
 #include "quantise.h"
 #include "kv_store.h"
 #include "attention.h"
@@ -10,9 +12,19 @@ static void fill_other(ox_kernels *t)
     t->dequantise[OX_F16] = dequantise_f16;
     t->quantise_q8 = quantise_q8;
     t->rms_norm = rms_norm;
+    t->layer_norm = layer_norm;
     t->add = add;
     t->add_scaled = add_scaled;
+    t->scale = scale;
+    t->softcap = softcap;
+    t->clamp = clamp;
     t->swiglu = swiglu;
+    t->geglu = geglu;
+    t->swiglu_oai = swiglu_oai;
+    t->silu = silu;
+    t->gelu = gelu;
+    t->gelu_erf = gelu_erf;
+    t->relu2 = relu2;
     t->softmax = softmax;
     t->rope_neox = rope_neox;
     t->to_f16 = to_f16;

@@ -1,25 +1,6 @@
 /* Operations on single rows. Sums run in VL lanes and are folded by vf_sum in one fixed order. */
 #include <math.h>
 
-/* Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7 (error 3e-9 relative there), scaled by
- * 2^n. Below -87.3 the result is zero, so that a masked score contributes exactly nothing. NaN stays NaN: the bound is
- * the first operand of min and max, which return the second when one is NaN. */
-INLINE vf vf_exp(vf x)
-{
-    vf bounded = vf_min(vf_set1(88.0f), vf_max(vf_set1(-87.3f), x));
-    vf n = vf_round(vf_mul(bounded, vf_set1(1.44269504f)));
-    vf r = vf_fnma(n, vf_set1(0.693359375f), bounded);
-    r = vf_fnma(n, vf_set1(-2.12194440e-4f), r);
-    vf p = vf_fma(r, vf_set1(1.0f / 5040), vf_set1(1.0f / 720));
-    p = vf_fma(p, r, vf_set1(1.0f / 120));
-    p = vf_fma(p, r, vf_set1(1.0f / 24));
-    p = vf_fma(p, r, vf_set1(1.0f / 6));
-    p = vf_fma(p, r, vf_set1(0.5f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_zero_below(vf_scale_exp2(p, n), x, vf_set1(-87.3f));
-}
-
 /* The last n % VL values of a row, padded: reads and writes nothing beyond the row. */
 INLINE vf load_tail(const float *x, int64_t n, float fill)
 {
@@ -43,6 +24,28 @@ static void rms_norm(const float *x, const float *w, float *y, int64_t n, float 
         store_rows(y + i, vf_mul(vf_mul(load_part(x + i, n - i, 0), scale), load_part(w + i, n - i, 0)), n - i, 0);
 }
 
+/* Without w it multiplies by one, without b it adds nothing. The mean fills the last vector: its lanes add nothing. */
+static void layer_norm(const float *x, const float *w, const float *b, float *y, int64_t n, float eps)
+{
+    vf sum = vf_zero(), square = vf_zero();
+    for (int64_t i = 0; i < n; i += VL)
+        sum = vf_add(sum, load_part(x + i, n - i, 0));
+    float mean = vf_sum(sum) / (float)n;
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = vf_sub(load_part(x + i, n - i, mean), vf_set1(mean));
+        square = vf_fma(v, v, square);
+    }
+    vf scale = vf_set1(1 / sqrtf(vf_sum(square) / (float)n + eps));
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = vf_mul(vf_sub(load_part(x + i, n - i, mean), vf_set1(mean)), scale);
+        if (w)
+            v = vf_mul(v, load_part(w + i, n - i, 0));
+        if (b)
+            v = vf_add(v, load_part(b + i, n - i, 0));
+        store_rows(y + i, v, n - i, 0);
+    }
+}
+
 static void add(const float *x, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL)
@@ -53,14 +56,6 @@ static void add_scaled(const float *x, float a, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL)
         store_rows(y + i, vf_fma(load_part(x + i, n - i, 0), vf_set1(a), load_part(y + i, n - i, 0)), n - i, 0);
-}
-
-static void swiglu(const float *gate, const float *up, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += VL) {
-        vf g = load_part(gate + i, n - i, 0), e = vf_exp(vf_sub(vf_zero(), g));
-        store_rows(y + i, vf_mul(vf_div(g, vf_add(vf_set1(1), e)), load_part(up + i, n - i, 0)), n - i, 0);
-    }
 }
 
 static void softmax(float *x, int64_t n)

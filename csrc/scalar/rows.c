@@ -13,6 +13,20 @@ void ox_rms_norm(const float *x, const float *w, float *y, int64_t n, float eps)
         y[i] = x[i] * scale * w[i];
 }
 
+/* y = (x - mean(x)) / sqrt(variance(x) + eps) * w + b: Ba, Kiros and Hinton, "Layer Normalization", 2016. */
+void ox_layer_norm(const float *x, const float *w, const float *b, float *y, int64_t n, float eps)
+{
+    double sum = 0, square = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    double mean = sum / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        square += (x[i] - mean) * (x[i] - mean);
+    double scale = 1 / sqrt(square / (double)n + (double)eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)((x[i] - mean) * scale * (w ? w[i] : 1) + (b ? b[i] : 0));
+}
+
 void ox_add(const float *x, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -23,12 +37,6 @@ void ox_add_scaled(const float *x, float a, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         y[i] += a * x[i];
-}
-
-void ox_swiglu(const float *gate, const float *up, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
 }
 
 void ox_softmax(float *x, int64_t n)

@@ -85,14 +85,47 @@ cdef class Tier:
     def rms_norm(self, const uint8_t[::1] x, const uint8_t[::1] w, uint8_t[::1] y, int64_t n, float eps):
         self.t.rms_norm(<const float *>&x[0], <const float *>&w[0], <float *>&y[0], n, eps)
 
+    def layer_norm(self, const uint8_t[::1] x, const uint8_t[::1] w, const uint8_t[::1] b, uint8_t[::1] y, int64_t n,
+                   float eps):
+        self.t.layer_norm(<const float *>&x[0], <const float *>&w[0] if w is not None else NULL,
+                          <const float *>&b[0] if b is not None else NULL, <float *>&y[0], n, eps)
+
     def add(self, const uint8_t[::1] x, uint8_t[::1] y, int64_t n):
         self.t.add(<const float *>&x[0], <float *>&y[0], n)
 
     def add_scaled(self, const uint8_t[::1] x, float a, uint8_t[::1] y, int64_t n):
         self.t.add_scaled(<const float *>&x[0], a, <float *>&y[0], n)
 
+    def scale(self, uint8_t[::1] x, float a, int64_t n):
+        self.t.scale(<float *>&x[0], a, n)
+
+    def softcap(self, uint8_t[::1] x, float cap, int64_t n):
+        self.t.softcap(<float *>&x[0], cap, n)
+
+    def clamp(self, uint8_t[::1] x, float limit, int64_t n):
+        self.t.clamp(<float *>&x[0], limit, n)
+
     def swiglu(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n):
         self.t.swiglu(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n)
+
+    def geglu(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n):
+        self.t.geglu(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n)
+
+    def swiglu_oai(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n, float alpha,
+                   float limit):
+        self.t.swiglu_oai(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n, alpha, limit)
+
+    def silu(self, uint8_t[::1] x, int64_t n):
+        self.t.silu(<float *>&x[0], n)
+
+    def gelu(self, uint8_t[::1] x, int64_t n):
+        self.t.gelu(<float *>&x[0], n)
+
+    def gelu_erf(self, uint8_t[::1] x, int64_t n):
+        self.t.gelu_erf(<float *>&x[0], n)
+
+    def relu2(self, uint8_t[::1] x, int64_t n):
+        self.t.relu2(<float *>&x[0], n)
 
     def softmax(self, uint8_t[::1] x, int64_t n):
         self.t.softmax(<float *>&x[0], n)

@@ -77,9 +77,21 @@ cdef extern from "ox_kernels.h" nogil:
         void (*round_bf16)(const float *x, void *row, int64_t k) noexcept nogil
         ox_gemm_fn gemm_bf16
         void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
+        void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n,
+                           float eps) noexcept nogil
         void (*add)(const float *x, float *y, int64_t n) noexcept nogil
         void (*add_scaled)(const float *x, float a, float *y, int64_t n) noexcept nogil
+        void (*scale)(float *x, float a, int64_t n) noexcept nogil
+        void (*softcap)(float *x, float cap, int64_t n) noexcept nogil
+        void (*clamp)(float *x, float limit, int64_t n) noexcept nogil
         void (*swiglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+        void (*geglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+        void (*swiglu_oai)(const float *gate, const float *up, float *y, int64_t n, float alpha,
+                           float limit) noexcept nogil
+        void (*silu)(float *x, int64_t n) noexcept nogil
+        void (*gelu)(float *x, int64_t n) noexcept nogil
+        void (*gelu_erf)(float *x, int64_t n) noexcept nogil
+        void (*relu2)(float *x, int64_t n) noexcept nogil
         void (*softmax)(float *x, int64_t n) noexcept nogil
         void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
         void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil

@@ -1,134 +1,205 @@
-"""Mixture of experts: which experts a row uses, and one matrix product per expert for all rows that use it."""
+"""The feed-forward layers of a mixture of experts, for all rows that use them.
 
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+Rows are grouped by expert, so that an expert's weights are read once for all its rows, and those of experts that no row
+chose are not read at all. Each pair's values depend on its row alone, and a row adds up its pairs in their order.
+"""
 
-import numpy as np
+from cython.parallel cimport prange, threadid
 
-from oxillama.errors import ConfigError, QuantError
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from oxillama.kernels._table cimport ox_kernels, table
+from oxillama.errors import QuantError
+
+from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
-from oxillama.kernels.rows cimport Rows
+from oxillama.kernels.matmul cimport Matrix, _task, job, prepare, run, set_input
+from oxillama.kernels.routing cimport Routing
+from oxillama.kernels.rows cimport Rows, Workspace, row_threads
 
 cdef const ox_kernels *K = table()
 
-
-cdef class Routing:
-    """For each row its ``k`` experts, best first, with their weights; and the same grouped by expert.
-
-    Pair ``row * k + i`` is the row's i-th expert. ``experts`` int32 [n, k], ``weights`` float32 [n, k].
-    """
-
-    cdef readonly object experts, weights, counts
-    cdef readonly int64_t n, k
-    cdef object _token_of, _pair_of
-    cdef const int32_t *token_of    # rows, grouped by expert
-    cdef const int32_t *pair_of     # pairs, grouped by expert
-
-    def __init__(self, experts, weights, int64_t n_experts):
-        cdef uintptr_t tokens, pairs
-        self.experts, self.weights = experts, weights
-        self.n, self.k = experts.shape[0], experts.shape[1]
-        flat = experts.reshape(-1)
-        self._pair_of = np.argsort(flat, kind="stable").astype(np.int32)
-        self._token_of = self._pair_of // np.int32(self.k)
-        self.counts = np.bincount(flat, minlength=n_experts)
-        tokens, pairs = self._token_of.ctypes.data, self._pair_of.ctypes.data
-        self.token_of, self.pair_of = <const int32_t *>tokens, <const int32_t *>pairs
+cdef enum:
+    SERIAL_WORK = 500_000       # multiplications below which a region costs more than it saves
+    PACKED_AT_ONCE = 4          # panels, at most, of a matrix that is packed on the way
 
 
-def route_softmax(Rows logits, int64_t k, bint normalise):
-    """The ``k`` most probable experts of each row under a softmax over all; ties go to the lower id.
-
-    ``normalise``: the chosen weights are scaled to sum to one (Mixtral's softmax over the chosen logits is the same).
-    """
-    cdef int64_t i, j, e, best, n = logits.n, n_experts = logits.dim
-    cdef float total
-    cdef float *p
-    experts, weights = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
-    cdef int32_t[:, ::1] chosen = experts
-    cdef float[:, ::1] w = weights
-    if not 1 <= k <= n_experts:
-        raise ConfigError(f"{k} of {n_experts} experts")
-    with nogil:
-        for i in range(n):
-            p = logits.data + i * n_experts
-            K.softmax(p, n_experts)
-            total = 0
-            for j in range(k):
-                best = 0
-                for e in range(1, n_experts):
-                    if p[e] > p[best]:
-                        best = e
-                chosen[i, j], w[i, j] = <int32_t>best, p[best]
-                total += p[best]
-                p[best] = -1
-            if normalise:
-                for j in range(k):
-                    w[i, j] /= total
-    return Routing(experts, weights, n_experts)
+cdef int _experts_in_use(Routing r) noexcept:
+    cdef int n = 0
+    cdef int64_t e
+    for e in range(r.n_experts):
+        n += r.first[e + 1] > r.first[e]
+    return n
 
 
-def expert_matmul(Rows x, Routing routing, weights, bint by_pair=False):
-    """Products with each row's experts, for each stack of matrices in ``weights``: list of Rows [n * k, n_out].
-
-    Row ``r * k + i`` of a result belongs to the i-th expert of row r. ``by_pair``: ``x`` has a row per pair already.
-    Only the weights of experts that were chosen are read.
-
-    Raises QuantError for rows or stacks that the routing isn't made for.
-    """
-    cdef Matrix w
-    cdef Rows y
-    cdef int64_t e, first
-    cdef int i = 0, nt = usable_threads(x.workspace.num_threads), n_jobs
-    cdef job *jobs
-    _check_routed(x, routing, weights, by_pair)
-    active = [int(c) for c in np.flatnonzero(routing.counts)]
-    counts = [int(c) for c in routing.counts]
-    mark_jobs = np.empty(len(active) * len(weights) * sizeof(job), np.uint8)
-    cdef uintptr_t memory = mark_jobs.ctypes.data
-    jobs = <job *>memory
-    out = []
-    for w in weights:
-        y = x.workspace.rows(routing.n * routing.k, w.n_out)
-        out.append(y)
-        first = 0
-        for e in range(w.n_experts):
-            if not counts[e]:
-                continue
-            prepare(&jobs[i], w, e, counts[e], nt)
-            set_input(&jobs[i], w, x)
-            jobs[i].x_rows = (routing.pair_of if by_pair else routing.token_of) + first
-            jobs[i].y_rows = routing.pair_of + first
-            jobs[i].y = y.data
-            first += counts[e]
-            i += 1
-    n_jobs = i
-    run(jobs, n_jobs, x.workspace)
-    return out
-
-
-cdef int _check_routed(Rows x, Routing routing, weights, bint by_pair) except -1:
+cdef int _check_routed(Rows x, Routing r, Matrix w, bint by_pair) except -1:
     """C follows the routing blindly: every row and every expert that it names must be there."""
-    cdef Matrix w
-    if x.n != (routing.n * routing.k if by_pair else routing.n):
-        raise QuantError(f"{x.n} rows for a routing of {routing.n} rows to {routing.k} experts each, "
-                         f"by_pair={bool(by_pair)}")
-    for w in weights:
-        if w.n_experts != len(routing.counts):
-            raise QuantError(f"{w.name}: {w.n_experts} experts for a routing among {len(routing.counts)}")
+    if x.n != (r.n * r.k if by_pair else r.n) or x.workspace is not r.workspace:
+        raise QuantError(f"{x.n} rows for a routing of {r.n} rows to {r.k} experts each, by_pair={bool(by_pair)}")
+    if w.n_experts != r.n_experts:
+        raise QuantError(f"{w.name}: {w.n_experts} experts for a routing among {r.n_experts}")
     return 0
 
 
-def combine_(Rows y, Rows pairs, Routing routing):
-    """``y[r] += sum_i weight[r, i] * pairs[r * k + i]``, in place, in the order of i."""
-    cdef const float[:, ::1] w = routing.weights
-    cdef int64_t r, i
-    if y.n != routing.n or pairs.n != routing.n * routing.k or pairs.dim != y.dim:
-        raise ConfigError(f"{pairs.n} x {pairs.dim} for {routing.n} x {routing.k} choices, into {y.n} x {y.dim}")
-    with nogil:
-        for r in range(routing.n):
-            for i in range(routing.k):
-                K.add_scaled(pairs.data + (r * routing.k + i) * y.dim, w[r, i], y.data + r * y.dim, y.dim)
+cdef job *_expert_jobs(Rows x, Routing r, Matrix w, Rows y, bint by_pair, int n_active, int nt) except NULL:
+    """For each expert in use, the product of its rows of ``x`` with its matrix, to its pairs' rows of ``y``."""
+    cdef job *jobs = <job *>x.workspace.take(<size_t>max(n_active, 1) * sizeof(job))
+    cdef int64_t e
+    cdef int i = 0
+    _check_routed(x, r, w, by_pair)
+    for e in range(r.n_experts):
+        if r.first[e + 1] == r.first[e]:
+            continue
+        prepare(&jobs[i], w, e, r.first[e + 1] - r.first[e], nt)
+        set_input(&jobs[i], w, x)
+        jobs[i].x_rows = (r.pair_of if by_pair else r.row_of) + r.first[e]
+        jobs[i].y_rows = r.pair_of + r.first[e]
+        jobs[i].y = y.data
+        i += 1
+    return jobs
+
+
+# The first half of the experts in use: of each a product with ``gate`` and one with ``up``, in equal tasks.
+cdef struct layer:
+    job *gate
+    job *up
+    int32_t *experts            # which they are
+    int n_active
+    int64_t n_tasks, n_columns  # a task's columns of ``up``, for all rows of an expert
+    const float *gate_bias      # [n_experts, dim], or NULL
+    const float *up_bias
+    float *y                    # [pairs, dim]
+    uint8_t *q8                 # its 8-bit twin, or NULL
+    size_t q8_stride
+    int64_t dim
+
+
+cdef int _share_out(layer *h, Routing r, int nt, bint serial) except -1:
+    """Tasks of the same columns of both products: whole chunks of 32, and all of them if nobody shares the work."""
+    cdef int64_t group, e, n_panels
+    cdef int i = 0
+    h.n_tasks = h.n_columns = 0
+    for e in range(r.n_experts):
+        if r.first[e + 1] > r.first[e]:
+            h.experts[i] = <int32_t>e
+            i += 1
+    for i in range(h.n_active):
+        n_panels = h.gate[i].n_panels
+        group = n_panels if serial else max(<int64_t>2, min(h.gate[i].group, h.up[i].group) // 2 * 2)
+        h.gate[i].group = h.up[i].group = group
+        h.gate[i].first_task = h.n_tasks
+        h.n_tasks += (n_panels + group - 1) // group
+        h.n_columns = max(h.n_columns, h.gate[i].n_tokens * group * OX_PANEL)
+    return 0
+
+
+cdef void _hidden(const layer *h, int64_t task, uint8_t *scratch, float *columns) noexcept nogil:
+    """The columns of one task of one expert, for all its rows; those of the second product go to ``columns``."""
+    cdef int i = 0, end = h.n_active, middle
+    cdef int64_t width, first, n, t, pair
+    cdef float *g
+    cdef float *u
+    cdef job right
+    while end - i > 1:
+        middle = (i + end) // 2
+        if h.gate[middle].first_task <= task:
+            i = middle
+        else:
+            end = middle
+    width, task = h.gate[i].group * OX_PANEL, task - h.gate[i].first_task
+    first = task * width
+    n = min(h.dim - first, width)
+    right = h.up[i]
+    right.y, right.y_stride, right.y_rows = columns - first, width, NULL
+    _task(&h.gate[i], task, scratch)
+    _task(&right, task, scratch)
+    for t in range(right.n_tokens):
+        pair = h.gate[i].y_rows[t]
+        g, u = h.y + pair * h.dim + first, columns + t * width
+        if h.gate_bias != NULL:
+            K.add(h.gate_bias + h.experts[i] * h.dim + first, g, n)
+        if h.up_bias != NULL:
+            K.add(h.up_bias + h.experts[i] * h.dim + first, u, n)
+        K.swiglu(g, u, g, n)
+        if h.q8 != NULL:
+            K.quantise_q8(g, h.q8 + <size_t>pair * h.q8_stride, h.dim, first, n)
+
+
+def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, bint codes=False):
+    """``silu(x @ gate[e].T) * (x @ up[e].T)``, biases included, of all pairs: Rows [n * k, n_out].
+
+    A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
+    integer matrix will read the result, and its 8-bit twin is made in the same pass. Raises QuantError for rows or
+    stacks that the routing isn't made for.
+    """
+    cdef Workspace ws = x.workspace
+    cdef layer h
+    cdef int64_t task, work = 2 * routing.n * routing.k * gate.n_out * gate.n_in
+    cdef bint serial = work < SERIAL_WORK
+    cdef int nt = 1 if serial else usable_threads(ws.num_threads)
+    cdef size_t scratch_bytes = 0
+    cdef uint8_t *scratch = NULL
+    cdef float *columns
+    if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
+        raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
+    cdef Rows y = ws.rows(routing.n * routing.k, gate.n_out)
+    if codes:
+        y.make_room()
+    h.n_active = _experts_in_use(routing)
+    h.gate = _expert_jobs(x, routing, gate, y, False, h.n_active, nt)
+    h.up = _expert_jobs(x, routing, up, y, False, h.n_active, nt)
+    h.experts = <int32_t *>ws.take(<size_t>max(h.n_active, 1) * 4)
+    h.gate_bias = gate.bias.data if gate.bias is not None else NULL
+    h.up_bias = up.bias.data if up.bias is not None else NULL
+    h.y, h.q8, h.q8_stride, h.dim = y.data, y.q8 if codes else NULL, y.q8_stride, y.dim
+    _share_out(&h, routing, nt, serial)
+    columns = <float *>ws.take(<size_t>(h.n_columns * nt) * 4)
+    if gate.packed == NULL or up.packed == NULL:
+        scratch_bytes = max(gate.panel_bytes * <size_t>PACKED_AT_ONCE, up.panel_bytes * <size_t>PACKED_AT_ONCE)
+        scratch_bytes = (scratch_bytes + 63) // 64 * 64
+        scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
+    if serial:
+        for task in range(h.n_tasks):
+            _hidden(&h, task, scratch, columns)
+    elif nt == 1:
+        with nogil:
+            for task in range(h.n_tasks):
+                _hidden(&h, task, scratch, columns)
+    else:
+        for task in prange(h.n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
+            _hidden(&h, task, scratch + scratch_bytes * <size_t>threadid(), columns + h.n_columns * threadid())
+    return y
+
+
+def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down):
+    """``y[r] += sum_i weight[r, i] * (hidden[r * k + i] @ down[e].T)``, biases included, in place, in the order of i.
+
+    Raises QuantError for rows or stacks that the routing isn't made for.
+    """
+    cdef Workspace ws = y.workspace
+    cdef int n_active = _experts_in_use(routing), nt
+    cdef int64_t r
+    cdef Rows pairs
+    cdef job *jobs
+    cdef const float *bias = down.bias.data if down.bias is not None else NULL
+    if y.n != routing.n or y.dim != down.n_out:
+        raise QuantError(f"{down.name}: output of {y.n} x {y.dim} for {routing.n} rows and a stack of {down.shape}")
+    pairs = ws.rows(routing.n * routing.k, down.n_out)
+    jobs = _expert_jobs(hidden, routing, down, pairs, True, n_active, usable_threads(ws.num_threads))
+    run(jobs, n_active, ws)
+    nt = row_threads(y)
+    if nt == 1:
+        with nogil:
+            for r in range(y.n):
+                _combine(routing, r, pairs.data, bias, y.data + r * y.dim, y.dim)
+    else:
+        for r in prange(y.n, nogil=True, num_threads=nt, schedule="static"):
+            _combine(routing, r, pairs.data, bias, y.data + r * y.dim, y.dim)
     y.q8 = NULL
+
+
+cdef void _combine(Routing routing, int64_t r, float *pairs, const float *bias, float *y, int64_t dim) noexcept nogil:
+    cdef int64_t i
+    for i in range(r * routing.k, (r + 1) * routing.k):
+        if bias != NULL:
+            K.add(bias + routing.chosen[i] * dim, pairs + i * dim, dim)
+        K.add_scaled(pairs + i * dim, routing.shares[i], y, dim)

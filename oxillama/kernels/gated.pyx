@@ -4,7 +4,7 @@ from cython.parallel cimport prange, threadid
 
 from libc.stdint cimport int64_t, uint8_t
 
-from oxillama.errors import QuantError
+from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
@@ -14,6 +14,17 @@ from oxillama.kernels.rows cimport Rows, Workspace
 cdef const ox_kernels *K = table()
 
 cdef enum: SERIAL_WORK = 500_000  # multiplications below which a region costs more than it saves
+
+
+ctypedef void (*gated_fn)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+
+
+cdef gated_fn _activation(str name) except? NULL:
+    if name == "silu":
+        return K.swiglu
+    if name == "gelu":
+        return K.geglu
+    raise ConfigError(f"a gated layer with the activation {name!r}; known: silu, gelu")
 
 
 cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
@@ -26,8 +37,8 @@ cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
     return 0
 
 
-cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, bint codes, int64_t task, uint8_t *scratch,
-                   float *columns) noexcept nogil:
+cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, gated_fn activation, bint codes, int64_t task,
+                   uint8_t *scratch, float *columns) noexcept nogil:
     """The columns of one task, for all rows; those of the second product go to ``columns``, [y.n, width]."""
     cdef int64_t width = jobs[0].group * OX_PANEL, first = task * width, i
     cdef int64_t n = min(y.dim - first, width)
@@ -44,17 +55,19 @@ cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, bint codes, 
             K.add(gate.bias.data + first, g, n)
         if up.bias is not None:
             K.add(up.bias.data + first, u, n)
-        K.swiglu(g, u, g, n)
+        activation(g, u, g, n)
         if codes:
             K.quantise_q8(g, y.q8 + <size_t>i * y.q8_stride, y.dim, first, n)
 
 
-def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
-    """``silu(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
+def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
+    """``activation(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
+
+    ``activation`` is "silu", or "gelu" by the formula with tanh.
 
     A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
     integer matrix will read the result, and its 8-bit twin is made in the same pass. The same bits as matmul() and
-    swiglu_(). QuantError for matrices that don't fit.
+    swiglu_() or geglu_(). QuantError for matrices that don't fit, ConfigError for another activation.
     """
     cdef Workspace ws = x.workspace
     cdef job jobs[2]
@@ -64,6 +77,7 @@ def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
     cdef size_t scratch_bytes = 0
     cdef uint8_t *scratch = NULL
     cdef float *columns
+    cdef gated_fn f = _activation(activation)
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
     cdef Rows y = ws.rows(x.n, gate.n_out)
@@ -81,14 +95,14 @@ def swiglu(Rows x, Matrix gate, Matrix up, bint codes=False):
     n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
     if work < SERIAL_WORK:
         for task in range(n_tasks):
-            _columns(jobs, gate, up, y, codes, task, scratch, columns)
+            _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
     elif nt == 1:
         with nogil:
             for task in range(n_tasks):
-                _columns(jobs, gate, up, y, codes, task, scratch, columns)
+                _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
     else:
         for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _columns(jobs, gate, up, y, codes, task, scratch + scratch_bytes * <size_t>threadid(),
+            _columns(jobs, gate, up, y, f, codes, task, scratch + scratch_bytes * <size_t>threadid(),
                      columns + n_columns * threadid())
     ws.release(mark)
     y._q8_releases = ws._releases    # the twin was made before the mark

@@ -34,8 +34,8 @@ cdef enum:
 cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
-    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias`` is added to whatever a single matrix gives.
-    Raises QuantError when the format has no kernels or the sizes don't fit.
+    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias``, [n_out] or [n_experts * n_out], is added to
+    whatever a matrix gives. Raises QuantError when the format has no kernels or the sizes don't fit.
     """
 
     def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True):
@@ -47,7 +47,7 @@ cdef class Matrix:
         if (min(experts, n_out, n_in) < 1 or n_in % f.values
                 or raw.shape[0] != experts * n_out * n_in // f.values * f.bytes):  # in Python's integers: no overflow
             raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
-        if bias is not None and (len(shape) == 3 or bias.n != n_out):
+        if bias is not None and bias.n != experts * n_out:
             raise QuantError(f"{name}: a bias of {bias.n} values for a matrix of shape {tuple(shape)}")
         self.bias = bias
         self.kernel = f.kernel
@@ -194,9 +194,13 @@ cdef int run(job *jobs, int n_jobs, workspace) except -1:
 
 
 cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch) noexcept nogil:
-    cdef int i = n_jobs - 1
-    while jobs[i].first_task > task:
-        i -= 1
+    cdef int i = 0, end = n_jobs, middle
+    while end - i > 1:
+        middle = (i + end) // 2
+        if jobs[middle].first_task <= task:
+            i = middle
+        else:
+            end = middle
     _task(&jobs[i], task - jobs[i].first_task, scratch)
 
 

@@ -37,5 +37,22 @@ cdef class Rows:
     cdef void quantise_row(self, int64_t i) noexcept nogil
 
 
+# What an operation on single rows is about; each uses the fields that it needs.
+ctypedef struct row_job:
+    const float *x                  # another input: rows, or one vector for all of them
+    const float *w                  # weights and biases, or NULL
+    const float *b
+    float *y                        # the rows that are made or changed, [n, dim]
+    int64_t dim
+    int64_t part, w_step            # values normalised together; from the weights of one part to those of the next
+    float a, c                      # numbers of the formula
+    uint8_t *codes                  # the result's 8-bit twin, or NULL
+    size_t code_bytes               # of a row of it
+
+ctypedef void (*row_fn)(const row_job *j, int64_t i) noexcept nogil
+
 cdef int row_threads(Rows x) noexcept
+cdef int each_row(Rows x, row_fn f, const row_job *j) except -1
+cdef int change_rows(Rows x, row_fn f, row_job *j) except -1
+cdef int check_alike(Rows x, Rows y) except -1
 cpdef int add_bias_(Rows x, Vector bias) except -1

@@ -8,7 +8,7 @@ that several matrix products quantise their common input once.
 cimport cython
 from cython.parallel cimport prange
 
-from libc.math cimport expf
+from libc.math cimport INFINITY, expf
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 
@@ -178,101 +178,114 @@ cdef int row_threads(Rows x) noexcept:
     return usable_threads(x.workspace.num_threads)
 
 
-def rms_norm(Rows x, Vector w, float eps, bint codes=False):
-    """``x / sqrt(mean(x**2) + eps) * w`` of each row: Zhang and Sennrich, 2019.
-
-    ``codes``: an integer matrix will read the result, and its 8-bit twin is made in the same pass.
-    """
-    cdef Rows y = x.workspace.rows(x.n, x.dim)
-    cdef int64_t i
+cdef int each_row(Rows x, row_fn f, const row_job *j) except -1:
+    """``f(j, i)`` for each row i of ``x``, shared among threads where that pays."""
+    cdef int64_t i, n = x.n
     cdef int nt = row_threads(x)
-    if w.n != x.dim:
-        raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values")
-    if codes:
-        y.make_room()
-    if x.n == 1:    # too short to let go of the interpreter
-        _norm_row(x, w, y, 0, eps, codes)
+    if n == 1:    # too short to let go of the interpreter
+        f(j, 0)
     elif nt == 1:
         with nogil:
-            for i in range(x.n):
-                _norm_row(x, w, y, i, eps, codes)
-    else:
-        for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
-            _norm_row(x, w, y, i, eps, codes)
-    return y
-
-
-cdef void _norm_row(Rows x, Vector w, Rows y, int64_t i, float eps, bint codes) noexcept nogil:
-    K.rms_norm(x.data + i * x.dim, w.data, y.data + i * x.dim, x.dim, eps)
-    if codes:
-        y.quantise_row(i)
-
-
-def rms_norm_heads_(Rows x, Vector w, float eps):
-    """RMS norm of each head (each run of ``w.n`` values of a row), in place."""
-    cdef int64_t i, n = w.n, heads = x.n * x.dim // n
-    cdef int nt = row_threads(x)
-    cdef float *data = x.data
-    if x.dim % n:
-        raise ConfigError(f"a norm of {n} weights for rows of {x.dim} values, which are no whole heads")
-    if nt == 1:
-        with nogil:
-            for i in range(heads):
-                K.rms_norm(data + i * n, w.data, data + i * n, n, eps)
-    else:
-        for i in prange(heads, nogil=True, num_threads=nt, schedule="static"):
-            K.rms_norm(data + i * n, w.data, data + i * n, n, eps)
-    x.q8 = NULL
-
-
-cpdef int add_bias_(Rows x, Vector bias) except -1:
-    """Add a vector to each row, in place."""
-    cdef int64_t i, n = x.n, dim = x.dim
-    cdef int nt = row_threads(x)
-    cdef float *data = x.data
-    if bias.n != dim:
-        raise ConfigError(f"a bias of {bias.n} values for rows of {dim}")
-    if nt == 1:
-        with nogil:
             for i in range(n):
-                K.add(bias.data, data + i * dim, dim)
+                f(j, i)
     else:
         for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            K.add(bias.data, data + i * dim, dim)
-    x.q8 = NULL
+            f(j, i)
     return 0
 
 
-cdef int _check_alike(Rows x, Rows y) except -1:
+cdef int change_rows(Rows x, row_fn f, row_job *j) except -1:
+    """The same in place: ``j.y`` becomes the rows of ``x``, whose twin is forgotten."""
+    j.y, j.dim = x.data, x.dim
+    x.q8 = NULL
+    return each_row(x, f, j)
+
+
+cdef int check_alike(Rows x, Rows y) except -1:
     if x.n != y.n or x.dim != y.dim:
         raise ConfigError(f"rows of shapes {x.n} x {x.dim} and {y.n} x {y.dim} don't go together")
     return 0
 
 
+cdef void _add_bias_row(const row_job *j, int64_t i) noexcept nogil:
+    K.add(j.x, j.y + i * j.dim, j.dim)
+
+
+cpdef int add_bias_(Rows x, Vector bias) except -1:
+    """Add a vector to each row, in place."""
+    cdef row_job j
+    if bias.n != x.dim:
+        raise ConfigError(f"a bias of {bias.n} values for rows of {x.dim}")
+    j.x = bias.data
+    return change_rows(x, _add_bias_row, &j)
+
+
+cdef void _add_row(const row_job *j, int64_t i) noexcept nogil:
+    K.add(j.x + i * j.dim, j.y + i * j.dim, j.dim)
+
+
 def add_(Rows x, Rows y):
-    """Add ``y`` to ``x``, in place."""
-    _check_alike(x, y)
-    with nogil:
-        K.add(y.data, x.data, x.n * x.dim)
-    x.q8 = NULL
+    """Add ``y`` to ``x``, in place. ConfigError for other shapes."""
+    cdef row_job j
+    check_alike(x, y)
+    j.x = y.data
+    change_rows(x, _add_row, &j)
 
 
-def swiglu_(Rows gate, Rows up):
-    """``gate = silu(gate) * up``: Shazeer, "GLU Variants Improve Transformer", 2020. Returns ``gate``."""
-    cdef int64_t i, n = gate.n, dim = gate.dim
-    cdef int nt = row_threads(gate)
-    cdef float *g = gate.data
-    cdef float *u = up.data
-    _check_alike(gate, up)
-    if nt == 1:
-        with nogil:
-            for i in range(n):
-                K.swiglu(g + i * dim, u + i * dim, g + i * dim, dim)
-    else:
-        for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            K.swiglu(g + i * dim, u + i * dim, g + i * dim, dim)
-    gate.q8 = NULL
-    return gate
+cdef void _add_scaled_row(const row_job *j, int64_t i) noexcept nogil:
+    K.add_scaled(j.x + i * j.dim, j.a, j.y + i * j.dim, j.dim)
+
+
+def add_scaled_(Rows x, Rows y, float a):
+    """``x += a * y``, in place. ConfigError for other shapes."""
+    cdef row_job j
+    check_alike(x, y)
+    j.x, j.a = y.data, a
+    change_rows(x, _add_scaled_row, &j)
+
+
+cdef void _scale_row(const row_job *j, int64_t i) noexcept nogil:
+    K.scale(j.y + i * j.dim, j.a, j.dim)
+
+
+def scale_(Rows x, float a):
+    """``x *= a``, in place."""
+    cdef row_job j
+    j.a = a
+    change_rows(x, _scale_row, &j)
+
+
+cdef void _softcap_row(const row_job *j, int64_t i) noexcept nogil:
+    K.softcap(j.y + i * j.dim, j.a, j.dim)
+
+
+def softcap_(Rows x, float cap):
+    """``x = cap * tanh(x / cap)``, in place: Gemma 2, 2024. ConfigError unless ``cap`` is positive."""
+    cdef row_job j
+    _check_bound("soft cap", cap)
+    j.a = cap
+    change_rows(x, _softcap_row, &j)
+
+
+cdef void _clamp_row(const row_job *j, int64_t i) noexcept nogil:
+    K.clamp(j.y + i * j.dim, j.a, j.dim)
+
+
+def clamp_(Rows x, float limit):
+    """Values below ``-limit`` become that, those above ``limit`` that, in place; NaN stays.
+
+    ConfigError unless ``limit`` is positive.
+    """
+    cdef row_job j
+    _check_bound("limit", limit)
+    j.a = limit
+    change_rows(x, _clamp_row, &j)
+
+
+cdef int _check_bound(str name, float value) except -1:
+    if not 0 < value < INFINITY:
+        raise ConfigError(f"a {name} of {value}; it must be positive and finite")
+    return 0
 
 
 def gate_sigmoid_(Rows x, Rows gate):

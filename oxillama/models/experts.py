@@ -7,8 +7,9 @@ from typing import Protocol
 
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
-from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
+from oxillama.kernels.experts import expert_add_, expert_hidden
 from oxillama.kernels.matmul import Matrix, linear
+from oxillama.kernels.routing import Routing, route
 from oxillama.kernels.rows import Rows, Vector, add_, gate_sigmoid_, zeros
 from oxillama.models.weights import Weights
 
@@ -93,7 +94,7 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
         n_experts=n,
         n_used=n_used,
         n_ff=n_ff,
-        n_ff_shared=_shared_width(m, arch, n_shared * n_ff),
+        n_ff_shared=_shared_width(m, arch, n_shared, n_ff),
         normalise=m.get_bool(f"{arch}.expert_weights_norm", defaults.normalise),
         n_shared=n_shared,
         gating=_gating(m, arch, n_used, defaults.gating),
@@ -121,14 +122,15 @@ def _width(m: Metadata, own: str, common: str) -> int:
     return m.get_int(key, minimum=1, maximum=MAX_WIDTH)
 
 
-def _shared_width(m: Metadata, arch: str, counted: int) -> int:
-    """Its own key, or the count of shared experts times the width of one; Qwen2's is that of a dense layer."""
-    key = f"{arch}.expert_shared_feed_forward_length"
-    if arch == "qwen2moe" and not counted:
-        counted = _width(m, f"{arch}.feed_forward_length", f"{arch}.feed_forward_length") if key not in m else 0
-    if counted > MAX_WIDTH:
-        raise LoadError(f"{arch}.expert_shared_count makes shared experts {counted} wide; at most {MAX_WIDTH}")
-    return m.get_int(key, 0, minimum=0, maximum=MAX_WIDTH) or counted
+def _shared_width(m: Metadata, arch: str, n_shared: int, n_ff: int) -> int:
+    """Of all shared experts together: its own key, or so many as wide as any; Qwen2's is as wide as a dense layer."""
+    key, dense = f"{arch}.expert_shared_feed_forward_length", f"{arch}.feed_forward_length"
+    default = n_shared * n_ff
+    if arch == "qwen2moe" and key not in m:
+        default = _width(m, dense, dense)
+    if default > MAX_WIDTH:
+        raise LoadError(f"{arch}.expert_shared_count is {n_shared}: experts of {n_ff} values are too wide together")
+    return m.get_int(key, default, minimum=0, maximum=MAX_WIDTH)
 
 
 def _gating(m: Metadata, arch: str, n_used: int, default: str) -> str:
@@ -201,22 +203,36 @@ class Experts:
         self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if gated else None
         self.codes = self.up.integer
 
-    def add_to(self, x, h):
-        from oxillama.kernels.rows import swiglu_
-
-        routing = route_softmax(linear(h, self.router), self.spec.n_used, self.spec.normalise)
-        gate, up = expert_matmul(h, routing, [self.gate, self.up])
-        (down,) = expert_matmul(swiglu_(gate, up), routing, [self.down], by_pair=True)
+    def add_to(self, x: Rows, h: Rows) -> None:
+        routing = self.route(h)
+        hidden = expert_hidden(h, routing, self.gate, self.up, self.down.integer)
+        if self.shared is None and self.residual is None:
+            expert_add_(x, hidden, routing, self.down)
+            return
         y = zeros(x.workspace, x.n, x.dim)
         if self.shared is not None:
             self.shared.add_to(y, h)
             if self.shared_gate is not None:
                 gate_sigmoid_(y, linear(h, self.shared_gate))
-        combine_(y, down, routing)
+        expert_add_(y, hidden, routing, self.down)
         if self.residual is None:
             add_(x, y)
         else:
             self.residual.add(x, y)
+
+    def route(self, h: Rows) -> Routing:
+        """Which experts each row of ``h`` uses."""
+        s = self.spec
+        return route(
+            linear(h, self.router),
+            s.n_used,
+            gating=s.gating,
+            normalise=s.normalise,
+            scale=s.scale,
+            bias=self.choice_bias,
+            n_groups=s.n_groups,
+            n_groups_used=s.n_groups_used,
+        )
 
 
 def expert_matrix(w: Weights, name: str, n: int, n_out: int, n_in: int) -> Matrix:

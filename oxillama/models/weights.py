@@ -61,7 +61,7 @@ class Weights:
         info = self._file.tensors.get(name)
         if info is None:
             raise MissingTensorError(f"tensor {name} is missing; architecture {self._file.metadata.arch} needs it")
-        if tuple(info.shape) != shape:
+        if trimmed(info.shape) != trimmed(shape):
             raise LoadError(f"tensor {name} has shape {tuple(info.shape)}; metadata ask for {shape}")
         if info.type not in kernel_formats():
             raise UnsupportedModelError(
@@ -135,3 +135,8 @@ class Weights:
             if progress is not None:
                 progress(n_bytes)
         return sum(w.nbytes for w in self._matrices)
+
+def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Without leading ones, which some writers of files keep and others drop."""
+    first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return tuple(shape[first:])

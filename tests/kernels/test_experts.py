@@ -1,80 +1,157 @@
-"""Routing and grouped products against a loop over rows."""
+"""Layers of experts against a loop over rows."""
 
 import numpy as np
 import pytest
 
 from oxillama.errors import QuantError
-from oxillama.kernels.experts import combine_, expert_matmul, route_softmax
+from oxillama.kernels.experts import expert_add_, expert_hidden
 from oxillama.kernels.matmul import Matrix, linear, quantize
-from oxillama.kernels.rows import Workspace, zeros
+from oxillama.kernels.routing import route
+from oxillama.kernels.rows import Vector, Workspace, add_bias_, swiglu_, zeros
 
 
 def floats(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_routing(normalise):
-    logits = floats(0, 50, 7)
-    logits[3] = 1.0  # all alike: ties go to the lower id
-    routing = route_softmax(Workspace(1).from_array(logits), 3, normalise)
-    p = np.exp(logits.astype(np.float64))
-    p /= p.sum(1, keepdims=True)
-    order = np.argsort(-p, 1, kind="stable")[:, :3]
-    expected = np.take_along_axis(p, order, 1)
-    if normalise:
-        expected /= expected.sum(1, keepdims=True)
-    assert (routing.experts == order).all()
-    assert routing.experts[3].tolist() == [0, 1, 2]
-    np.testing.assert_allclose(routing.weights, expected, rtol=2e-6)
-    assert routing.counts.sum() == 150
+class Stack:
+    """The matrices of some experts, as one stack and each alone."""
+
+    def __init__(self, seed, type, n, n_out, n_in, *, bias=False, repack=True):
+        w, b = floats(seed, n, n_out, n_in), floats(seed + 50, n, n_out)
+        self.stack = Matrix(quantize(w, type), type, w.shape, repack=repack, bias=Vector(b) if bias else None)
+        self.single = [Matrix(quantize(m, type), type, m.shape) for m in w]
+        self.bias = [Vector(row) for row in b] if bias else None
+
+    def alone(self, x, expert):
+        y = linear(x, self.single[expert])
+        if self.bias is not None:
+            add_bias_(y, self.bias[expert])
+        return y
 
 
-@pytest.mark.parametrize("type", ["F32", "Q8_0"])
+@pytest.mark.parametrize("types", [("F32", "F32", "F32"), ("Q8_0", "Q8_0", "Q8_0"), ("Q4_K", "Q6_K", "F16")])
 @pytest.mark.parametrize("repack", [False, True])
-@pytest.mark.parametrize("n", [1, 5, 40])
-def test_products_equal_those_of_each_row_alone(type, repack, n):
-    w = floats(1, 6, 40, 64)
-    stack = Matrix(quantize(w, type), type, w.shape, repack=repack)
-    single = [Matrix(quantize(m, type), type, m.shape) for m in w]
-    ws = Workspace(2)
-    x = floats(2, n, 64)
-    routing = route_softmax(ws.from_array(floats(3, n, 6)), 2, True)
-    (pairs,) = expert_matmul(ws.from_array(x), routing, [stack])
-    (again,) = expert_matmul(ws.from_array(np.repeat(x, 2, 0)), routing, [stack], by_pair=True)
-    out = zeros(ws, n, 40)
-    combine_(out, pairs, routing)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("n", "num_threads", "n_ff"), [(1, 1, 256), (1, 2, 512), (5, 3, 256), (40, 2, 768)])
+def test_layers_equal_those_of_each_row_alone(types, repack, bias, n, num_threads, n_ff):
+    n_experts, k, n_embd = 6, 3, 256
+    gate, up = (Stack(i, types[i], n_experts, n_ff, n_embd, bias=bias, repack=repack) for i in (0, 1))
+    down = Stack(2, types[2], n_experts, n_embd, n_ff, bias=bias, repack=repack)
+    ws = Workspace(num_threads)
+    x, y = floats(3, n, n_embd), floats(4, n, n_embd)
+    routing = route(ws.from_array(floats(5, n, n_experts)), k)
+    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, down.stack.integer)
+    out = ws.from_array(y)
+    expert_add_(out, hidden, routing, down.stack)
     for row in range(n):
-        total = np.zeros(40, np.float64)
-        for slot in range(2):
-            alone = linear(ws.from_array(x[row : row + 1]), single[routing.experts[row, slot]]).numpy()[0]
-            assert (pairs.numpy()[2 * row + slot] == alone).all()
-            assert (again.numpy()[2 * row + slot] == alone).all()
-            total += np.float64(routing.weights[row, slot]) * alone
-        np.testing.assert_allclose(out.numpy()[row], total, rtol=1e-5, atol=1e-5)
+        one = ws.from_array(x[row : row + 1])
+        terms = [y[row].astype(np.float64)]
+        for i, e in enumerate(routing.experts[row]):
+            alone = swiglu_(gate.alone(one, e), up.alone(one, e))
+            assert (hidden.numpy()[k * row + i] == alone.numpy()[0]).all()
+            terms.append(np.float64(routing.weights[row, i]) * down.alone(alone, e).numpy()[0])
+        bound = (k + 1) * 2.0**-23 * np.abs(terms).sum(0)  # each product and each sum is rounded once
+        assert (np.abs(out.numpy()[row] - np.sum(terms, 0)) <= bound).all()
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("repack", [False, True])
+def test_company_changes_no_bit(type, repack):
+    """Each row alone against all in one call, and any number of threads."""
+    stacks = [Stack(i, type, 8, 256, 256, repack=repack).stack for i in range(3)]
+
+    def layer(x, logits, num_threads):
+        ws = Workspace(num_threads)
+        routing = route(ws.from_array(logits), 3)
+        hidden = expert_hidden(ws.from_array(x), routing, stacks[0], stacks[1], stacks[2].integer)
+        y = zeros(ws, len(x), 256)
+        expert_add_(y, hidden, routing, stacks[2])
+        return y.numpy().copy()
+
+    x, logits = floats(6, 33, 256), floats(7, 33, 8)
+    together = layer(x, logits, 2)
+    assert (layer(x, logits, 1) == together).all()
+    for row in range(33):
+        assert (layer(x[row : row + 1], logits[row : row + 1], 3)[0] == together[row]).all()
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("repack", [False, True])
+def test_experts_that_no_row_chose_are_not_touched(type, repack):
+    """The others' weights are NaN, which spoils all that touches it, were it multiplied by zero."""
+    n, chosen = 8, (2, 5)
+    ws = Workspace(2)
+    logits = np.full((20, n), -30, np.float32)
+    logits[:, chosen] = floats(0, 20, 2)
+    stacks = []
+    for seed in range(3):
+        w = quantize(floats(seed, n, 256, 256), type).reshape(n, -1)
+        w[[e for e in range(n) if e not in chosen]] = 0xFF  # NaN as a float, and as the scale of any block
+        stacks.append(Matrix(w.reshape(-1), type, (n, 256, 256), repack=repack))
+    routing = route(ws.from_array(logits), 2)
+    assert routing.counts.tolist() == [0, 0, 20, 0, 0, 20, 0, 0]
+    hidden = expert_hidden(ws.from_array(floats(9, 20, 256)), routing, *stacks[:2], stacks[2].integer)
+    y = zeros(ws, 20, 256)
+    expert_add_(y, hidden, routing, stacks[2])
+    assert np.isfinite(y.numpy()).all()
+    spoilt = route(ws.from_array(np.zeros((1, n), np.float32)), 1)
+    hidden = expert_hidden(ws.from_array(floats(9, 1, 256)), spoilt, *stacks[:2])
+    assert np.isnan(hidden.numpy()).all()
+
+
+def test_no_rows():
+    ws = Workspace(2)
+    stack = Stack(0, "Q8_0", 2, 32, 32).stack
+    routing = route(zeros(ws, 0, 2), 1)
+    assert routing.experts.shape == routing.weights.shape == (0, 1)
+    hidden = expert_hidden(zeros(ws, 0, 32), routing, stack, stack, True)
+    expert_add_(zeros(ws, 0, 32), hidden, routing, stack)
+    assert hidden.n == 0
+
+
+def stack_of(n, n_out=16, n_in=32):
+    return Matrix(quantize(floats(0, n, n_out, n_in), "F32"), "F32", (n, n_out, n_in), name="blk.0.ffn_exps.weight")
 
 
 def test_input_of_another_width_is_refused():
     ws = Workspace(1)
-    stack = Matrix(quantize(floats(0, 2, 4, 32), "F32"), "F32", (2, 4, 32), name="blk.0.ffn_up_exps.weight")
-    routing = route_softmax(ws.from_array(floats(1, 1, 2)), 1, True)
-    with pytest.raises(QuantError, match="ffn_up_exps"):
-        expert_matmul(ws.from_array(floats(2, 1, 64)), routing, [stack])
+    routing = route(ws.from_array(floats(1, 1, 2)), 1)
+    with pytest.raises(QuantError, match="ffn_exps"):
+        expert_hidden(ws.from_array(floats(2, 1, 64)), routing, stack_of(2), stack_of(2))
+    with pytest.raises(QuantError, match="ffn_exps"):
+        expert_add_(zeros(ws, 1, 16), zeros(ws, 1, 16), routing, stack_of(2))
+    with pytest.raises(QuantError, match="ffn_exps"):
+        expert_add_(zeros(ws, 1, 17), zeros(ws, 1, 32), routing, stack_of(2))
 
 
-@pytest.mark.parametrize(("n_rows", "by_pair"), [(2, False), (4, False), (3, True), (7, True)])
-def test_rows_that_are_not_those_of_the_routing_are_refused(n_rows, by_pair):
+@pytest.mark.parametrize("n_rows", [2, 4])
+def test_rows_that_are_not_those_of_the_routing_are_refused(n_rows):
     ws = Workspace(1)
-    stack = Matrix(quantize(floats(0, 4, 16, 32), "F32"), "F32", (4, 16, 32))
-    routing = route_softmax(ws.from_array(floats(1, 3, 4)), 2, True)
+    routing = route(ws.from_array(floats(1, 3, 4)), 2)
     with pytest.raises(QuantError, match=f"{n_rows} rows for a routing of 3 rows to 2 experts"):
-        expert_matmul(ws.from_array(floats(2, n_rows, 32)), routing, [stack], by_pair=by_pair)
+        expert_hidden(ws.from_array(floats(2, n_rows, 32)), routing, stack_of(4), stack_of(4))
+    with pytest.raises(QuantError, match=f"{n_rows} rows for a routing of 3 rows to 2 experts"):
+        expert_add_(zeros(ws, 3, 16), zeros(ws, n_rows, 32), routing, stack_of(4))
+    with pytest.raises(QuantError, match=f"{n_rows} x 16 for 3 rows"):
+        expert_add_(zeros(ws, n_rows, 16), zeros(ws, 6, 32), routing, stack_of(4))
 
 
 @pytest.mark.parametrize("n_routed", [2, 8])
 def test_a_stack_of_another_number_of_experts_is_refused(n_routed):
     ws = Workspace(1)
-    stack = Matrix(quantize(floats(0, 4, 16, 32), "F32"), "F32", (4, 16, 32), name="blk.0.ffn_up_exps.weight")
-    routing = route_softmax(ws.from_array(floats(1, 3, n_routed)), 2, True)
-    with pytest.raises(QuantError, match=f"ffn_up_exps.* 4 experts for a routing among {n_routed}"):
-        expert_matmul(ws.from_array(floats(2, 3, 32)), routing, [stack])
+    routing = route(ws.from_array(floats(1, 3, n_routed)), 2)
+    with pytest.raises(QuantError, match=f"ffn_exps.* 4 experts for a routing among {n_routed}"):
+        expert_hidden(ws.from_array(floats(2, 3, 32)), routing, stack_of(4), stack_of(4))
+
+
+def test_stacks_that_make_no_gated_layer_are_refused():
+    ws = Workspace(1)
+    routing = route(ws.from_array(floats(1, 3, 4)), 2)
+    with pytest.raises(QuantError, match="don't make a gated layer"):
+        expert_hidden(ws.from_array(floats(2, 3, 32)), routing, stack_of(4), stack_of(4, n_out=32))
+
+
+def test_a_bias_of_another_size_is_refused():
+    with pytest.raises(QuantError, match="a bias of 16 values"):
+        Matrix(quantize(floats(0, 2, 16, 32), "F32"), "F32", (2, 16, 32), bias=Vector(floats(1, 16)))

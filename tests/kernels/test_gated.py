@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from oxillama.errors import QuantError
-from oxillama.kernels.gated import swiglu
+from oxillama.errors import ConfigError, QuantError
+from oxillama.kernels.activations import geglu_, swiglu_
+from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import Matrix, linear, linear_add_, matmul, quantize
-from oxillama.kernels.rows import Vector, Workspace, add_bias_, rms_norm, swiglu_
+from oxillama.kernels.rows import Vector, Workspace, add_bias_
+
+ACTIVATIONS = {"silu": swiglu_, "gelu": geglu_}
 
 
 def floats(seed, *shape):
@@ -18,12 +21,12 @@ def matrix(type, seed, n_out, n_in, *, bias=False, repack=True):
     return Matrix(quantize(floats(seed, n_out, n_in), type), type, (n_out, n_in), bias=vector, repack=repack)
 
 
-def parts(h, gate, up):
+def parts(h, gate, up, activation="silu"):
     g, u = (linear(h, Matrix(quantize(floats(s, *m.shape), m.type), m.type, m.shape)) for s, m in ((1, gate), (2, up)))
     for y, m in ((g, gate), (u, up)):
         if m.bias is not None:
             add_bias_(y, m.bias)
-    return swiglu_(g, u)
+    return ACTIVATIONS[activation](g, u)
 
 
 # Enough multiplications for a parallel region, tasks that don't come out even, and a last panel that is not full.
@@ -32,32 +35,24 @@ def parts(h, gate, up):
 @pytest.mark.parametrize("types", [("Q8_0", "Q8_0"), ("F32", "F32"), ("Q8_0", "F16")])
 @pytest.mark.parametrize(("n", "n_out"), [(1, 100), (1, 4000), (3, 1504), (40, 488)])
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_swiglu_has_the_bits_of_its_parts(num_threads, n, n_out, types, bias, repack):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_it_has_the_bits_of_its_parts(activation, num_threads, n, n_out, types, bias, repack):
     gate, up = (matrix(t, s, n_out, 96, bias=bias, repack=repack) for s, t in ((1, types[0]), (2, types[1])))
     h = Workspace(num_threads).from_array(floats(0, n, 96))
-    assert (swiglu(h, gate, up).numpy() == parts(h, gate, up).numpy()).all()
+    assert (gated(h, gate, up, activation).numpy() == parts(h, gate, up, activation).numpy()).all()
 
 
 @pytest.mark.parametrize("repack", [True, False])
 @pytest.mark.parametrize(("n", "n_ff"), [(1, 96), (1, 4064), (40, 480)])
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_codes_of_the_result_are_those_made_afterwards(num_threads, n, n_ff, repack):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_codes_of_the_result_are_those_made_afterwards(activation, num_threads, n, n_ff, repack):
     gate, up = (matrix("Q8_0", s, n_ff, 64, repack=repack) for s in (1, 2))
     down = matrix("Q8_0", 3, 64, n_ff)
     ws = Workspace(num_threads)
     h = ws.from_array(floats(0, n, 64))
-    assert (linear(swiglu(h, gate, up, True), down).numpy() == linear(parts(h, gate, up), down).numpy()).all()
-
-
-@pytest.mark.parametrize("n", [1, 5, 300])
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_codes_of_a_norm_are_those_made_afterwards(num_threads, n):
-    w = matrix("Q8_0", 3, 40, 96)
-    ws = Workspace(num_threads)
-    x, weight = ws.from_array(floats(0, n, 96)), Vector(floats(1, 96))
-    plain, both = rms_norm(x, weight, 1e-5), rms_norm(x, weight, 1e-5, True)
-    assert (both.numpy() == plain.numpy()).all()
-    assert (linear(both, w).numpy() == linear(plain, w).numpy()).all()
+    fused, unfused = gated(h, gate, up, activation, True), parts(h, gate, up, activation)
+    assert (linear(fused, down).numpy() == linear(unfused, down).numpy()).all()
 
 
 def test_biases_come_last():
@@ -73,14 +68,15 @@ def test_biases_come_last():
 
 
 def test_what_does_not_fit_is_refused():
+    shapes = ((32, "a"), (64, "b"))
     h = Workspace(1).from_array(floats(0, 1, 64))
     with pytest.raises(QuantError, match=r"a .*\(32, 64\) and b .*\(64, 64\) don't make a gated layer"):
-        swiglu(
-            h, *(Matrix(quantize(floats(0, n, 64), "F32"), "F32", (n, 64), name=m) for n, m in ((32, "a"), (64, "b")))
-        )
+        gated(h, *(Matrix(quantize(floats(0, n, 64), "F32"), "F32", (n, 64), name=m) for n, m in shapes), "silu")
     with pytest.raises(QuantError, match="gated"):
-        swiglu(h, matrix("F32", 1, 40, 64), matrix("F32", 2, 40, 64), True)
+        gated(h, matrix("F32", 1, 40, 64), matrix("F32", 2, 40, 64), "silu", True)
     with pytest.raises(QuantError, match="width 64"):
-        swiglu(h, matrix("F32", 1, 40, 32), matrix("F32", 2, 40, 32))
+        gated(h, matrix("F32", 1, 40, 32), matrix("F32", 2, 40, 32), "silu")
+    with pytest.raises(ConfigError, match="activation 'relu'; known: silu, gelu"):
+        gated(h, matrix("F32", 1, 40, 64), matrix("F32", 2, 40, 64), "relu")
     with pytest.raises(QuantError, match="bias of 5 values"):
         Matrix(quantize(floats(0, 4, 8), "F32"), "F32", (4, 8), bias=Vector(floats(1, 5)))

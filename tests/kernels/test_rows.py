@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
+from oxillama.errors import ConfigError
 from oxillama.kernels.matmul import Matrix, linear, quantize
 from oxillama.kernels.rows import (
     Vector,
     Workspace,
     add_,
     add_bias_,
+    add_scaled_,
+    clamp_,
     gate_sigmoid_,
-    rms_norm,
-    rms_norm_heads_,
-    swiglu_,
+    scale_,
+    softcap_,
     take_rows,
     zeros,
 )
@@ -27,37 +29,51 @@ def workspace(request):
     return Workspace(request.param)
 
 
-@pytest.mark.parametrize(("n", "dim"), [(1, 5), (3, 64), (200, 100)])
-def test_rms_norm(workspace, n, dim):
-    x, w = floats(0, n, dim), floats(1, dim)
-    expected = x / np.sqrt(np.square(x.astype(np.float64)).mean(1, keepdims=True) + 1e-5) * w
-    np.testing.assert_allclose(
-        rms_norm(workspace.from_array(x), Vector(w), 1e-5).numpy(), expected, rtol=2e-6, atol=1e-7
-    )
-
-
-def test_rms_norm_of_heads(workspace):
-    x, w = floats(0, 70, 6 * 32), floats(1, 32)
-    heads = x.reshape(70, 6, 32).astype(np.float64)
-    expected = heads / np.sqrt(np.square(heads).mean(-1, keepdims=True) + 1e-6) * w
-    rows = workspace.from_array(x)
-    rms_norm_heads_(rows, Vector(w), 1e-6)
-    np.testing.assert_allclose(rows.numpy(), expected.reshape(70, -1), rtol=2e-6, atol=1e-7)
-
-
 def test_elementwise(workspace):
     x, y, b = floats(0, 60, 200), floats(1, 60, 200), floats(2, 200)
     rows = workspace.from_array(x)
     add_(rows, workspace.from_array(y))
     add_bias_(rows, Vector(b))
     assert (rows.numpy() == (x + y) + b).all()
-    gate = swiglu_(workspace.from_array(x), workspace.from_array(y))
-    np.testing.assert_allclose(gate.numpy(), x / (1 + np.exp(-x.astype(np.float64))) * y, rtol=2e-6, atol=1e-7)
     g = floats(3, 60, 1)
     gate_sigmoid_(rows, workspace.from_array(g))
     np.testing.assert_allclose(rows.numpy(), (x + y + b) / (1 + np.exp(-g)), rtol=2e-6, atol=1e-6)
     assert (take_rows(workspace.from_array(x), np.array([5, 0, 5], np.int32)).numpy() == x[[5, 0, 5]]).all()
     assert (zeros(workspace, 3, 7).numpy() == 0).all()
+
+
+@pytest.mark.parametrize("n", [1, 60])
+def test_scaled_capped_and_clamped(workspace, n):
+    x, y = 9 * floats(0, n, 201), floats(1, n, 201)
+    wide, rows = x.astype(np.float64), workspace.from_array(x)
+    add_scaled_(rows, workspace.from_array(y), 0.3)
+    np.testing.assert_allclose(rows.numpy(), wide + 0.3 * y, rtol=1e-6, atol=1e-6)
+    for change, number, expected in (
+        (scale_, 0.3, x * np.float32(0.3)),
+        (clamp_, 2.5, np.clip(x, -2.5, 2.5)),
+        (softcap_, 5.0, 5 * np.tanh(wide / 5)),
+    ):
+        rows = workspace.from_array(x)
+        change(rows, number)
+        np.testing.assert_allclose(rows.numpy(), expected, rtol=1e-6, atol=0)
+        alone = workspace.from_array(x[-1:])
+        change(alone, number)
+        assert (alone.numpy() == rows.numpy()[-1]).all()
+
+
+def test_what_does_not_fit_is_refused():
+    ws = Workspace(1)
+    x, other = ws.from_array(floats(0, 2, 12)), ws.from_array(floats(0, 3, 12))
+    for add in (add_, lambda x, y: add_scaled_(x, y, 1.0)):
+        with pytest.raises(ConfigError, match="2 x 12 and 3 x 12"):
+            add(x, other)
+    with pytest.raises(ConfigError, match="bias of 5 values for rows of 12"):
+        add_bias_(x, Vector(floats(0, 5)))
+    for number in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ConfigError, match="a limit of"):
+            clamp_(x, number)
+        with pytest.raises(ConfigError, match="a soft cap of"):
+            softcap_(x, number)
 
 
 def test_memory_is_handed_out_once_and_taken_back():

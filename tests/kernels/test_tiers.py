@@ -148,17 +148,6 @@ def test_halves_of_extreme_values(tier):
         np.testing.assert_array_equal(got.view(np.float16), expected)
 
 
-@pytest.mark.parametrize("tier", [*TIERS, "scalar"])
-def test_swiglu_of_extreme_values(tier):
-    x = EXTREMES[~(np.abs(EXTREMES) > 1e30)]
-    y = Buffer(x.nbytes)
-    _check.Tier(tier).swiglu(x.view(np.uint8), np.ones(len(x), np.float32).view(np.uint8), y.bytes, len(x))
-    with np.errstate(over="ignore"):
-        expected = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
-    # The exponential is bounded at e^88, so that very negative gates give a tiny number instead of zero.
-    np.testing.assert_allclose(y.floats(), expected, rtol=1e-6, atol=1e5 / np.exp(88))
-
-
 @pytest.mark.parametrize("tier", TIERS)
 def test_softmax_masks_to_exact_zero(tier):
     x = np.array([1.0, -np.inf, 2.0, -np.inf, -200.0] * 5, np.float32)

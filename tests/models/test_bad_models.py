@@ -55,7 +55,6 @@ def rewritten(tmp_path, change, name="llama"):
         ("llama.rope.scaling.yarn_ext_factor", 2.0, LoadError, "yarn_ext_factor"),
         ("llama.attention.causal", False, UnsupportedModelError, "llama.attention.causal is False"),
         ("llama.logit_scale", 0.5, UnsupportedModelError, "llama.logit_scale is 0.5"),
-        ("llama.expert_gating_func", 2, UnsupportedModelError, "llama.expert_gating_func is 2"),
         ("llama.expert_count", 10**9, LoadError, "llama.expert_count"),
         ("llama.context_length", 0, LoadError, "llama.context_length"),
     ],
@@ -141,3 +140,15 @@ def test_experts_need_no_dense_width(tmp_path):
         gguf.write_gguf(tmp_path / "moe.gguf", metadata, dict(file.tensors))
     with gguf.open(tmp_path / "moe.gguf") as file:
         assert load_model(file).spec.experts.n_ff == 64
+
+
+def test_leading_ones_may_be_dropped(tmp_path):
+    """The gate of a shared expert, one row, which quantisers store as a vector."""
+
+    def flatten(tensors):
+        name = "blk.0.ffn_gate_inp_shexp.weight"
+        assert tensors[name].shape == (1, 64)
+        tensors[name] = tensors[name].reshape(64)
+
+    with gguf.open(rewritten(tmp_path, flatten, "qwen2moe")) as file:
+        assert load_model(file).spec.experts.n_ff_shared == 96

@@ -99,6 +99,8 @@ static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const sha
     };
     fill_floats(q, COUNT(q), 1);
     fill_floats(slopes, s->group, 0.5f);
+    for (int i = 0; i < s->group; i++)
+        slopes[i] = fabsf(slopes[i]); /* a negative one makes scores of hundreds, whose last digits decide */
     fill_floats(sinks, s->group, 3);
     a.slopes = s->slopes ? copy(slopes, (size_t)s->group * 4, 4) : NULL;
     a.sinks = s->sinks ? copy(sinks, (size_t)s->group * 4, 4) : NULL;

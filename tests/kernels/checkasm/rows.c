@@ -8,6 +8,17 @@ static void rms_norm(const ox_kernels *t, const float *a, const float *b, float 
 static void add(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, add)(a, y, n); }
 static void add_scaled(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, add_scaled)(a, 0.3f, y, n); }
 static void swiglu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, swiglu)(a, b, y, n); }
+static void layer_norm(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, layer_norm)(a, b, y, y, n, 1e-5f); }
+static void plain_norm(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, layer_norm)(a, NULL, NULL, y, n, 1e-5f); }
+static void geglu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, geglu)(a, b, y, n); }
+static void swiglu_oai(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, swiglu_oai)(a, b, y, n, 1.702f, 1.5f); }
+static void scale(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, scale)(y, 0.3f, n); }
+static void softcap(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, softcap)(y, 2.5f, n); }
+static void clamp(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, clamp)(y, 1.5f, n); }
+static void silu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, silu)(y, n); }
+static void gelu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, gelu)(y, n); }
+static void gelu_erf(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, gelu_erf)(y, n); }
+static void relu2(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, relu2)(y, n); }
 static void softmax(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, softmax)(y, n); }
 static void rope_neox(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, rope_neox)(y, a, n); }
 static void rope_norm(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, rope_norm)(y, a, n); }
@@ -16,7 +27,10 @@ static void rope_norm(const ox_kernels *t, const float *a, const float *b, float
 static const struct { const char *name; row_fn *call; int even; double bound, slope; } operations[] = {
     {"rms_norm", rms_norm, 0, 8, 1. / 16}, {"add", add, 0, 0, 0},          {"add_scaled", add_scaled, 0, 2, 0},
     {"swiglu", swiglu, 0, 16, 0},          {"softmax", softmax, 0, 8, 1. / 16}, {"rope_neox", rope_neox, 1, 0, 0},
-    {"rope_norm", rope_norm, 1, 0, 0},
+    {"rope_norm", rope_norm, 1, 0, 0},     {"layer_norm", layer_norm, 0, 8, 1. / 16}, {"layer_norm", plain_norm, 0, 8, 1. / 16},
+    {"geglu", geglu, 0, 16, 0},            {"swiglu_oai", swiglu_oai, 0, 16, 0}, {"scale", scale, 0, 0, 0},
+    {"softcap", softcap, 0, 4, 0},         {"clamp", clamp, 0, 0, 0},            {"silu", silu, 0, 8, 0},
+    {"gelu", gelu, 0, 8, 0},               {"gelu_erf", gelu_erf, 0, 8, 0},      {"relu2", relu2, 0, 0, 0},
 };
 
 static void check_row(const ox_kernels *scalar, const ox_kernels *t, int op, int64_t n)
