@@ -141,7 +141,8 @@ def deepseek3_keys(s):
 
 
 def grouped_experts(s):
-    return replace(s, n_experts=s.n_groups * max(2, s.n_experts // s.n_groups), n_used=min(2, s.n_used))
+    in_group = max(2, s.n_experts // s.n_groups)
+    return replace(s, n_experts=s.n_groups * in_group, n_used=min(s.n_used, in_group * max(1, s.n_groups // 2)))
 
 
 def lone_layers(s):

@@ -136,7 +136,7 @@ RECIPES = {
     "falcon-mamba": replace(MAMBA, keys=r.falcon_mamba_keys),
     "mamba2": Recipe("mamba2", lambda s, i: t.norms(s, "attn_norm") | t.mamba2(s), r.mamba2_keys, kv_heads="no key"),
     "jamba": Recipe("jamba", of.jamba_layer, r.jamba_keys),
-    "granitehybrid": Recipe("granitehybrid", of.granitehybrid_layer, r.granitehybrid_keys, tied=True),
+    "granitehybrid": Recipe("granitehybrid", of.granitehybrid_layer, r.granitehybrid_keys),
     "lfm2": Recipe("lfm2", of.lfm2_layer, r.lfm2_keys, final_norm="token_embd_norm"),
     "falcon-h1": Recipe("falcon-h1", of.falcon_h1_layer, r.falcon_h1_keys, head_size=True),
     "falcon-h1-normed": Recipe(
