@@ -107,3 +107,20 @@ def rms_norm_heads_(Rows x, Vector w not None, float eps):
         raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values, which are no whole heads")
     j.x, j.w, j.part, j.w_step, j.a, j.codes = x.data, w.data, w.n, 0, eps, NULL
     change_rows(x, _parts_row, &j)
+
+
+cdef void _layer_parts_row(const row_job *j, int64_t i) noexcept nogil:
+    cdef int64_t k
+    cdef float *y = j.y + i * j.dim
+    for k in range(j.dim // j.part):
+        K.layer_norm(y + k * j.part, j.w + k * j.part, NULL, y + k * j.part, j.part, j.a)
+
+
+def layer_norm_heads_(Rows x, Vector w not None, int64_t head_dim, float eps):
+    """Layer norm of each head (each run of ``head_dim`` values of a row), with weights for the whole row, in place."""
+    cdef row_job j
+    _check("weights", w, x.dim)
+    if head_dim < 1 or x.dim % head_dim:
+        raise ConfigError(f"rows of {x.dim} values are no whole heads of {head_dim}")
+    j.w, j.part, j.a = w.data, head_dim, eps
+    change_rows(x, _layer_parts_row, &j)
