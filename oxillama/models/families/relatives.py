@@ -15,9 +15,7 @@ ALL: tuple[Part, ...] = ("q", "k", "v", "o", "ffn")
 
 LLAMA = Traits()
 NEOX = Traits(rope="neox")
-EXAONE4 = replace(
-    NEOX, pre_norms=False, post_norms=True, qk_norm="head", windows=all_but_each(4), rotates="windows"
-)
+EXAONE4 = replace(NEOX, pre_norms=False, post_norms=True, qk_norm="head", windows=all_but_each(4), rotates="windows")
 HUNYUAN = replace(NEOX, qk_norm="head", qk_norm_last=True)
 NEMOTRON = replace(NEOX, norm="layer", activation="relu2", gated=False)
 SEED_OSS = replace(NEOX, ffn_norm="post_attention_norm", biased=("q", "k", "v"))

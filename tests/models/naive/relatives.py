@@ -100,7 +100,9 @@ def phimoe_layer(arch, layer, x, options):
     """
     h = norm(arch, layer, "attn_norm", x)
     q, k, v = project(layer, h)
-    own = 1.243163121016122 / layer.get("rope.scaling.attn_factor") if "rope_factors_long.weight" in layer.file.w else 1.0
+    own = (
+        1.243163121016122 / layer.get("rope.scaling.attn_factor") if "rope_factors_long.weight" in layer.file.w else 1.0
+    )
     q, k = (own * turn(layer, y, arch.pairing, options, None) for y in (q, k))
     out = attend(q, k, v, layer.k_dim**-0.5, hidden=hidden_past(len(h), 0))
     x = x + layer.linear("attn_output", out)
@@ -153,6 +155,7 @@ ARCHS = {
     "openelm": replace(QWEN, qk_norm=norm_each_head),
     "orion": replace(QWEN, norm=layer_norm),
     "phimoe": Arch(phimoe_layer, norm=phimoe_norm, ffn=phimoe_experts, pairing=HALVES),
+    "qwen": QWEN,
     "qwen2vl": QWEN,
     "qwen3vl": KNOWN["qwen3"],
     "qwen3vlmoe": KNOWN["qwen3moe"],
