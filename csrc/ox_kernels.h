@@ -121,6 +121,46 @@ static inline size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
            + 2 * k + 64;
 }
 
+/* Causal depthwise convolution of consecutive tokens of one sequence:
+ *   y[t][c] = out_gate[t][c] f(bias[c] + sum over k of w[k][c] u[t - n_taps + 1 + k][c]),   u[t][c] = in_gate[t][c] x[t][c]
+ * where f is silu or nothing. The inputs before the first token are `read`, the last ones go to `write`. */
+typedef struct ox_conv1d_args {
+    const float *x;           /* first token, first channel */
+    const float *in_gate, *out_gate; /* NULL: ones */
+    size_t x_stride;          /* floats from one token to the next, of all three */
+    const float *w;           /* [n_taps][w_stride] */
+    const float *bias;        /* or NULL */
+    const float *read;        /* u of the last n_taps - 1 tokens before, [n_taps - 1][w_stride]; NULL: zeros */
+    float *write;             /* the same after the last token; shares nothing with `read` */
+    size_t w_stride;
+    float *y;
+    size_t y_stride;
+    int64_t n_tokens, n_channels;
+    int32_t n_taps, silu;
+} ox_conv1d_args;
+
+/* A selective scan over consecutive tokens of one sequence. Each channel keeps n_state values h, and for each token
+ *   h[i] = exp(step a[i]) h[i] + step x b[i],   y = (d x + sum over i of c[i] h[i]) silu(z),   step = softplus(dt + bias)
+ * States lie in panels of 16 channels, [n_state][16], so that lane = channel and no sum is horizontal; the last panel is
+ * padded. In scan1 (Gu and Dao, "Mamba", 2023) dt, its bias, a and d belong to a channel, and channels begin with a
+ * panel; in scan2 (Dao and Gu, "Transformers are SSMs", 2024) all channels of a call, a head, share one value of each. */
+typedef struct ox_scan_args {
+    const float *x, *dt, *z;  /* first token, first channel; z NULL: no gate */
+    const float *b, *c;       /* [n_state] of the first token */
+    size_t x_stride, dt_stride, z_stride, bc_stride; /* floats from one token to the next */
+    const float *a;           /* scan1: panels [n_state][16]; scan2: one value */
+    const float *d, *dt_bias; /* dt_bias NULL: none */
+    const float *read;        /* panels of the state before the first token; NULL: zeros */
+    float *write;             /* panels of the state after the last one, at a multiple of 64 bytes; not `read` */
+    float *y;
+    size_t y_stride;
+    int64_t n_tokens, n_channels;
+    int32_t n_state;
+    int32_t stream;           /* write past the caches: the state is read again only after more than they hold */
+} ox_scan_args;
+
+static inline size_t ox_scan_state(size_t n_channels, size_t n_state) { return ox_round_up(n_channels, 16) * n_state; }
+
 typedef void ox_dequantise_fn(const void *src, float *dst, int64_t n);
 typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);
 /* Interleaves n_rows <= 16 rows (stride bytes apart, k values each) to one panel; missing rows become zeros. */
@@ -167,6 +207,10 @@ typedef struct ox_kernels {
     void (*attention)(const ox_attn_args *);
     /* n consecutive spans' states, ox_attn_state() floats apart from a->state on, to a->out; the first is overwritten. */
     void (*attention_merge)(const ox_attn_args *a, int64_t n);
+    /* recurrent layers */
+    void (*conv1d)(const ox_conv1d_args *);
+    void (*scan1)(const ox_scan_args *);
+    void (*scan2)(const ox_scan_args *);
 } ox_kernels;
 
 /* tables[tier], each overlaying the one below; NULL for a tier that was not compiled. */

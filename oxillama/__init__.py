@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
+    from oxillama.kv_cache import SequencePool
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -70,6 +71,7 @@ __all__ = [
     "Sampler",
     "SamplerChain",
     "SamplerConfig",
+    "SequencePool",
     "SnapshotError",
     "Timings",
     "TokenStream",
@@ -92,6 +94,7 @@ _LAZY = {
     "Grammar": "oxillama.sampling",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
+    "SequencePool": "oxillama.kv_cache",
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",

@@ -89,8 +89,9 @@ class EngineConfig:
         others wait behind a prompt, and never changes a result.
     kv_type: how keys and values are stored, "f16", "f32" or "q8_0" (8-bit codes, half the memory of f16).
     kv_block_size: tokens of a KV block: 16, 32, or a multiple of 64.
-    kv_budget: bytes for the KV cache of all requests together. None: enough for four requests of `context_size`
-        tokens; the system hands out pages only as they are used.
+    kv_budget: bytes for the KV cache and the recurrent states of all requests together. None: enough for four requests
+        of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); the
+        system hands out pages only as they are used.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster).
     overrides: metadata values that replace those in the file, by key.
 

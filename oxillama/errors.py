@@ -17,7 +17,7 @@
     │   └── ChatTemplateError                a chat template is broken, raises, or misbehaves
     ├── GrammarError (ValueError)            a grammar or schema can't be compiled
     ├── QuantError (ValueError)              tensor formats, quantising and dequantising
-    ├── KvCacheFullError (MemoryError)       a request needs more KV blocks than there can ever be
+    ├── KvCacheFullError (MemoryError)       more KV blocks or recurrent slots are needed than there are
     └── SnapshotError (ValueError)           a snapshot can't be written or resumed
 
 Each message names the thing, its value and, where there is one, the remedy.
@@ -109,7 +109,7 @@ class QuantError(OxiLlamaError, ValueError):
 
 
 class KvCacheFullError(OxiLlamaError, MemoryError):
-    """A request needs more KV blocks than there can ever be."""
+    """More KV blocks or recurrent slots are needed than there are."""
 
 
 class SnapshotError(OxiLlamaError, ValueError):

@@ -27,7 +27,14 @@ NEVER = {
 # What a model declares, and the engine builds: sizes alone, no cache.
 SHARED = ("oxillama.kv_cache.shapes",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
-PLAIN = ("engine.scheduler", "engine.sequence", "kv_cache.block_pool", "kv_cache.shapes")
+PLAIN = (
+    "engine.scheduler",
+    "engine.sequence",
+    "kv_cache.id_pool",
+    "kv_cache.sequence_pool",
+    "kv_cache.state_slots",
+    "kv_cache.shapes",
+)
 HEAVY = ("numpy", "oxillama.kernels", "oxillama.models", "oxillama.gguf")
 
 CYTHON = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(.+)|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))")

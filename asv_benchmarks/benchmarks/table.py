@@ -33,9 +33,10 @@ class _Table:
         return os.environ.get("OXILLAMA_BENCH_FOLDER") or os.getcwd()
 
     def open(self, folder: str, type: str, *, shape: str = SHAPE, kv_type: str = "f16", depth: int = 0) -> None:
-        self.engine = oxillama.load(
-            make_model(Path(folder), shape, type), kv_type=kv_type, context_size=depth + PROMPT + 64
-        )
+        self.open_file(make_model(Path(folder), shape, type), kv_type=kv_type, depth=depth)
+
+    def open_file(self, path: Path, *, kv_type: str = "f16", depth: int = 0) -> None:
+        self.engine = oxillama.load(path, kv_type=kv_type, context_size=depth + PROMPT + 64)
         if depth:
             self.engine.prefill(_prompt(self.engine, depth, 11))
         self.depth = depth

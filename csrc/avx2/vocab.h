@@ -11,6 +11,7 @@
 #define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 2
+#define SCAN_STATES 8
 #define V static inline __attribute__((always_inline))
 
 typedef __m256 vf;
@@ -19,6 +20,9 @@ typedef __m256i vb; /* bytes */
 
 V vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 V void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
+/* Past the caches, to a multiple of 32 bytes; visible to other threads after vf_fence(). */
+V void vf_stream(float *p, vf x) { _mm256_stream_ps(p, x); }
+V void vf_fence(void) { _mm_sfence(); }
 V vf vf_set1(float x) { return _mm256_set1_ps(x); }
 V vf vf_zero(void) { return _mm256_setzero_ps(); }
 V vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }

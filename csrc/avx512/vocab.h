@@ -11,6 +11,7 @@
 #define SCORE_ROWS 8
 #define SCORE_ACC 16 /* accumulators of a block of scores */
 #define VALUE_ROWS 4
+#define SCAN_STATES 16
 #define DOT_TOKENS 8 /* sums in flight: a product takes four cycles */
 #define V static inline __attribute__((always_inline))
 
@@ -20,6 +21,9 @@ typedef __m512i vb; /* bytes */
 
 V vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 V void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+/* Past the caches, to a multiple of 64 bytes; visible to other threads after vf_fence(). */
+V void vf_stream(float *p, vf x) { _mm512_stream_ps(p, x); }
+V void vf_fence(void) { _mm_sfence(); }
 V vf vf_set1(float x) { return _mm512_set1_ps(x); }
 V vf vf_zero(void) { return _mm512_setzero_ps(); }
 V vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }

@@ -14,6 +14,7 @@
 #define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 4
+#define SCAN_STATES 16
 #define V static inline __attribute__((always_inline))
 
 typedef float32x4_t vf;
@@ -28,6 +29,8 @@ typedef uint8x16_t vb; /* bytes */
 
 V vf vf_load(const float *p) { return vld1q_f32(p); }
 V void vf_store(float *p, vf x) { vst1q_f32(p, x); }
+V void vf_stream(float *p, vf x) { vst1q_f32(p, x); } /* caches decide by themselves */
+V void vf_fence(void) {}
 V vf vf_set1(float x) { return vdupq_n_f32(x); }
 V vf vf_zero(void) { return vdupq_n_f32(0); }
 V vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }

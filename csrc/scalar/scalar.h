@@ -57,5 +57,8 @@ void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
 void ox_to_f16(const float *x, uint16_t *y, int64_t n);
 void ox_attention(const ox_attn_args *a);
 void ox_attention_merge(const ox_attn_args *a, int64_t n);
+void ox_conv1d(const ox_conv1d_args *a);
+void ox_scan1(const ox_scan_args *a);
+void ox_scan2(const ox_scan_args *a);
 
 #endif

@@ -35,6 +35,9 @@ void ox_scalar_init(ox_kernels *t)
         .to_f16 = ox_to_f16,
         .attention = ox_attention,
         .attention_merge = ox_attention_merge,
+        .conv1d = ox_conv1d,
+        .scan1 = ox_scan1,
+        .scan2 = ox_scan2,
     };
     ox_scalar_quantisers(t);
 }

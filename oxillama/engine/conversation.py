@@ -47,16 +47,18 @@ class _Memory:
         common = 0
         while common < limit and before.tokens[common] == sequence.tokens[common]:
             common += 1
-        self.scheduler.release(before, common)
-        sequence.block_table, before.block_table = before.block_table, []
-        sequence.n_computed = common
+        self.scheduler.rewind(before, common)
+        self.scheduler.hand_over(before, sequence)
+        self.scheduler.checkpoint(sequence)
+        if sequence.slots is not None:  # the place to come back to for another answer
+            sequence.slots.mark = len(sequence.tokens) - 1
         self.sequence = sequence
 
     def forget(self) -> bool:
         """Frees the blocks, unless it is answering: False."""
         if self.sequence.busy:
             return False
-        self.scheduler.release(self.sequence, 0)
+        self.scheduler.rewind(self.sequence, 0)
         self.sequence = Sequence([], 0)
         return True
 

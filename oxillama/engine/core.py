@@ -14,7 +14,7 @@ from oxillama.engine.results import FinishReason
 from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError
-from oxillama.kv_cache.block_pool import BlockPool
+from oxillama.kv_cache.sequence_pool import SequencePool
 
 __all__ = ["EngineCore", "RunnerLike"]
 
@@ -60,15 +60,18 @@ class _StepAbandoned(Exception):
 
 
 class EngineCore:
-    """Requests, their KV blocks and the step that serves them. All of its state changes in a turn of its loop.
+    """Requests, what is kept for them, and the step that serves them. All of its state changes in a turn of its loop.
 
     Nothing that it owns refers back to it, so that the model's memory is free as soon as the engine is dropped.
     """
 
-    def __init__(self, runner: RunnerLike, n_blocks: int, block_size: int, token_budget: int) -> None:
+    def __init__(
+        self, runner: RunnerLike, pool: SequencePool, block_size: int, token_budget: int, *, whole: bool = False
+    ) -> None:
+        """`whole`: texts are computed in one step each."""
         self.runner: RunnerLike = runner
-        self.pool = BlockPool(n_blocks)
-        self.scheduler = Scheduler(self.pool, block_size, token_budget)
+        self.pool = pool
+        self.scheduler = Scheduler(pool, block_size, token_budget, whole=whole)
         self.loop = StepLoop(self.step, self._drop_other_threads)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -175,7 +178,7 @@ class EngineCore:
         row = 0
         for request, n in plan:
             n_rows = _n_rows(request, n)
-            request.sequence.n_computed += n
+            self.scheduler.advance(request.sequence, n)
             if n_rows:
                 self._absorb(request, rows[row : row + n_rows])
                 row += n_rows
@@ -224,7 +227,7 @@ class EngineCore:
         if sequence is None:
             return
         error = KvCacheFullError(
-            f"{self.scheduler.missing_blocks(sequence)} KV blocks are needed, {self.pool.n_free} of "
+            f"{self.scheduler.missing_blocks(sequence)} KV blocks are needed, {self.pool.blocks.n_free} of "
             f"{self.pool.n_blocks} are free, and the others belong to sessions and conversations that keep them: "
             "reset() the session, close() conversations, or raise kv_budget"
         )
@@ -250,7 +253,8 @@ def _span(request: Request, n: int) -> Span:
     if n < len(tokens) or start:
         tokens = tokens[start : start + n]
     want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
-    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all")
+    slots = None if sequence.slots is None else sequence.slots.span()
+    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all", slots)
 
 
 def _n_rows(request: Request, n: int) -> int:

@@ -33,6 +33,7 @@ from oxillama.engine.texts import (
     parse_options,
 )
 from oxillama.errors import ConfigError
+from oxillama.kv_cache import SequencePool
 from oxillama.models import ModelSpec
 from oxillama.tokenizer import Tokenizer
 
@@ -63,8 +64,11 @@ class Engine(SessionMethods):
         self.context_size: int = parts.context_size
         self.n_vocab: int = parts.spec.n_vocab
         block_size = self.config.kv_block_size
-        self._core = EngineCore(parts.runner, parts.n_blocks, block_size, self.config.prefill_chunk_size)
-        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, parts.n_blocks * block_size)
+        pool = SequencePool(parts.n_blocks, parts.n_slots)
+        budget, whole = self.config.prefill_chunk_size, not parts.spec.causal
+        self._core = EngineCore(parts.runner, pool, block_size, budget, whole=whole)
+        cached = parts.n_blocks * block_size or self.context_size
+        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached)
         self._session = Session(self._core, self.n_vocab, self.context_size)
         self._end_ids = self.tokenizer.eog_ids
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,12 @@ import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, field_names
 from oxillama.engine.core import RunnerLike
 from oxillama.engine.runner import Runner
+from oxillama.engine.scheduler import MAX_RUNNING
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.kernels._threads import default_num_threads
-from oxillama.kv_cache.arrays import block_bytes
+from oxillama.kv_cache.arrays import block_bytes, slot_bytes
+from oxillama.kv_cache.shapes import LayerShape
+from oxillama.kv_cache.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
 from oxillama.models import ModelSpec, load_model
 from oxillama.tokenizer import Tokenizer
 
@@ -29,6 +32,10 @@ __all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipp
 DEFAULT_CONTEXT = 4096
 # Requests of full context length that fit the KV cache side by side when no budget is given.
 DEFAULT_CONCURRENCY = 4
+# Recurrent slots for each of these: what it needs to run, and places to come back to.
+REQUEST_SLOTS = RUNNING_SLOTS + MAX_CHECKPOINTS
+# More slots than those of all sequences that can run at once are never needed, whatever the budget.
+MAX_SLOTS = MAX_RUNNING * REQUEST_SLOTS
 
 
 @dataclass
@@ -40,6 +47,8 @@ class EngineParts:
     spec: ModelSpec
     context_size: int
     n_blocks: int
+    n_slots: int = 0
+    pooling: str = "mean"
     metadata: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -64,7 +73,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     # Everything that can be wrong is found before the weights are read.
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
-    n_blocks = choose_blocks(block_bytes(spec.states, config.kv_block_size, config.kv_type), context_size, config)
+    n_blocks, n_slots = choose_sizes(spec.states, context_size, config)
     tokenizer = Tokenizer.from_gguf(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
     if tokenizer.n_vocab > spec.n_vocab:
         raise LoadError(
@@ -79,8 +88,9 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         kv_type=config.kv_type,
         kv_block_size=config.kv_block_size,
         n_blocks=n_blocks,
+        n_slots=n_slots,
     )
-    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, file.metadata)
+    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, n_slots, metadata=file.metadata)
 
 
 def return_freed_memory() -> None:
@@ -116,17 +126,26 @@ def choose_context(spec: ModelSpec, config: EngineConfig) -> int:
     return config.context_size
 
 
-def choose_blocks(block_bytes: int, context_size: int, config: EngineConfig) -> int:
-    """Number of KV blocks. Raises ConfigError if the budget is less than one block."""
-    if config.kv_budget is None:
-        return DEFAULT_CONCURRENCY * -(-context_size // config.kv_block_size)
-    n_blocks = config.kv_budget // block_bytes
-    if not n_blocks:
+def choose_sizes(states: Sequence[LayerShape], context_size: int, config: EngineConfig) -> tuple[int, int]:
+    """Numbers of KV blocks and of recurrent slots; 0 of what the model has no layers for.
+
+    A budget is divided as the default is: blocks for a whole context to `REQUEST_SLOTS` slots. Raises ConfigError if it
+    is less than the least that any request needs.
+    """
+    block, slot = block_bytes(states, config.kv_block_size, config.kv_type), slot_bytes(states)
+    blocks = -(-context_size // config.kv_block_size) if block else 0
+    slots = REQUEST_SLOTS if slot else 0
+    if config.kv_budget is None or not block + slot:
+        return DEFAULT_CONCURRENCY * blocks, DEFAULT_CONCURRENCY * slots
+    least = block + (RUNNING_SLOTS * slot if slot else 0)
+    if config.kv_budget < least:
+        parts = [f"one block of {config.kv_block_size} tokens"] * bool(block) + ["two recurrent states"] * bool(slot)
         raise ConfigError(
-            f"kv_budget must be at least {block_bytes} bytes, one block of {config.kv_block_size} tokens for this "
-            f"model, not {config.kv_budget}"
+            f"kv_budget must be at least {least} bytes, {' and '.join(parts)} for this model, not {config.kv_budget}"
         )
-    return n_blocks
+    n_slots = config.kv_budget * slots // (blocks * block + slots * slot)
+    n_slots = max(RUNNING_SLOTS, min(n_slots, MAX_SLOTS)) if slot else 0
+    return (config.kv_budget - n_slots * slot) // block if block else 0, n_slots
 
 
 def make_config(config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:

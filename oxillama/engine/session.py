@@ -100,15 +100,15 @@ class Session:
     def _append(self, ids: list[int], start: int) -> None:
         self._rewind(start)
         sequence = self._sequence
+        self._core.scheduler.checkpoint(sequence)
         sequence.tokens.extend(ids)
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
 
     def _rewind(self, n: int) -> None:
         sequence = self._sequence
         del sequence.tokens[n:]
-        sequence.n_computed = min(sequence.n_computed, n)
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
-        self._core.scheduler.release(sequence, n)
+        self._core.scheduler.rewind(sequence, n)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

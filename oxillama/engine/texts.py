@@ -83,12 +83,12 @@ def parse_options(
 class TextMaker:
     """Builds requests for one engine."""
 
-    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_slots: int) -> None:
-        """`n_slots`: tokens that the KV cache holds."""
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int) -> None:
+        """`n_cached`: tokens that the KV cache holds."""
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
-        self._n_slots = n_slots
+        self._n_cached = n_cached
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
         self._grammars: dict[str, Grammar] = {}
@@ -145,7 +145,7 @@ class TextMaker:
             )
         if max_tokens is not None:
             return min(room, max_tokens)
-        return max(1, min(room, self._n_slots - n_prompt))
+        return max(1, min(room, self._n_cached - n_prompt))
 
     def request(
         self,

@@ -65,6 +65,40 @@ cdef extern from "ox_kernels.h" nogil:
     size_t ox_attn_state(size_t rows, size_t v_dim)
     size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
 
+    ctypedef struct ox_conv1d_args:
+        const float *x
+        const float *in_gate
+        const float *out_gate
+        size_t x_stride
+        const float *w
+        const float *bias
+        const float *read
+        float *write
+        size_t w_stride
+        float *y
+        size_t y_stride
+        int64_t n_tokens, n_channels
+        int32_t n_taps, silu
+
+    ctypedef struct ox_scan_args:
+        const float *x
+        const float *dt
+        const float *z
+        const float *b
+        const float *c
+        size_t x_stride, dt_stride, z_stride, bc_stride
+        const float *a
+        const float *d
+        const float *dt_bias
+        const float *read
+        float *write
+        float *y
+        size_t y_stride
+        int64_t n_tokens, n_channels
+        int32_t n_state, stream
+
+    size_t ox_scan_state(size_t n_channels, size_t n_state)
+
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
 
     ctypedef struct ox_kernels:
@@ -100,6 +134,9 @@ cdef extern from "ox_kernels.h" nogil:
         void (*to_f16)(const float *x, uint16_t *y, int64_t n) noexcept nogil
         void (*attention)(const ox_attn_args *) noexcept nogil
         void (*attention_merge)(const ox_attn_args *, int64_t n) noexcept nogil
+        void (*conv1d)(const ox_conv1d_args *) noexcept nogil
+        void (*scan1)(const ox_scan_args *) noexcept nogil
+        void (*scan2)(const ox_scan_args *) noexcept nogil
 
     const ox_kernels *ox_table(ox_tier tier)
     ox_tier ox_detect_tier()

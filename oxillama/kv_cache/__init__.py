@@ -1,5 +1,5 @@
-"""Keys and values of the past: which blocks are in use, by id, and the arrays that the ids stand for."""
+"""What layers keep of the past: which blocks and slots are in use, by id, and the arrays that the ids stand for."""
 
-from oxillama.kv_cache.block_pool import BlockPool
+from oxillama.kv_cache.sequence_pool import SequencePool
 
-__all__ = ["BlockPool"]
+__all__ = ["SequencePool"]

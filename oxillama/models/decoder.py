@@ -17,7 +17,17 @@ from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
 from oxillama.models.attention import SelfAttention
 from oxillama.models.experts import Experts
-from oxillama.models.layers import FeedForward, Gated, LayerSlabs, Mixer, Norm, Plain, Residual, read_norm
+from oxillama.models.layers import (
+    FeedForward,
+    Gated,
+    LayerSlabs,
+    Mixer,
+    NoFeedForward,
+    Norm,
+    Plain,
+    Residual,
+    read_norm,
+)
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
@@ -160,6 +170,8 @@ def read_residual(spec: ModelSpec, traits: Traits, w: Weights, name: str) -> Res
 def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
     """The layer's feed-forward part: experts, where it has a router, or one network."""
     p, n_ff = f"blk.{i}.", spec.layers[i].n_ff
+    if not n_ff:
+        return NoFeedForward()
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
     if experts is None or not experts.in_layer(i) or p + "ffn_gate_inp.weight" not in w:

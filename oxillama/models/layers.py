@@ -46,7 +46,8 @@ class LayerNorm:
 def read_norm(w: Weights, name: str, n: int, kind: str, eps: float) -> Norm:
     """The norm whose tensors are ``name.weight`` and ``name.bias``, as far as its kind (`Traits.norm`) has them."""
     if kind == "rms":
-        return RmsNorm(w.vector(f"{name}.weight", n), eps)
+        plain = name in w and f"{name}.weight" not in w  # Falcon-H1's ffn_norm
+        return RmsNorm(w.vector(name if plain else f"{name}.weight", n), eps)
     weight = None if kind == "layer_plain" else w.vector(f"{name}.weight", n)
     bias = w.vector(f"{name}.bias", n) if kind == "layer" else None
     return LayerNorm(weight, bias, eps)
@@ -131,3 +132,12 @@ class Plain:
         hidden = linear(h, self.up)
         self.activate(hidden)
         self.residual.add_product(x, hidden, self.down)
+
+
+class NoFeedForward:
+    """Of layers that are a mixer alone."""
+
+    codes = False
+
+    def add_to(self, x: Rows, h: Rows) -> None:
+        pass

@@ -31,6 +31,7 @@ FAMILIES = (
     "mistral",
     "minicpm",
     "relatives",
+    "recurrent",
     "refused",
 )
 

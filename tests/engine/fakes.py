@@ -1,7 +1,7 @@
-"""An engine without a model: logits are a hash of the tokens that the KV blocks of a sequence really hold.
+"""An engine without a model: logits are a hash of the tokens that the blocks and slots of a sequence really hold.
 
-A block that is shared by mistake, a stale table, a wrong position or a token left out changes the hash, or is found out
-at once: so equal tokens mean right bookkeeping.
+A block or slot that is shared by mistake, a stale table, a wrong position or a token left out changes the hash, or is
+found out at once: so equal tokens mean right bookkeeping.
 """
 
 import zlib
@@ -45,13 +45,18 @@ class FakeTokenizer:
 
 
 class FakeRunner:
-    """Keeps (position, token) for every slot of every block, and computes from what it finds there."""
+    """Keeps (position, token) for every place of every block, and computes from what it finds there.
+
+    With recurrent slots it keeps all tokens so far in each of them, and computes from those; with both, they must
+    agree. A step that is given up leaves rubbish where it was to write.
+    """
 
     num_threads = 1
 
-    def __init__(self, n_blocks, block_size=16, hook=None):
+    def __init__(self, n_blocks, block_size=16, hook=None, n_slots=0):
         self.block_size = block_size
-        self.slots = [[None] * block_size for _ in range(n_blocks)]
+        self.places = [[None] * block_size for _ in range(n_blocks)]
+        self.states = [["never written"] for _ in range(n_slots)]
         self.hook = hook
         self.steps = []  # tokens of each span of each forward
 
@@ -60,25 +65,49 @@ class FakeRunner:
 
     def histories(self, spans, poll):
         """For each row its token's whole past."""
+        for s in spans:
+            if self.states:
+                self.states[s.slots[1]] = ["rubbish"]
         if self.hook:
             self.hook(self, spans, poll)
         if poll:
             poll()
         self.steps.append([len(s.tokens) for s in spans])
+        assert all(len(s.tokens) > 0 for s in spans)
+        kept = self.from_blocks(spans) if self.places else None
+        carried = self.from_slots(spans) if self.states else kept
+        assert kept is None or kept == carried
+        return zip(spans, carried, strict=True)
+
+    def from_blocks(self, spans):
         owners = {}
         for i, s in enumerate(spans):
-            assert len(s.tokens) > 0
             for block in s.block_table:
                 assert owners.setdefault(block, i) == i, "a block with two owners"
             for offset, token in enumerate(s.tokens):
                 position = s.start + offset
                 block = s.block_table[position // self.block_size]
-                self.slots[block][position % self.block_size] = (position, token)
+                self.places[block][position % self.block_size] = (position, token)
+        pasts = []
         for s in spans:
-            past = [self.slots[s.block_table[p // self.block_size]][p % self.block_size] for p in range(s.start)]
+            past = [self.places[s.block_table[p // self.block_size]][p % self.block_size] for p in range(s.start)]
             past += [(s.start + i, t) for i, t in enumerate(s.tokens)]
             assert [p for p, _ in past] == list(range(len(past))), "a hole in the cache"
-            yield s, [t for _, t in past]
+            pasts.append([t for _, t in past])
+        return pasts
+
+    def from_slots(self, spans):
+        used = [slot for s in spans for slot in s.slots if slot >= 0]
+        assert len(set(used)) == len(used), "a slot with two owners"
+        pasts = []
+        for s in spans:
+            read, write = s.slots
+            assert (read < 0) == (s.start == 0)
+            past = [] if read < 0 else self.states[read]
+            assert len(past) == s.start, "the state of another position"
+            self.states[write] = [*past, *s.tokens]
+            pasts.append(self.states[write])
+        return pasts
 
     def forward(self, spans, poll=None):
         rows = []
@@ -111,14 +140,20 @@ def hidden_of(tokens):
     return noise(tokens, 2, N_EMBD)
 
 
-def make_engine(*, context_size=64, n_blocks=None, hook=None, **fields):
-    """An engine on the fake model; `hook(runner, spans, poll)` runs at the beginning of each forward."""
+def make_engine(*, context_size=64, n_blocks=None, n_slots=0, hook=None, causal=True, pooling="mean", **fields):
+    """An engine on the fake model; `hook(runner, spans, poll)` runs at the beginning of each forward.
+
+    n_slots: with recurrent layers; n_blocks 0 then, without others.
+    """
     config = EngineConfig(**fields)
     size = config.kv_block_size
     n_blocks = n_blocks if n_blocks is not None else 4 * -(-context_size // size)
-    runner = FakeRunner(n_blocks, size, hook)
-    spec = SimpleNamespace(arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size)
-    return Engine(config, parts=EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks))
+    runner = FakeRunner(n_blocks, size, hook, n_slots)
+    spec = SimpleNamespace(
+        arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size, causal=causal
+    )
+    parts = EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling)
+    return Engine(config, parts=parts)
 
 
 def runner_of(engine):
@@ -126,9 +161,18 @@ def runner_of(engine):
 
 
 def assert_idle(engine):
-    """Nothing runs, and every block is free but those of the session."""
+    """Nothing runs, and every block and slot is free but those of the session."""
     core = engine._core
     assert core.scheduler.running == []
     assert all(s.finished for s in core.scheduler.waiting)
-    held = len(engine._session._sequence.block_table)
-    assert core.pool.n_free == core.pool.n_blocks - held
+    sequence = engine._session._sequence
+    assert core.pool.blocks.n_free == core.pool.n_blocks - len(sequence.block_table)
+    assert core.pool.slots.n_free == core.pool.n_slots - len(slots_of(sequence))
+
+
+def slots_of(sequence):
+    """All slots that an idle sequence keeps."""
+    if sequence.slots is None:
+        return set()
+    assert sequence.slots.spare == []
+    return {sequence.slots.current, *(slot for _, slot in sequence.slots.checkpoints)} - {-1}

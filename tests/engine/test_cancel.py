@@ -122,7 +122,7 @@ def test_closing_a_stream_frees_its_blocks_at_once():
     engine = make_engine()
     stream = engine.stream("ab", ignore_eos=True)
     next(stream)
-    assert engine._core.pool.n_free < engine._core.pool.n_blocks
+    assert engine._core.pool.blocks.n_free < engine._core.pool.n_blocks
     stream.close()
     assert_idle(engine)
 

@@ -132,7 +132,7 @@ def test_two_threads_in_one_dialogue():
 
 def fill(engine, talk):
     list(talk.stream([3] * 40, options(max_tokens=2, ignore_eos=True)))
-    assert engine._core.pool.n_free < engine._core.pool.n_blocks
+    assert engine._core.pool.blocks.n_free < engine._core.pool.n_blocks
 
 
 def test_a_dropped_dialogue_gives_its_blocks_back():

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
 from oxillama.errors import GenerateError, KvCacheFullError
-from oxillama.kv_cache.block_pool import BlockPool
+from oxillama.kv_cache import SequencePool
 
 
 def make(n_blocks=100, block_size=16, budget=512, **options):
-    return Scheduler(BlockPool(n_blocks), block_size, budget, **options)
+    return Scheduler(SequencePool(n_blocks), block_size, budget, **options)
 
 
 def sequence(n_prompt, n_output=1):
@@ -61,7 +61,7 @@ def test_a_sequence_starts_with_all_blocks_it_can_need():
     assert c.state is SequenceState.WAITING
     scheduler.finish(a)
     assert [s for s, _ in scheduler.schedule()] == [b, c]
-    assert scheduler.pool.n_free == 1
+    assert scheduler.pool.blocks.n_free == 1
 
 
 def test_what_can_never_fit_is_refused_with_the_numbers():
@@ -109,10 +109,10 @@ def test_blocks_can_be_kept_and_grow():
     assert s.block_table[:2] == first
     assert len(s.block_table) == 3
     scheduler.finish(s, keep_blocks=True)
-    scheduler.release(s, 17)
+    scheduler.rewind(s, 17)
     assert s.block_table == first
-    scheduler.release(s, 0)
-    assert scheduler.pool.n_free == 4
+    scheduler.rewind(s, 0)
+    assert scheduler.pool.blocks.n_free == 4
 
 
 def test_added_again_after_being_ended_in_the_queue_runs_once():
@@ -170,7 +170,7 @@ def test_every_sequence_ends_and_nothing_leaks(n_blocks, budget, max_running, si
         started += [s.id for s, _ in plan if s.id not in started]
         compute(scheduler, plan, outputs)
     assert all(s.finished for s in sequences)
-    assert scheduler.pool.n_free == n_blocks
+    assert scheduler.pool.blocks.n_free == n_blocks
     assert started == [s.id for s in sequences], "overtaken in the queue"
     for s, (p, o) in zip(sequences, sizes, strict=True):
         assert len(s.tokens) == p + o

@@ -141,7 +141,7 @@ def deepseek3_keys(s):
 
 
 def grouped_experts(s):
-    in_group = max(2, s.n_experts // s.n_groups)
+    in_group = max(3, s.n_experts // s.n_groups)
     return replace(s, n_experts=s.n_groups * in_group, n_used=min(s.n_used, in_group * max(1, s.n_groups // 2)))
 
 

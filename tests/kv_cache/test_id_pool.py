@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.kv_cache.block_pool import BlockPool
+from oxillama.kv_cache.id_pool import IdPool
 
 
 def test_all_blocks_can_be_had_once():
-    pool = BlockPool(5)
+    pool = IdPool(5)
     got = pool.alloc(2) + pool.alloc(3)
     assert sorted(got) == [0, 1, 2, 3, 4]
     assert pool.n_free == 0
 
 
 def test_asking_for_too_many_takes_none_and_gives_the_numbers():
-    pool = BlockPool(4)
+    pool = IdPool(4, "KV block")
     pool.alloc(1)
     with pytest.raises(KvCacheFullError, match=r"4 KV blocks.*3 of 4 are free") as e:
         pool.alloc(4)
@@ -26,12 +26,12 @@ def test_asking_for_too_many_takes_none_and_gives_the_numbers():
 
 
 def test_none_is_a_number_of_blocks():
-    assert BlockPool(1).alloc(0) == []
+    assert IdPool(1).alloc(0) == []
 
 
 @pytest.mark.parametrize("blocks", [[3], [-1], [0, 3]])
 def test_foreign_block(blocks):
-    pool = BlockPool(3)
+    pool = IdPool(3)
     pool.alloc(3)
     with pytest.raises(ConfigError, match="not of this pool"):
         pool.free(blocks)
@@ -39,7 +39,7 @@ def test_foreign_block(blocks):
 
 
 def test_freed_twice():
-    pool = BlockPool(3)
+    pool = IdPool(3)
     a, b = pool.alloc(2)
     pool.free([a])
     with pytest.raises(ConfigError, match=f"block {a} is not in use"):
@@ -51,20 +51,28 @@ def test_freed_twice():
     assert pool.n_free == 3
 
 
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_pool_has_blocks(n):
-    with pytest.raises(ConfigError, match="n_blocks"):
-        BlockPool(n)
+def test_no_negative_pools():
+    with pytest.raises(ConfigError, match="at least 0 slots, not -1"):
+        IdPool(-1, "slot")
+
+
+def test_an_empty_pool():
+    pool = IdPool(0)
+    assert pool.alloc(0) == []
+    with pytest.raises(KvCacheFullError, match="1 blocks were asked for, 0 of 0"):
+        pool.alloc(1)
+    with pytest.raises(ConfigError, match="not of this pool"):
+        pool.free([0])
 
 
 def test_negative_count():
     with pytest.raises(ConfigError, match="-1"):
-        BlockPool(2).alloc(-1)
+        IdPool(2).alloc(-1)
 
 
 @given(st.integers(1, 12), st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=40))
 def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
-    pool = BlockPool(n_blocks)
+    pool = IdPool(n_blocks)
     owned = []
     for take, n in steps:
         if take and n <= pool.n_free:

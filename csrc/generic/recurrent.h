@@ -1,0 +1,176 @@
+/* Layers that keep a state of fixed size: short convolutions and selective scans. Lane = channel: no sum is horizontal.
+ *
+ * Tokens pass a tile of the state in order while it stays in registers, so that a prompt reads and writes the state once
+ * for each RUN tokens, and a single token is one pass over it. What happens to a value for a token does not depend on how
+ * many tokens the call has. Included after rows.h. */
+#include <math.h>
+
+#define RUN 32 /* tokens whose inputs and sums wait in the nearest cache while the tiles of a panel take their turns */
+
+/* log(1 + exp(x)) = max(x, 0) + log(1 + e) with e = exp(-|x|), and log(1 + e) = 2 atanh(s) with s = e / (2 + e) <= 1/3:
+ * nine terms of the series of atanh are exact to 2e-10 there. Zero below -87.3. NaN stays NaN: it is the second operand
+ * of both maxima. */
+INLINE vf softplus(vf x)
+{
+    vf e = vf_exp(vf_sub(vf_zero(), vf_max(vf_sub(vf_zero(), x), x)));
+    vf s = vf_div(e, vf_add(vf_set1(2), e)), s2 = vf_mul(s, s), p = vf_set1(2.0f / 17);
+    p = vf_fma(p, s2, vf_set1(2.0f / 15));
+    p = vf_fma(p, s2, vf_set1(2.0f / 13));
+    p = vf_fma(p, s2, vf_set1(2.0f / 11));
+    p = vf_fma(p, s2, vf_set1(2.0f / 9));
+    p = vf_fma(p, s2, vf_set1(2.0f / 7));
+    p = vf_fma(p, s2, vf_set1(2.0f / 5));
+    p = vf_fma(p, s2, vf_set1(2.0f / 3));
+    p = vf_fma(p, s2, vf_set1(2.0f));
+    return vf_fma(p, s, vf_max(vf_zero(), x));
+}
+
+/* The rest of channel c at token t, which may lie up to n_taps - 1 before the first. */
+INLINE vf conv_input(const ox_conv1d_args *a, int64_t t, int64_t c)
+{
+    int64_t left = a->n_channels - c;
+    if (t < 0)
+        return a->read ? load_part(a->read + (t + a->n_taps - 1) * (int64_t)a->w_stride + c, left, 0) : vf_zero();
+    size_t i = (size_t)t * a->x_stride + (size_t)c;
+    vf x = load_part(a->x + i, left, 0);
+    return a->in_gate ? vf_mul(x, load_part(a->in_gate + i, left, 0)) : x;
+}
+
+INLINE vf conv_output(const ox_conv1d_args *a, int64_t t, int64_t c)
+{
+    int64_t left = a->n_channels - c;
+    vf sum = a->bias ? load_part(a->bias + c, left, 0) : vf_zero();
+    for (int k = 0; k < a->n_taps; k++) {
+        vf w = load_part(a->w + (size_t)k * a->w_stride + (size_t)c, left, 0);
+        sum = vf_fma(w, conv_input(a, t - a->n_taps + 1 + k, c), sum);
+    }
+    if (a->silu)
+        sum = vf_times_sigmoid(sum, sum);
+    return a->out_gate ? vf_mul(sum, load_part(a->out_gate + (size_t)t * a->x_stride + (size_t)c, left, 0)) : sum;
+}
+
+static void conv1d(const ox_conv1d_args *args)
+{
+    const ox_conv1d_args copied = *args, *a = &copied; /* which no store can change */
+    for (int64_t t = 0; t < a->n_tokens; t++)
+        for (int64_t c = 0; c < a->n_channels; c += VL)
+            store_rows(a->y + (size_t)t * a->y_stride + (size_t)c, conv_output(a, t, c), a->n_channels - c, 0);
+    for (int k = 0; k < a->n_taps - 1; k++)
+        for (int64_t c = 0; c < a->n_channels; c += VL)
+            store_rows(a->write + (size_t)k * a->w_stride + (size_t)c,
+                       conv_input(a, a->n_tokens - a->n_taps + 1 + k, c), a->n_channels - c, 0);
+}
+
+/* One vector of channels over up to RUN tokens. */
+typedef struct {
+    _Alignas(64) float step[RUN * VL]; /* scan1: of each token and channel */
+    float u[RUN * VL];                 /* step x */
+    float y[RUN * VL];                 /* sums so far */
+} scan_run;
+
+/* Steps and decays of a head's next n tokens, lane = token. */
+static void scan2_steps(const ox_scan_args *a, int64_t t, int64_t n, float *steps, float *decay)
+{
+    float dt[RUN + VL] = {0};
+    vf bias = vf_set1(a->dt_bias ? *a->dt_bias : 0);
+    for (int64_t i = 0; i < n; i++)
+        dt[i] = a->dt[(size_t)(t + i) * a->dt_stride];
+    for (int64_t i = 0; i < n; i += VL) {
+        vf step = softplus(vf_add(vf_load(dt + i), bias));
+        vf_store(steps + i, step);
+        vf_store(decay + i, vf_exp(vf_mul(step, vf_set1(*a->a))));
+    }
+}
+
+/* What the tiles of channels c.. need for tokens t..t+n-1. */
+INLINE void begin_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const float *steps, const int shared, scan_run *r)
+{
+    int64_t left = a->n_channels - c;
+    vf bias = !shared && a->dt_bias ? load_part(a->dt_bias + c, left, 0) : vf_zero();
+    vf d = shared ? vf_set1(*a->d) : load_part(a->d + c, left, 0);
+    for (int64_t i = 0; i < n; i++) {
+        vf x = load_part(a->x + (size_t)(t + i) * a->x_stride + (size_t)c, left, 0), step;
+        if (shared) {
+            step = vf_set1(steps[i]);
+        } else {
+            step = softplus(vf_add(load_part(a->dt + (size_t)(t + i) * a->dt_stride + (size_t)c, left, 0), bias));
+            vf_store(r->step + i * VL, step);
+        }
+        vf_store(r->u + i * VL, vf_mul(step, x));
+        vf_store(r->y + i * VL, vf_mul(d, x));
+    }
+}
+
+INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const scan_run *r)
+{
+    int64_t left = a->n_channels - c;
+    for (int64_t i = 0; i < n; i++) {
+        vf y = vf_load(r->y + i * VL);
+        if (a->z) {
+            vf z = load_part(a->z + (size_t)(t + i) * a->z_stride + (size_t)c, left, 0);
+            y = vf_mul(y, vf_times_sigmoid(z, z));
+        }
+        store_rows(a->y + (size_t)(t + i) * a->y_stride + (size_t)c, y, left, 0);
+    }
+}
+
+/* n tokens pass the values s.. to s+S-1 of a vector of channels; h is where value 0 lies in a panel, or NULL. */
+INLINE void scan_tile(const ox_scan_args *a, int64_t t, int64_t n, int64_t at, int s, const float *h, float *out, int stream,
+                      const int S, const int shared, const float *decay, scan_run *r)
+{
+    const float *b = a->b + (size_t)t * a->bc_stride + s, *c = a->c + (size_t)t * a->bc_stride + s;
+    vf state[SCAN_STATES];
+    UNROLL for (int j = 0; j < S; j++)
+        state[j] = h ? vf_load(h + at + 16 * (s + j)) : vf_zero();
+    for (int64_t i = 0; i < n; i++, b += a->bc_stride, c += a->bc_stride) {
+        vf u = vf_load(r->u + i * VL), y = vf_load(r->y + i * VL);
+        vf f = shared ? vf_set1(decay[i]) : vf_load(r->step + i * VL);
+        UNROLL for (int j = 0; j < S; j++) {
+            vf keep = shared ? f : vf_exp(vf_mul(f, vf_load(a->a + at + 16 * (s + j))));
+            state[j] = vf_fma(state[j], keep, vf_mul(u, vf_set1(b[j])));
+            y = vf_fma(state[j], vf_set1(c[j]), y);
+        }
+        vf_store(r->y + i * VL, y);
+    }
+    UNROLL for (int j = 0; j < S; j++)
+        if (stream)
+            vf_stream(out + at + 16 * (s + j), state[j]);
+        else
+            vf_store(out + at + 16 * (s + j), state[j]);
+}
+
+/* All tiles of the vector of channels c.. over n tokens. */
+INLINE void scan_vector(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const float *h, int stream, const int shared,
+                        const float *steps, const float *decay, scan_run *r)
+{
+    int64_t at = c / 16 * 16 * a->n_state + c % 16;
+    int s = 0;
+    begin_run(a, t, n, c, steps, shared, r);
+    for (; s + SCAN_STATES <= a->n_state; s += SCAN_STATES)
+        scan_tile(a, t, n, at, s, h, a->write, stream, SCAN_STATES, shared, decay, r);
+    for (; s < a->n_state; s++)
+        scan_tile(a, t, n, at, s, h, a->write, stream, 1, shared, decay, r);
+    end_run(a, t, n, c, r);
+}
+
+/* Each run of tokens passes all channels; only the last leaves the state for long. */
+INLINE void scan(const ox_scan_args *args, const int shared)
+{
+    const ox_scan_args copied = *args, *a = &copied; /* which no store can change */
+    float steps[RUN + VL], decay[RUN + VL];
+    scan_run r;
+    const float *h = a->read;
+    for (int64_t t = 0; t < a->n_tokens; t += RUN, h = a->write) {
+        int64_t n = a->n_tokens - t < RUN ? a->n_tokens - t : RUN;
+        int stream = a->stream && t + n == a->n_tokens;
+        if (shared)
+            scan2_steps(a, t, n, steps, decay);
+        for (int64_t c = 0; c < a->n_channels; c += VL)
+            scan_vector(a, t, n, c, h, stream, shared, steps, decay, &r);
+    }
+    if (a->stream)
+        vf_fence();
+}
+
+static void scan1(const ox_scan_args *a) { scan(a, 0); }
+static void scan2(const ox_scan_args *a) { scan(a, 1); }

@@ -1,0 +1,69 @@
+"""Which ids are in use, of things that are all alike. The arrays that the ids stand for are elsewhere."""
+
+from collections.abc import Iterable
+
+from oxillama.errors import ConfigError, KvCacheFullError
+
+__all__ = ["IdPool"]
+
+
+class IdPool:
+    """The ids 0 … n - 1 of `noun`s, each free or in use. Not for use by two threads at once."""
+
+    __slots__ = ("_free", "_used", "n", "noun")
+
+    def __init__(self, n: int, noun: str = "block") -> None:
+        """Raises ConfigError for a negative number of them."""
+        if n < 0:
+            raise ConfigError(f"a pool must have at least 0 {noun}s, not {n}")
+        self.n = n
+        self.noun = noun
+        # Low ids go first, and a freed one goes to the next who asks: its memory is warm.
+        self._free = list(range(n - 1, -1, -1))
+        self._used = bytearray(n)
+
+    @property
+    def n_free(self) -> int:
+        """How many can be had now."""
+        return len(self._free)
+
+    def check_room(self, n: int) -> None:
+        """Raises KvCacheFullError if fewer than n are free, ConfigError for a negative n."""
+        if n < 0:
+            raise ConfigError(f"n must be at least 0 {self.noun}s, not {n}")
+        if n > len(self._free):
+            raise KvCacheFullError(f"{n} {self.noun}s were asked for, {len(self._free)} of {self.n} are free")
+
+    def alloc(self, n: int) -> list[int]:
+        """Takes n free ids; if there are fewer, takes none and raises what `check_room` raises."""
+        self.check_room(n)
+        split = len(self._free) - n
+        taken = self._free[split:]
+        del self._free[split:]
+        taken.reverse()
+        for i in taken:
+            self._used[i] = 1
+        return taken
+
+    def check_used(self, ids: Iterable[int]) -> None:
+        """Raises ConfigError if an id is not in use, given twice or not of this pool."""
+        given = list(ids)
+        for i in given:
+            if not 0 <= i < self.n:
+                raise ConfigError(f"{self.noun} {i} is not of this pool, which has {self.n}, numbered from 0")
+            if not self._used[i]:
+                raise ConfigError(f"{self.noun} {i} is not in use: it was freed before")
+        if len(set(given)) < len(given):
+            raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
+
+    def free(self, ids: Iterable[int]) -> None:
+        """Gives ids back. Raises what `check_used` raises, and then frees none."""
+        given = list(ids)
+        self.check_used(given)
+        for i in given:
+            self._used[i] = 0
+        given.reverse()
+        self._free.extend(given)
+
+    def __repr__(self) -> str:
+        return f"<IdPool {len(self._free)} of {self.n} {self.noun}s free>"

@@ -1,0 +1,105 @@
+/* Short convolutions and selective scans. */
+#include "check.h"
+
+#define EPS 1.1920929e-7
+#define GAP 3 /* floats between the rows of inputs and outputs */
+
+static const float *random_floats(int64_t n, float scale)
+{
+    static float x[1 << 16];
+    fill_floats(x, n, scale);
+    return copy(x, (size_t)n * 4, 4);
+}
+
+/* Rows of n values, stride apart, with nothing behind the last. */
+static const float *random_rows(int64_t rows, int64_t stride, int64_t n, float scale) { return random_floats((rows - 1) * stride + n, scale); }
+
+/* Output rows that hold something already; what lies between them stays, and is compared too. */
+static float *output_rows(int64_t rows, int64_t stride, int64_t n)
+{
+    float *y = place((size_t)((rows - 1) * stride + n) * 4, 4);
+    for (int64_t i = 0; i < (rows - 1) * stride + n; i++)
+        y[i] = 0.5f;
+    return y;
+}
+
+static void check_conv(const ox_kernels *scalar, const ox_kernels *t, int64_t channels, int taps, int64_t tokens, int form)
+{
+    int64_t stride = channels + GAP, state = (taps - 1) * channels;
+    ox_conv1d_args a = {.x_stride = (size_t)stride, .y_stride = (size_t)stride, .w_stride = (size_t)channels,
+                        .n_tokens = tokens, .n_channels = channels, .n_taps = taps, .silu = form & 1};
+    doing("conv1d of %d channels, %d taps, %d tokens, form %d", (int)channels, taps, (int)tokens, form);
+    a.x = random_rows(tokens, stride, channels, 2);
+    a.w = random_floats(taps * channels, 1);
+    a.bias = form & 2 ? random_floats(channels, 1) : NULL;
+    a.read = form & 4 ? random_floats(state, 2) : NULL;
+    a.in_gate = form & 8 ? random_rows(tokens, stride, channels, 2) : NULL;
+    a.out_gate = form & 8 ? random_rows(tokens, stride, channels, 2) : NULL;
+    ox_conv1d_args b = a;
+    a.y = output_rows(tokens, stride, channels), b.y = output_rows(tokens, stride, channels);
+    a.write = place((size_t)state * 4, 4), b.write = place((size_t)state * 4, 4);
+    CALL(scalar, conv1d)(&a);
+    CALL(t, conv1d)(&b);
+    expect_near(a.y, b.y, (tokens - 1) * stride + channels, 64 * (taps + 4) * EPS);
+    expect_equal(a.write, b.write, (size_t)state * 4);
+    release();
+}
+
+/* Panels of a state, whose padding is zeros, as it stays. */
+static float *random_state(int64_t channels, int64_t n_state, float scale)
+{
+    float *h = place(ox_scan_state((size_t)channels, (size_t)n_state) * 4, 64);
+    for (int64_t i = 0; i < (channels + 15) / 16 * 16 * n_state; i++)
+        h[i] = i / (16 * n_state) * 16 + i % 16 < channels ? scale * random_float() : 0;
+    return h;
+}
+
+static const float *sealed(float *x) { seal(x); return x; }
+
+/* Falls with time, in panels or of one head. */
+static const float *random_decays(int64_t channels, int64_t n_state, int shared)
+{
+    float *a = shared ? place(4, 4) : random_state(channels, n_state, 2);
+    for (int64_t i = 0; i < (shared ? 1 : (channels + 15) / 16 * 16 * n_state); i++)
+        a[i] = shared ? -0.7f : -fabsf(a[i]);
+    return sealed(a);
+}
+
+static void check_scan(const ox_kernels *scalar, const ox_kernels *t, int64_t channels, int n_state, int64_t tokens, int form)
+{
+    int shared = form & 1;
+    int64_t stride = channels + GAP, own = shared ? 1 : channels, state = (int64_t)ox_scan_state((size_t)channels, (size_t)n_state);
+    ox_scan_args a = {.x_stride = (size_t)stride, .z_stride = (size_t)stride, .y_stride = (size_t)stride,
+                      .dt_stride = (size_t)(own + GAP), .bc_stride = (size_t)(n_state + GAP), .n_tokens = tokens,
+                      .n_channels = channels, .n_state = n_state, .stream = form >> 4 & 1};
+    doing("scan%d of %d channels, %d values, %d tokens, form %d", 1 + shared, (int)channels, n_state, (int)tokens, form);
+    a.x = random_rows(tokens, stride, channels, 1);
+    a.dt = random_rows(tokens, own + GAP, own, 3);
+    a.b = random_rows(tokens, n_state + GAP, n_state, 1);
+    a.c = random_rows(tokens, n_state + GAP, n_state, 1);
+    a.a = random_decays(channels, n_state, shared);
+    a.d = random_floats(own, 1);
+    a.dt_bias = form & 2 ? random_floats(own, 1) : NULL;
+    a.read = form & 4 ? sealed(random_state(channels, n_state, 4)) : NULL;
+    a.z = form & 8 ? random_rows(tokens, stride, channels, 4) : NULL;
+    ox_scan_args b = a;
+    a.y = output_rows(tokens, stride, channels), b.y = output_rows(tokens, stride, channels);
+    a.write = random_state(channels, n_state, 9), b.write = memcpy(random_state(channels, n_state, 0), a.write, (size_t)state * 4);
+    (shared ? CALL(scalar, scan2) : CALL(scalar, scan1))(&a);
+    (shared ? CALL(t, scan2) : CALL(t, scan1))(&b);
+    expect_near(a.write, b.write, state, 400 * EPS);
+    expect_near(a.y, b.y, (tokens - 1) * stride + channels, 400 * n_state * EPS);
+    release();
+}
+
+void check_recurrent(const ox_kernels *scalar, const ox_kernels *t)
+{
+    static const int channels[] = {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 64, 70}, tokens[] = {1, 2, 3, 5, 31, 32, 33, 70};
+    static const int states[] = {1, 5, 8, 16, 19, 24, 32};
+    for (int i = 0; i < COUNT(channels); i++)
+        for (int form = 0; form < 32; form++) {
+            int n = tokens[random_bits() % COUNT(tokens)];
+            check_conv(scalar, t, channels[i], 1 + (int)(random_bits() % 6), n, form & 15);
+            check_scan(scalar, t, channels[i], states[random_bits() % COUNT(states)], n, form);
+        }
+}
