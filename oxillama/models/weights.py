@@ -132,6 +132,7 @@ class Weights:
                 progress(n_bytes)
         return sum(w.nbytes for w in self._matrices)
 
+
 def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
     """Without leading ones, which some writers of files keep and others drop."""
     first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
