@@ -126,7 +126,28 @@ def phimoe_layer(s, i):
 
 
 def phimoe_shape(s):
-    return replace(s, n_used=2, n_experts=max(2, s.n_experts))
+    """Two experts are used, whatever the shape says; and if it says all, there are two."""
+    return replace(s, n_used=2, n_experts=2 if s.n_used == s.n_experts else max(2, s.n_experts))
+
+
+def openelm_heads(s, i):
+    """Other counts in every layer."""
+    return replace(s, n_heads=s.n_heads * (1 + i % 2), n_kv_heads=s.n_kv_heads * (1 + i % 2), n_ff=s.n_ff + 32 * i)
+
+
+def openelm_layer(s, i):
+    s = openelm_heads(s, i)
+    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s) | t.head_norms(s) | t.output(s) | t.gated(s)
+
+
+def openelm_keys(s):
+    layers = [openelm_heads(s, i) for i in range(s.n_layers)]
+    return {
+        "attention.head_count": [layer.n_heads for layer in layers],
+        "attention.head_count_kv": [layer.n_kv_heads for layer in layers],
+        "feed_forward_length": [layer.n_ff for layer in layers],
+        "rope.dimension_count": s.head_dim,
+    }
 
 
 def nomic_layer(s, i):
@@ -140,6 +161,14 @@ def nomic_tensors(s):
 EXAONE4 = Recipe("exaone4", exaone4_layer, exaone4_keys, head_size=True)
 GLM4MOE = Recipe("glm4moe", glm4moe_layer, r.all_of(sigmoid_keys, r.partial), head_size=True)
 MINICPM = Recipe("minicpm", of.llama_layer, minicpm_keys, tied=True)
+PHIMOE = Recipe(
+    "phimoe",
+    phimoe_layer,
+    r.moe_keys,
+    norm_bias=True,
+    extra=lambda s: t.biases(output=(s.n_vocab,)),
+    adapt=phimoe_shape,
+)
 QWEN3 = KNOWN["qwen3"]
 
 RECIPES = {
@@ -185,14 +214,13 @@ RECIPES = {
         kv_heads="no key",
     ),
     "olmoe": Recipe("olmoe", lambda s, i: of.moe_layer(s, i) | t.projection_norms(s), r.moe_keys),
+    "openelm": Recipe("openelm", openelm_layer, openelm_keys, tied=True, head_size=True),
     "orion": Recipe("orion", orion_layer, rms=False, norm_bias=True),
-    "phimoe": Recipe(
-        "phimoe",
-        phimoe_layer,
-        r.moe_keys,
-        norm_bias=True,
-        extra=lambda s: t.biases(output=(s.n_vocab,)),
-        adapt=phimoe_shape,
+    "phimoe": PHIMOE,
+    "phimoe-longrope": replace(
+        PHIMOE,
+        keys=r.all_of(r.moe_keys, r.longrope),
+        extra=lambda s: t.biases(output=(s.n_vocab,)) | r.longrope_factors(s),
     ),
     "qwen": Recipe("qwen", qwen_layer, lambda s: {"feed_forward_length": 2 * s.n_ff}, kv_heads="no key"),
     "qwen2vl": Recipe("qwen2vl", of.qwen2_layer, sections),
