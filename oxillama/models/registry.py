@@ -18,7 +18,7 @@ from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
 # Each registers its architectures when it is imported.
-FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent")
+FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent", "deepseek")
 
 
 class Model(Protocol):
@@ -125,5 +125,6 @@ def load_model(
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     weights.check_all_used()
     if repack:
-        model.n_weight_bytes = weights.repack(num_threads, progress)
+        weights.repack(num_threads, progress)
+    model.n_weight_bytes = weights.n_bytes
     return model
