@@ -18,7 +18,7 @@ from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
 # Each registers its architectures when it is imported.
-FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent", "deepseek")
+FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent", "deepseek", "bert")
 
 
 class Model(Protocol):
