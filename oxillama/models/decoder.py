@@ -6,7 +6,6 @@ Members of the family differ by `Traits`, which their file in `families/` gives,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,10 +196,9 @@ def read_rotations(
     """Frequencies (radians per token) and magnitudes: those of metadata, and those of layers with a window."""
     if spec.rope is None:
         return []
-    ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size)), spec.rope.magnitude)]
+    ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size), context_size), spec.rope.magnitude)]
     if traits.window_base is not None:
-        base = w.metadata.get_float(f"{spec.arch}.rope.freq_base_swa", traits.window_base, minimum=1.001, maximum=1e12)
-        plain = replace(spec.rope, base=base, scaling="none", attn_factor=1.0)
+        plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base)
         ropes.append((plain.frequencies(), plain.magnitude))
     return ropes
 

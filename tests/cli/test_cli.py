@@ -92,6 +92,8 @@ def test_run_options_reach_the_engine(run, engine):
         (["run", "x", "y"], "unrecognized arguments: y; see `oxillama run --help`"),
         (["--frobnicate", "run", "x"], "unrecognized arguments: --frobnicate"),
         (["run", "x", "--kv-type", "q1"], "--kv-type must"),
+        (["run", "x", "--rope", "factor"], "--rope must be KEY=VALUE, not 'factor'"),
+        (["run", "x", "--rope", "speed=4"], "--rope must have fields among scaling, factor"),
         (["run", "x", "--override", "abc"], "--override must be KEY=VALUE, not 'abc'"),
         (["run", "x", "--override", "llama.block_count=none"], "llama.block_count"),
         (["run", "word " * 2000], "--context-size is 1024"),
