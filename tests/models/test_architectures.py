@@ -16,6 +16,7 @@ from .tiny import RECIPES, Shape, tiny
 BLOCK, N_TOKENS = 16, 45  # more than any window
 SHAPES = {
     "one_kv_head": Shape(),
+    "odd": Shape(n_embd=35, head_dim=14, n_ff=83, window=2, rank=17, n_ssm_heads=2, ssm_dim=7, n_state=5, d_conv=2),
     "deep": Shape(
         n_layers=8, n_embd=40, n_heads=4, n_kv_heads=2, head_dim=10, window=17, n_experts=3, n_used=3, n_groups=3,
         d_conv=3,

@@ -88,8 +88,8 @@ def granitemoe_layer(s, i):
     return moe_layer(s, i) | t.gated(s, "_shexp", s.n_ff + 32)
 
 
-def deepseek_layer(s, i, low_rank_queries=True, correction=False):
-    shapes = t.norms(s, "attn_norm", "ffn_norm") | t.latent(s, low_rank_queries)
+def deepseek_layer(s, i, low_rank_queries=True, correction=False, split=True):
+    shapes = t.norms(s, "attn_norm", "ffn_norm") | t.latent(s, low_rank_queries, split)
     if i == 0:
         return shapes | t.gated(s)
     shapes |= t.experts(s, s.n_ff - 32) | t.gated(s, "_shexp", 2 * (s.n_ff - 32))

@@ -133,6 +133,13 @@ def deepseek2_keys(s):
     return deepseek_keys(s) | {"attention.q_lora_rank": 40}
 
 
+def deepseek2_keys_of_2024(s):
+    """Before the split of attn_kv_b: the sizes of heads stand under the names that are now the cache's."""
+    keys = {key: value for key, value in deepseek2_keys(s).items() if not key.endswith("_mla")}
+    heads = {"attention.head_count_kv": s.n_heads, "attention.value_length": s.head_dim - 2}
+    return keys | heads | {"attention.key_length": s.head_dim + s.n_rot}
+
+
 def deepseek3_keys(s):
     """The experts come in groups; an architecture that is computed with temperature has it in the last key."""
     grouped = {"expert_group_count": s.n_groups, "expert_group_used_count": max(1, s.n_groups // 2)}

@@ -126,6 +126,9 @@ RECIPES = {
     "gpt-oss-yarn": replace(GPT_OSS, keys=r.all_of(GPT_OSS.keys, r.yarn)),
     "deepseek2": DEEPSEEK2,
     "deepseek2-lite": replace(DEEPSEEK2, layer=lambda s, i: of.deepseek_layer(s, i, False), keys=r.deepseek_keys),
+    "deepseek2-2024": replace(
+        DEEPSEEK2, layer=lambda s, i: of.deepseek_layer(s, i, split=False), keys=r.deepseek2_keys_of_2024
+    ),
     "deepseek3": replace(
         DEEPSEEK2,
         layer=lambda s, i: of.deepseek_layer(s, i, correction=True),
