@@ -11,7 +11,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
-from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
@@ -68,6 +68,7 @@ __all__ = [
     "ModelNotFoundError",
     "OxiLlamaError",
     "QuantError",
+    "RopeConfig",
     "Sampler",
     "SamplerChain",
     "SamplerConfig",

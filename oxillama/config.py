@@ -10,13 +10,14 @@ from typing import Any, Self, TypedDict, TypeVar
 
 from oxillama.errors import ConfigError
 
-__all__ = ["EngineConfig", "EngineOptions", "ModelSource", "SamplerConfig", "SamplingOptions"]
+__all__ = ["EngineConfig", "EngineOptions", "ModelSource", "RopeConfig", "SamplerConfig", "SamplingOptions"]
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
 
 T = TypeVar("T")
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
 KV_TYPES = ("f16", "f32", "q8_0")
+ROPE_SCALINGS = ("none", "linear", "yarn", "longrope", "dynamic")
 MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
 MAX_SEED = (1 << 64) - 1
@@ -77,13 +78,78 @@ def field_names(config: type) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary embedding and its scaling, in place of what a model's file says; None leaves the file's value.
+
+    scaling: "none", "linear", "yarn", "longrope" (with factors that the file must hold) or "dynamic", which stretches
+        to the configured `context_size` once, at load, so that results don't depend on how far a text has come.
+    factor: how many times the original context "linear", "yarn" and "dynamic" stretch to; needed with these alone.
+    original_context: tokens that frequencies were trained for.
+    freq_base: base of the frequencies; window_freq_base that of layers with a window, in models that have two.
+    attn_factor: multiplies cosines and sines.
+    beta_fast, beta_slow, ext_factor: of "yarn": turns within the original context from which a frequency is kept, to
+        which it is interpolated, and how much of this is done.
+
+    Raises ConfigError, which names the field, its value and its range.
+    """
+
+    scaling: str | None = None
+    factor: float | None = None
+    original_context: int | None = None
+    freq_base: float | None = None
+    window_freq_base: float | None = None
+    attn_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    ext_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scaling is not None:
+            check_choice("rope.scaling", self.scaling, ROPE_SCALINGS)
+        if self.original_context is not None:
+            check_int("rope.original_context", self.original_context, 1, MAX_CONTEXT)
+        for name, (_, minimum, maximum) in _ROPE_FLOATS.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_float(f"rope.{name}", getattr(self, name), minimum, maximum))
+        if (self.scaling in ("linear", "yarn", "dynamic")) != (self.factor is not None):
+            raise ConfigError(
+                f"rope.factor must be given with a rope.scaling of linear, yarn or dynamic, and with no other, "
+                f"not {self.factor} with {self.scaling}"
+            )
+        for name in ("beta_fast", "beta_slow", "ext_factor"):
+            if getattr(self, name) is not None and self.scaling not in (None, "yarn"):
+                raise ConfigError(f"rope.{name} must be left out unless rope.scaling is yarn, not {self.scaling}")
+
+    def metadata(self, arch: str) -> dict[str, object]:
+        """The metadata values that say the same, by key."""
+        names = {name: key for name, (key, _, _) in _ROPE_FLOATS.items()} | {
+            "scaling": "scaling.type",
+            "original_context": "scaling.original_context_length",
+        }
+        given = {key: getattr(self, name) for name, key in names.items()}
+        return {f"{arch}.rope.{key}": value for key, value in given.items() if value is not None}
+
+
+# Fields of RopeConfig that are floats: the metadata key, minimum, maximum.
+_ROPE_FLOATS = {
+    "factor": ("scaling.factor", 1e-3, 1e6),
+    "freq_base": ("freq_base", 1.001, 1e12),
+    "window_freq_base": ("freq_base_swa", 1.001, 1e12),
+    "attn_factor": ("scaling.attn_factor", 1e-3, 1e3),
+    "beta_fast": ("scaling.yarn_beta_fast", 1e-3, 1e6),
+    "beta_slow": ("scaling.yarn_beta_slow", 1e-3, 1e6),
+    "ext_factor": ("scaling.yarn_ext_factor", 0.0, 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How to load a model. Every field is a keyword of `oxillama.load`.
 
     model_path: a GGUF file, the bytes of one, or None for the model that ships with the package.
     tokenizer_path: another GGUF file to take the tokenizer from.
     context_size: tokens of one request, prompt and output together. None: what the model was trained for, at most
-        4096. More than it was trained for is refused at load; see `overrides`.
+        4096. More than it was trained for is refused at load, unless `rope` stretches it; see also `overrides`.
     num_threads: compute threads. None: one per core that the process may use.
     prefill_chunk_size: tokens that one step computes at most; longer prompts take several steps. It bounds how long
         others wait behind a prompt, and never changes a result.
@@ -93,6 +159,7 @@ class EngineConfig:
         of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); the
         system hands out pages only as they are used.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster).
+    rope: a `RopeConfig`, or its fields as a mapping, that replaces what the file says about rotary embedding.
     overrides: metadata values that replace those in the file, by key.
 
     Raises ConfigError, which names the field, its value and its range.
@@ -107,6 +174,7 @@ class EngineConfig:
     kv_block_size: int = 16
     kv_budget: int | None = None
     repack: bool = True
+    rope: RopeConfig | Mapping[str, Any] | None = None
     overrides: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +194,19 @@ class EngineConfig:
         if self.kv_budget is not None:
             self._set("kv_budget", check_int("kv_budget", self.kv_budget, 1, 1 << 62))
         check_bool("repack", self.repack)
+        self._check_rope()
         self._check_overrides()
+
+    def _check_rope(self) -> None:
+        if self.rope is None or isinstance(self.rope, RopeConfig):
+            return
+        if not isinstance(self.rope, Mapping):
+            raise ConfigError(f"rope must be a RopeConfig or a mapping of its fields, not {type(self.rope).__name__}")
+        names = field_names(RopeConfig)
+        for name in self.rope:
+            if name not in names:
+                raise ConfigError(f"rope must have fields among {', '.join(names)}, not {name!r}")
+        self._set("rope", RopeConfig(**self.rope))
 
     def _check_overrides(self) -> None:
         if self.overrides is None:
@@ -150,6 +230,7 @@ class EngineOptions(TypedDict, total=False):
     kv_block_size: int
     kv_budget: int | None
     repack: bool
+    rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None
 
 

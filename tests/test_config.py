@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from oxillama.config import EngineConfig, SamplerConfig, SamplingOptions, field_names
+from oxillama.config import EngineConfig, RopeConfig, SamplerConfig, SamplingOptions, field_names
 from oxillama.errors import ConfigError
 
 
@@ -87,6 +87,9 @@ def test_bad_sampling_value_is_named(field, value):
         ("repack", 1),
         ("model_path", 5),
         ("tokenizer_path", b"x"),
+        ("rope", 5),
+        ("rope", "yarn"),
+        ("rope", {"speed": 4}),
         ("overrides", {1: 2}),
         ("overrides", ["a"]),
     ],
@@ -94,6 +97,70 @@ def test_bad_sampling_value_is_named(field, value):
 def test_bad_engine_value_is_named(field, value):
     with pytest.raises(ConfigError, match=rf"^{field} must "):
         EngineConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("scaling", "ntk"),
+        ("scaling", 4),
+        ("factor", 0),
+        ("factor", math.nan),
+        ("original_context", 0),
+        ("original_context", 4096.0),
+        ("freq_base", 1.0),
+        ("freq_base", "1e6"),
+        ("window_freq_base", 1e13),
+        ("attn_factor", 0),
+        ("beta_fast", -1),
+        ("beta_slow", math.inf),
+        ("ext_factor", 1.5),
+    ],
+)
+def test_bad_rope_value_is_named(field, value):
+    with pytest.raises(ConfigError, match=rf"^rope\.{field} must "):
+        RopeConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"factor": 4},
+        {"factor": 4, "scaling": "none"},
+        {"factor": 4, "scaling": "longrope"},
+        *({"scaling": s} for s in ("linear", "yarn", "dynamic")),
+    ],
+)
+def test_factor_and_scaling_of_rope_come_together(fields):
+    with pytest.raises(
+        ConfigError, match=r"rope\.factor must be given with a rope\.scaling of linear, yarn or dynamic"
+    ):
+        RopeConfig(**fields)
+
+
+def test_what_belongs_to_yarn_is_refused_elsewhere():
+    for name in ("beta_fast", "beta_slow", "ext_factor"):
+        assert getattr(RopeConfig("yarn", 4, **{name: 1}), name) == 1.0
+        with pytest.raises(
+            ConfigError, match=rf"rope\.{name} must be left out unless rope\.scaling is yarn, not linear"
+        ):
+            RopeConfig("linear", 4, **{name: 1})
+
+
+def test_rope_as_a_mapping():
+    given = {"scaling": "yarn", "factor": 4, "original_context": 4096}
+    assert EngineConfig(rope=given).rope == RopeConfig("yarn", 4.0, 4096)
+    assert EngineConfig(rope=RopeConfig()).rope == RopeConfig()
+
+
+def test_rope_as_metadata():
+    assert RopeConfig().metadata("llama") == {}
+    assert RopeConfig("dynamic", 4, 512, window_freq_base=5e5).metadata("x") == {
+        "x.rope.scaling.type": "dynamic",
+        "x.rope.scaling.factor": 4.0,
+        "x.rope.scaling.original_context_length": 512,
+        "x.rope.freq_base_swa": 5e5,
+    }
 
 
 def test_integers_of_numpy_are_integers():

@@ -33,6 +33,7 @@ FLAGS = {
     "num_threads": "--threads",
     "prefill_chunk_size": "--chunk-size",
     "overrides": "--override",
+    "rope": "--rope",
     "tensor_types": "--tensor-type",
 }
 FLAGS |= {
@@ -95,7 +96,7 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
 
     embed = add("embed", "tools", "Print the embedding of a text as a JSON list, or of several as a list of lists.")
     embed.add_argument("text", nargs="*", metavar="TEXT", help="- or nothing reads standard input")
-    embed.add_argument("--pooling", default="mean", help="mean (default), last, max, cls or none")
+    embed.add_argument("--pooling", help="mean, last, max, cls or none (default: what the model's file says, or mean)")
     embed.add_argument("--no-normalize", action="store_true", help="don't divide by the length")
     _add_engine_options(embed)
 
@@ -146,6 +147,9 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a step; default 512")
     group.add_argument("--no-repack", action="store_true", help="leave the weights as they are in the file")
     group.add_argument(
+        "--rope", action="append", default=[], metavar="KEY=VALUE", help="e.g. scaling=yarn and factor=4 (RopeConfig)"
+    )
+    group.add_argument(
         "--override", action="append", default=[], metavar="KEY=VALUE", help="replace metadata; VALUE is JSON or text"
     )
 
@@ -185,15 +189,6 @@ def named_file(name: str, given: str, otherwise: str = "") -> str:
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `oxillama.load`."""
-    overrides = {}
-    for entry in args.override:
-        key, equals, value = entry.partition("=")
-        if not equals or not key:
-            raise oxillama.ConfigError(f"--override must be KEY=VALUE, not {entry!r}")
-        try:
-            overrides[key] = json.loads(value)
-        except ValueError:
-            overrides[key] = value
     return {
         "model_path": model_file("--model", args.model),
         "context_size": args.context_size,
@@ -201,8 +196,23 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "kv_type": args.kv_type,
         "prefill_chunk_size": args.chunk_size,
         "repack": not args.no_repack,
-        "overrides": overrides or None,
+        "rope": pairs("--rope", args.rope) or None,
+        "overrides": pairs("--override", args.override) or None,
     }
+
+
+def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
+    """KEY=VALUE, where the value is JSON or else text. ConfigError, with the flag, for anything else."""
+    found = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise oxillama.ConfigError(f"{flag} must be KEY=VALUE, not {entry!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
 
 
 def text_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -234,6 +244,7 @@ def with_flags(message: str) -> str:
     Words that may also mean something else count as settings only at the beginning.
     """
     message = re.sub(r"overrides=\{['\"]([^'\"]+)['\"]: ([^{}]*)\}", r"--override \1=\2", message)
+    message = re.sub(r"(?<![\w.])rope\.([a-z_]+)", r"--rope \1", message)
     single = re.match(r"[a-z]+(?=\W)", message)
     if single and single[0] in FLAGS:
         message = FLAGS[single[0]] + message[single.end() :]

@@ -77,7 +77,7 @@ class Conversation:
     """
 
     def __init__(self, core: EngineCore, maker: TextMaker) -> None:
-        core.check_open()
+        core.check_generates()
         self._core = core
         self._maker = maker
         self._memory = memory = _Memory(core.scheduler)

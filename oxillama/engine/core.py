@@ -66,12 +66,13 @@ class EngineCore:
     """
 
     def __init__(
-        self, runner: RunnerLike, pool: SequencePool, block_size: int, token_budget: int, *, whole: bool = False
+        self, runner: RunnerLike, pool: SequencePool, block_size: int, token_budget: int, *, encoder: str = ""
     ) -> None:
-        """`whole`: texts are computed in one step each."""
+        """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts nothing."""
         self.runner: RunnerLike = runner
         self.pool = pool
-        self.scheduler = Scheduler(pool, block_size, token_budget, whole=whole)
+        self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder))
+        self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -126,6 +127,14 @@ class EngineCore:
         """Raises EngineClosedError once the engine is closed."""
         if self.closed:
             raise EngineClosedError("the engine is closed: load the model again")
+
+    def check_generates(self) -> None:
+        """Raises GenerateError if the model has no next token, EngineClosedError once the engine is closed."""
+        self.check_open()
+        if self.encoder:
+            raise GenerateError(
+                f"architecture {self.encoder} reads texts whole and predicts no next token: it is for embed() alone"
+            )
 
     # ---- in a turn of the loop
 

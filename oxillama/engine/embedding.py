@@ -1,26 +1,43 @@
-"""Embeddings: hidden states of all tokens, pooled."""
+"""Numbers of whole texts: hidden states of all tokens, pooled to embeddings, and logits of every position."""
 
-from typing import Any, Literal
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.config import check_bool, check_choice
-from oxillama.engine.request import Outbox, Request, Want
+from oxillama.engine.core import EngineCore
+from oxillama.engine.prompts import is_single_prompt
+from oxillama.engine.request import LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.texts import Prompt, TextMaker
+from oxillama.errors import ConfigError, UnsupportedModelError
+from oxillama.gguf import Metadata
 
-__all__ = ["POOLINGS", "EmbedPooling", "EmbeddingRequest", "check_embedding"]
+__all__ = ["POOLINGS", "EmbedPooling", "EmbeddingRequest", "NumberMethods", "read_pooling"]
 
 # Poolings that give one vector for a text.
 EmbedPooling = Literal["mean", "last", "cls", "max"]
 POOLINGS = ("mean", "last", "cls", "max", "none")
 
 
-def check_embedding(pooling: Any, normalize: Any) -> None:
-    """Raises ConfigError for options that `Engine.embed` doesn't have."""
-    check_choice("pooling", pooling, POOLINGS)
-    check_bool("normalize", normalize)
+# What files say by number; "rank" needs a classifier, which no model here has.
+FILE_POOLINGS = ("none", "mean", "cls", "last", "rank")
+
+
+def read_pooling(metadata: Metadata) -> str:
+    """The pooling that a model was trained for; "mean" if its file doesn't say.
+
+    Raises UnsupportedModelError, which names the key, for a number that means nothing.
+    """
+    key = f"{metadata.arch}.pooling_type"
+    number = metadata.get_int(key, FILE_POOLINGS.index("mean"))
+    if not 0 <= number < len(FILE_POOLINGS):
+        known = ", ".join(f"{i} ({name})" for i, name in enumerate(FILE_POOLINGS))
+        raise UnsupportedModelError(f"{key} is {number}; known are {known}")
+    return FILE_POOLINGS[number]
 
 
 class EmbeddingRequest(Request):
@@ -70,3 +87,66 @@ class EmbeddingRequest(Request):
             length = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
             pooled = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
         return pooled.astype(np.float32)
+
+
+class NumberMethods:
+    """Methods of the engine that compute whole texts."""
+
+    _core: EngineCore
+    _maker: TextMaker
+    _pooling: str
+    n_vocab: int
+
+    # A text is also a sequence of texts to the type system; the first signature that fits counts.
+    @overload
+    def embed(self, input: Prompt, *, pooling: str | None = None, normalize: bool = True) -> NDArray[np.float32]: ...
+
+    @overload
+    def embed(
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True
+    ) -> NDArray[np.float32]: ...
+
+    @overload
+    def embed(
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
+
+    def embed(
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
+
+        pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
+            None is what the model's file says (`pooling_type`), or "mean".
+        normalize: divide by the Euclidean length (for "none", each row by its own).
+        Raises ConfigError, TokenizerError, ContextOverflowError; UnsupportedModelError if the file says "rank".
+        """
+        if pooling is None and self._pooling == "rank":
+            raise UnsupportedModelError(
+                'the model\'s pooling_type is 4 ("rank"), which needs a classifier: give another pooling'
+            )
+        pooling = check_choice("pooling", self._pooling if pooling is None else pooling, POOLINGS)
+        check_bool("normalize", normalize)
+        single = is_single_prompt("input", input)
+        named = [("input", input)] if single else [(f"input[{i}]", p) for i, p in enumerate(input)]
+        outbox = Outbox(len(named))
+        requests = [
+            EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i)
+            for i, (name, p) in enumerate(named)
+        ]
+        self._core.run(requests, outbox)
+        results = [request.result for request in requests]
+        return results[0] if single else results if pooling == "none" else np.stack(results)
+
+    def forward_logits(self, ids: SequenceOf[int]) -> NDArray[np.float32]:
+        """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
+
+        Raises TokenizerError, ConfigError (no ids), ContextOverflowError; GenerateError if the model is an encoder.
+        """
+        self._core.check_generates()
+        if isinstance(ids, str):
+            raise ConfigError("ids must be token ids, not text: tokenize() it first")
+        outbox = Outbox(1)
+        request = LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, outbox)
+        self._core.run([request], outbox)
+        return request.out

@@ -8,16 +8,13 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, check_bool
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
-from oxillama.engine.embedding import EmbeddingRequest, EmbedPooling, check_embedding
+from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt
-from oxillama.engine.request import LogitsRequest, Outbox
+from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
@@ -40,7 +37,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods):
+class Engine(SessionMethods, NumberMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -65,11 +62,12 @@ class Engine(SessionMethods):
         self.n_vocab: int = parts.spec.n_vocab
         block_size = self.config.kv_block_size
         pool = SequencePool(parts.n_blocks, parts.n_slots)
-        budget, whole = self.config.prefill_chunk_size, not parts.spec.causal
-        self._core = EngineCore(parts.runner, pool, block_size, budget, whole=whole)
+        encoder = "" if parts.spec.causal else parts.spec.arch
+        self._core = EngineCore(parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder)
         cached = parts.n_blocks * block_size or self.context_size
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached)
         self._session = Session(self._core, self.n_vocab, self.context_size)
+        self._pooling = parts.pooling
         self._end_ids = self.tokenizer.eog_ids
 
     @classmethod
@@ -111,12 +109,13 @@ class Engine(SessionMethods):
         cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
 
         Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
-        never fit the cache), EngineClosedError, GenerateError; TypeError for unknown options.
+        never fit the cache), EngineClosedError, GenerateError (the model is an encoder); TypeError for unknown options.
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
             cancel_token=cancel_token, sampling=sampling,
         )  # fmt: skip
+        self._core.check_generates()
         if is_single_prompt("prompt", prompt):
             return self._complete([("prompt", prompt)], options, on_token)[0]
         named = [(f"prompt[{i}]", p) for i, p in enumerate(prompt)]
@@ -142,7 +141,7 @@ class Engine(SessionMethods):
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
             cancel_token=cancel_token, sampling=sampling,
         )  # fmt: skip
-        self._core.check_open()
+        self._core.check_generates()
         if not is_single_prompt("prompt", prompt):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
         ids = self._maker.ids("prompt", prompt)
@@ -174,7 +173,7 @@ class Engine(SessionMethods):
         are those of `generate`. Raises ChatTemplateError if there is no template or it fails, and what `generate`
         raises.
         """
-        self._core.check_open()
+        self._core.check_generates()
         ids = self.chat_tokens(messages, tools=tools, chat_template=chat_template)
         if not check_bool("stream", stream):
             return self.generate(ids, on_token=on_token, **options)
@@ -198,51 +197,6 @@ class Engine(SessionMethods):
         """Text of token ids. Raises TokenizerError for ids out of range."""
         return self.tokenizer.decode(ids)
 
-    # ---- numbers
-
-    @overload
-    def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: EmbedPooling = "mean", normalize: bool = True
-    ) -> NDArray[np.float32]: ...
-
-    @overload
-    def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: str = "mean", normalize: bool = True
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
-
-    def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: str = "mean", normalize: bool = True
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
-        """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
-
-        pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
-        normalize: divide by the Euclidean length (for "none", each row by its own).
-        Raises ConfigError, TokenizerError, ContextOverflowError.
-        """
-        check_embedding(pooling, normalize)
-        single = is_single_prompt("input", input)
-        named = [("input", input)] if single else [(f"input[{i}]", p) for i, p in enumerate(input)]
-        outbox = Outbox(len(named))
-        requests = [
-            EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i)
-            for i, (name, p) in enumerate(named)
-        ]
-        self._core.run(requests, outbox)
-        results = [request.result for request in requests]
-        return results[0] if single else results if pooling == "none" else np.stack(results)
-
-    def forward_logits(self, ids: SequenceOf[int]) -> NDArray[np.float32]:
-        """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
-
-        Raises TokenizerError, ConfigError (no ids), ContextOverflowError.
-        """
-        if isinstance(ids, str):
-            raise ConfigError("ids must be token ids, not text: tokenize() it first")
-        outbox = Outbox(1)
-        request = LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, outbox)
-        self._core.run([request], outbox)
-        return request.out
-
     # ---- life
 
     @property
@@ -255,7 +209,7 @@ class Engine(SessionMethods):
         return self._core.runner.num_threads
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes held by part: repacked weights, KV cache (reserved; committed as it fills), workspace."""
+        """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
         return self._core.runner.memory_bytes()
 
     def close(self) -> None:

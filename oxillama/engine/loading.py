@@ -11,8 +11,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
-from oxillama.config import EngineConfig, field_names
+from oxillama.config import EngineConfig, RopeConfig, field_names
 from oxillama.engine.core import RunnerLike
+from oxillama.engine.embedding import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import MAX_RUNNING
 from oxillama.errors import ConfigError, GGUFError, LoadError
@@ -71,8 +72,11 @@ def load_parts(config: EngineConfig) -> EngineParts:
 def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     num_threads = config.num_threads or default_num_threads()
     # Everything that can be wrong is found before the weights are read.
+    if isinstance(config.rope, RopeConfig):
+        file.override(config.rope.metadata(file.metadata.arch))
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
+    pooling = read_pooling(file.metadata)
     n_blocks, n_slots = choose_sizes(spec.states, context_size, config)
     tokenizer = Tokenizer.from_gguf(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
     if tokenizer.n_vocab > spec.n_vocab:
@@ -90,7 +94,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         n_blocks=n_blocks,
         n_slots=n_slots,
     )
-    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, n_slots, metadata=file.metadata)
+    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, n_slots, pooling, file.metadata)
 
 
 def return_freed_memory() -> None:
@@ -114,10 +118,19 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
 
 def choose_context(spec: ModelSpec, config: EngineConfig) -> int:
-    """The context size in use. Raises ConfigError if more is asked for than the model was trained for."""
+    """The context size in use.
+
+    Raises ConfigError if more is asked for than the model was trained for, or than `config.rope` stretches it to, and
+    for a `config.rope` that a model has no use for.
+    """
+    if config.rope is not None and spec.rope is None:
+        raise ConfigError(f"rope must be left out: architecture {spec.arch} has no rotary embedding")
     if config.context_size is None:
         return min(spec.context_length, DEFAULT_CONTEXT)
-    if config.context_size > spec.context_length:
+    reach = spec.rope.reach if config.rope is not None and spec.rope is not None else 0
+    if reach > spec.context_length and config.context_size > reach:
+        raise ConfigError(f"context_size must be at most the {reach} tokens of rope, not {config.context_size}")
+    if config.context_size > max(spec.context_length, reach):
         key = f"{spec.arch}.context_length"
         raise ConfigError(
             f"context_size must be at most the {spec.context_length} tokens that the model was trained for, not "

@@ -69,8 +69,9 @@ class Session:
         """Puts tokens at `position` (at most the present one: then it rewinds first) and computes them.
 
         Returns the logits of the last one, float32 [n_vocab]. If it fails or is interrupted, the session is as it was
-        after rewinding. Raises TokenizerError, ConfigError, ContextOverflowError, KvCacheFullError.
+        after rewinding. Raises TokenizerError, ConfigError, ContextOverflowError, KvCacheFullError, GenerateError.
         """
+        self._core.check_generates()
         ids = check_tokens(name, tokens, self._n_vocab)
         if not ids:
             raise ConfigError(f"{name} is empty: give at least one token")

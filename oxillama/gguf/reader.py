@@ -89,6 +89,10 @@ class GGUFFile:
         self._check_open()
         return self._metadata
 
+    def override(self, overrides: Mapping[str, object]) -> None:
+        """Replace or add metadata values of the open file, as with ``open_gguf(overrides=)`` (`Metadata.replaced`)."""
+        self._metadata = self.metadata.replaced(overrides)
+
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Tensors by name, in file order."""

@@ -74,6 +74,17 @@ def layer_norm(Rows x, Vector w, Vector b, float eps, bint codes=False):
     return y
 
 
+def layer_norm_(Rows x, Vector w, Vector b, float eps):
+    """:func:`layer_norm` in place."""
+    cdef row_job j
+    _check("weights", w, x.dim)
+    _check("biases", b, x.dim)
+    j.x, j.codes, j.a = x.data, NULL, eps
+    j.w = NULL if w is None else w.data
+    j.b = NULL if b is None else b.data
+    change_rows(x, _layer_row, &j)
+
+
 cdef void _parts_row(const row_job *j, int64_t i) noexcept nogil:
     cdef int64_t k
     cdef const float *x = j.x + i * j.dim
@@ -109,7 +120,7 @@ def rms_norm_heads_(Rows x, Vector w not None, float eps):
     change_rows(x, _parts_row, &j)
 
 
-cdef void _layer_parts(const row_job *j, int64_t i) noexcept nogil:
+cdef void _layer_parts_row(const row_job *j, int64_t i) noexcept nogil:
     cdef int64_t k
     cdef float *y = j.y + i * j.dim
     for k in range(j.dim // j.part):
@@ -117,10 +128,10 @@ cdef void _layer_parts(const row_job *j, int64_t i) noexcept nogil:
 
 
 def layer_norm_heads_(Rows x, Vector w not None, int64_t head_dim, float eps):
-    """Layer norm of each head by itself, in place, with weights for the whole row and no bias (Command R+)."""
+    """Layer norm of each head (each run of ``head_dim`` values of a row), with weights for the whole row, in place."""
     cdef row_job j
     _check("weights", w, x.dim)
     if head_dim < 1 or x.dim % head_dim:
-        raise ConfigError(f"rows of {x.dim} values don't make heads of {head_dim}")
-    j.x, j.w, j.part, j.a, j.codes = x.data, w.data, head_dim, eps, NULL
-    change_rows(x, _layer_parts, &j)
+        raise ConfigError(f"rows of {x.dim} values are no whole heads of {head_dim}")
+    j.w, j.part, j.a = w.data, head_dim, eps
+    change_rows(x, _layer_parts_row, &j)

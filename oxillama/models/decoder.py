@@ -6,7 +6,6 @@ Members of the family differ by `Traits`, which their file in `families/` gives,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,9 +183,11 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
     """Which of `read_rotations` the layer uses."""
-    if spec.rope is None or not traits.rotates(i) or not spec.layers[i].n_heads:
+    layer = spec.layers[i]
+    rotates = layer.window > 0 or not spec.window if traits.rotates == "windows" else traits.rotates(i)
+    if spec.rope is None or not rotates or not layer.n_heads:
         return None
-    return int(traits.window_base is not None and spec.layers[i].window > 0)
+    return int(traits.window_base is not None and layer.window > 0)
 
 
 def read_rotations(
@@ -195,10 +196,9 @@ def read_rotations(
     """Frequencies (radians per token) and magnitudes: those of metadata, and those of layers with a window."""
     if spec.rope is None:
         return []
-    ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size)), spec.rope.magnitude)]
+    ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size), context_size), spec.rope.magnitude)]
     if traits.window_base is not None:
-        base = w.metadata.get_float(f"{spec.arch}.rope.freq_base_swa", traits.window_base, minimum=1.001, maximum=1e12)
-        plain = replace(spec.rope, base=base, scaling="none", attn_factor=1.0)
+        plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base or spec.rope.base)
         ropes.append((plain.frequencies(), plain.magnitude))
     return ropes
 

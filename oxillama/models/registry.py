@@ -18,7 +18,24 @@ from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
 # Each registers its architectures when it is imported.
-FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent")
+FAMILIES = (
+    "llama",
+    "qwen",
+    "gemma",
+    "gpt",
+    "cohere",
+    "olmo",
+    "phi",
+    "glm",
+    "experts",
+    "mistral",
+    "minicpm",
+    "relatives",
+    "recurrent",
+    "deepseek",
+    "bert",
+    "refused",
+)
 
 
 class Model(Protocol):
@@ -42,6 +59,7 @@ ReadSpec = Callable[[GGUFFile, Traits], ModelSpec]
 
 # How it is known that an architecture is computed right.
 REFERENCE = "transformers, llama.cpp"
+TRANSFORMERS = "transformers"
 UNVERIFIED = "not verified"
 
 
@@ -125,5 +143,6 @@ def load_model(
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     weights.check_all_used()
     if repack:
-        model.n_weight_bytes = weights.repack(num_threads, progress)
+        weights.repack(num_threads, progress)
+    model.n_weight_bytes = weights.n_bytes
     return model

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError
+import oxillama.gguf as gguf
+from oxillama.engine.embedding import read_pooling
+from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from tests.engine.fakes import N_EMBD, N_VOCAB, assert_idle, hidden_of, logits_of, make_engine, runner_of
 
 IDS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=40)
@@ -73,10 +75,37 @@ def test_logits_of_every_position(ids, chunk):
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("pooling", ["sum", "", None, "rank"])
+@pytest.mark.parametrize("pooling", ["sum", "", 1, "rank"])
 def test_unknown_pooling(pooling):
     with pytest.raises(ConfigError, match="pooling must be one of mean, last, cls, max, none"):
         make_engine().embed("a", pooling=pooling)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "none"])
+def test_without_a_pooling_it_is_what_the_file_says(pooling):
+    engine = make_engine(pooling=pooling)
+    assert engine.embed([3, 4, 5]).tolist() == make_engine().embed([3, 4, 5], pooling=pooling).tolist()
+    assert engine.embed([3, 4, 5], pooling="max").tolist() == make_engine().embed([3, 4, 5], pooling="max").tolist()
+
+
+def test_a_file_that_says_rank():
+    engine = make_engine(pooling="rank")
+    with pytest.raises(UnsupportedModelError, match="pooling_type is 4"):
+        engine.embed("a")
+    assert engine.embed("a", pooling="last").shape == (N_EMBD,)
+
+
+def test_what_files_say(tmp_path):
+    def file(metadata):
+        gguf.write_gguf(tmp_path / "a.gguf", {"general.architecture": "bert", **metadata}, {})
+        return gguf.open(tmp_path / "a.gguf").metadata
+
+    said = [read_pooling(file({"bert.pooling_type": i})) for i in range(5)]
+    assert said == ["none", "mean", "cls", "last", "rank"]
+    assert read_pooling(file({})) == "mean"
+    for bad in (-1, 5):
+        with pytest.raises(UnsupportedModelError, match=rf"bert\.pooling_type is {bad}; known are 0 \(none\)"):
+            read_pooling(file({"bert.pooling_type": bad}))
 
 
 def test_bad_inputs():

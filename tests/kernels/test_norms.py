@@ -6,7 +6,14 @@ import pytest
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table
 from oxillama.kernels.matmul import Matrix, linear, quantize
-from oxillama.kernels.norms import layer_norm, rms_norm, rms_norm_groups, rms_norm_heads_
+from oxillama.kernels.norms import (
+    layer_norm,
+    layer_norm_,
+    layer_norm_heads_,
+    rms_norm,
+    rms_norm_groups,
+    rms_norm_heads_,
+)
 from oxillama.kernels.rows import Vector, Workspace
 
 TIERS = _table.usable_tiers()
@@ -66,6 +73,24 @@ def test_whole_rows(workspace, n, dim):
     assert (rows.numpy() == x).all()
 
 
+@pytest.mark.parametrize(("n", "dim"), [(1, 5), (3, 64), (200, 100)])
+@pytest.mark.parametrize("parts", ["", "wb"])
+def test_layer_norm_in_place(workspace, n, dim, parts):
+    w, b = (Vector(floats(i, dim)) for i in (1, 2)) if parts else (None, None)
+    rows = workspace.from_array(floats(0, n, dim))
+    expected = layer_norm(rows, w, b, 1e-5).numpy().copy()
+    layer_norm_(rows, w, b, 1e-5)
+    assert (rows.numpy() == expected).all()
+
+
+def test_the_twin_of_what_stood_there_is_forgotten(workspace):
+    matrix = Matrix(quantize(floats(3, 8, 64), "Q8_0"), "Q8_0", (8, 64))
+    rows = workspace.from_array(floats(0, 3, 64))
+    linear(rows, matrix)
+    layer_norm_(rows, None, None, 1e-5)
+    assert (linear(rows, matrix).numpy() == linear(workspace.from_array(rows.numpy()), matrix).numpy()).all()
+
+
 @pytest.mark.parametrize("n", [1, 3, 200])
 def test_groups_are_normalised_alone(workspace, n):
     x, w = floats(0, n, 3 * 44), floats(1, 3 * 44)
@@ -83,6 +108,18 @@ def test_heads_share_their_weights(workspace, n):
     rms_norm_heads_(rows, Vector(w), 1e-6)
     expected = rms(x.reshape(n, 6, 32), w, 1e-6).reshape(n, -1)
     np.testing.assert_allclose(rows.numpy(), expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 70])
+def test_layer_norm_of_heads_with_weights_of_their_own(workspace, n):
+    x, w = floats(0, n, 6 * 33) + 2, floats(1, 6 * 33)
+    rows = workspace.from_array(x)
+    layer_norm_heads_(rows, Vector(w), 33, 1e-5)
+    expected = layer(x.reshape(n, 6, 33), w.reshape(6, 33), None, 1e-5).reshape(n, -1)
+    np.testing.assert_allclose(rows.numpy(), expected, rtol=2e-6, atol=2e-6)
+    alone = workspace.from_array(x[-1:])
+    layer_norm_heads_(alone, Vector(w), 33, 1e-5)
+    assert (alone.numpy() == rows.numpy()[-1]).all()
 
 
 NORMS = {
@@ -120,6 +157,11 @@ def test_what_does_not_fit_is_refused():
         layer_norm(x, w, short, 1e-5)
     with pytest.raises(ConfigError, match="no whole heads"):
         rms_norm_heads_(x, short, 1e-5)
+    with pytest.raises(ConfigError, match="5 weights for rows of 12"):
+        layer_norm_heads_(x, short, 4, 1e-5)
+    for head_dim in (0, 5, -4):
+        with pytest.raises(ConfigError, match=f"12 values are no whole heads of {head_dim}"):
+            layer_norm_heads_(x, w, head_dim, 1e-5)
     for n_groups in (0, 5, -1):
         with pytest.raises(ConfigError, match=f"12 values don't make {n_groups} equal groups"):
             rms_norm_groups(x, w, n_groups, 1e-5)
