@@ -183,9 +183,11 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
     """Which of `read_rotations` the layer uses."""
-    if spec.rope is None or not traits.rotates(i) or not spec.layers[i].n_heads:
+    layer = spec.layers[i]
+    rotates = layer.window > 0 or not spec.window if traits.rotates == "windows" else traits.rotates(i)
+    if spec.rope is None or not rotates or not layer.n_heads:
         return None
-    return int(traits.window_base is not None and spec.layers[i].window > 0)
+    return int(traits.window_base is not None and layer.window > 0)
 
 
 def read_rotations(

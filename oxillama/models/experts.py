@@ -33,7 +33,7 @@ class ExpertDefaults:
 DEFAULTS = {
     "deepseek": ExpertDefaults(normalise=False),
     "deepseek2": ExpertDefaults(normalise=False),
-    "dots1": ExpertDefaults(normalise=False),
+    "dots1": ExpertDefaults(gating="sigmoid", normalise=False),
     "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
     "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai"),
     "grok": ExpertDefaults(activation="gelu"),

@@ -18,7 +18,24 @@ from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
 # Each registers its architectures when it is imported.
-FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent", "deepseek", "bert")
+FAMILIES = (
+    "llama",
+    "qwen",
+    "gemma",
+    "gpt",
+    "cohere",
+    "olmo",
+    "phi",
+    "glm",
+    "experts",
+    "mistral",
+    "minicpm",
+    "relatives",
+    "recurrent",
+    "deepseek",
+    "bert",
+    "refused",
+)
 
 
 class Model(Protocol):
@@ -42,6 +59,7 @@ ReadSpec = Callable[[GGUFFile, Traits], ModelSpec]
 
 # How it is known that an architecture is computed right.
 REFERENCE = "transformers, llama.cpp"
+TRANSFORMERS = "transformers"
 UNVERIFIED = "not verified"
 
 

@@ -19,13 +19,15 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.output_scale": (0.0, 1.0),
     "attention.scale": (0.0,),
     "attention.temperature_length": (0,),
-    "attention.temperature_scale": (0.0, 1.0),
+    "attention.temperature_scale": (0.0,),
     "attn_logit_softcapping": (0.0,),
     "embedding_scale": (0.0, 1.0),
     "final_logit_softcapping": (0.0,),
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
+    "nextn_predict_layers": (0,),
     "rope.dimension_sections": (),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
     "router_logit_softcapping": (0.0,),
     "use_parallel_residual": (False,),
 }
@@ -94,7 +96,10 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Scales:
-    """Factors and bounds along the way of an activation; 1 and 0 change nothing."""
+    """Factors and bounds along the way of an activation; 1 and 0 change nothing.
+
+    sharpening: queries are multiplied by ``1 + sharpening * ln(1 + floor(position / sharpening_length))``.
+    """
 
     embedding: float = 1.0
     attention: float = 0.0  # of scores; 0: 1 / sqrt(head_dim)
@@ -103,6 +108,8 @@ class Scales:
     clamp_qkv: float = 0.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
+    sharpening: float = 0.0
+    sharpening_length: int = 1
 
 
 def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
@@ -117,7 +124,8 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
     n_heads = max(layer.n_heads for layer in layers)
     head_dim, v_head_dim = head_sizes(m, arch, n_embd, n_heads)
     context_length = m.get_int(f"{arch}.context_length", minimum=1, maximum=1 << 31)
-    eps_key = f"{arch}.attention.layer_norm_{'rms_' * (traits.norm == 'rms')}epsilon"
+    rms_epsilon = traits.norm == "rms" if traits.rms_epsilon is None else traits.rms_epsilon
+    eps_key = f"{arch}.attention.layer_norm_{'rms_' * rms_epsilon}epsilon"
     spec = ModelSpec(
         arch=arch,
         name=m.get_str("general.name", ""),

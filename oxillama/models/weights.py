@@ -116,6 +116,10 @@ class Weights:
     def optional_vector(self, name: str, n: int) -> Vector | None:
         return self.vector(name, n) if name in self else None
 
+    def leave_out(self, prefix: str) -> None:
+        """Tensors that belong to no part of what is computed, as the layers that predict tokens further ahead."""
+        self._unused = {name for name in self._unused if not name.startswith(prefix)}
+
     def check_all_used(self) -> None:
         """A tensor that the model doesn't use is a part of the model that we would silently drop."""
         if self._unused:

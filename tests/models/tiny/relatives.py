@@ -1,0 +1,234 @@
+"""Recipes of architectures without a reference, as their converters write them."""
+
+from dataclasses import replace
+
+from . import layers as of
+from . import recipes as r
+from . import shape as t
+from .recipes import Recipe, base
+from .table import RECIPES as KNOWN
+
+
+def with_names(layer, *names):
+    """A layer whose norms stand under other names."""
+
+    def renamed(s, i):
+        shapes = {
+            part: dims for part, dims in layer(s, i).items() if part not in ("attn_norm.weight", "ffn_norm.weight")
+        }
+        return shapes | t.norms(s, *names)
+
+    return renamed
+
+
+def chatglm_layer(s, i):
+    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
+
+
+def ungated_layer(s, i):
+    return t.norms(s, "attn_norm", "ffn_norm") | t.qkv(s) | t.output(s) | t.plain(s, bias=False)
+
+
+def nemotron_layer(s, i):
+    return ungated_layer(s, i) | t.norms(s, "attn_norm", "ffn_norm", bias=True)
+
+
+def orion_layer(s, i):
+    return of.llama_layer(s, i) | t.norms(s, "attn_norm", "ffn_norm", bias=True)
+
+
+def qwen_layer(s, i):
+    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s, bias=True) | t.output(s) | t.gated(s)
+
+
+def shared_moe(s, i, attention, correction=False, first=1, step=1):
+    """Experts with two shared ones, from layer ``first`` on in each ``step``-th, as deepseek and others have them."""
+    shapes = t.norms(s, "attn_norm", "ffn_norm") | attention(s)
+    if i < first or (i + 1) % step:
+        return shapes | t.gated(s)
+    shapes |= t.experts(s, s.n_ff - 32) | t.gated(s, "_shexp", 2 * (s.n_ff - 32))
+    return shapes | (t.biases(exp_probs_b=(s.n_experts,)) if correction else {})
+
+
+def shared_moe_keys(s):
+    return r.moe_keys(s) | {
+        "leading_dense_block_count": 1,
+        "expert_feed_forward_length": s.n_ff - 32,
+        "expert_shared_count": 2,
+        "expert_weights_scale": 1.0,
+    }
+
+
+def sigmoid_keys(s):
+    routing = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5}
+    return shared_moe_keys(s) | routing
+
+
+def ernie_moe_keys(s):
+    shared = {"expert_shared_feed_forward_length": 2 * (s.n_ff - 32), "interleave_moe_layer_step": 2}
+    return shared_moe_keys(s) | shared
+
+
+def biased(s):
+    return t.qkv(s, bias=True) | t.output(s)
+
+
+def biased_normed(s):
+    return biased(s) | t.head_norms(s)
+
+
+def glm4moe_layer(s, i, attention=biased_normed):
+    return with_names(lambda s, i: shared_moe(s, i, attention, correction=True), "attn_norm", "post_attention_norm")(
+        s, i
+    )
+
+
+def hunyuan_moe_layer(s, i):
+    return of.moe_layer(s, i) | t.head_norms(s) | t.gated(s, "_shexp", s.n_ff + 32)
+
+
+def hunyuan_moe_keys(s):
+    return r.moe_keys(s) | {
+        "expert_feed_forward_length": s.n_ff,
+        "expert_shared_feed_forward_length": s.n_ff + 32,
+    }
+
+
+def exaone4_layer(s, i):
+    return with_names(of.qwen3_layer, "post_attention_norm", "post_ffw_norm")(s, i)
+
+
+def exaone4_keys(s):
+    return {
+        "attention.sliding_window": s.window,
+        "attention.sliding_window_pattern": [i % 4 != 3 for i in range(s.n_layers)],
+    }
+
+
+def mistral3_keys(s):
+    sharper = {"attention.temperature_scale": 0.3, "rope.scaling.original_context_length": 8}
+    return r.yarn(s) | sharper | {"rope.scaling.yarn_log_multiplier": 1.0}
+
+
+def minicpm_keys(s):
+    return {"embedding_scale": 5.0, "residual_scale": 0.6, "logit_scale": 2.5}
+
+
+def sections(s):
+    """Of positions that are all equal for text."""
+    n = s.head_dim // 2
+    return {"rope.dimension_sections": [n - 2 * (n // 3), n // 3, n // 3, 0]}
+
+
+def phimoe_layer(s, i):
+    shapes = t.norms(s, "attn_norm", "ffn_norm", bias=True)
+    return shapes | t.qkv(s, bias=True) | t.output(s, bias=True) | t.experts(s)
+
+
+def phimoe_shape(s):
+    """Two experts are used, whatever the shape says; and if it says all, there are two."""
+    return replace(s, n_used=2, n_experts=2 if s.n_used == s.n_experts else max(2, s.n_experts))
+
+
+def openelm_heads(s, i):
+    """Other counts in every layer."""
+    return replace(s, n_heads=s.n_heads * (1 + i % 2), n_kv_heads=s.n_kv_heads * (1 + i % 2), n_ff=s.n_ff + 32 * i)
+
+
+def openelm_layer(s, i):
+    s = openelm_heads(s, i)
+    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s) | t.head_norms(s) | t.output(s) | t.gated(s)
+
+
+def openelm_keys(s):
+    layers = [openelm_heads(s, i) for i in range(s.n_layers)]
+    return {
+        "attention.head_count": [layer.n_heads for layer in layers],
+        "attention.head_count_kv": [layer.n_kv_heads for layer in layers],
+        "feed_forward_length": [layer.n_ff for layer in layers],
+        "rope.dimension_count": s.head_dim,
+    }
+
+
+def nomic_layer(s, i):
+    return t.norms(s, "attn_output_norm", "layer_output_norm", bias=True) | t.fused_qkv(s) | t.output(s) | t.gated(s)
+
+
+def nomic_tensors(s):
+    return {"token_types.weight": (2, s.n_embd)} | t.norms(s, "token_embd_norm", bias=True)
+
+
+EXAONE4 = Recipe("exaone4", exaone4_layer, exaone4_keys, head_size=True)
+GLM4MOE = Recipe("glm4moe", glm4moe_layer, r.all_of(sigmoid_keys, r.partial), head_size=True)
+MINICPM = Recipe("minicpm", of.llama_layer, minicpm_keys, tied=True)
+PHIMOE = Recipe(
+    "phimoe",
+    phimoe_layer,
+    r.moe_keys,
+    norm_bias=True,
+    extra=lambda s: t.biases(output=(s.n_vocab,)),
+    adapt=phimoe_shape,
+)
+QWEN3 = KNOWN["qwen3"]
+
+RECIPES = {
+    "arcee": Recipe("arcee", ungated_layer, base(1e5), head_size=True),
+    "chatglm": Recipe("chatglm", chatglm_layer, r.partial),
+    "codeshell": Recipe("codeshell", of.gpt2_layer, rms=False, norm_bias=True),
+    "deepseek": Recipe("deepseek", lambda s, i: shared_moe(s, i, of.attention), shared_moe_keys),
+    "dots1": Recipe(
+        "dots1", lambda s, i: shared_moe(s, i, of.normed_attention, correction=True), sigmoid_keys, head_size=True
+    ),
+    "ernie4_5": Recipe("ernie4_5", of.llama_layer, base(5e5), tied=True, head_size=True),
+    "ernie4_5-moe": Recipe(
+        "ernie4_5-moe", lambda s, i: shared_moe(s, i, of.attention, correction=True, step=2), ernie_moe_keys, tied=True
+    ),
+    "exaone": Recipe(
+        "exaone",
+        of.llama_layer,
+        lambda s: {"rope.dimension_count": s.head_dim},
+        extra=lambda s: t.weights(rope_freqs=(s.head_dim // 2,)),
+    ),
+    "exaone4": EXAONE4,
+    "exaone4-full": replace(EXAONE4, keys=base(1e6), tied=True),
+    "gemma-embedding": Recipe(
+        "gemma-embedding", of.gemma3_layer, r.all_of(r.window, base(1e6, pooling_type=1)), tied=True, head_size=True
+    ),
+    "glm4moe": GLM4MOE,
+    "glm4moe-air": replace(GLM4MOE, layer=lambda s, i: glm4moe_layer(s, i, biased)),
+    "hunyuan-dense": Recipe("hunyuan-dense", of.qwen3_layer, base(1e6), tied=True, head_size=True),
+    "hunyuan-moe": Recipe("hunyuan-moe", hunyuan_moe_layer, hunyuan_moe_keys, head_size=True),
+    "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
+    "minicpm": MINICPM,
+    "minicpm-old": replace(MINICPM, keys=base(1e4)),
+    "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
+    "nemotron": Recipe("nemotron", nemotron_layer, r.partial, rms=False, norm_bias=True),
+    "nomic-bert": Recipe(
+        "nomic-bert",
+        nomic_layer,
+        base(1e3, **{"attention.causal": False, "pooling_type": 1}),
+        rms=False,
+        tied=True,
+        final_norm="",
+        extra=nomic_tensors,
+        kv_heads="no key",
+    ),
+    "olmoe": Recipe("olmoe", lambda s, i: of.moe_layer(s, i) | t.projection_norms(s), r.moe_keys),
+    "openelm": Recipe("openelm", openelm_layer, openelm_keys, tied=True, head_size=True),
+    "orion": Recipe("orion", orion_layer, rms=False, norm_bias=True),
+    "phimoe": PHIMOE,
+    "phimoe-longrope": replace(
+        PHIMOE,
+        keys=r.all_of(r.moe_keys, r.longrope),
+        extra=lambda s: t.biases(output=(s.n_vocab,)) | r.longrope_factors(s),
+    ),
+    "qwen": Recipe("qwen", qwen_layer, lambda s: {"feed_forward_length": 2 * s.n_ff}, kv_heads="no key"),
+    "qwen2vl": Recipe("qwen2vl", of.qwen2_layer, sections),
+    "qwen3vl": replace(QWEN3, arch="qwen3vl", keys=sections),
+    "qwen3vlmoe": replace(KNOWN["qwen3moe"], arch="qwen3vlmoe", keys=lambda s: KNOWN["qwen3moe"].keys(s) | sections(s)),
+    "refact": Recipe("refact", of.llama_layer),
+    "seed_oss": Recipe(
+        "seed_oss", with_names(of.qwen2_layer, "attn_norm", "post_attention_norm"), base(1e7), head_size=True
+    ),
+    "xverse": Recipe("xverse", of.llama_layer),
+}
