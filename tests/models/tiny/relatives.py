@@ -65,8 +65,16 @@ def sigmoid_keys(s):
 
 
 def ernie_moe_keys(s):
-    shared = {"expert_shared_feed_forward_length": 2 * (s.n_ff - 32), "interleave_moe_layer_step": 2}
-    return shared_moe_keys(s) | shared
+    """The width of shared experts is what the converter takes for it; another one counts."""
+    shared = {"expert_shared_feed_forward_length": s.n_ff // s.n_kv_heads, "interleave_moe_layer_step": 2}
+    return {key: value for key, value in shared_moe_keys(s).items() if key != "expert_weights_scale"} | shared
+
+
+def ernie_moe_layer(s, i):
+    """The correction bias keeps the authors' first dimension."""
+    shapes = shared_moe(s, i, of.attention, correction=True, step=2)
+    name = "exp_probs_b.bias"
+    return shapes | {name: (1, s.n_experts)} if name in shapes else shapes
 
 
 def biased(s):
@@ -180,9 +188,7 @@ RECIPES = {
         "dots1", lambda s, i: shared_moe(s, i, of.normed_attention, correction=True), sigmoid_keys, head_size=True
     ),
     "ernie4_5": Recipe("ernie4_5", of.llama_layer, base(5e5), tied=True, head_size=True),
-    "ernie4_5-moe": Recipe(
-        "ernie4_5-moe", lambda s, i: shared_moe(s, i, of.attention, correction=True, step=2), ernie_moe_keys, tied=True
-    ),
+    "ernie4_5-moe": Recipe("ernie4_5-moe", ernie_moe_layer, ernie_moe_keys, tied=True),
     "exaone": Recipe(
         "exaone",
         of.llama_layer,
