@@ -27,7 +27,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "residual_scale": (0.0, 1.0),
     "nextn_predict_layers": (0,),
     "rope.dimension_sections": (),
-    "rope.scaling.yarn_log_multiplier": (0.0,),
     "router_logit_softcapping": (0.0,),
     "use_parallel_residual": (False,),
 }

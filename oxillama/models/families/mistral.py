@@ -5,7 +5,6 @@ Earlier ones, and Mistral Small 3, come as "llama".
 
 from dataclasses import replace
 
-from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
 from oxillama.models.registry import TRANSFORMERS, Architecture, register
 from oxillama.models.spec import ModelSpec, read_spec
@@ -15,16 +14,13 @@ from oxillama.models.traits import Traits
 def read_mistral3(file: GGUFFile, traits: Traits) -> ModelSpec:
     """Scores grow with the logarithm of how many original contexts away a query is."""
     m, spec = file.metadata, read_spec(file, traits)
-    rope = spec.rope
-    if rope is None:
-        raise UnsupportedModelError(f"{m.arch}.attention.head_count is 0")
     sharpening = m.get_float(f"{m.arch}.attention.temperature_scale", 0.0, minimum=0.0, maximum=1e3)
-    scales = replace(spec.scales, sharpening=sharpening, sharpening_length=rope.original_context)
-    return replace(spec, scales=scales)
+    length = spec.rope.original_context if spec.rope else spec.context_length
+    return replace(spec, scales=replace(spec.scales, sharpening=sharpening, sharpening_length=length))
 
 
-KEYS = frozenset({"attention.temperature_scale", "rope.scaling.yarn_log_multiplier"})
+MISTRAL3 = Traits(keys=frozenset({"attention.temperature_scale"}))
 
 register(
-    Architecture("mistral3", "Ministral 3, Devstral 2", Traits(keys=KEYS), TRANSFORMERS, read_spec=read_mistral3),
+    Architecture("mistral3", "Ministral 3, Devstral 2", MISTRAL3, TRANSFORMERS, read_spec=read_mistral3),
 )

@@ -21,7 +21,7 @@ def with_names(layer, *names):
     return renamed
 
 
-def chatglm_layer(s, i, qkv=t.qkv):
+def chatglm_layer(s, i, qkv=t.fused_qkv):
     return t.norms(s, "attn_norm", "ffn_norm") | qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
 
 
@@ -64,16 +64,17 @@ def sigmoid_keys(s):
     return shared_moe_keys(s) | routing
 
 
-def ernie_moe_layer(s, i):
-    """Its correction bias has a leading dimension of one."""
-    shapes = shared_moe(s, i, of.attention, correction=True, step=2)
-    return {part: (1, *dims) if part == "exp_probs_b.bias" else dims for part, dims in shapes.items()}
-
-
 def ernie_moe_keys(s):
-    keys = shared_moe_keys(s)
-    del keys["expert_weights_scale"]
-    return keys | {"expert_shared_feed_forward_length": 2 * (s.n_ff - 32), "interleave_moe_layer_step": 2}
+    """The width of shared experts is what the converter takes for it; another one counts."""
+    shared = {"expert_shared_feed_forward_length": s.n_ff // s.n_kv_heads, "interleave_moe_layer_step": 2}
+    return {key: value for key, value in shared_moe_keys(s).items() if key != "expert_weights_scale"} | shared
+
+
+def ernie_moe_layer(s, i):
+    """The correction bias keeps the authors' first dimension."""
+    shapes = shared_moe(s, i, of.attention, correction=True, step=2)
+    name = "exp_probs_b.bias"
+    return shapes | {name: (1, s.n_experts)} if name in shapes else shapes
 
 
 def biased(s):
@@ -181,14 +182,14 @@ QWEN3 = KNOWN["qwen3"]
 RECIPES = {
     "arcee": Recipe("arcee", ungated_layer, base(1e5), head_size=True),
     "chatglm": Recipe("chatglm", chatglm_layer, r.partial),
-    "chatglm3": Recipe("chatglm", lambda s, i: chatglm_layer(s, i, t.fused_qkv), r.partial),
+    "chatglm-split": Recipe("chatglm", lambda s, i: chatglm_layer(s, i, t.qkv), r.partial),
     "codeshell": Recipe("codeshell", of.gpt2_layer, rms=False, norm_bias=True),
     "deepseek": Recipe("deepseek", lambda s, i: shared_moe(s, i, of.attention), shared_moe_keys),
     "dots1": Recipe(
         "dots1", lambda s, i: shared_moe(s, i, of.normed_attention, correction=True), sigmoid_keys, head_size=True
     ),
-    "ernie4_5": Recipe("ernie4_5", of.llama_layer, base(5e5), head_size=True),
-    "ernie4_5-moe": Recipe("ernie4_5-moe", ernie_moe_layer, ernie_moe_keys),
+    "ernie4_5": Recipe("ernie4_5", of.llama_layer, base(5e5), tied=True, head_size=True),
+    "ernie4_5-moe": Recipe("ernie4_5-moe", ernie_moe_layer, ernie_moe_keys, tied=True),
     "exaone": Recipe(
         "exaone",
         of.llama_layer,
@@ -198,11 +199,11 @@ RECIPES = {
     "exaone4": EXAONE4,
     "exaone4-full": replace(EXAONE4, keys=base(1e6), tied=True),
     "gemma-embedding": Recipe(
-        "gemma-embedding", of.gemma3_layer, r.all_of(r.window, base(1e6)), tied=True, head_size=True
+        "gemma-embedding", of.gemma3_layer, r.all_of(r.window, base(1e6, pooling_type=1)), tied=True, head_size=True
     ),
     "glm4moe": GLM4MOE,
     "glm4moe-air": replace(GLM4MOE, layer=lambda s, i: glm4moe_layer(s, i, biased)),
-    "hunyuan-dense": Recipe("hunyuan-dense", of.qwen3_layer, base(1e6), head_size=True),
+    "hunyuan-dense": Recipe("hunyuan-dense", of.qwen3_layer, base(1e6), tied=True, head_size=True),
     "hunyuan-moe": Recipe("hunyuan-moe", hunyuan_moe_layer, hunyuan_moe_keys, head_size=True),
     "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
     "minicpm": MINICPM,
