@@ -13,7 +13,6 @@ from oxillama.models.registry import UNVERIFIED
 
 DATA = Path(__file__).parent.parent / "data"
 MODELS = sorted(p.stem for p in (DATA / "models").glob("*.gguf"))
-ENCODERS = ("bert", "gemma-embedding")
 QUANTIZED = sorted(p.stem for p in (DATA / "quantized").glob("*.gguf"))
 
 

@@ -21,8 +21,8 @@ def with_names(layer, *names):
     return renamed
 
 
-def chatglm_layer(s, i):
-    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
+def chatglm_layer(s, i, qkv=t.fused_qkv):
+    return t.norms(s, "attn_norm", "ffn_norm") | qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
 
 
 def ungated_layer(s, i):
@@ -182,6 +182,7 @@ QWEN3 = KNOWN["qwen3"]
 RECIPES = {
     "arcee": Recipe("arcee", ungated_layer, base(1e5), head_size=True),
     "chatglm": Recipe("chatglm", chatglm_layer, r.partial),
+    "chatglm-split": Recipe("chatglm", lambda s, i: chatglm_layer(s, i, t.qkv), r.partial),
     "codeshell": Recipe("codeshell", of.gpt2_layer, rms=False, norm_bias=True),
     "deepseek": Recipe("deepseek", lambda s, i: shared_moe(s, i, of.attention), shared_moe_keys),
     "dots1": Recipe(
