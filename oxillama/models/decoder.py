@@ -198,7 +198,7 @@ def read_rotations(
         return []
     ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size), context_size), spec.rope.magnitude)]
     if traits.window_base is not None:
-        plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base)
+        plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base or spec.rope.base)
         ropes.append((plain.frequencies(), plain.magnitude))
     return ropes
 

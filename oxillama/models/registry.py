@@ -32,6 +32,8 @@ FAMILIES = (
     "minicpm",
     "relatives",
     "recurrent",
+    "deepseek",
+    "bert",
     "refused",
 )
 
@@ -141,5 +143,6 @@ def load_model(
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     weights.check_all_used()
     if repack:
-        model.n_weight_bytes = weights.repack(num_threads, progress)
+        weights.repack(num_threads, progress)
+    model.n_weight_bytes = weights.n_bytes
     return model

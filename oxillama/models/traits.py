@@ -33,7 +33,8 @@ class Traits:
     rope: how rotary pairs lie in a head ("interleaved": 2i and 2i + 1, "neox": i and i + n/2), or "none".
     rotates: layers whose queries and keys are rotated; "windows": those with a window, or all where none has one.
     windows: layers whose attention sees only the window of metadata, where metadata don't say which.
-    window_base: base of the rotary frequencies in those layers, which then ignore scalings; None: as in the others.
+    window_base: base of the rotary frequencies in those layers, which then ignore scalings; 0: metadata's, None: there
+        is nothing special about those layers.
     norm: "rms", "layer" (weight and bias), "layer_unbiased" (weight), "layer_plain" (neither).
     rms_epsilon: the norm's epsilon stands under the name of RMS norms'; None: if it is one.
     pre_norms, post_norms: whether what goes into a branch, or what comes out of it, is normalised.
