@@ -13,7 +13,7 @@ import oxillama
 
 @dataclass(frozen=True)
 class Shape:
-    """Hyper-parameters of a Llama with tied embeddings."""
+    """Hyper-parameters of a Llama with tied embeddings, or with experts of a Qwen3."""
 
     layers: int
     width: int
@@ -21,24 +21,44 @@ class Shape:
     kv_heads: int
     ffn: int
     vocab: int
+    experts: int = 0
+    used: int = 0
 
     @property
-    def matrices(self) -> dict[str, tuple[int, int]]:
+    def matrices(self) -> dict[str, tuple[int, ...]]:
         """Of one layer."""
         kv = self.width // self.heads * self.kv_heads
-        return {
+        attention: dict[str, tuple[int, ...]] = {
             "attn_q": (self.width, self.width),
             "attn_k": (kv, self.width),
             "attn_v": (kv, self.width),
             "attn_output": (self.width, self.width),
-            "ffn_gate": (self.ffn, self.width),
-            "ffn_up": (self.ffn, self.width),
-            "ffn_down": (self.width, self.ffn),
         }
+        if not self.experts:
+            return attention | {
+                "ffn_gate": (self.ffn, self.width),
+                "ffn_up": (self.ffn, self.width),
+                "ffn_down": (self.width, self.ffn),
+            }
+        return attention | {
+            "ffn_gate_inp": (self.experts, self.width),
+            "ffn_gate_exps": (self.experts, self.ffn, self.width),
+            "ffn_up_exps": (self.experts, self.ffn, self.width),
+            "ffn_down_exps": (self.experts, self.width, self.ffn),
+        }
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """Of one layer."""
+        head = self.width // self.heads
+        return {"attn_norm": self.width, "ffn_norm": self.width} | (
+            {"attn_q_norm": head, "attn_k_norm": head} if self.experts else {}
+        )
 
 
 SHAPES = {
     "llama3.2-1b": Shape(16, 2048, 32, 8, 8192, 128256),
+    "qwen3moe-1.7b": Shape(16, 1024, 16, 4, 512, 32000, experts=64, used=8),
     "llama-160m": Shape(12, 768, 12, 12, 3072, 32000),
     "llama-260k": Shape(5, 64, 8, 4, 172, 512),
 }
@@ -67,18 +87,21 @@ def _write(path: Path, shape: Shape, dtype: type[np.float16] | type[np.float32])
         return values.astype(dtype)
 
     once = {name: matrix(*size) for name, size in shape.matrices.items()}  # every layer has the same
+    if shape.experts:
+        once["ffn_gate_inp"] = once["ffn_gate_inp"].astype(np.float32)  # as files have it
     writer.add_tensor("token_embd.weight", matrix(shape.vocab, shape.width))
     writer.add_tensor("output_norm.weight", np.ones(shape.width, np.float32))
     for layer in range(shape.layers):
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(shape.width, np.float32))
+        for name, width in shape.norms.items():
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(width, np.float32))
         for name, data in once.items():
             writer.add_tensor(f"blk.{layer}.{name}.weight", data)
     writer.write()
 
 
 def _metadata(shape: Shape) -> dict[str, object]:
-    llama: dict[str, object] = {
+    arch = "qwen3moe" if shape.experts else "llama"
+    values: dict[str, object] = {
         "context_length": 8192,
         "embedding_length": shape.width,
         "block_count": shape.layers,
@@ -90,10 +113,18 @@ def _metadata(shape: Shape) -> dict[str, object]:
         "rope.freq_base": 500000.0,
         "vocab_size": shape.vocab,
     }
+    if shape.experts:
+        values |= {
+            "attention.key_length": shape.width // shape.heads,
+            "attention.value_length": shape.width // shape.heads,
+            "expert_count": shape.experts,
+            "expert_used_count": shape.used,
+            "expert_feed_forward_length": shape.ffn,
+        }
     return {
-        "general.architecture": "llama",
+        "general.architecture": arch,
         "general.name": "random weights",
-        **{f"llama.{key}": value for key, value in llama.items()},
+        **{f"{arch}.{key}": value for key, value in values.items()},
         **_vocabulary(shape.vocab),
     }
 

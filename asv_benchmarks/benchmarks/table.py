@@ -111,6 +111,22 @@ class Deep(_Table):
         return self.decode()
 
 
+class Experts(_Table):
+    """A mixture of 64 experts, of which a token uses 8; about 1 GB in Q4_K_M."""
+
+    params = ("Q4_K_M", "Q8_0")
+    param_names = ("type",)
+
+    def setup(self, folder: str, type: str) -> None:
+        self.open(folder, type, shape="qwen3moe-1.7b")
+
+    def track_prefill(self, folder: str, type: str) -> float:
+        return self.prefill()
+
+    def track_decode(self, folder: str, type: str) -> float:
+        return self.decode()
+
+
 class Small(_Table):
     """A model of 260 thousand parameters: what a call costs."""
 

@@ -244,6 +244,7 @@ def with_flags(message: str) -> str:
     Words that may also mean something else count as settings only at the beginning.
     """
     message = re.sub(r"overrides=\{['\"]([^'\"]+)['\"]: ([^{}]*)\}", r"--override \1=\2", message)
+    message = re.sub(r"(?<![\w.])rope\.([a-z_]+)", r"--rope \1", message)
     single = re.match(r"[a-z]+(?=\W)", message)
     if single and single[0] in FLAGS:
         message = FLAGS[single[0]] + message[single.end() :]

@@ -209,7 +209,7 @@ class Engine(SessionMethods, NumberMethods):
         return self._core.runner.num_threads
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes held by part: repacked weights, KV cache (reserved; committed as it fills), workspace."""
+        """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
         return self._core.runner.memory_bytes()
 
     def close(self) -> None:

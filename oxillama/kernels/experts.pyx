@@ -8,7 +8,7 @@ from cython.parallel cimport prange, threadid
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from oxillama.errors import QuantError
+from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
@@ -21,6 +21,27 @@ cdef const ox_kernels *K = table()
 cdef enum:
     SERIAL_WORK = 500_000       # multiplications below which a region costs more than it saves
     PACKED_AT_ONCE = 4          # panels, at most, of a matrix that is packed on the way
+
+
+ctypedef void (*gated_fn)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+ctypedef void (*plain_fn)(float *x, int64_t n) noexcept nogil
+
+
+cdef void _swiglu_oai(const float *gate, const float *up, float *y, int64_t n) noexcept nogil:
+    K.swiglu_oai(gate, up, y, n, 1.702, 7)
+
+
+cdef int _find_activation(str name, gated_fn *gated, plain_fn *plain) except -1:
+    """The function of layers that have a gate, or that of layers that have none."""
+    if gated != NULL:
+        if name not in ("silu", "gelu", "swiglu_oai"):
+            raise ConfigError(f"experts with a gate and the activation {name!r}; known: silu, gelu, swiglu_oai")
+        gated[0] = K.swiglu if name == "silu" else K.geglu if name == "gelu" else _swiglu_oai
+        return 0
+    if name not in ("silu", "gelu", "gelu_erf", "relu2"):
+        raise ConfigError(f"experts without a gate and the activation {name!r}; known: silu, gelu, gelu_erf, relu2")
+    plain[0] = K.silu if name == "silu" else K.gelu if name == "gelu" else K.gelu_erf if name == "gelu_erf" else K.relu2
+    return 0
 
 
 cdef int _experts_in_use(Routing r) noexcept:
@@ -58,22 +79,25 @@ cdef job *_expert_jobs(Rows x, Routing r, Matrix w, Rows y, bint by_pair, int n_
     return jobs
 
 
-# The first half of the experts in use: of each a product with ``gate`` and one with ``up``, in equal tasks.
+# The first half of the experts in use: of each the product with its gate, ``left``, and the other, ``right``, in tasks
+# of the same columns; of experts without a gate the one product is ``left``.
 cdef struct layer:
-    job *gate
-    job *up
+    job *left
+    job *right                  # or NULL
+    gated_fn gated
+    plain_fn plain
     int32_t *experts            # which they are
     int n_active
-    int64_t n_tasks, n_columns  # a task's columns of ``up``, for all rows of an expert
-    const float *gate_bias      # [n_experts, dim], or NULL
-    const float *up_bias
+    int64_t n_tasks, n_columns  # a task's columns of ``right``, for all rows of an expert
+    const float *left_bias      # [n_experts, dim], or NULL
+    const float *right_bias
     float *y                    # [pairs, dim]
     uint8_t *q8                 # its 8-bit twin, or NULL
     size_t q8_stride
     int64_t dim
 
 
-cdef int _share_out(layer *h, Routing r, int nt, bint serial) except -1:
+cdef int _share_out(layer *h, Routing r, bint serial) except -1:
     """Tasks of the same columns of both products: whole chunks of 32, and all of them if nobody shares the work."""
     cdef int64_t group, e, n_panels
     cdef int i = 0
@@ -83,78 +107,97 @@ cdef int _share_out(layer *h, Routing r, int nt, bint serial) except -1:
             h.experts[i] = <int32_t>e
             i += 1
     for i in range(h.n_active):
-        n_panels = h.gate[i].n_panels
-        group = n_panels if serial else max(<int64_t>2, min(h.gate[i].group, h.up[i].group) // 2 * 2)
-        h.gate[i].group = h.up[i].group = group
-        h.gate[i].first_task = h.n_tasks
-        h.n_tasks += (n_panels + group - 1) // group
-        h.n_columns = max(h.n_columns, h.gate[i].n_tokens * group * OX_PANEL)
+        n_panels = h.left[i].n_panels
+        group = h.left[i].group if h.right == NULL else min(h.left[i].group, h.right[i].group)
+        h.left[i].group = n_panels if serial else max(<int64_t>2, group // 2 * 2)
+        h.left[i].first_task = h.n_tasks
+        h.n_tasks += (n_panels + h.left[i].group - 1) // h.left[i].group
+        if h.right != NULL:
+            h.right[i].group = h.left[i].group
+            h.n_columns = max(h.n_columns, h.left[i].n_tokens * h.left[i].group * OX_PANEL)
     return 0
 
 
 cdef void _hidden(const layer *h, int64_t task, uint8_t *scratch, float *columns) noexcept nogil:
-    """The columns of one task of one expert, for all its rows; those of the second product go to ``columns``."""
+    """The columns of one task of one expert, for all its rows; those of ``right`` go to ``columns``."""
     cdef int i = 0, end = h.n_active, middle
     cdef int64_t width, first, n, t, pair
-    cdef float *g
-    cdef float *u
     cdef job right
     while end - i > 1:
         middle = (i + end) // 2
-        if h.gate[middle].first_task <= task:
+        if h.left[middle].first_task <= task:
             i = middle
         else:
             end = middle
-    width, task = h.gate[i].group * OX_PANEL, task - h.gate[i].first_task
+    width, task = h.left[i].group * OX_PANEL, task - h.left[i].first_task
     first = task * width
     n = min(h.dim - first, width)
-    right = h.up[i]
-    right.y, right.y_stride, right.y_rows = columns - first, width, NULL
-    _task(&h.gate[i], task, scratch)
-    _task(&right, task, scratch)
-    for t in range(right.n_tokens):
-        pair = h.gate[i].y_rows[t]
-        g, u = h.y + pair * h.dim + first, columns + t * width
-        if h.gate_bias != NULL:
-            K.add(h.gate_bias + h.experts[i] * h.dim + first, g, n)
-        if h.up_bias != NULL:
-            K.add(h.up_bias + h.experts[i] * h.dim + first, u, n)
-        K.swiglu(g, u, g, n)
+    _task(&h.left[i], task, scratch)
+    if h.right != NULL:
+        right = h.right[i]
+        right.y, right.y_stride, right.y_rows = columns - first, width, NULL
+        _task(&right, task, scratch)
+    for t in range(h.left[i].n_tokens):
+        pair = h.left[i].y_rows[t]
+        _activate(h, h.experts[i] * h.dim + first, h.y + pair * h.dim + first, columns + t * width, n)
         if h.q8 != NULL:
-            K.quantise_q8(g, h.q8 + <size_t>pair * h.q8_stride, h.dim, first, n)
+            K.quantise_q8(h.y + pair * h.dim + first, h.q8 + <size_t>pair * h.q8_stride, h.dim, first, n)
 
 
-def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, bint codes=False):
-    """``silu(x @ gate[e].T) * (x @ up[e].T)``, biases included, of all pairs: Rows [n * k, n_out].
+cdef void _activate(const layer *h, int64_t bias, float *y, float *up, int64_t n) noexcept nogil:
+    """Some columns of one pair, in place; ``bias``: where theirs are."""
+    if h.left_bias != NULL:
+        K.add(h.left_bias + bias, y, n)
+    if h.right == NULL:
+        h.plain(y, n)
+        return
+    if h.right_bias != NULL:
+        K.add(h.right_bias + bias, up, n)
+    h.gated(y, up, y, n)
+
+
+cdef int _prepare_layer(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, bint codes, int nt) except -1:
+    cdef Matrix left = up if gate is None else gate
+    cdef Workspace ws = x.workspace
+    h.n_active = _experts_in_use(r)
+    h.left = _expert_jobs(x, r, left, y, False, h.n_active, nt)
+    h.right = NULL if gate is None else _expert_jobs(x, r, up, y, False, h.n_active, nt)
+    h.left_bias = left.bias.data if left.bias is not None else NULL
+    h.right_bias = up.bias.data if gate is not None and up.bias is not None else NULL
+    h.experts = <int32_t *>ws.take(<size_t>max(h.n_active, 1) * 4)
+    h.y, h.q8, h.q8_stride, h.dim = y.data, y.q8 if codes else NULL, y.q8_stride, y.dim
+    return 0
+
+
+def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activation="silu", bint codes=False):
+    """``activation(x @ gate[e].T) * (x @ up[e].T)``, biases included, of all pairs: Rows [n * k, n_out].
+
+    ``activation`` is "silu", "gelu" by the formula with tanh, or "swiglu_oai" as :func:`.activations.swiglu_oai_`.
+    Without ``gate`` (None) it is ``activation(x @ up[e].T)``, where "gelu_erf" and "relu2" are known, too.
 
     A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
     integer matrix will read the result, and its 8-bit twin is made in the same pass. Raises QuantError for rows or
-    stacks that the routing isn't made for.
+    stacks that the routing isn't made for, ConfigError for another activation.
     """
     cdef Workspace ws = x.workspace
     cdef layer h
-    cdef int64_t task, work = 2 * routing.n * routing.k * gate.n_out * gate.n_in
+    cdef int64_t task, work = 2 * routing.n * routing.k * up.n_out * up.n_in
     cdef bint serial = work < SERIAL_WORK
     cdef int nt = 1 if serial else usable_threads(ws.num_threads)
     cdef size_t scratch_bytes = 0
     cdef uint8_t *scratch = NULL
     cdef float *columns
-    if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
-        raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
-    cdef Rows y = ws.rows(routing.n * routing.k, gate.n_out)
+    if gate is not None and (up.n_in != gate.n_in or up.n_out != gate.n_out) or codes and up.n_out % 32:
+        raise QuantError(f"{'no gate' if gate is None else gate.name} and {up.name} {up.shape} don't make a layer")
+    _find_activation(activation, &h.gated if gate is not None else NULL, &h.plain)
+    cdef Rows y = ws.rows(routing.n * routing.k, up.n_out)
     if codes:
         y.make_room()
-    h.n_active = _experts_in_use(routing)
-    h.gate = _expert_jobs(x, routing, gate, y, False, h.n_active, nt)
-    h.up = _expert_jobs(x, routing, up, y, False, h.n_active, nt)
-    h.experts = <int32_t *>ws.take(<size_t>max(h.n_active, 1) * 4)
-    h.gate_bias = gate.bias.data if gate.bias is not None else NULL
-    h.up_bias = up.bias.data if up.bias is not None else NULL
-    h.y, h.q8, h.q8_stride, h.dim = y.data, y.q8 if codes else NULL, y.q8_stride, y.dim
-    _share_out(&h, routing, nt, serial)
-    columns = <float *>ws.take(<size_t>(h.n_columns * nt) * 4)
-    if gate.packed == NULL or up.packed == NULL:
-        scratch_bytes = max(gate.panel_bytes * <size_t>PACKED_AT_ONCE, up.panel_bytes * <size_t>PACKED_AT_ONCE)
+    _prepare_layer(&h, x, routing, gate, up, y, codes, nt)
+    _share_out(&h, routing, serial)
+    columns = <float *>ws.take(<size_t>max(h.n_columns * nt, <int64_t>1) * 4)
+    if up.packed == NULL or gate is not None and gate.packed == NULL:
+        scratch_bytes = max(up.panel_bytes, gate.panel_bytes if gate is not None else 0) * <size_t>PACKED_AT_ONCE
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     if serial:

@@ -74,6 +74,17 @@ def layer_norm(Rows x, Vector w, Vector b, float eps, bint codes=False):
     return y
 
 
+def layer_norm_(Rows x, Vector w, Vector b, float eps):
+    """:func:`layer_norm` in place."""
+    cdef row_job j
+    _check("weights", w, x.dim)
+    _check("biases", b, x.dim)
+    j.x, j.codes, j.a = x.data, NULL, eps
+    j.w = NULL if w is None else w.data
+    j.b = NULL if b is None else b.data
+    change_rows(x, _layer_row, &j)
+
+
 cdef void _parts_row(const row_job *j, int64_t i) noexcept nogil:
     cdef int64_t k
     cdef const float *x = j.x + i * j.dim

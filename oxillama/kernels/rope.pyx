@@ -2,7 +2,7 @@
 
 from cython.parallel cimport prange
 
-from libc.math cimport cos, sin
+from libc.math cimport cos, floor, log1p, sin
 from libc.stdint cimport int64_t
 
 from oxillama.errors import ConfigError
@@ -31,6 +31,25 @@ def angles(Batch batch, const double[::1] frequencies, double magnitude):
                 out.data[i * 2 * h + j] = <float>(cos(a) * magnitude)
                 out.data[i * 2 * h + h + j] = <float>(sin(a) * magnitude)
     return out
+
+
+def sharpen_(Rows x, Batch batch, double scale, int64_t length):
+    """Multiply each row by ``1 + scale * ln(1 + floor(position / length))``, in place.
+
+    Queries beyond the first ``length`` tokens get sharper scores, so that many keys don't dilute the few that matter:
+    Nakanishi, "Scalable-Softmax Is Superior for Attention", 2025, in the steps that Llama 4 and Mistral 3 take.
+    """
+    cdef int64_t i, j, dim = x.dim
+    cdef float factor
+    if batch.n_rows != x.n or length < 1:
+        raise ConfigError(f"positions of {batch.n_rows} rows for {x.n}, in steps of {length}")
+    with nogil:
+        for i in range(x.n):
+            factor = <float>(1.0 + scale * log1p(floor(<double>batch.position[i] / length)))
+            if factor != 1:
+                for j in range(dim):
+                    x.data[i * dim + j] *= factor
+    x.q8 = NULL
 
 
 cdef void _rotate(float *x, const float *cos_sin, int64_t dim, int64_t head_dim, int64_t n_rot,

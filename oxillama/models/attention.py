@@ -9,7 +9,7 @@ from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import Matrix, linear, matmul
 from oxillama.kernels.norms import layer_norm_heads_, rms_norm_heads_
-from oxillama.kernels.rope import rotate_
+from oxillama.kernels.rope import rotate_, sharpen_
 from oxillama.kernels.rows import Rows, Vector, clamp_, take_rows
 from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import LayerSpec, ModelSpec
@@ -27,7 +27,8 @@ class SelfAttention:
         self.q_norm = read_head_norm(w, p + "attn_q_norm.weight", layer.n_heads, spec, traits)
         self.k_norm = read_head_norm(w, p + "attn_k_norm.weight", layer.n_kv_heads, spec, traits)
         self.head_dim, self.neox, self.eps = spec.head_dim, traits.rope == "neox", spec.norm_eps
-        self.clamp, self.codes, self.residual = spec.scales.clamp_qkv, self.q.integer, residual
+        self.scales, self.codes, self.residual = spec.scales, self.q.integer, residual
+        self.norm_last = traits.qk_norm_last
         self.rule = attention_rule(spec, layer, traits, w, p)
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
@@ -48,22 +49,26 @@ class SelfAttention:
 
     def remember(self, k: Rows, v: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(k, self.k_norm, cos_sin)
-        if self.clamp:
-            clamp_(v, self.clamp)
+        if self.scales.clamp_qkv:
+            clamp_(v, self.scales.clamp_qkv)
         store(k, v, slab, batch)
 
     def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(q, self.q_norm, cos_sin)
+        if self.scales.sharpening:
+            sharpen_(q, batch, self.scales.sharpening, self.scales.sharpening_length)
         self.residual.add_product(x, attend(q, slab, batch, self.rule), self.out)
 
     def prepare(self, x: Rows, norm: HeadNorm | None, cos_sin: Rows | None) -> None:
-        """Queries or keys before they meet: clamped, normalised, rotated."""
-        if self.clamp:
-            clamp_(x, self.clamp)
-        if norm is not None:
+        """Queries or keys before they meet: clamped, normalised, rotated; or rotated, then normalised."""
+        if self.scales.clamp_qkv:
+            clamp_(x, self.scales.clamp_qkv)
+        if norm is not None and not self.norm_last:
             norm(x, self.eps)
         if cos_sin is not None:
             rotate_(x, cos_sin, self.head_dim, self.neox)
+        if norm is not None and self.norm_last:
+            norm(x, self.eps)
 
 
 class HeadNorm:
@@ -88,7 +93,7 @@ class EachHeadNorm(HeadNorm):
 
 
 def read_head_norm(w: Weights, name: str, n_heads: int, spec: ModelSpec, traits: Traits) -> HeadNorm | None:
-    if traits.qk_norm == "head":
+    if traits.qk_norm == "head" or (traits.qk_norm == "some" and name in w):
         return HeadNorm(w.vector(name, spec.head_dim))
     if traits.qk_norm == "whole":
         return HeadNorm(w.vector(name, n_heads * spec.head_dim))

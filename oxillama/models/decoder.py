@@ -167,13 +167,13 @@ def read_residual(spec: ModelSpec, traits: Traits, w: Weights, name: str) -> Res
 
 
 def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
-    """The layer's feed-forward part: experts, where it has a router, or one network."""
+    """The layer's feed-forward part: experts, or one network. Which layers have experts, Jamba's metadata don't say."""
     p, n_ff = f"blk.{i}.", spec.layers[i].n_ff
     if not n_ff:
         return NoFeedForward()
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
-    if experts is None or not experts.in_layer(i) or p + "ffn_gate_inp.weight" not in w:
+    if experts is None or not experts.in_layer(i) or p + "ffn_down.weight" in w:
         return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
     shared = None
     if experts.n_ff_shared:
@@ -183,9 +183,11 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
     """Which of `read_rotations` the layer uses."""
-    if spec.rope is None or not traits.rotates(i) or not spec.layers[i].n_heads:
+    layer = spec.layers[i]
+    rotates = layer.window > 0 or not spec.window if traits.rotates == "windows" else traits.rotates(i)
+    if spec.rope is None or not rotates or not layer.n_heads:
         return None
-    return int(traits.window_base is not None and spec.layers[i].window > 0)
+    return int(traits.window_base is not None and layer.window > 0)
 
 
 def read_rotations(
@@ -196,7 +198,7 @@ def read_rotations(
         return []
     ropes = [(spec.rope.frequencies(rope_factors(spec, w, context_size), context_size), spec.rope.magnitude)]
     if traits.window_base is not None:
-        plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base)
+        plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base or spec.rope.base)
         ropes.append((plain.frequencies(), plain.magnitude))
     return ropes
 

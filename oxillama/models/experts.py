@@ -21,11 +21,15 @@ GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
 
 @dataclass(frozen=True)
 class ExpertDefaults:
-    """What an architecture means where its metadata are silent; ``shared_gate``: its shared expert has one."""
+    """What an architecture means where its metadata are silent.
+
+    ``gated``: experts have a gate. ``shared_gate``: what shared experts give is gated as a whole.
+    """
 
     gating: str = "softmax"
     normalise: bool = True
     activation: str = "silu"
+    gated: bool = True
     shared_gate: bool = False
 
 
@@ -33,13 +37,13 @@ class ExpertDefaults:
 DEFAULTS = {
     "deepseek": ExpertDefaults(normalise=False),
     "deepseek2": ExpertDefaults(normalise=False),
-    "dots1": ExpertDefaults(normalise=False),
+    "dots1": ExpertDefaults(gating="sigmoid", normalise=False),
     "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
     "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai"),
     "grok": ExpertDefaults(activation="gelu"),
     "jamba": ExpertDefaults(normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
-    "nomic-bert-moe": ExpertDefaults(normalise=False, activation="gelu"),
+    "nomic-bert-moe": ExpertDefaults(normalise=False, activation="gelu", gated=False),
     "olmoe": ExpertDefaults(normalise=False),
     "phimoe": ExpertDefaults(gating="sparsemixer", normalise=False),
     "qwen2moe": ExpertDefaults(normalise=False, shared_gate=True),
@@ -52,7 +56,7 @@ class ExpertSpec:
     """A mixture of experts: ``n_used`` of ``n_experts`` per token, each ``n_ff`` wide.
 
     ``n_ff_shared`` is the width of all ``n_shared`` shared experts together, 0 without. ``gating``: how logits become
-    scores, see :func:`oxillama.kernels.experts.route`. ``scale`` multiplies the weights. Experts stand in ``n_groups``
+    scores, see :func:`oxillama.kernels.routing.route`. ``scale`` multiplies the weights. Experts stand in ``n_groups``
     groups of equal size, of which ``n_groups_used`` are looked into. The first ``n_dense_first`` layers have none, of
     the others every ``step``-th.
     """
@@ -70,10 +74,11 @@ class ExpertSpec:
     n_dense_first: int = 0
     step: int = 1
     activation: str = "silu"
+    gated: bool = True
     shared_gate: bool = False
 
     def in_layer(self, i: int) -> bool:
-        """Whether metadata put experts into layer ``i``. Jamba's don't say: there the router's presence decides."""
+        """Whether metadata put experts into layer ``i``; Jamba's don't say, and put them into all."""
         return i >= self.n_dense_first and (i + 1) % self.step == 0
 
 
@@ -104,6 +109,7 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
         n_dense_first=m.get_int(f"{arch}.leading_dense_block_count", 0, minimum=0, maximum=1 << 12),
         step=m.get_int(f"{arch}.interleave_moe_layer_step", 1, minimum=1, maximum=1 << 12),
         activation=defaults.activation,
+        gated=defaults.gated,
         shared_gate=defaults.shared_gate,
     )
 
@@ -196,16 +202,16 @@ class Experts:
         self.spec, self.shared, self.residual = spec, shared, residual
         self.router = w.linear(prefix + "ffn_gate_inp", n, n_embd)
         self.choice_bias = w.optional_vector(prefix + "exp_probs_b.bias", n)
-        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd)
+        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd) if spec.gated else None
         self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, n_embd)
         self.down = expert_matrix(w, prefix + "ffn_down_exps", n, n_embd, n_ff)
-        gated = shared is not None and spec.shared_gate
-        self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if gated else None
+        has_gate = shared is not None and spec.shared_gate
+        self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if has_gate else None
         self.codes = self.up.integer
 
     def add_to(self, x: Rows, h: Rows) -> None:
         routing = self.route(h)
-        hidden = expert_hidden(h, routing, self.gate, self.up, self.down.integer)
+        hidden = expert_hidden(h, routing, self.gate, self.up, self.spec.activation, self.down.integer)
         if self.shared is None and self.residual is None:
             expert_add_(x, hidden, routing, self.down)
             return

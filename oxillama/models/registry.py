@@ -18,7 +18,24 @@ from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
 # Each registers its architectures when it is imported.
-FAMILIES = ("llama", "qwen", "gemma", "gpt", "cohere", "olmo", "phi", "glm", "experts", "recurrent")
+FAMILIES = (
+    "llama",
+    "qwen",
+    "gemma",
+    "gpt",
+    "cohere",
+    "olmo",
+    "phi",
+    "glm",
+    "experts",
+    "mistral",
+    "minicpm",
+    "relatives",
+    "recurrent",
+    "deepseek",
+    "bert",
+    "refused",
+)
 
 
 class Model(Protocol):
@@ -42,6 +59,7 @@ ReadSpec = Callable[[GGUFFile, Traits], ModelSpec]
 
 # How it is known that an architecture is computed right.
 REFERENCE = "transformers, llama.cpp"
+TRANSFORMERS = "transformers"
 UNVERIFIED = "not verified"
 
 
@@ -123,7 +141,10 @@ def load_model(
     spec = architecture.read(file)
     weights = Weights(file)
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
+    for i in range(spec.n_layers, file.metadata.get_int(f"{spec.arch}.block_count")):
+        weights.leave_out(f"blk.{i}.")  # see read_spec
     weights.check_all_used()
     if repack:
-        model.n_weight_bytes = weights.repack(num_threads, progress)
+        weights.repack(num_threads, progress)
+    model.n_weight_bytes = weights.n_bytes
     return model

@@ -18,6 +18,8 @@ from oxillama.gguf import Metadata
 
 # Files of these architectures hold a tenth of the multiplier, for readers that once left the 0.1 of YaRN's formula out.
 TENTHS = ("deepseek2",)
+# YaRN's ramp runs between whole dimensions, but in these, by their configuration (``truncate``) which no key holds.
+UNROUNDED = ("gpt-oss",)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class RopeSpec:
     ext_factor: float
     log_multiplier: float = 0.0
     scores_stretched: bool = False  # see `attention_factor`
+    rounded_ramp: bool = True
 
     @classmethod
     def read(cls, m: Metadata, arch: str, head_dim: int, context_length: int) -> RopeSpec:
@@ -67,6 +70,7 @@ class RopeSpec:
             log_multiplier=m.get_float(key + "scaling.yarn_log_multiplier", 0.0, minimum=0.0, maximum=1e3)
             * (10.0 if arch in TENTHS else 1.0),
             scores_stretched=arch in TENTHS,
+            rounded_ramp=arch not in UNROUNDED,
         )
 
     def of_windows(self, m: Metadata, arch: str, base: float) -> RopeSpec:
@@ -115,8 +119,10 @@ class RopeSpec:
         def dimension(turns: float) -> float:
             return self.n_rot * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
-        low = max(0.0, math.floor(dimension(self.beta_fast)))
-        high = min(self.n_rot - 1.0, math.ceil(dimension(self.beta_slow)))
+        low, high = dimension(self.beta_fast), dimension(self.beta_slow)
+        if self.rounded_ramp:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(0.0, low), min(self.n_rot - 1.0, high)
         return np.asarray(1.0 - np.clip((i - low) / max(0.001, high - low), 0.0, 1.0))
 
     @property

@@ -19,7 +19,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.output_scale": (0.0, 1.0),
     "attention.scale": (0.0,),
     "attention.temperature_length": (0,),
-    "attention.temperature_scale": (0.0, 1.0),
+    "attention.temperature_scale": (0.0,),
     "attn_logit_softcapping": (0.0,),
     "embedding_scale": (0.0, 1.0),
     "final_logit_softcapping": (0.0,),
@@ -94,7 +94,10 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Scales:
-    """Factors and bounds along the way of an activation; 1 and 0 change nothing."""
+    """Factors and bounds along the way of an activation; 1 and 0 change nothing.
+
+    sharpening: queries are multiplied by ``1 + sharpening * ln(1 + floor(position / sharpening_length))``.
+    """
 
     embedding: float = 1.0
     attention: float = 0.0  # of scores; 0: 1 / sqrt(head_dim)
@@ -103,21 +106,29 @@ class Scales:
     clamp_qkv: float = 0.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
+    sharpening: float = 0.0
+    sharpening_length: int = 1
 
 
 def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
-    """The hyper-parameters of a model of attention layers, and of the like parts of others."""
+    """The hyper-parameters of a model of attention layers, and of the like parts of others.
+
+    A file's last blocks may guess tokens further ahead from what the others have computed (``nextn_predict_layers``).
+    They are no part of the model, which has ``n_layers`` without them.
+    """
     m = file.metadata
     arch = m.arch
     check_neutral(m, arch, traits.keys)
     n_embd = m.get_int(f"{arch}.embedding_length", minimum=1, maximum=1 << 20)
-    n_layers = m.get_int(f"{arch}.block_count", minimum=1, maximum=1 << 12)
+    n_blocks = m.get_int(f"{arch}.block_count", minimum=1, maximum=1 << 12)
+    n_layers = n_blocks - m.get_int(f"{arch}.nextn_predict_layers", 0, minimum=0, maximum=n_blocks - 1)
     experts = read_experts(m, arch)
-    layers = read_layers(m, arch, n_layers, traits, experts)
+    layers = read_layers(m, arch, n_blocks, traits, experts)[:n_layers]
     n_heads = max(layer.n_heads for layer in layers)
     head_dim, v_head_dim = head_sizes(m, arch, n_embd, n_heads)
     context_length = m.get_int(f"{arch}.context_length", minimum=1, maximum=1 << 31)
-    eps_key = f"{arch}.attention.layer_norm_{'rms_' * (traits.norm == 'rms')}epsilon"
+    rms_epsilon = traits.norm == "rms" if traits.rms_epsilon is None else traits.rms_epsilon
+    eps_key = f"{arch}.attention.layer_norm_{'rms_' * rms_epsilon}epsilon"
     spec = ModelSpec(
         arch=arch,
         name=m.get_str("general.name", ""),

@@ -31,13 +31,16 @@ class Traits:
     """Facts of an architecture, as its publication has them. The defaults are those of Llama.
 
     rope: how rotary pairs lie in a head ("interleaved": 2i and 2i + 1, "neox": i and i + n/2), or "none".
-    rotates: layers whose queries and keys are rotated.
+    rotates: layers whose queries and keys are rotated; "windows": those with a window, or all where none has one.
     windows: layers whose attention sees only the window of metadata, where metadata don't say which.
-    window_base: base of the rotary frequencies in those layers, which then ignore scalings; None: as in the others.
+    window_base: base of the rotary frequencies in those layers, which then ignore scalings; 0: metadata's, None: there
+        is nothing special about those layers.
     norm: "rms", "layer" (weight and bias), "layer_unbiased" (weight), "layer_plain" (neither).
+    rms_epsilon: the norm's epsilon stands under the name of RMS norms'; None: if it is one.
     pre_norms, post_norms: whether what goes into a branch, or what comes out of it, is normalised.
     ffn_norm: name of the tensor that normalises the input of the feed-forward part; None: that of attention does.
-    qk_norm: queries and keys are normalised: "head" by head, "whole" projections, or with a weight for "each_head".
+    qk_norm: queries and keys are normalised: "head" by head, "some" models' likewise, "whole" projections, or with a
+        weight for "each_head". qk_norm_last: after the rotation.
     parallel: both branches start from the same stream: always, if metadata's key says so, or if there is no ffn_norm.
     biased: parts whose bias belongs to the model; others may have one. unbiased: parts that never have one.
     activation, gated: of the feed-forward part.
@@ -52,14 +55,16 @@ class Traits:
     """
 
     rope: Literal["interleaved", "neox", "none"] = "interleaved"
-    rotates: LayerRule = every_layer
+    rotates: LayerRule | Literal["windows"] = every_layer
     windows: LayerRule = every_layer
     window_base: float | None = None
     norm: Literal["rms", "layer", "layer_unbiased", "layer_plain"] = "rms"
+    rms_epsilon: bool | None = None
     pre_norms: bool = True
     post_norms: bool = False
     ffn_norm: str | None = "ffn_norm"
-    qk_norm: Literal["none", "head", "whole", "each_head"] = "none"
+    qk_norm: Literal["none", "head", "some", "whole", "each_head"] = "none"
+    qk_norm_last: bool = False
     parallel: Literal["no", "yes", "key", "without_ffn_norm"] = "no"
     biased: tuple[Part, ...] = ()
     activation: Literal["silu", "gelu", "gelu_erf", "relu2"] = "silu"

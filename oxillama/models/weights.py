@@ -47,6 +47,7 @@ class Weights:
         self._file = file
         self._unused = set(file.tensors)
         self._matrices: list[Matrix] = []
+        self._rearranged: list[Matrix] = []
 
     @property
     def metadata(self) -> Metadata:
@@ -82,6 +83,12 @@ class Weights:
         self._matrices.append(made)
         return made
 
+    def rearranged(self, name: str, data: bytes, type: str, *shape: int) -> Matrix:
+        """A matrix made of the tensor ``name``, whose bytes are not as the file has them."""
+        made = self._matrix(np.frombuffer(data, np.uint8), type, name, shape, None)
+        self._rearranged.append(made)
+        return made
+
     def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Matrix:
         """``name.weight`` with ``name.bias``, which may be missing unless ``bias`` is part of the model."""
         vector = self.vector if bias else self.optional_vector
@@ -109,6 +116,10 @@ class Weights:
     def optional_vector(self, name: str, n: int) -> Vector | None:
         return self.vector(name, n) if name in self else None
 
+    def leave_out(self, prefix: str) -> None:
+        """Tensors that belong to no part of what is computed, as the layers that predict tokens further ahead."""
+        self._unused = {name for name in self._unused if not name.startswith(prefix)}
+
     def check_all_used(self) -> None:
         """A tensor that the model doesn't use is a part of the model that we would silently drop."""
         if self._unused:
@@ -118,8 +129,13 @@ class Weights:
                 f"architecture {self._file.metadata.arch} has no use for {', '.join(names[:5])}{more}"
             )
 
-    def repack(self, num_threads: int, progress: Callable[[int], None] | None = None) -> int:
-        """Moves all matrices into panels; bytes held beside the file. ``progress`` gets the bytes of each when done."""
+    @property
+    def n_bytes(self) -> int:
+        """What is held beside the file: panels, and what was rearranged and is in none."""
+        return sum(w.nbytes for w in self._matrices) + sum(w.raw_nbytes for w in self._rearranged)
+
+    def repack(self, num_threads: int, progress: Callable[[int], None] | None = None) -> None:
+        """Moves all matrices into panels. ``progress`` gets the bytes of each when it is done."""
         arena = Arena()
         for w in self._matrices:
             n_bytes = w.raw_nbytes
@@ -130,7 +146,7 @@ class Weights:
                 raise LoadError(message) from None
             if progress is not None:
                 progress(n_bytes)
-        return sum(w.nbytes for w in self._matrices)
+
 
 def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
     """Without leading ones, which some writers of files keep and others drop."""

@@ -93,6 +93,7 @@ def test_run_options_reach_the_engine(run, engine):
         (["--frobnicate", "run", "x"], "unrecognized arguments: --frobnicate"),
         (["run", "x", "--kv-type", "q1"], "--kv-type must"),
         (["run", "x", "--rope", "factor"], "--rope must be KEY=VALUE, not 'factor'"),
+        (["run", "x", "--rope", "factor=0"], "--rope factor must be a number from 0.001 to 1e+06, not 0"),
         (["run", "x", "--rope", "speed=4"], "--rope must have fields among scaling, factor"),
         (["run", "x", "--override", "abc"], "--override must be KEY=VALUE, not 'abc'"),
         (["run", "x", "--override", "llama.block_count=none"], "llama.block_count"),

@@ -1,13 +1,18 @@
 """Layers of experts against a loop over rows."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from oxillama.errors import QuantError
+from oxillama.errors import ConfigError, QuantError
+from oxillama.kernels.activations import geglu_, gelu_, gelu_erf_, relu2_, silu_, swiglu_, swiglu_oai_
 from oxillama.kernels.experts import expert_add_, expert_hidden
 from oxillama.kernels.matmul import Matrix, linear, quantize
 from oxillama.kernels.routing import route
-from oxillama.kernels.rows import Vector, Workspace, add_bias_, swiglu_, zeros
+from oxillama.kernels.rows import Vector, Workspace, add_bias_, zeros
 
 
 def floats(seed, *shape):
@@ -41,7 +46,7 @@ def test_layers_equal_those_of_each_row_alone(types, repack, bias, n, num_thread
     ws = Workspace(num_threads)
     x, y = floats(3, n, n_embd), floats(4, n, n_embd)
     routing = route(ws.from_array(floats(5, n, n_experts)), k)
-    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, down.stack.integer)
+    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, "silu", down.stack.integer)
     out = ws.from_array(y)
     expert_add_(out, hidden, routing, down.stack)
     for row in range(n):
@@ -55,6 +60,55 @@ def test_layers_equal_those_of_each_row_alone(types, repack, bias, n, num_thread
         assert (np.abs(out.numpy()[row] - np.sum(terms, 0)) <= bound).all()
 
 
+@pytest.mark.parametrize(("n_embd", "n_ff"), [(1, 1), (17, 50), (64, 95)])
+def test_widths_that_fill_no_panel(n_embd, n_ff):
+    ws = Workspace(3)
+    gate, up = (Stack(i, "F32", 3, n_ff, n_embd, bias=True) for i in (0, 1))
+    down = Stack(2, "F32", 3, n_embd, n_ff)
+    x = floats(3, 90, n_embd)
+    routing = route(ws.from_array(floats(4, 90, 3)), 1, normalise=False)
+    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack)
+    out = zeros(ws, 90, n_embd)
+    expert_add_(out, hidden, routing, down.stack)
+    for row, e in enumerate(routing.experts[:, 0]):
+        one = ws.from_array(x[row : row + 1])
+        alone = swiglu_(gate.alone(one, e), up.alone(one, e))
+        assert (hidden.numpy()[row] == alone.numpy()[0]).all()
+        assert (out.numpy()[row] == routing.weights[row, 0] * down.alone(alone, e).numpy()[0]).all()
+
+
+@pytest.mark.parametrize(("gated", "function"), [("gelu", geglu_), ("swiglu_oai", swiglu_oai_), ("silu", swiglu_)])
+@pytest.mark.parametrize("n", [1, 30])
+def test_activations_of_experts_with_a_gate(gated, function, n):
+    ws = Workspace(2)
+    gate, up = (Stack(i, "Q8_0", 4, 320, 256, bias=True) for i in (0, 1))
+    x = floats(2, n, 256)
+    routing = route(ws.from_array(floats(3, n, 4)), 2)
+    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, gated, True).numpy()
+    for pair, e in enumerate(routing.experts.reshape(-1)):
+        one = ws.from_array(x[pair // 2 : pair // 2 + 1])
+        assert (function(gate.alone(one, e), up.alone(one, e)).numpy()[0] == hidden[pair]).all()
+    with pytest.raises(ConfigError, match="a gate and the activation 'relu2'"):
+        expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, "relu2")
+
+
+@pytest.mark.parametrize("plain", [silu_, gelu_, gelu_erf_, relu2_])
+@pytest.mark.parametrize("n", [1, 30])
+@pytest.mark.parametrize("repack", [False, True])
+def test_experts_without_a_gate(plain, n, repack):
+    ws = Workspace(2)
+    up = Stack(1, "Q8_0", 4, 320, 256, bias=True, repack=repack)
+    x = floats(2, n, 256)
+    routing = route(ws.from_array(floats(3, n, 4)), 2)
+    hidden = expert_hidden(ws.from_array(x), routing, None, up.stack, plain.__name__[:-1], True).numpy()
+    for pair, e in enumerate(routing.experts.reshape(-1)):
+        alone = up.alone(ws.from_array(x[pair // 2 : pair // 2 + 1]), e)
+        plain(alone)
+        assert (alone.numpy()[0] == hidden[pair]).all()
+    with pytest.raises(ConfigError, match="without a gate and the activation 'swiglu_oai'"):
+        expert_hidden(ws.from_array(x), routing, None, up.stack, "swiglu_oai")
+
+
 @pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K"])
 @pytest.mark.parametrize("repack", [False, True])
 def test_company_changes_no_bit(type, repack):
@@ -64,7 +118,7 @@ def test_company_changes_no_bit(type, repack):
     def layer(x, logits, num_threads):
         ws = Workspace(num_threads)
         routing = route(ws.from_array(logits), 3)
-        hidden = expert_hidden(ws.from_array(x), routing, stacks[0], stacks[1], stacks[2].integer)
+        hidden = expert_hidden(ws.from_array(x), routing, stacks[0], stacks[1], "silu", stacks[2].integer)
         y = zeros(ws, len(x), 256)
         expert_add_(y, hidden, routing, stacks[2])
         return y.numpy().copy()
@@ -91,7 +145,7 @@ def test_experts_that_no_row_chose_are_not_touched(type, repack):
         stacks.append(Matrix(w.reshape(-1), type, (n, 256, 256), repack=repack))
     routing = route(ws.from_array(logits), 2)
     assert routing.counts.tolist() == [0, 0, 20, 0, 0, 20, 0, 0]
-    hidden = expert_hidden(ws.from_array(floats(9, 20, 256)), routing, *stacks[:2], stacks[2].integer)
+    hidden = expert_hidden(ws.from_array(floats(9, 20, 256)), routing, *stacks[:2], "silu", stacks[2].integer)
     y = zeros(ws, 20, 256)
     expert_add_(y, hidden, routing, stacks[2])
     assert np.isfinite(y.numpy()).all()
@@ -100,12 +154,65 @@ def test_experts_that_no_row_chose_are_not_touched(type, repack):
     assert np.isnan(hidden.numpy()).all()
 
 
+LOCKED = """
+import ctypes, mmap, sys
+import numpy as np
+from oxillama.kernels.experts import expert_add_, expert_hidden
+from oxillama.kernels.matmul import Matrix, quantize
+from oxillama.kernels.routing import route
+from oxillama.kernels.rows import Workspace, zeros
+
+type, repack, locked = sys.argv[1], sys.argv[2] == "True", [int(e) for e in sys.argv[3].split(",")]
+maps = []
+
+def pages(n_bytes):
+    maps.append(np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8))
+    return maps[-1]
+
+def stack(seed):
+    data = quantize(np.random.default_rng(seed).standard_normal((8, 256, 256), np.float32), type).reshape(-1)
+    raw = pages(data.nbytes)
+    raw[:] = data
+    w = Matrix(raw, type, (8, 256, 256), repack=False)
+    if repack:
+        w.repack(allocate=pages)
+    return w, maps[-1], (maps[-1].nbytes - 64 * repack) // 8
+
+stacks = [stack(i) for i in range(3)]
+protect = ctypes.CDLL(None, use_errno=True).mprotect
+for w, memory, n_bytes in stacks:
+    assert n_bytes % mmap.PAGESIZE == 0
+    for e in locked:
+        start = ctypes.c_void_p(memory.ctypes.data + e * n_bytes)
+        assert protect(start, ctypes.c_size_t(n_bytes), 0) == 0
+ws = Workspace(2)
+logits = np.full((20, 8), -30, np.float32)
+logits[:, [2, 5]] = 0
+routing = route(ws.from_array(logits), 2)
+gate, up, down = (w for w, _, _ in stacks)
+hidden = expert_hidden(ws.from_array(np.ones((20, 256), np.float32)), routing, gate, up, "silu", down.integer)
+y = zeros(ws, 20, 256)
+expert_add_(y, hidden, routing, down)
+assert np.isfinite(y.numpy()).all()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects pages by mprotect")
+@pytest.mark.parametrize("type", ["F32", "Q8_0"])
+@pytest.mark.parametrize("repack", [False, True])
+@pytest.mark.parametrize(("locked", "status"), [("0,1,3,4,6,7", 0), ("5", -signal.SIGSEGV)])
+def test_memory_of_experts_that_no_row_chose_is_not_read(type, repack, locked, status):
+    """Their pages can't be read: a process that tries dies, as it does when those of a chosen one can't."""
+    run = subprocess.run([sys.executable, "-c", LOCKED, type, str(repack), locked], capture_output=True, text=True)
+    assert run.returncode == status, run.stderr
+
+
 def test_no_rows():
     ws = Workspace(2)
     stack = Stack(0, "Q8_0", 2, 32, 32).stack
     routing = route(zeros(ws, 0, 2), 1)
     assert routing.experts.shape == routing.weights.shape == (0, 1)
-    hidden = expert_hidden(zeros(ws, 0, 32), routing, stack, stack, True)
+    hidden = expert_hidden(zeros(ws, 0, 32), routing, stack, stack, "silu", True)
     expert_add_(zeros(ws, 0, 32), hidden, routing, stack)
     assert hidden.n == 0
 
@@ -148,7 +255,7 @@ def test_a_stack_of_another_number_of_experts_is_refused(n_routed):
 def test_stacks_that_make_no_gated_layer_are_refused():
     ws = Workspace(1)
     routing = route(ws.from_array(floats(1, 3, 4)), 2)
-    with pytest.raises(QuantError, match="don't make a gated layer"):
+    with pytest.raises(QuantError, match="don't make a layer"):
         expert_hidden(ws.from_array(floats(2, 3, 32)), routing, stack_of(4), stack_of(4, n_out=32))
 
 

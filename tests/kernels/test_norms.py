@@ -6,7 +6,14 @@ import pytest
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table
 from oxillama.kernels.matmul import Matrix, linear, quantize
-from oxillama.kernels.norms import layer_norm, layer_norm_heads_, rms_norm, rms_norm_groups, rms_norm_heads_
+from oxillama.kernels.norms import (
+    layer_norm,
+    layer_norm_,
+    layer_norm_heads_,
+    rms_norm,
+    rms_norm_groups,
+    rms_norm_heads_,
+)
 from oxillama.kernels.rows import Vector, Workspace
 
 TIERS = _table.usable_tiers()
@@ -64,6 +71,24 @@ def test_whole_rows(workspace, n, dim):
     np.testing.assert_allclose(layer_norm(rows, Vector(w), None, 1e-5).numpy(), layer(x, w, None, 1e-5), **near)
     np.testing.assert_allclose(layer_norm(rows, None, None, 1e-5).numpy(), layer(x, None, None, 1e-5), **near)
     assert (rows.numpy() == x).all()
+
+
+@pytest.mark.parametrize(("n", "dim"), [(1, 5), (3, 64), (200, 100)])
+@pytest.mark.parametrize("parts", ["", "wb"])
+def test_layer_norm_in_place(workspace, n, dim, parts):
+    w, b = (Vector(floats(i, dim)) for i in (1, 2)) if parts else (None, None)
+    rows = workspace.from_array(floats(0, n, dim))
+    expected = layer_norm(rows, w, b, 1e-5).numpy().copy()
+    layer_norm_(rows, w, b, 1e-5)
+    assert (rows.numpy() == expected).all()
+
+
+def test_the_twin_of_what_stood_there_is_forgotten(workspace):
+    matrix = Matrix(quantize(floats(3, 8, 64), "Q8_0"), "Q8_0", (8, 64))
+    rows = workspace.from_array(floats(0, 3, 64))
+    linear(rows, matrix)
+    layer_norm_(rows, None, None, 1e-5)
+    assert (linear(rows, matrix).numpy() == linear(workspace.from_array(rows.numpy()), matrix).numpy()).all()
 
 
 @pytest.mark.parametrize("n", [1, 3, 200])

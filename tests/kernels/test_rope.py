@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
-from oxillama.kernels.rope import angles, rotate_
+from oxillama.kernels.rope import angles, rotate_, sharpen_
 from oxillama.kernels.rows import Workspace
 
 
@@ -30,3 +31,20 @@ def test_rotation(neox, n, heads, head_dim, n_rot):
     expected[..., first], expected[..., second] = turned.real, turned.imag
     assert np.abs(rows.numpy().reshape(x.shape) - expected).max() < 1e-6
     assert (rows.numpy().reshape(x.shape)[..., n_rot:] == x[..., n_rot:]).all()
+
+
+def test_sharpening():
+    """Untouched to the bit within the first length, then in steps."""
+    x = np.random.default_rng(0).standard_normal((100, 24)).astype(np.float32)
+    ws = Workspace(2)
+    batch = Batch([(range(40), 0, [0]), (range(60), 1000, [0])], ws)
+    rows = ws.from_array(x)
+    sharpen_(rows, batch, 0.3, 16)
+    positions = np.concatenate([np.arange(40), np.arange(1000, 1060)])
+    expected = x * (1 + 0.3 * np.log(1 + positions // 16))[:, None]
+    assert np.abs(rows.numpy() - expected).max() < 1e-6
+    assert (rows.numpy()[:16] == x[:16]).all()
+    with pytest.raises(ConfigError, match="positions of 100 rows for 99, in steps of 16"):
+        sharpen_(ws.from_array(x[:99]), batch, 0.3, 16)
+    with pytest.raises(ConfigError, match="in steps of 0"):
+        sharpen_(rows, batch, 0.3, 0)

@@ -5,7 +5,8 @@ The files' RMS norm weights have their "1 +" added already.
 
 from dataclasses import replace
 
-from oxillama.models.registry import Architecture, register
+from oxillama.models.bidirectional import Bidirectional, read_bidirectional
+from oxillama.models.registry import TRANSFORMERS, Architecture, register
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits, all_but_each
 
@@ -27,9 +28,11 @@ GEMMA2 = replace(
 GEMMA3 = replace(
     GEMMA2, windows=all_but_each(6), window_base=10000.0, qk_norm="head", keys=frozenset({"final_logit_softcapping"})
 )
+EMBEDDING = replace(GEMMA3, attention_scale=None, causal=False, keys=frozenset())
 
 register(
     Architecture("gemma", "Gemma 1, CodeGemma", GEMMA),
     Architecture("gemma2", "Gemma 2", GEMMA2),
     Architecture("gemma3", "Gemma 3 (text)", GEMMA3),
+    Architecture("gemma-embedding", "EmbeddingGemma", EMBEDDING, TRANSFORMERS, Bidirectional, read_bidirectional),
 )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import dense, latent, recurrent
-from .encoder import ENCODERS
+from . import dense, encoder, latent, recurrent, relatives
 from .file import File
 
-DECODERS = dense.ARCHS | latent.ARCHS | recurrent.ARCHS
+ENCODERS = encoder.ENCODERS | relatives.ENCODERS
+DECODERS = dense.ARCHS | latent.ARCHS | recurrent.ARCHS | relatives.ARCHS
 ARCHITECTURES = sorted(DECODERS | ENCODERS)
 
 

@@ -21,8 +21,8 @@ def with_names(layer, *names):
     return renamed
 
 
-def chatglm_layer(s, i):
-    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
+def chatglm_layer(s, i, qkv=t.fused_qkv):
+    return t.norms(s, "attn_norm", "ffn_norm") | qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
 
 
 def ungated_layer(s, i):
@@ -65,8 +65,16 @@ def sigmoid_keys(s):
 
 
 def ernie_moe_keys(s):
-    shared = {"expert_shared_feed_forward_length": 2 * (s.n_ff - 32), "interleave_moe_layer_step": 2}
-    return shared_moe_keys(s) | shared
+    """The width of shared experts is what the converter takes for it; another one counts."""
+    shared = {"expert_shared_feed_forward_length": s.n_ff // s.n_kv_heads, "interleave_moe_layer_step": 2}
+    return {key: value for key, value in shared_moe_keys(s).items() if key != "expert_weights_scale"} | shared
+
+
+def ernie_moe_layer(s, i):
+    """The correction bias keeps the authors' first dimension."""
+    shapes = shared_moe(s, i, of.attention, correction=True, step=2)
+    name = "exp_probs_b.bias"
+    return shapes | {name: (1, s.n_experts)} if name in shapes else shapes
 
 
 def biased(s):
@@ -126,7 +134,53 @@ def phimoe_layer(s, i):
 
 
 def phimoe_shape(s):
-    return replace(s, n_used=2, n_experts=max(2, s.n_experts))
+    """Two experts are used, whatever the shape says; and if it says all, there are two."""
+    return replace(s, n_used=2, n_experts=2 if s.n_used == s.n_experts else max(2, s.n_experts))
+
+
+def openelm_heads(s, i):
+    """Other counts in every layer."""
+    return replace(s, n_heads=s.n_heads * (1 + i % 2), n_kv_heads=s.n_kv_heads * (1 + i % 2), n_ff=s.n_ff + 32 * i)
+
+
+def openelm_layer(s, i):
+    s = openelm_heads(s, i)
+    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s) | t.head_norms(s) | t.output(s) | t.gated(s)
+
+
+def openelm_keys(s):
+    layers = [openelm_heads(s, i) for i in range(s.n_layers)]
+    return {
+        "attention.head_count": [layer.n_heads for layer in layers],
+        "attention.head_count_kv": [layer.n_kv_heads for layer in layers],
+        "feed_forward_length": [layer.n_ff for layer in layers],
+        "rope.dimension_count": s.head_dim,
+    }
+
+
+def lfm2moe_layer(s, i):
+    """Experts from the second layer on, without shared ones."""
+    shapes = of.lfm2_layer(s, i)
+    if i < 1:
+        return shapes
+    dense = t.gated(s)
+    return (
+        {name: dims for name, dims in shapes.items() if name not in dense}
+        | t.experts(s, s.n_ff - 32)
+        | t.biases(exp_probs_b=(s.n_experts,))
+    )
+
+
+def lfm2moe_keys(s):
+    return (
+        r.lfm2_keys(s)
+        | r.moe_keys(s)
+        | {
+            "expert_feed_forward_length": s.n_ff - 32,
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+        }
+    )
 
 
 def nomic_layer(s, i):
@@ -140,20 +194,27 @@ def nomic_tensors(s):
 EXAONE4 = Recipe("exaone4", exaone4_layer, exaone4_keys, head_size=True)
 GLM4MOE = Recipe("glm4moe", glm4moe_layer, r.all_of(sigmoid_keys, r.partial), head_size=True)
 MINICPM = Recipe("minicpm", of.llama_layer, minicpm_keys, tied=True)
+PHIMOE = Recipe(
+    "phimoe",
+    phimoe_layer,
+    r.moe_keys,
+    norm_bias=True,
+    extra=lambda s: t.biases(output=(s.n_vocab,)),
+    adapt=phimoe_shape,
+)
 QWEN3 = KNOWN["qwen3"]
 
 RECIPES = {
     "arcee": Recipe("arcee", ungated_layer, base(1e5), head_size=True),
     "chatglm": Recipe("chatglm", chatglm_layer, r.partial),
+    "chatglm-split": Recipe("chatglm", lambda s, i: chatglm_layer(s, i, t.qkv), r.partial),
     "codeshell": Recipe("codeshell", of.gpt2_layer, rms=False, norm_bias=True),
     "deepseek": Recipe("deepseek", lambda s, i: shared_moe(s, i, of.attention), shared_moe_keys),
     "dots1": Recipe(
         "dots1", lambda s, i: shared_moe(s, i, of.normed_attention, correction=True), sigmoid_keys, head_size=True
     ),
     "ernie4_5": Recipe("ernie4_5", of.llama_layer, base(5e5), tied=True, head_size=True),
-    "ernie4_5-moe": Recipe(
-        "ernie4_5-moe", lambda s, i: shared_moe(s, i, of.attention, correction=True, step=2), ernie_moe_keys, tied=True
-    ),
+    "ernie4_5-moe": Recipe("ernie4_5-moe", ernie_moe_layer, ernie_moe_keys, tied=True),
     "exaone": Recipe(
         "exaone",
         of.llama_layer,
@@ -170,6 +231,7 @@ RECIPES = {
     "hunyuan-dense": Recipe("hunyuan-dense", of.qwen3_layer, base(1e6), tied=True, head_size=True),
     "hunyuan-moe": Recipe("hunyuan-moe", hunyuan_moe_layer, hunyuan_moe_keys, head_size=True),
     "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
+    "lfm2moe": Recipe("lfm2moe", lfm2moe_layer, lfm2moe_keys, final_norm="token_embd_norm", tied=True),
     "minicpm": MINICPM,
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
     "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
@@ -185,14 +247,13 @@ RECIPES = {
         kv_heads="no key",
     ),
     "olmoe": Recipe("olmoe", lambda s, i: of.moe_layer(s, i) | t.projection_norms(s), r.moe_keys),
+    "openelm": Recipe("openelm", openelm_layer, openelm_keys, tied=True, head_size=True),
     "orion": Recipe("orion", orion_layer, rms=False, norm_bias=True),
-    "phimoe": Recipe(
-        "phimoe",
-        phimoe_layer,
-        r.moe_keys,
-        norm_bias=True,
-        extra=lambda s: t.biases(output=(s.n_vocab,)),
-        adapt=phimoe_shape,
+    "phimoe": PHIMOE,
+    "phimoe-longrope": replace(
+        PHIMOE,
+        keys=r.all_of(r.moe_keys, r.longrope),
+        extra=lambda s: t.biases(output=(s.n_vocab,)) | r.longrope_factors(s),
     ),
     "qwen": Recipe("qwen", qwen_layer, lambda s: {"feed_forward_length": 2 * s.n_ff}, kv_heads="no key"),
     "qwen2vl": Recipe("qwen2vl", of.qwen2_layer, sections),

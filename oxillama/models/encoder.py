@@ -1,0 +1,107 @@
+"""Encoders: every token sees all others, and what comes out is a vector for each token, no scores of a next one.
+
+Devlin et al., "BERT", 2018. Unlike in a decoder, the sum of stream and branch is normalised, not what goes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
+from oxillama.gguf import GGUFFile
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.norms import layer_norm_
+from oxillama.kernels.rope import angles
+from oxillama.kernels.rows import Rows, Vector, add_bias_, take_rows
+from oxillama.kv_cache.shapes import KvShape
+from oxillama.models.attention import SelfAttention
+from oxillama.models.decoder import Embedding, feed_forward, read_rotations
+from oxillama.models.layers import LayerSlabs, Residual
+from oxillama.models.spec import ModelSpec, read_spec
+from oxillama.models.traits import Traits
+from oxillama.models.weights import Weights
+
+MAX_SEGMENTS = 1 << 16
+
+
+class Encoder:
+    """``layers(norm(words + segment + positions))``. Keys and values are forgotten: all layers use the first's slab."""
+
+    def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> None:
+        self.spec = spec
+        self.embedding = Embedding(spec, traits, w)
+        self.segment = read_segment(spec, w)
+        self.norm = SumNorm(spec, w, "token_embd_norm")
+        self.rotations = read_rotations(spec, traits, w, context_size)
+        self.layers = [EncoderLayer(spec, traits, w, i) for i in range(spec.n_layers)]
+        self.n_weight_bytes = 0
+
+    def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
+        """Hidden states of the rows that leave the model: Rows [batch.outputs.n_rows, n_embd].
+
+        Raises ConfigError for a part of a sequence: its tokens would not see the others.
+        """
+        if np.count_nonzero(batch.positions == 0) != batch.n_spans:
+            raise ConfigError(f"architecture {self.spec.arch} takes sequences whole, from position 0 on")
+        x = self.embedding.rows(batch)
+        if self.segment is not None:
+            add_bias_(x, self.segment)
+        self.norm(x)
+        tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]
+        for layer in self.layers:
+            batch.poll()
+            mark = batch.workspace.mark()
+            layer.forward(x, tables[0] if tables else None, states[0], batch)
+            batch.workspace.release(mark)
+        return x if batch.outputs is batch else take_rows(x, batch.output_rows)
+
+    def logits(self, hidden: Rows) -> Rows:
+        """Raises GenerateError: there are none."""
+        raise GenerateError(f"architecture {self.spec.arch} has no scores over the vocabulary; it makes embeddings")
+
+
+class EncoderLayer:
+    """``x = norm(x + attention(x)); x = norm(x + feed_forward(x))``, in place."""
+
+    def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int) -> None:
+        self.attention = SelfAttention(spec, traits, w, i, Residual())
+        self.attention_norm = SumNorm(spec, w, f"blk.{i}.attn_output_norm")
+        self.ffn = feed_forward(spec, traits, w, i)
+        self.ffn_norm = SumNorm(spec, w, f"blk.{i}.layer_output_norm")
+
+    def forward(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        self.attention.add_to(x, x, cos_sin, slabs, batch)
+        self.attention_norm(x)
+        self.ffn.add_to(x, x)
+        self.ffn_norm(x)
+
+
+class SumNorm:
+    """Layer norm with weights and biases, in place."""
+
+    def __init__(self, spec: ModelSpec, w: Weights, name: str) -> None:
+        self.weight, self.bias = (w.vector(f"{name}.{part}", spec.n_embd) for part in ("weight", "bias"))
+        self.eps = spec.norm_eps
+
+    def __call__(self, x: Rows) -> None:
+        layer_norm_(x, self.weight, self.bias, self.eps)
+
+
+def read_segment(spec: ModelSpec, w: Weights) -> Vector | None:
+    """What is added to every token for being of the first of two texts; the second's kind is not asked for."""
+    n = w.metadata.get_int("tokenizer.ggml.token_type_count", 2, minimum=0, maximum=MAX_SEGMENTS)
+    if not n:
+        return None
+    return Vector(w.tensor("token_types.weight", (n, spec.n_embd)).dequantize().reshape(n, -1)[0])
+
+
+def read_encoder_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
+    """Hyper-parameters, with room for the keys and values of one layer at a time."""
+    spec = read_spec(file, traits)
+    if len({layer.n_kv_heads for layer in spec.layers}) > 1:
+        raise UnsupportedModelError(f"{spec.arch}.attention.head_count_kv differs between layers")
+    shape = KvShape(spec.n_kv_heads, spec.head_dim, spec.v_head_dim)
+    return replace(spec, states=((shape,), *((),) * (spec.n_layers - 1)))

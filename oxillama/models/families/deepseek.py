@@ -1,0 +1,35 @@
+"""DeepSeek-V2 and V3, and what carries their architecture (Kimi K2, R1): latent attention, shared and routed experts.
+
+DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 Technical Report", 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oxillama.gguf import GGUFFile
+from oxillama.kv_cache.shapes import KvShape
+from oxillama.models.decoder import Decoder
+from oxillama.models.latent import LatentAttention, LatentSpec
+from oxillama.models.registry import Architecture, register
+from oxillama.models.spec import ModelSpec, read_spec
+from oxillama.models.traits import Traits
+from oxillama.models.weights import Weights
+
+
+def read(file: GGUFFile, traits: Traits) -> ModelSpec:
+    """Hyper-parameters; heads are what the cache has: one, of the latent vector."""
+    spec = read_spec(file, traits)
+    sizes = LatentSpec.read(file.metadata, spec.arch, spec.n_heads)
+    layers = tuple(replace(layer, n_kv_heads=1) for layer in spec.layers)
+    states = ((KvShape(1, sizes.cached, sizes.rank),),) * spec.n_layers
+    return replace(spec, head_dim=sizes.cached, v_head_dim=sizes.rank, layers=layers, states=states)
+
+
+def build(spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> Decoder:
+    return Decoder(spec, traits, w, context_size, LatentAttention)
+
+
+KEYS = frozenset({"rope.scaling.yarn_log_multiplier"})
+
+register(Architecture("deepseek2", "DeepSeek-V2, V3, R1", Traits(keys=KEYS), build=build, read_spec=read))

@@ -1,0 +1,22 @@
+"""Architectures that are known and refused, because what would be computed is not what was published."""
+
+from oxillama.models.registry import refuse
+
+refuse(
+    "grok",
+    "its authors' code caps router scores, leaves the chosen experts' weights unnormalised and sharpens attention with "
+    "distance, of which files say less than is needed",
+)
+refuse(
+    "baichuan",
+    "files don't say whether the rows of the output matrix are normalised, as Baichuan 2 has them, nor that the model "
+    "of 13B has no rotary positions",
+)
+refuse("minicpm3", "its latent attention comes in one matrix for keys and values, and its scales are not in files")
+refuse("apertus", "its activation, xIELU, has no kernel")
+refuse("bitnet", "its norms within branches have no place here, and files don't say which activation the model has")
+refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")
+refuse("gemma4", "embeddings of each layer and keys and values shared by layers have no place here")
+refuse("llama4", "attention in chunks has no kernel")
+refuse("qwen3next", "the gated delta rule has no kernel")
+refuse("t5", "a decoder that reads an encoder has no place here")

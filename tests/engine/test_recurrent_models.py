@@ -1,0 +1,108 @@
+"""Models with recurrent layers in the engine: however they are served and rewound, the bits of a whole computation."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import oxillama.gguf as gguf
+from oxillama.config import EngineConfig
+from oxillama.engine import CancelToken, Engine
+from oxillama.engine.loading import EngineParts, choose_sizes
+from oxillama.engine.runner import Runner
+from oxillama.models import load_model
+from oxillama.tokenizer import TokenStream
+from tests.engine.fakes import FakeTokenizer, assert_idle
+from tests.models.tiny import Shape, tiny
+
+MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2")
+N_VOCAB = Shape().n_vocab
+CONTEXT = 200
+
+
+class Letters(FakeTokenizer):
+    """A letter for each token; none ends the text."""
+
+    n_vocab = N_VOCAB
+    eog_ids = frozenset()
+
+    def stream(self, *, skip_special=False):
+        return TokenStream(lambda i: b"%c" % (97 + i % 26))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, tmp_path_factory):
+    with gguf.open(tiny(request.param, tmp_path_factory.mktemp("models"))) as file:
+        return load_model(file, num_threads=2)
+
+
+def engine_of(model, n_slots=None, **fields):
+    config = EngineConfig(**fields)
+    n_blocks, slots = choose_sizes(model.spec.states, CONTEXT, config)
+    n_slots = n_slots or slots
+    runner = Runner(model, num_threads=2, n_blocks=n_blocks, n_slots=n_slots)
+    return Engine(config, parts=EngineParts(runner, Letters(), model.spec, CONTEXT, n_blocks, n_slots))
+
+
+def same(a, b):
+    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def test_memory_is_told(model):
+    engine = engine_of(model)
+    held, states = engine.memory_bytes(), model.spec.states
+    slabs = [slab for layer in engine._core.runner.arrays.layers for slab in layer]
+    kinds = {kind: sum(n for k, n in map(size, slabs) if k == kind) for kind in ("KvSlab", "RecurrentSlab")}
+    assert held["kv_cache"] == kinds["KvSlab"]
+    assert held["recurrent_state"] == kinds["RecurrentSlab"] > 0
+    assert [len(layer) for layer in engine._core.runner.arrays.layers] == [len(layer) for layer in states]
+
+
+def size(slab):
+    if type(slab).__name__ == "KvSlab":
+        return "KvSlab", slab.k.nbytes + slab.v.nbytes
+    return "RecurrentSlab", slab.n_slots * -(-slab.n_values // 16) * 64
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+def test_a_session_forwards_and_back(model, chunk):
+    engine, whole = engine_of(model, prefill_chunk_size=chunk), engine_of(model)
+    rng, tokens = np.random.default_rng(chunk), []
+    for _ in range(12):
+        new = rng.integers(0, N_VOCAB, rng.integers(1, 12)).tolist()
+        at = int(rng.integers(0, len(tokens) + 1)) if rng.random() < 0.4 else len(tokens)
+        tokens = tokens[:at] + new
+        row = engine.forward_prefill(new, at)
+        assert same(row, whole.forward_logits(tokens)[-1])
+        if rng.random() < 0.3:
+            tokens = tokens[: int(rng.integers(0, len(tokens) + 1))]
+            engine.truncate(len(tokens))
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize(("chunk", "n_slots"), [(3, 4), (16, 7), (512, 40)])
+def test_together_as_alone(model, chunk, n_slots):
+    alone, engine = engine_of(model), engine_of(model, n_slots, prefill_chunk_size=chunk)
+    rng = np.random.default_rng(n_slots)
+    prompts = [rng.integers(0, N_VOCAB, n).tolist() for n in (1, 30, 5, 17, 2, 9)]
+    expected = [alone.generate(p, max_tokens=12, seed=3).token_ids for p in prompts]
+    assert [r.token_ids for r in engine.generate(prompts, max_tokens=12, seed=3)] == expected
+    assert same(engine.embed(prompts), np.stack([alone.embed(p) for p in prompts]))
+    assert_idle(engine)
+
+
+def test_cancelled_in_the_middle_of_a_pass(model):
+    """From another thread, while layers have written some of their states and others have not."""
+    engine, whole = engine_of(model, 4), engine_of(model)
+    tokens = np.random.default_rng(0).integers(0, N_VOCAB, 120).tolist()
+    engine.prefill(tokens[:50])
+    for wait in np.linspace(0, 0.01, 8):
+        token = CancelToken()
+        timer = threading.Timer(wait, token.cancel)
+        timer.start()
+        engine.generate(tokens, max_tokens=50, seed=1, cancel_token=token)
+        timer.join()
+    assert same(engine.forward_prefill(tokens[50:60], 50), whole.forward_logits(tokens[:60])[-1])
+    engine.truncate(55)
+    assert same(engine.forward_one(7), whole.forward_logits([*tokens[:55], 7])[-1])
+    assert_idle(engine)

@@ -1,0 +1,169 @@
+"""Relatives of the architectures of `dense`, of which only descriptions are at hand: what each has otherwise.
+
+Sources: the technical reports and modelling files of their authors; llama.cpp's converter for names, for what it folds
+into weights (Nemotron's norms hold 1 + w) and for which matrices stand in neighbouring pairs.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from . import dense
+from .attention import attend, hidden_past, norm_each_head, norm_projection, project, turn
+from .dense import ARCHS as KNOWN
+from .dense import GPT, LLAMA, QWEN, Arch, norm, norms_after, renamed, windowed
+from .experts import SIGMOID, experts, plain, swiglu_expert
+from .parts import centred, layer_norm, relu2, rms_norm, softmax
+from .recurrent import ARCHS as RECURRENT
+from .rotary import HALVES, plain_frequencies, rotate, scaling_factor
+
+
+def minicpm_layer(arch, layer, x, options):
+    """Hu et al. 2024: what a part adds is scaled by 1.4 / sqrt(depth). Files before late 2024 don't say so."""
+    factor = layer.get("residual_scale", 0.0) or 1.4 / math.sqrt(layer.file.n_layers)
+    x = x + factor * dense.self_attention(arch, layer, norm(arch, layer, "attn_norm", x), options)
+    return x + factor * arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
+
+
+def minicpm_embed(file, tokens, arch):
+    return file.w["token_embd.weight"][tokens] * (file.get("embedding_scale", 0.0) or 12.0)
+
+
+def minicpm_finish(file, logits):
+    """Divided by how many times wider the model is than the base of 256 that was tuned."""
+    return logits / (file.get("logit_scale", 0.0) or file.n_embd / 256)
+
+
+def mistral3_layer(arch, layer, x, options):
+    x = x + sharpened_attention(arch, layer, norm(arch, layer, "attn_norm", x), options)
+    return x + arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
+
+
+def sharpened_attention(arch, layer, h, options):
+    """Queries grow with the logarithm of how many times the original context their position is away.
+
+    With a log multiplier m, YaRN's magnitude 1 + 0.1 ln(factor) is divided by 1 + 0.1 m ln(factor).
+    """
+    q, k, v = project(layer, h)
+    q, k = (turn(layer, y, arch.pairing, options, None) / taken_back(layer) for y in (q, k))
+    length = layer.get("rope.scaling.original_context_length", layer.get("context_length"))
+    times = np.arange(len(h)) // length
+    q = q * (1 + layer.get("attention.temperature_scale", 0.0) * np.log(1 + times))[:, None, None]
+    return layer.linear("attn_output", attend(q, k, v, layer.k_dim**-0.5, hidden=hidden_past(len(h), 0)))
+
+
+def taken_back(layer):
+    if layer.get("rope.scaling.type") != "yarn":
+        return 1.0
+    return 1 + 0.1 * layer.get("rope.scaling.yarn_log_multiplier", 0.0) * math.log(scaling_factor(layer.file))
+
+
+def exaone4_rotates(layer):
+    """Layers that see everything don't rotate, in models that have windows; in models without, all rotate."""
+    return not layer.get("attention.sliding_window", 0) or windowed(ARCHS["exaone4"], layer)
+
+
+def norm_each_head_if_there(layer, name, x):
+    """GLM 4.5 has these norms, GLM 4.5 Air doesn't."""
+    return norm_each_head(layer, name, x) if name + ".weight" in layer else x
+
+
+def phimoe_norm(file, name, x):
+    """A layer norm, whose epsilon stands under the name of the other norm's."""
+    return centred(x, file.w[name + ".weight"], file.w[name + ".bias"], file.get("attention.layer_norm_rms_epsilon"))
+
+
+def sparse_mixer(scores, eps=0.01):
+    """Weight of every expert: the best, then the best of the others. (Liu et al. 2024, "GRIN".)
+
+    Each gets its share of a softmax over those that are not much smaller than it: (best - s) / max(|s|, best) <= 2 eps.
+    """
+    weights, left = np.zeros_like(scores), scores.copy()
+    for _ in range(2):
+        best, chosen = left.max(-1, keepdims=True), left.argmax(-1)[:, None]
+        near = (best - scores) / np.maximum(abs(scores), best) <= 2 * eps
+        share = softmax(np.where(near, left, -np.inf))
+        np.put_along_axis(weights, chosen, np.take_along_axis(share, chosen, -1), -1)
+        np.put_along_axis(left, chosen, -np.inf, -1)
+    return weights
+
+
+def phimoe_experts(layer, h):
+    weights = sparse_mixer(layer.linear("ffn_gate_inp", h))
+    return sum(weights[:, e : e + 1] * swiglu_expert(layer, e, h) for e in range(weights.shape[1]))
+
+
+def phimoe_layer(arch, layer, x, options):
+    """With long factors, sines and cosines are multiplied by the 1.2432 of the model's configuration.
+
+    Files hold what Phi 3 computes instead, sqrt(1 + ln(scale) / ln(original context)), which is 1.1902.
+    """
+    h = norm(arch, layer, "attn_norm", x)
+    q, k, v = project(layer, h)
+    own = (
+        1.243163121016122 / layer.get("rope.scaling.attn_factor") if "rope_factors_long.weight" in layer.file.w else 1.0
+    )
+    q, k = (own * turn(layer, y, arch.pairing, options, None) for y in (q, k))
+    out = attend(q, k, v, layer.k_dim**-0.5, hidden=hidden_past(len(h), 0))
+    x = x + layer.linear("attn_output", out)
+    return x + arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
+
+
+def gemma_embedding(file, tokens):
+    """Hidden states before pooling: Gemma 3 whose tokens see both ways, windows reaching half their size each way."""
+    arch, n = KNOWN["gemma3"], len(tokens)
+    x = arch.embed(file, tokens, arch)
+    distance = abs(np.arange(n)[:, None] - np.arange(n))
+    for layer in file.layers():
+        local = windowed(arch, layer)
+        hidden = distance > layer.get("attention.sliding_window") // 2 if local else np.zeros((n, n), bool)
+        q, k, v = project(layer, norm(arch, layer, "attn_norm", x))
+        q, k = norm_each_head(layer, "attn_q_norm", q), norm_each_head(layer, "attn_k_norm", k)
+        base = layer.get("rope.freq_base_swa", 10000.0) if local else layer.get("rope.freq_base", 10000.0)
+        angles = np.outer(np.arange(n), plain_frequencies(layer.k_dim, base))
+        q, k = (rotate(y, angles, 1.0, HALVES) for y in (q, k))
+        h = layer.linear("attn_output", attend(q, k, v, layer.k_dim**-0.5, hidden=hidden))
+        x = x + norm(arch, layer, "post_attention_norm", h)
+        h = arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
+        x = x + norm(arch, layer, "post_ffw_norm", h)
+    return rms_norm(file, "output_norm", x)
+
+
+ARCHS = {
+    "arcee": replace(LLAMA, ffn=plain(relu2)),
+    "chatglm": LLAMA,
+    "codeshell": replace(GPT, pairing=HALVES),
+    "deepseek": replace(LLAMA, ffn=experts(normalise=False)),
+    "dots1": replace(QWEN, qk_norm=norm_each_head, ffn=experts(normalise=False, gating=SIGMOID)),
+    "ernie4_5": LLAMA,
+    "ernie4_5-moe": LLAMA,
+    "exaone": QWEN,
+    "exaone4": replace(QWEN, layer=norms_after, qk_norm=norm_each_head, window_every=4, rotates=exaone4_rotates),
+    "glm4moe": replace(
+        QWEN,
+        layer=renamed("post_attention_norm"),
+        qk_norm=norm_each_head_if_there,
+        ffn=experts(normalise=False, gating=SIGMOID),
+    ),
+    "hunyuan-dense": replace(QWEN, qk_norm=norm_each_head, qk_norm_last=True),
+    "hunyuan-moe": replace(QWEN, qk_norm=norm_each_head, qk_norm_last=True, ffn=experts(normalise=True)),
+    "internlm2": LLAMA,
+    "lfm2moe": replace(RECURRENT["lfm2"], ffn=experts(normalise=True, gating=SIGMOID)),
+    "minicpm": replace(LLAMA, layer=minicpm_layer, embed=minicpm_embed, finish=minicpm_finish),
+    "mistral3": replace(LLAMA, layer=mistral3_layer),
+    "nemotron": replace(GPT, ffn=plain(relu2), pairing=HALVES),
+    "olmoe": replace(QWEN, qk_norm=norm_projection, ffn=experts(normalise=False)),
+    "openelm": replace(QWEN, qk_norm=norm_each_head),
+    "orion": replace(QWEN, norm=layer_norm),
+    "phimoe": Arch(phimoe_layer, norm=phimoe_norm, ffn=phimoe_experts, pairing=HALVES),
+    "qwen": QWEN,
+    "qwen2vl": QWEN,
+    "qwen3vl": KNOWN["qwen3"],
+    "qwen3vlmoe": KNOWN["qwen3moe"],
+    "refact": replace(LLAMA, pairing=None, alibi=True),
+    "seed_oss": replace(QWEN, layer=renamed("post_attention_norm")),
+    "xverse": LLAMA,
+}
+
+ENCODERS = {"gemma-embedding": gemma_embedding}

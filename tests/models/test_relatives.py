@@ -1,0 +1,115 @@
+"""What single relatives do that their tiny models and references don't show."""
+
+import numpy as np
+import pytest
+
+import oxillama.gguf as gguf
+from oxillama.engine.runner import Runner, Span
+from oxillama.errors import ConfigError, GenerateError, LoadError, UnsupportedModelError
+from oxillama.models import load_model
+from oxillama.models.registry import refused_architectures
+
+from .test_references import logits, path_of
+from .tiny import Shape, tiny
+
+TOKENS = np.random.default_rng(0).integers(0, 131, 40).tolist()
+
+
+def rewritten(path, tmp_path, keys=None, tensors=None):
+    """A file with other keys (None: without it) and further tensors."""
+    with gguf.open(path) as file:
+        metadata = dict(file.metadata) | (keys or {})
+        merged = {t.name: np.array(t.dequantize()) for t in file.tensors.values()} | (tensors or {})
+        gguf.write_gguf(tmp_path / "changed.gguf", {k: v for k, v in metadata.items() if v is not None}, merged)
+    return tmp_path / "changed.gguf"
+
+
+def load(path):
+    with gguf.open(path) as file:
+        return load_model(file)
+
+
+@pytest.mark.parametrize("name", ["grok", "baichuan", "minicpm3", "apertus", "bitnet", "gemma3n", "llama4"])
+def test_what_is_not_computed_is_refused_with_its_reason(tmp_path, name):
+    path = rewritten(tiny("llama", tmp_path), tmp_path, {"general.architecture": name})
+    with pytest.raises(UnsupportedModelError) as caught:
+        load(path)
+    assert str(caught.value) == f"architecture '{name}' is not supported: {refused_architectures()[name]}"
+
+
+def test_old_minicpm_has_the_scales_that_new_files_say(tmp_path):
+    path = tiny("minicpm-old", tmp_path)
+    n_embd = 48
+    scales = {"embedding_scale": 12.0, "residual_scale": 1.4 / 3**0.5, "logit_scale": n_embd / 256}
+    said = rewritten(path, tmp_path, {f"minicpm.{k}": v for k, v in scales.items()})
+    a, b = logits(path, TOKENS), logits(said, TOKENS)
+    assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max()  # metadata are of 32 bits
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "deepseek2", "exaone4"])
+def test_layers_that_guess_further_ahead_are_left_out(tmp_path, name):
+    path = tiny(name, tmp_path)
+    with gguf.open(path) as file:
+        extra = {
+            t.name.replace("blk.2.", "blk.3."): np.array(t.dequantize()) + 1
+            for t in file.tensors.values()
+            if t.name.startswith("blk.2.")
+        }
+    extra["blk.3.nextn.eh_proj.weight"] = np.zeros((48, 96), np.float32)
+    keys = {f"{name}.block_count": 4, f"{name}.nextn_predict_layers": 1}
+    if name == "exaone4":
+        keys["exaone4.attention.sliding_window_pattern"] = [True, True, True, False]
+    longer = rewritten(path, tmp_path, keys, extra)
+    assert (logits(longer, TOKENS) == logits(path, TOKENS)).all()
+    with pytest.raises(LoadError, match="nextn_predict_layers' is 4"):
+        load(rewritten(path, tmp_path, keys | {f"{name}.nextn_predict_layers": 4}, extra))
+    with pytest.raises(UnsupportedModelError, match=r"no use for blk\.3\.nextn\.eh_proj"):
+        load(rewritten(path, tmp_path, keys | {f"{name}.nextn_predict_layers": 0}, extra))
+
+
+def test_widths_of_qwen_are_of_two(tmp_path):
+    with pytest.raises(LoadError, match=r"qwen\.feed_forward_length is 97"):
+        load(rewritten(tiny("qwen", tmp_path), tmp_path, {"qwen.feed_forward_length": 97}))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama", "attention.temperature_scale", 0.1),
+        ("qwen3", "rope.dimension_sections", [3, 3, 2, 0]),
+    ],
+)
+def test_keys_of_relatives_mean_nothing_to_others(tmp_path, name, key, value):
+    with pytest.raises(UnsupportedModelError, match=rf"{name}\.{key} is "):
+        load(rewritten(tiny(name, tmp_path), tmp_path, {f"{name}.{key}": value}))
+
+
+class TestEmbeddingGemma:
+    """`dense_2` and `dense_3`, which stand after pooling, may as well be taken token by token."""
+
+    def hidden(self, path):
+        runner = Runner(load(path), num_threads=2, kv_type="f32", n_blocks=4)
+        return runner.hidden([Span(TOKENS, 0, [0, 1, 2], "all")]).copy()
+
+    def test_projections(self, tmp_path):
+        path = tiny("gemma-embedding", tmp_path, Shape())
+        plain = self.hidden(path)
+        rng = np.random.default_rng(1)
+        up, down = (rng.standard_normal(dims).astype(np.float32) for dims in ((96, 64), (64, 96)))
+        keys = {"gemma-embedding.dense_2_feat_in": 64, "gemma-embedding.dense_2_feat_out": 96,
+                "gemma-embedding.dense_3_feat_in": 96, "gemma-embedding.dense_3_feat_out": 64}  # fmt: skip
+        projected = rewritten(path, tmp_path, keys, {"dense_2.weight": up, "dense_3.weight": down})
+        expected = plain.astype(np.float64).mean(0) @ up.T @ down.T
+        assert np.abs(self.hidden(projected).mean(0) - expected).max() <= 1e-5 * np.abs(expected).max()
+        with pytest.raises(LoadError, match=r"dense_3\.weight is missing"):
+            load(rewritten(path, tmp_path, keys, {"dense_2.weight": up}))
+
+    def test_a_part_of_a_text_is_refused(self, tmp_path):
+        runner = Runner(load(tiny("gemma-embedding", tmp_path)), num_threads=2, kv_type="f32", n_blocks=4)
+        with pytest.raises(ConfigError, match="takes sequences whole"):
+            runner.hidden([Span(TOKENS, 5, [0, 1, 2], "all")])
+        with pytest.raises(GenerateError, match="no scores over the vocabulary"):
+            runner.forward([Span(TOKENS, 0, [0, 1, 2], "all")])
+
+    def test_reads_as_the_reference(self):
+        assert load(path_of("gemma-embedding")).spec.window == 9
