@@ -20,7 +20,7 @@ from oxillama.models.decoder import Decoder, ReadMixer
 from oxillama.models.families.llama import GRANITE
 from oxillama.models.layers import LayerSlabs, Mixer, Residual
 from oxillama.models.mamba import Mamba, Mamba2, ShortConvolution, read_ssm, read_taps
-from oxillama.models.registry import Architecture, Build, ReadSpec, register
+from oxillama.models.registry import TRANSFORMERS, Architecture, Build, ReadSpec, register
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
@@ -110,4 +110,5 @@ register(
         read_spec=reading(mamba2_shape, both=True),
     ),
     Architecture("lfm2", "LFM2", LFM2, build=building(ShortConvolution), read_spec=reading(convolution_shape)),
+    Architecture("lfm2moe", "LFM2 MoE", LFM2, TRANSFORMERS, building(ShortConvolution), reading(convolution_shape)),
 )

@@ -15,6 +15,7 @@ from .dense import ARCHS as KNOWN
 from .dense import GPT, LLAMA, QWEN, Arch, norm, norms_after, renamed, windowed
 from .experts import SIGMOID, experts, plain, swiglu_expert
 from .parts import centred, layer_norm, relu2, rms_norm, softmax
+from .recurrent import ARCHS as RECURRENT
 from .rotary import HALVES, plain_frequencies, rotate, scaling_factor
 
 
@@ -148,6 +149,7 @@ ARCHS = {
     "hunyuan-dense": replace(QWEN, qk_norm=norm_each_head, qk_norm_last=True),
     "hunyuan-moe": replace(QWEN, qk_norm=norm_each_head, qk_norm_last=True, ffn=experts(normalise=True)),
     "internlm2": LLAMA,
+    "lfm2moe": replace(RECURRENT["lfm2"], ffn=experts(normalise=True, gating=SIGMOID)),
     "minicpm": replace(LLAMA, layer=minicpm_layer, embed=minicpm_embed, finish=minicpm_finish),
     "mistral3": replace(LLAMA, layer=mistral3_layer),
     "nemotron": replace(GPT, ffn=plain(relu2), pairing=HALVES),

@@ -158,6 +158,31 @@ def openelm_keys(s):
     }
 
 
+def lfm2moe_layer(s, i):
+    """Experts from the second layer on, without shared ones."""
+    shapes = of.lfm2_layer(s, i)
+    if i < 1:
+        return shapes
+    dense = t.gated(s)
+    return (
+        {name: dims for name, dims in shapes.items() if name not in dense}
+        | t.experts(s, s.n_ff - 32)
+        | t.biases(exp_probs_b=(s.n_experts,))
+    )
+
+
+def lfm2moe_keys(s):
+    return (
+        r.lfm2_keys(s)
+        | r.moe_keys(s)
+        | {
+            "expert_feed_forward_length": s.n_ff - 32,
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+        }
+    )
+
+
 def nomic_layer(s, i):
     return t.norms(s, "attn_output_norm", "layer_output_norm", bias=True) | t.fused_qkv(s) | t.output(s) | t.gated(s)
 
@@ -206,6 +231,7 @@ RECIPES = {
     "hunyuan-dense": Recipe("hunyuan-dense", of.qwen3_layer, base(1e6), tied=True, head_size=True),
     "hunyuan-moe": Recipe("hunyuan-moe", hunyuan_moe_layer, hunyuan_moe_keys, head_size=True),
     "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
+    "lfm2moe": Recipe("lfm2moe", lfm2moe_layer, lfm2moe_keys, final_norm="token_embd_norm", tied=True),
     "minicpm": MINICPM,
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
     "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
