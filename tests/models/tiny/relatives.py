@@ -183,6 +183,19 @@ def lfm2moe_keys(s):
     )
 
 
+def nemotron_h_layer(s, i):
+    """Mamba-2, feed-forward part, attention, and again."""
+    part = (t.mamba2, lambda s: t.plain(s, bias=False), of.attention)[i % 3]
+    return t.norms(s, "attn_norm") | part(s)
+
+
+def nemotron_h_keys(s):
+    return t.ssm_keys(s) | {
+        "attention.head_count_kv": [s.n_kv_heads * (i % 3 == 2) for i in range(s.n_layers)],
+        "feed_forward_length": [s.n_ff * (i % 3 == 1) for i in range(s.n_layers)],
+    }
+
+
 def nomic_layer(s, i):
     return t.norms(s, "attn_output_norm", "layer_output_norm", bias=True) | t.fused_qkv(s) | t.output(s) | t.gated(s)
 
@@ -246,6 +259,7 @@ RECIPES = {
         extra=nomic_tensors,
         kv_heads="no key",
     ),
+    "nemotron_h": Recipe("nemotron_h", nemotron_h_layer, nemotron_h_keys, head_size=True),
     "olmoe": Recipe("olmoe", lambda s, i: of.moe_layer(s, i) | t.projection_norms(s), r.moe_keys),
     "openelm": Recipe("openelm", openelm_layer, openelm_keys, tied=True, head_size=True),
     "orion": Recipe("orion", orion_layer, rms=False, norm_bias=True),
