@@ -115,7 +115,8 @@ INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, cons
     }
 }
 
-/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. */
+/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. Every
+ * other product goes to a second sum, so that tokens don't wait for one another's. */
 INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, int64_t n, const float *h, const float *a,
                       float *out, int stream, const int S, const int shared, const float *decay, scan_run *r)
 {
@@ -125,14 +126,14 @@ INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, 
     for (int64_t i = 0; i < n; i++, b += args->bc_stride, c += args->bc_stride)
         UNROLL for (int v = 0; v < NV; v++) {
             float *sum = r->y + i * 16 + v * VL;
-            vf u = vf_load(r->u + i * 16 + v * VL), y = vf_load(sum);
+            vf u = vf_load(r->u + i * 16 + v * VL), y[2] = {vf_load(sum), vf_zero()};
             vf f = shared ? vf_set1(decay[i]) : vf_load(r->step + i * 16 + v * VL);
             UNROLL for (int j = 0; j < S; j++) {
                 vf keep = shared ? f : vf_exp(vf_mul(f, vf_load(a + 16 * j + v * VL)));
                 state[j][v] = vf_fma(state[j][v], keep, vf_mul(u, vf_set1(b[j])));
-                y = vf_fma(state[j][v], vf_set1(c[j]), y);
+                y[j % 2] = vf_fma(state[j][v], vf_set1(c[j]), y[j % 2]);
             }
-            vf_store(sum, y);
+            vf_store(sum, vf_add(y[0], y[1]));
         }
     UNROLL for (int j = 0; j < S * NV; j++)
         if (stream)
