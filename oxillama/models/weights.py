@@ -148,7 +148,6 @@ class Weights:
                 progress(n_bytes)
 
 
-
 def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
     """Without leading ones, which some writers of files keep and others drop."""
     first = next((i for i, n in enumerate(shape) if n != 1), len(shape))

@@ -9,7 +9,7 @@ from oxillama.errors import ConfigError, GenerateError, LoadError, MissingTensor
 from oxillama.gguf.recoding import quantize_file
 from oxillama.models import load_model
 
-from .naive_bert import hidden_states
+from . import naive
 
 TOKENS = np.random.default_rng(0).integers(0, 50, 70).tolist()
 TABLE = [4, 2, 0, 1, 3]
@@ -91,7 +91,7 @@ def agree(got, expected):
 def test_hidden_states(tmp_path, arch, heads, n_embd, n_ff, layers):
     path = written(tmp_path, keys_of(arch, heads, n_embd, n_ff, layers), tensors_of(arch, n_embd, n_ff, layers))
     for n in (1, 17, 70):
-        agree(runner_of(path).hidden([Span(TOKENS[:n], 0, TABLE)]), hidden_states(path, TOKENS[:n]))
+        agree(runner_of(path).hidden([Span(TOKENS[:n], 0, TABLE)]), naive.logits(path, TOKENS[:n]))
 
 
 @pytest.mark.parametrize("arch", ["bert", "nomic-bert"])
@@ -128,7 +128,7 @@ def test_quantised(tmp_path):
     source = written(tmp_path, keys_of("bert", 4, 64, 96), tensors_of("bert", 64, 96))
     target = tmp_path / "quantised.gguf"
     quantize_file(source, target, "Q8_0")
-    expected = hidden_states(target, TOKENS)
+    expected = naive.logits(target, TOKENS)
     got = runner_of(target).hidden([Span(TOKENS, 0, TABLE)]).copy()
     assert np.linalg.norm(got - expected) < 0.02 * np.linalg.norm(expected)
     assert (runner_of(target, repack=False).hidden([Span(TOKENS, 0, TABLE)]) == got).all()

@@ -12,6 +12,6 @@ BERT = Traits(rope="none", norm="layer", pre_norms=False, positions=True, biased
 NOMIC = Traits(rope="neox", norm="layer", pre_norms=False, causal=False)
 
 register(
-    Architecture("bert", "BERT, BGE, E5, MiniLM", BERT, "hidden states of transformers", Encoder, read_encoder_spec),
+    Architecture("bert", "BERT, BGE, E5, MiniLM", BERT, build=Encoder, read_spec=read_encoder_spec),
     Architecture("nomic-bert", "Nomic Embed v1", NOMIC, UNVERIFIED, Encoder, read_encoder_spec),
 )

@@ -30,4 +30,6 @@ def build(spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> Dec
     return Decoder(spec, traits, w, context_size, LatentAttention)
 
 
-register(Architecture("deepseek2", "DeepSeek-V2, V3, R1", Traits(), build=build, read_spec=read))
+KEYS = frozenset({"rope.scaling.yarn_log_multiplier"})
+
+register(Architecture("deepseek2", "DeepSeek-V2, V3, R1", Traits(keys=KEYS), build=build, read_spec=read))

@@ -1,10 +1,11 @@
-"""Encoders: every token sees every other, norms follow the parts (Devlin et al. 2018)."""
+"""Encoders: every token sees every other, norms follow the sums (Devlin et al. 2018; Nussbaum et al. 2024)."""
 
 import numpy as np
 
 from .attention import attend, project
-from .experts import plain
-from .parts import gelu_erf, layer_norm
+from .experts import gated, plain
+from .parts import gelu_erf, layer_norm, silu
+from .rotary import HALVES, plain_frequencies, rotate
 
 
 def bert(file, tokens):
@@ -16,14 +17,30 @@ def bert(file, tokens):
     return x
 
 
+def nomic(file, tokens):
+    """Rotation in place of learned positions, a gated network in place of GELU (Nussbaum et al. 2024)."""
+    x = file.w["token_embd.weight"][tokens] + file.w["token_types.weight"][0]
+    x = layer_norm(file, "token_embd_norm", x)
+    for layer in file.layers():
+        x = normed(layer, "attn_output_norm", x + self_attention(layer, x, turned))
+        x = normed(layer, "layer_output_norm", x + gated(silu)(layer, x))
+    return x
+
+
+def turned(layer, x):
+    angles = np.outer(np.arange(len(x)), plain_frequencies(layer.k_dim, layer.get("rope.freq_base")))
+    return rotate(x, angles, 1.0, HALVES)
+
+
 def embed(file, tokens):
     """Tokens, their positions, and the type of a first sentence."""
     positions, types = file.w["position_embd.weight"], file.w["token_types.weight"]
     return file.w["token_embd.weight"][tokens] + positions[: len(tokens)] + types[0]
 
 
-def self_attention(layer, h):
+def self_attention(layer, h, position=lambda layer, x: x):
     q, k, v = project(layer, h)
+    q, k = position(layer, q), position(layer, k)
     everything = np.zeros((len(h), len(h)), bool)
     return layer.linear("attn_output", attend(q, k, v, layer.k_dim**-0.5, hidden=everything))
 
@@ -32,4 +49,4 @@ def normed(layer, name, x):
     return layer_norm(layer.file, f"blk.{layer.i}.{name}", x)
 
 
-ENCODERS = {"bert": bert}
+ENCODERS = {"bert": bert, "nomic-bert": nomic}
