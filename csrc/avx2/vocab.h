@@ -11,7 +11,7 @@
 #define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 2
-#define SCAN_STATES 8
+#define SCAN_STATES 4
 #define V static inline __attribute__((always_inline))
 
 typedef __m256 vf;

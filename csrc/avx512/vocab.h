@@ -11,7 +11,7 @@
 #define SCORE_ROWS 8
 #define SCORE_ACC 16 /* accumulators of a block of scores */
 #define VALUE_ROWS 4
-#define SCAN_STATES 16
+#define SCAN_STATES 16 /* values of each channel of a panel */
 #define DOT_TOKENS 8 /* sums in flight: a product takes four cycles */
 #define V static inline __attribute__((always_inline))
 

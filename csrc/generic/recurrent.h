@@ -61,11 +61,11 @@ static void conv1d(const ox_conv1d_args *args)
                        conv_input(a, a->n_tokens - a->n_taps + 1 + k, c), a->n_channels - c, 0);
 }
 
-/* One vector of channels over up to RUN tokens. */
+/* A panel of 16 channels over up to RUN tokens. */
 typedef struct {
-    _Alignas(64) float step[RUN * VL]; /* scan1: of each token and channel */
-    float u[RUN * VL];                 /* step x */
-    float y[RUN * VL];                 /* sums so far */
+    _Alignas(64) float step[RUN * 16]; /* scan1: of each token and channel */
+    float u[RUN * 16];                 /* step x */
+    float y[RUN * 16];                 /* sums so far */
 } scan_run;
 
 /* Steps and decays of a head's next n tokens, lane = token. */
@@ -82,8 +82,9 @@ static void scan2_steps(const ox_scan_args *a, int64_t t, int64_t n, float *step
     }
 }
 
-/* What the tiles of channels c.. need for tokens t..t+n-1. */
-INLINE void begin_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const float *steps, const int shared, scan_run *r)
+/* What the tiles of the channels c.. of one vector need for tokens t..t+n-1: r->step, u and y at its place. */
+INLINE void begin_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const float *steps, const int shared,
+                      float *step_of, float *u, float *y)
 {
     int64_t left = a->n_channels - c;
     vf bias = !shared && a->dt_bias ? load_part(a->dt_bias + c, left, 0) : vf_zero();
@@ -94,18 +95,18 @@ INLINE void begin_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, co
             step = vf_set1(steps[i]);
         } else {
             step = softplus(vf_add(load_part(a->dt + (size_t)(t + i) * a->dt_stride + (size_t)c, left, 0), bias));
-            vf_store(r->step + i * VL, step);
+            vf_store(step_of + i * 16, step);
         }
-        vf_store(r->u + i * VL, vf_mul(step, x));
-        vf_store(r->y + i * VL, vf_mul(d, x));
+        vf_store(u + i * 16, vf_mul(step, x));
+        vf_store(y + i * 16, vf_mul(d, x));
     }
 }
 
-INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const scan_run *r)
+INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const float *sums)
 {
     int64_t left = a->n_channels - c;
     for (int64_t i = 0; i < n; i++) {
-        vf y = vf_load(r->y + i * VL);
+        vf y = vf_load(sums + i * 16);
         if (a->z) {
             vf z = load_part(a->z + (size_t)(t + i) * a->z_stride + (size_t)c, left, 0);
             y = vf_mul(y, vf_times_sigmoid(z, z));
@@ -114,46 +115,53 @@ INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, cons
     }
 }
 
-/* n tokens pass the values s.. to s+S-1 of a vector of channels; h is where value 0 lies in a panel, or NULL. */
-INLINE void scan_tile(const ox_scan_args *a, int64_t t, int64_t n, int64_t at, int s, const float *h, float *out, int stream,
-                      const int S, const int shared, const float *decay, scan_run *r)
+/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. */
+INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, int64_t n, const float *h, const float *a,
+                      float *out, int stream, const int S, const int shared, const float *decay, scan_run *r)
 {
-    const float *b = a->b + (size_t)t * a->bc_stride + s, *c = a->c + (size_t)t * a->bc_stride + s;
-    vf state[SCAN_STATES];
-    UNROLL for (int j = 0; j < S; j++)
-        state[j] = h ? vf_load(h + at + 16 * (s + j)) : vf_zero();
-    for (int64_t i = 0; i < n; i++, b += a->bc_stride, c += a->bc_stride) {
-        vf u = vf_load(r->u + i * VL), y = vf_load(r->y + i * VL);
-        vf f = shared ? vf_set1(decay[i]) : vf_load(r->step + i * VL);
-        UNROLL for (int j = 0; j < S; j++) {
-            vf keep = shared ? f : vf_exp(vf_mul(f, vf_load(a->a + at + 16 * (s + j))));
-            state[j] = vf_fma(state[j], keep, vf_mul(u, vf_set1(b[j])));
-            y = vf_fma(state[j], vf_set1(c[j]), y);
+    vf state[SCAN_STATES][NV];
+    UNROLL for (int j = 0; j < S * NV; j++)
+        state[j / NV][j % NV] = h ? vf_load(h + j * VL) : vf_zero();
+    for (int64_t i = 0; i < n; i++, b += args->bc_stride, c += args->bc_stride)
+        UNROLL for (int v = 0; v < NV; v++) {
+            float *sum = r->y + i * 16 + v * VL;
+            vf u = vf_load(r->u + i * 16 + v * VL), y = vf_load(sum);
+            vf f = shared ? vf_set1(decay[i]) : vf_load(r->step + i * 16 + v * VL);
+            UNROLL for (int j = 0; j < S; j++) {
+                vf keep = shared ? f : vf_exp(vf_mul(f, vf_load(a + 16 * j + v * VL)));
+                state[j][v] = vf_fma(state[j][v], keep, vf_mul(u, vf_set1(b[j])));
+                y = vf_fma(state[j][v], vf_set1(c[j]), y);
+            }
+            vf_store(sum, y);
         }
-        vf_store(r->y + i * VL, y);
-    }
-    UNROLL for (int j = 0; j < S; j++)
+    UNROLL for (int j = 0; j < S * NV; j++)
         if (stream)
-            vf_stream(out + at + 16 * (s + j), state[j]);
+            vf_stream(out + j * VL, state[j / NV][j % NV]);
         else
-            vf_store(out + at + 16 * (s + j), state[j]);
+            vf_store(out + j * VL, state[j / NV][j % NV]);
 }
 
-/* All tiles of the vector of channels c.. over n tokens. */
-INLINE void scan_vector(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, const float *h, int stream, const int shared,
-                        const float *steps, const float *decay, scan_run *r)
+#define TILE_OF_STATE(S)                                                                                                \
+    for (; s + S <= a->n_state; s += S)                                                                                 \
+        scan_tile(a, b + s, c + s, n, h ? h + at + 16 * s : NULL, shared ? NULL : a->a + at + 16 * s, a->write + at + 16 * s, \
+                  stream, S, shared, decay, r);
+
+/* All tiles of the panel of channels c0.. over n tokens. */
+INLINE void scan_panel(const ox_scan_args *a, int64_t t, int64_t n, int64_t c0, const float *h, int stream,
+                       const int shared, const float *steps, const float *decay, scan_run *r)
 {
-    int64_t at = c / 16 * 16 * a->n_state + c % 16;
+    const float *b = a->b + (size_t)t * a->bc_stride, *c = a->c + (size_t)t * a->bc_stride;
+    int64_t at = c0 * a->n_state;
     int s = 0;
-    begin_run(a, t, n, c, steps, shared, r);
-    for (; s + SCAN_STATES <= a->n_state; s += SCAN_STATES)
-        scan_tile(a, t, n, at, s, h, a->write, stream, SCAN_STATES, shared, decay, r);
-    for (; s < a->n_state; s++)
-        scan_tile(a, t, n, at, s, h, a->write, stream, 1, shared, decay, r);
-    end_run(a, t, n, c, r);
+    for (int v = 0; v < 16; v += VL)
+        begin_run(a, t, n, c0 + v, steps, shared, r->step + v, r->u + v, r->y + v);
+    TILE_OF_STATE(SCAN_STATES)
+    TILE_OF_STATE(1)
+    for (int v = 0; v < 16; v += VL)
+        end_run(a, t, n, c0 + v, r->y + v);
 }
 
-/* Each run of tokens passes all channels; only the last leaves the state for long. */
+/* Each run of tokens passes all panels; only the last leaves the state for long. */
 INLINE void scan(const ox_scan_args *args, const int shared)
 {
     const ox_scan_args copied = *args, *a = &copied; /* which no store can change */
@@ -165,8 +173,8 @@ INLINE void scan(const ox_scan_args *args, const int shared)
         int stream = a->stream && t + n == a->n_tokens;
         if (shared)
             scan2_steps(a, t, n, steps, decay);
-        for (int64_t c = 0; c < a->n_channels; c += VL)
-            scan_vector(a, t, n, c, h, stream, shared, steps, decay, &r);
+        for (int64_t c = 0; c < a->n_channels; c += 16)
+            scan_panel(a, t, n, c, h, stream, shared, steps, decay, &r);
     }
     if (a->stream)
         vf_fence();

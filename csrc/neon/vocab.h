@@ -14,7 +14,7 @@
 #define FLOAT_PANELS 1
 #define SCORE_ROWS 4
 #define VALUE_ROWS 4
-#define SCAN_STATES 16
+#define SCAN_STATES 4
 #define V static inline __attribute__((always_inline))
 
 typedef float32x4_t vf;

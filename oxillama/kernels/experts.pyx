@@ -79,8 +79,8 @@ cdef job *_expert_jobs(Rows x, Routing r, Matrix w, Rows y, bint by_pair, int n_
     return jobs
 
 
-# The first half of the experts in use: a product of each with ``left``, the gate, and one with ``right``, in equal tasks;
-# of experts without a gate the one product is ``left``.
+# The first half of the experts in use: of each the product with its gate, ``left``, and the other, ``right``, in tasks
+# of the same columns; of experts without a gate the one product is ``left``.
 cdef struct layer:
     job *left
     job *right                  # or NULL

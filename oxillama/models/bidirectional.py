@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
+from oxillama.errors import ConfigError, GenerateError
 from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, take_rows
-from oxillama.kv_cache.shapes import KvShape
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Embedding, Layer, read_rotations
+from oxillama.models.encoder import read_encoder_spec
 from oxillama.models.layers import LayerSlabs, read_norm
-from oxillama.models.spec import ModelSpec, read_spec
+from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
@@ -65,9 +65,6 @@ class Bidirectional:
 
 def read_bidirectional(file: GGUFFile, traits: Traits) -> ModelSpec:
     """A window of metadata is as wide as it reaches to both sides together: half of it to each, and the token."""
-    spec = read_spec(file, traits)
-    if len({layer.n_kv_heads for layer in spec.layers}) > 1:
-        raise UnsupportedModelError(f"{spec.arch}.attention.head_count_kv differs between layers")
+    spec = read_encoder_spec(file, traits)
     layers = tuple(replace(layer, window=layer.window and layer.window // 2 + 1) for layer in spec.layers)
-    shape = KvShape(spec.n_kv_heads, spec.head_dim, spec.v_head_dim)
-    return replace(spec, layers=layers, states=((shape,), *((),) * (spec.n_layers - 1)))
+    return replace(spec, layers=layers)

@@ -167,13 +167,13 @@ def read_residual(spec: ModelSpec, traits: Traits, w: Weights, name: str) -> Res
 
 
 def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
-    """The layer's feed-forward part: experts, where it has a router, or one network."""
+    """The layer's feed-forward part: experts, or one network. Which layers have experts, Jamba's metadata don't say."""
     p, n_ff = f"blk.{i}.", spec.layers[i].n_ff
     if not n_ff:
         return NoFeedForward()
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
-    if experts is None or not experts.in_layer(i) or p + "ffn_gate_inp.weight" not in w:
+    if experts is None or not experts.in_layer(i) or p + "ffn_down.weight" in w:
         return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
     shared = None
     if experts.n_ff_shared:

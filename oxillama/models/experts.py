@@ -78,7 +78,7 @@ class ExpertSpec:
     shared_gate: bool = False
 
     def in_layer(self, i: int) -> bool:
-        """Whether metadata put experts into layer ``i``. Jamba's don't say: there the router's presence decides."""
+        """Whether metadata put experts into layer ``i``; Jamba's don't say, and put them into all."""
         return i >= self.n_dense_first and (i + 1) % self.step == 0
 
 

@@ -141,6 +141,8 @@ def load_model(
     spec = architecture.read(file)
     weights = Weights(file)
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
+    for i in range(spec.n_layers, file.metadata.get_int(f"{spec.arch}.block_count")):
+        weights.leave_out(f"blk.{i}.")  # see read_spec
     weights.check_all_used()
     if repack:
         weights.repack(num_threads, progress)

@@ -25,7 +25,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "final_logit_softcapping": (0.0,),
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
-    "nextn_predict_layers": (0,),
     "rope.dimension_sections": (),
     "router_logit_softcapping": (0.0,),
     "use_parallel_residual": (False,),
@@ -112,14 +111,19 @@ class Scales:
 
 
 def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
-    """The hyper-parameters of a model of attention layers, and of the like parts of others."""
+    """The hyper-parameters of a model of attention layers, and of the like parts of others.
+
+    A file's last blocks may guess tokens further ahead from what the others have computed (``nextn_predict_layers``).
+    They are no part of the model, which has ``n_layers`` without them.
+    """
     m = file.metadata
     arch = m.arch
     check_neutral(m, arch, traits.keys)
     n_embd = m.get_int(f"{arch}.embedding_length", minimum=1, maximum=1 << 20)
-    n_layers = m.get_int(f"{arch}.block_count", minimum=1, maximum=1 << 12)
+    n_blocks = m.get_int(f"{arch}.block_count", minimum=1, maximum=1 << 12)
+    n_layers = n_blocks - m.get_int(f"{arch}.nextn_predict_layers", 0, minimum=0, maximum=n_blocks - 1)
     experts = read_experts(m, arch)
-    layers = read_layers(m, arch, n_layers, traits, experts)
+    layers = read_layers(m, arch, n_blocks, traits, experts)[:n_layers]
     n_heads = max(layer.n_heads for layer in layers)
     head_dim, v_head_dim = head_sizes(m, arch, n_embd, n_heads)
     context_length = m.get_int(f"{arch}.context_length", minimum=1, maximum=1 << 31)

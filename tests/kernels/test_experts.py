@@ -60,6 +60,23 @@ def test_layers_equal_those_of_each_row_alone(types, repack, bias, n, num_thread
         assert (np.abs(out.numpy()[row] - np.sum(terms, 0)) <= bound).all()
 
 
+@pytest.mark.parametrize(("n_embd", "n_ff"), [(1, 1), (17, 50), (64, 95)])
+def test_widths_that_fill_no_panel(n_embd, n_ff):
+    ws = Workspace(3)
+    gate, up = (Stack(i, "F32", 3, n_ff, n_embd, bias=True) for i in (0, 1))
+    down = Stack(2, "F32", 3, n_embd, n_ff)
+    x = floats(3, 90, n_embd)
+    routing = route(ws.from_array(floats(4, 90, 3)), 1, normalise=False)
+    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack)
+    out = zeros(ws, 90, n_embd)
+    expert_add_(out, hidden, routing, down.stack)
+    for row, e in enumerate(routing.experts[:, 0]):
+        one = ws.from_array(x[row : row + 1])
+        alone = swiglu_(gate.alone(one, e), up.alone(one, e))
+        assert (hidden.numpy()[row] == alone.numpy()[0]).all()
+        assert (out.numpy()[row] == routing.weights[row, 0] * down.alone(alone, e).numpy()[0]).all()
+
+
 @pytest.mark.parametrize(("gated", "function"), [("gelu", geglu_), ("swiglu_oai", swiglu_oai_), ("silu", swiglu_)])
 @pytest.mark.parametrize("n", [1, 30])
 def test_activations_of_experts_with_a_gate(gated, function, n):

@@ -120,6 +120,10 @@ def test_architectures_are_listed():
         ("qwen2moe", "blk.0.attn_q.bias"),
         ("qwen3", "blk.2.attn_q_norm.weight"),
         ("qwen3moe", "blk.0.attn_k_norm.weight"),
+        ("qwen3moe", "blk.1.ffn_gate_inp.weight"),
+        ("qwen3moe", "blk.2.ffn_up_exps.weight"),
+        ("qwen2moe", "blk.0.ffn_gate_inp_shexp.weight"),
+        ("qwen2moe", "blk.1.ffn_down_shexp.weight"),
     ],
 )
 def test_what_an_architecture_is_made_of_can_not_be_missing(tmp_path, name, tensor):

@@ -9,6 +9,7 @@ from oxillama.errors import ConfigError, GenerateError, LoadError, UnsupportedMo
 from oxillama.models import load_model
 from oxillama.models.registry import refused_architectures
 
+from . import naive
 from .test_references import logits, path_of
 from .tiny import Shape, tiny
 
@@ -46,8 +47,24 @@ def test_old_minicpm_has_the_scales_that_new_files_say(tmp_path):
     assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max()  # metadata are of 32 bits
 
 
-def test_layers_that_guess_further_ahead_are_left_out(tmp_path):
-    path = tiny("glm4moe", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("gemma2", {"gemma2.attn_logit_softcapping": None, "gemma2.final_logit_softcapping": None}),
+        ("granite", {"granite.rope.scaling.finetuned": False}),
+        ("granitemoe", {"granitemoe.rope.scaling.finetuned": False}),
+    ],
+)
+def test_keys_that_change_what_a_family_computes(tmp_path, name, keys):
+    """The caps that all Gemma 2 have, in the first files without a key; Granite without rotation."""
+    path = rewritten(tiny(name, tmp_path), tmp_path, keys)
+    expected = naive.logits(path, TOKENS)
+    assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "deepseek2", "exaone4"])
+def test_layers_that_guess_further_ahead_are_left_out(tmp_path, name):
+    path = tiny(name, tmp_path)
     with gguf.open(path) as file:
         extra = {
             t.name.replace("blk.2.", "blk.3."): np.array(t.dequantize()) + 1
@@ -55,13 +72,15 @@ def test_layers_that_guess_further_ahead_are_left_out(tmp_path):
             if t.name.startswith("blk.2.")
         }
     extra["blk.3.nextn.eh_proj.weight"] = np.zeros((48, 96), np.float32)
-    keys = {"glm4moe.block_count": 4, "glm4moe.nextn_predict_layers": 1}
+    keys = {f"{name}.block_count": 4, f"{name}.nextn_predict_layers": 1}
+    if name == "exaone4":
+        keys["exaone4.attention.sliding_window_pattern"] = [True, True, True, False]
     longer = rewritten(path, tmp_path, keys, extra)
     assert (logits(longer, TOKENS) == logits(path, TOKENS)).all()
     with pytest.raises(LoadError, match="nextn_predict_layers' is 4"):
-        load(rewritten(path, tmp_path, keys | {"glm4moe.nextn_predict_layers": 4}, extra))
+        load(rewritten(path, tmp_path, keys | {f"{name}.nextn_predict_layers": 4}, extra))
     with pytest.raises(UnsupportedModelError, match=r"no use for blk\.3\.nextn\.eh_proj"):
-        load(rewritten(path, tmp_path, keys | {"glm4moe.nextn_predict_layers": 0}, extra))
+        load(rewritten(path, tmp_path, keys | {f"{name}.nextn_predict_layers": 0}, extra))
 
 
 def test_widths_of_qwen_are_of_two(tmp_path):
@@ -74,7 +93,6 @@ def test_widths_of_qwen_are_of_two(tmp_path):
     [
         ("llama", "attention.temperature_scale", 0.1),
         ("qwen3", "rope.dimension_sections", [3, 3, 2, 0]),
-        ("exaone4", "nextn_predict_layers", 1),
     ],
 )
 def test_keys_of_relatives_mean_nothing_to_others(tmp_path, name, key, value):

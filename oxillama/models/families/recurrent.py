@@ -1,8 +1,8 @@
 """Models with recurrent layers, alone or beside attention.
 
 Gu and Dao, 2023 (Mamba); Zuo et al., 2024 (Falcon Mamba); Dao and Gu, 2024 (Mamba-2); Lieber et al., 2024 (Jamba);
-IBM, "Granite 4.0", 2025; Zuo et al., "Falcon-H1", 2025, whose files have its multipliers in the weights; Liquid AI,
-LFM2, 2025.
+IBM, "Granite 4.0", 2025; NVIDIA, "Nemotron-H", 2025; Zuo et al., "Falcon-H1", 2025, whose files have its multipliers in
+the weights; Liquid AI, LFM2, 2025.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from oxillama.kernels.rows import Rows
 from oxillama.kv_cache.shapes import LayerShape, RecurrentShape
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Decoder, ReadMixer
-from oxillama.models.families.llama import GRANITE
+from oxillama.models.families.llama import GRANITE, rotated_if_trained
 from oxillama.models.layers import LayerSlabs, Mixer, Residual
 from oxillama.models.mamba import Mamba, Mamba2, ShortConvolution, read_ssm, read_taps
-from oxillama.models.registry import Architecture, Build, ReadSpec, register
+from oxillama.models.registry import TRANSFORMERS, Architecture, Build, ReadSpec, register
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
@@ -45,10 +45,27 @@ class Both:
         self.recurrent.add_outputs_to(x, h, cos_sin, slabs[1:], batch)
 
 
-def building(recurrent: ReadRecurrent, *, both: bool = False) -> Build:
-    """A decoder whose layers without key/value heads are recurrent; with ``both``, all are and have attention too."""
+class Neither:
+    """No mixer, in layers that are a feed-forward part alone."""
+
+    codes = False
+
+    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        pass
+
+    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        pass
+
+
+def building(recurrent: ReadRecurrent, *, both: bool = False, single: bool = False) -> Build:
+    """A decoder whose layers without key/value heads are recurrent; with ``both``, all are and have attention too.
+
+    ``single``: a layer is a mixer or a feed-forward part.
+    """
 
     def read_mixer(spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> Mixer:
+        if single and spec.layers[i].n_ff:
+            return Neither()
         if not spec.layers[i].n_kv_heads:
             return recurrent(spec, w, i, residual)
         attention = SelfAttention(spec, traits, w, i, residual)
@@ -72,6 +89,19 @@ def reading(shape: ReadShape, *, both: bool = False) -> ReadSpec:
     return read
 
 
+def read_nemotron_h(file: GGUFFile, traits: Traits) -> ModelSpec:
+    """Layers with a feed-forward part keep nothing, as they are that alone."""
+    spec = reading(mamba2_shape)(file, traits)
+    for i, layer in enumerate(spec.layers):
+        if layer.n_ff and layer.n_kv_heads:
+            raise LoadError(
+                f"{spec.arch}.feed_forward_length is {layer.n_ff} and attention.head_count_kv {layer.n_kv_heads} in "
+                f"layer {i}; a layer of {spec.arch} has one of them"
+            )
+    kept = zip(spec.states, spec.layers, strict=True)
+    return replace(spec, states=tuple(() if layer.n_ff else shape for shape, layer in kept))
+
+
 def mamba_shape(m: Metadata, spec: ModelSpec) -> RecurrentShape:
     return read_ssm(m, 1).shape
 
@@ -85,16 +115,14 @@ def convolution_shape(m: Metadata, spec: ModelSpec) -> RecurrentShape:
 
 
 def read_granite(file: GGUFFile, traits: Traits) -> ModelSpec:
-    """Granite's attention rotates unless metadata say that positions were left out in training."""
-    spec = reading(mamba2_shape)(file, traits)
-    rotates = file.metadata.get_bool(f"{spec.arch}.rope.scaling.finetuned", True)
-    return spec if rotates else replace(spec, rope=None)
+    return rotated_if_trained(reading(mamba2_shape)(file, traits), file.metadata)
 
 
 MAMBA = Traits(rope="none", recurrent=True, ffn_norm=None)
 JAMBA = Traits(rope="none", recurrent=True)
 GRANITE_HYBRID = replace(GRANITE, recurrent=True)
 FALCON_H1 = Traits(rope="neox", recurrent=True)
+NEMOTRON_H = Traits(rope="none", recurrent=True, ffn_norm="attn_norm", activation="relu2", gated=False)
 LFM2 = Traits(rope="neox", recurrent=True, qk_norm="head", output_norm="token_embd_norm")
 
 register(
@@ -109,5 +137,14 @@ register(
         build=building(Mamba2, both=True),
         read_spec=reading(mamba2_shape, both=True),
     ),
+    Architecture(
+        "nemotron_h",
+        "Nemotron-H, Nemotron Nano 2",
+        NEMOTRON_H,
+        TRANSFORMERS,
+        build=building(Mamba2, single=True),
+        read_spec=read_nemotron_h,
+    ),
     Architecture("lfm2", "LFM2", LFM2, build=building(ShortConvolution), read_spec=reading(convolution_shape)),
+    Architecture("lfm2moe", "LFM2 MoE", LFM2, TRANSFORMERS, building(ShortConvolution), reading(convolution_shape)),
 )

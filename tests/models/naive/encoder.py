@@ -1,4 +1,4 @@
-"""Encoders: every token sees every other, norms follow the sums (Devlin et al. 2018)."""
+"""Encoders: every token sees every other, norms follow the sums (Devlin et al. 2018; Nussbaum et al. 2024)."""
 
 import numpy as np
 

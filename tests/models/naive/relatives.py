@@ -15,6 +15,8 @@ from .dense import ARCHS as KNOWN
 from .dense import GPT, LLAMA, QWEN, Arch, norm, norms_after, renamed, windowed
 from .experts import SIGMOID, experts, plain, swiglu_expert
 from .parts import centred, layer_norm, relu2, rms_norm, softmax
+from .recurrent import ARCHS as RECURRENT
+from .recurrent import mamba2
 from .rotary import HALVES, plain_frequencies, rotate, scaling_factor
 
 
@@ -109,6 +111,14 @@ def phimoe_layer(arch, layer, x, options):
     return x + arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
 
 
+def nemotron_h_layer(arch, layer, x, options):
+    """One part a layer: a feed-forward part where it has a width, attention where it has heads, Mamba-2 elsewhere."""
+    h = norm(arch, layer, "attn_norm", x)
+    if "ffn_up.weight" in layer:
+        return x + arch.ffn(layer, h)
+    return x + (dense.self_attention(arch, layer, h, options) if layer.kv_heads else mamba2(layer, h))
+
+
 def gemma_embedding(file, tokens):
     """Hidden states before pooling: Gemma 3 whose tokens see both ways, windows reaching half their size each way."""
     arch, n = KNOWN["gemma3"], len(tokens)
@@ -148,9 +158,11 @@ ARCHS = {
     "hunyuan-dense": replace(QWEN, qk_norm=norm_each_head, qk_norm_last=True),
     "hunyuan-moe": replace(QWEN, qk_norm=norm_each_head, qk_norm_last=True, ffn=experts(normalise=True)),
     "internlm2": LLAMA,
+    "lfm2moe": replace(RECURRENT["lfm2"], ffn=experts(normalise=True, gating=SIGMOID)),
     "minicpm": replace(LLAMA, layer=minicpm_layer, embed=minicpm_embed, finish=minicpm_finish),
     "mistral3": replace(LLAMA, layer=mistral3_layer),
     "nemotron": replace(GPT, ffn=plain(relu2), pairing=HALVES),
+    "nemotron_h": Arch(nemotron_h_layer, ffn=plain(relu2), pairing=None),
     "olmoe": replace(QWEN, qk_norm=norm_projection, ffn=experts(normalise=False)),
     "openelm": replace(QWEN, qk_norm=norm_each_head),
     "orion": replace(QWEN, norm=layer_norm),

@@ -21,8 +21,8 @@ def with_names(layer, *names):
     return renamed
 
 
-def chatglm_layer(s, i):
-    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
+def chatglm_layer(s, i, qkv=t.fused_qkv):
+    return t.norms(s, "attn_norm", "ffn_norm") | qkv(s, bias=True) | t.output(s) | t.gate_in_up(s)
 
 
 def ungated_layer(s, i):
@@ -158,6 +158,44 @@ def openelm_keys(s):
     }
 
 
+def lfm2moe_layer(s, i):
+    """Experts from the second layer on, without shared ones."""
+    shapes = of.lfm2_layer(s, i)
+    if i < 1:
+        return shapes
+    dense = t.gated(s)
+    return (
+        {name: dims for name, dims in shapes.items() if name not in dense}
+        | t.experts(s, s.n_ff - 32)
+        | t.biases(exp_probs_b=(s.n_experts,))
+    )
+
+
+def lfm2moe_keys(s):
+    return (
+        r.lfm2_keys(s)
+        | r.moe_keys(s)
+        | {
+            "expert_feed_forward_length": s.n_ff - 32,
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+        }
+    )
+
+
+def nemotron_h_layer(s, i):
+    """Mamba-2, feed-forward part, attention, and again."""
+    part = (t.mamba2, lambda s: t.plain(s, bias=False), of.attention)[i % 3]
+    return t.norms(s, "attn_norm") | part(s)
+
+
+def nemotron_h_keys(s):
+    return t.ssm_keys(s) | {
+        "attention.head_count_kv": [s.n_kv_heads * (i % 3 == 2) for i in range(s.n_layers)],
+        "feed_forward_length": [s.n_ff * (i % 3 == 1) for i in range(s.n_layers)],
+    }
+
+
 def nomic_layer(s, i):
     return t.norms(s, "attn_output_norm", "layer_output_norm", bias=True) | t.fused_qkv(s) | t.output(s) | t.gated(s)
 
@@ -182,6 +220,7 @@ QWEN3 = KNOWN["qwen3"]
 RECIPES = {
     "arcee": Recipe("arcee", ungated_layer, base(1e5), head_size=True),
     "chatglm": Recipe("chatglm", chatglm_layer, r.partial),
+    "chatglm-split": Recipe("chatglm", lambda s, i: chatglm_layer(s, i, t.qkv), r.partial),
     "codeshell": Recipe("codeshell", of.gpt2_layer, rms=False, norm_bias=True),
     "deepseek": Recipe("deepseek", lambda s, i: shared_moe(s, i, of.attention), shared_moe_keys),
     "dots1": Recipe(
@@ -205,6 +244,7 @@ RECIPES = {
     "hunyuan-dense": Recipe("hunyuan-dense", of.qwen3_layer, base(1e6), tied=True, head_size=True),
     "hunyuan-moe": Recipe("hunyuan-moe", hunyuan_moe_layer, hunyuan_moe_keys, head_size=True),
     "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
+    "lfm2moe": Recipe("lfm2moe", lfm2moe_layer, lfm2moe_keys, final_norm="token_embd_norm", tied=True),
     "minicpm": MINICPM,
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
     "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
@@ -219,6 +259,7 @@ RECIPES = {
         extra=nomic_tensors,
         kv_heads="no key",
     ),
+    "nemotron_h": Recipe("nemotron_h", nemotron_h_layer, nemotron_h_keys, head_size=True),
     "olmoe": Recipe("olmoe", lambda s, i: of.moe_layer(s, i) | t.projection_norms(s), r.moe_keys),
     "openelm": Recipe("openelm", openelm_layer, openelm_keys, tied=True, head_size=True),
     "orion": Recipe("orion", orion_layer, rms=False, norm_bias=True),
