@@ -66,7 +66,7 @@ cdef class Scan1:
 
 
 cdef class Scan2:
-    """Mamba-2: ``a``, which is -exp(A_log), ``d`` and ``dt_bias`` [n_heads]; neighbouring heads share a group's b and c.
+    """Mamba-2: ``a``, which is -exp(A_log), ``d`` and ``dt_bias`` [n_heads]; neighbours share a group's b and c.
 
     ``n_values`` is the size of its state, channels of a head rounded up to panels of 16. ConfigError for shapes that
     don't fit.

@@ -9,6 +9,7 @@ from oxillama.errors import ConfigError, GenerateError, LoadError, UnsupportedMo
 from oxillama.models import load_model
 from oxillama.models.registry import refused_architectures
 
+from . import naive
 from .test_references import logits, path_of
 from .tiny import Shape, tiny
 
@@ -44,6 +45,21 @@ def test_old_minicpm_has_the_scales_that_new_files_say(tmp_path):
     said = rewritten(path, tmp_path, {f"minicpm.{k}": v for k, v in scales.items()})
     a, b = logits(path, TOKENS), logits(said, TOKENS)
     assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max()  # metadata are of 32 bits
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("gemma2", {"gemma2.attn_logit_softcapping": None, "gemma2.final_logit_softcapping": None}),
+        ("granite", {"granite.rope.scaling.finetuned": False}),
+        ("granitemoe", {"granitemoe.rope.scaling.finetuned": False}),
+    ],
+)
+def test_keys_that_change_what_a_family_computes(tmp_path, name, keys):
+    """The caps that all Gemma 2 have, in the first files without a key; Granite without rotation."""
+    path = rewritten(tiny(name, tmp_path), tmp_path, keys)
+    expected = naive.logits(path, TOKENS)
+    assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek2", "exaone4"])

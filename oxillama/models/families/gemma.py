@@ -5,9 +5,10 @@ The files' RMS norm weights have their "1 +" added already.
 
 from dataclasses import replace
 
+from oxillama.gguf import GGUFFile
 from oxillama.models.bidirectional import Bidirectional, read_bidirectional
 from oxillama.models.registry import TRANSFORMERS, Architecture, register
-from oxillama.models.spec import ModelSpec
+from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits, all_but_each
 
 
@@ -15,6 +16,14 @@ def attention_scale(spec: ModelSpec) -> float:
     """1 / sqrt(head_dim), but for the models of 27B: 1 / sqrt(n_embd / n_heads). Metadata don't tell them apart."""
     large = spec.n_layers == {"gemma2": 46, "gemma3": 62}[spec.arch]
     return float((spec.n_embd / spec.n_heads if large else spec.head_dim) ** -0.5)
+
+
+def read_gemma2(file: GGUFFile, traits: Traits) -> ModelSpec:
+    """The first files have no keys for the caps, which all models have."""
+    m, spec = file.metadata, read_spec(file, traits)
+    caps = {"attention_cap": ("attn_logit_softcapping", 50.0), "logit_cap": ("final_logit_softcapping", 30.0)}
+    missing = {field: cap for field, (name, cap) in caps.items() if f"{m.arch}.{name}" not in m}
+    return replace(spec, scales=replace(spec.scales, **missing))
 
 
 GEMMA = Traits(rope="neox", activation="gelu", embedding_scale="sqrt")
@@ -32,7 +41,7 @@ EMBEDDING = replace(GEMMA3, attention_scale=None, causal=False, keys=frozenset()
 
 register(
     Architecture("gemma", "Gemma 1, CodeGemma", GEMMA),
-    Architecture("gemma2", "Gemma 2", GEMMA2),
+    Architecture("gemma2", "Gemma 2", GEMMA2, read_spec=read_gemma2),
     Architecture("gemma3", "Gemma 3 (text)", GEMMA3),
     Architecture("gemma-embedding", "EmbeddingGemma", EMBEDDING, TRANSFORMERS, Bidirectional, read_bidirectional),
 )

@@ -4,8 +4,22 @@ Touvron et al., "LLaMA", 2023; Jiang et al., "Mixtral of Experts", 2024; Bakouch
 "Granite 3.0 Language Models", 2024, whose scales follow Yang et al., "Tensor Programs V", 2022.
 """
 
+from dataclasses import replace
+
+from oxillama.gguf import GGUFFile, Metadata
 from oxillama.models.registry import Architecture, register
+from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits, all_but_each
+
+
+def rotated_if_trained(spec: ModelSpec, m: Metadata) -> ModelSpec:
+    """Granite's attention rotates unless metadata say that positions were left out in training."""
+    return spec if m.get_bool(f"{spec.arch}.rope.scaling.finetuned", True) else replace(spec, rope=None)
+
+
+def read_granite(file: GGUFFile, traits: Traits) -> ModelSpec:
+    return rotated_if_trained(read_spec(file, traits), file.metadata)
+
 
 GRANITE_KEYS = frozenset({"embedding_scale", "residual_scale", "attention.scale", "logit_scale"})
 GRANITE = Traits(logit_scale="divides", keys=GRANITE_KEYS)
@@ -13,6 +27,6 @@ GRANITE = Traits(logit_scale="divides", keys=GRANITE_KEYS)
 register(
     Architecture("llama", "Llama 1 to 3, Mistral, Mixtral, Yi, and all that were converted under this name", Traits()),
     Architecture("smollm3", "SmolLM 3", Traits(rotates=all_but_each(4))),
-    Architecture("granite", "Granite 3", GRANITE),
-    Architecture("granitemoe", "Granite 3 MoE", GRANITE),
+    Architecture("granite", "Granite 3", GRANITE, read_spec=read_granite),
+    Architecture("granitemoe", "Granite 3 MoE", GRANITE, read_spec=read_granite),
 )

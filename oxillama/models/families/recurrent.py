@@ -17,7 +17,7 @@ from oxillama.kernels.rows import Rows
 from oxillama.kv_cache.shapes import LayerShape, RecurrentShape
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Decoder, ReadMixer
-from oxillama.models.families.llama import GRANITE
+from oxillama.models.families.llama import GRANITE, rotated_if_trained
 from oxillama.models.layers import LayerSlabs, Mixer, Residual
 from oxillama.models.mamba import Mamba, Mamba2, ShortConvolution, read_ssm, read_taps
 from oxillama.models.registry import TRANSFORMERS, Architecture, Build, ReadSpec, register
@@ -115,10 +115,7 @@ def convolution_shape(m: Metadata, spec: ModelSpec) -> RecurrentShape:
 
 
 def read_granite(file: GGUFFile, traits: Traits) -> ModelSpec:
-    """Granite's attention rotates unless metadata say that positions were left out in training."""
-    spec = reading(mamba2_shape)(file, traits)
-    rotates = file.metadata.get_bool(f"{spec.arch}.rope.scaling.finetuned", True)
-    return spec if rotates else replace(spec, rope=None)
+    return rotated_if_trained(reading(mamba2_shape)(file, traits), file.metadata)
 
 
 MAMBA = Traits(rope="none", recurrent=True, ffn_norm=None)
