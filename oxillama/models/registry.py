@@ -12,30 +12,11 @@ from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
 from oxillama.models.decoder import Decoder
+from oxillama.models.families import FAMILIES
 from oxillama.models.layers import LayerSlabs
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
-
-# Each registers its architectures when it is imported.
-FAMILIES = (
-    "llama",
-    "qwen",
-    "gemma",
-    "gpt",
-    "cohere",
-    "olmo",
-    "phi",
-    "glm",
-    "experts",
-    "mistral",
-    "minicpm",
-    "relatives",
-    "recurrent",
-    "deepseek",
-    "bert",
-    "refused",
-)
 
 
 class Model(Protocol):

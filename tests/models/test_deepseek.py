@@ -17,6 +17,7 @@ TOKENS = np.random.default_rng(0).integers(0, 50, 70).tolist()
 SHAPES = {
     "lite": (1, 24, 0, 10, 6, 14, 5, 2, 1, 1, False),
     "v2": (3, 20, 28, 8, 2, 6, 4, 3, 1, 1, False),
+    "v2 in groups": (3, 20, 28, 8, 2, 6, 12, 3, 4, 2, False),
     "v3": (5, 32, 12, 16, 8, 16, 12, 4, 4, 2, True),
     "one group of many": (2, 16, 8, 4, 4, 4, 6, 2, 3, 1, True),
     "values wider than keys": (4, 40, 16, 2, 4, 20, 3, 1, 1, 1, True),

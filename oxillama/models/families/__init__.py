@@ -1,3 +1,22 @@
-"""Families of architectures: each file says what its members are made of and registers them."""
+"""Families of architectures: each module says what its members are made of, and registers them when it is imported."""
 
-__all__: list[str] = []
+__all__ = ["FAMILIES"]
+
+FAMILIES = (
+    "llama",
+    "qwen",
+    "gemma",
+    "gpt",
+    "cohere",
+    "olmo",
+    "phi",
+    "glm",
+    "experts",
+    "mistral",
+    "minicpm",
+    "relatives",
+    "recurrent",
+    "deepseek",
+    "bert",
+    "refused",
+)

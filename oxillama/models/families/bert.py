@@ -4,7 +4,7 @@ Devlin et al., "BERT", 2018; Nussbaum et al., "Nomic Embed", 2024.
 """
 
 from oxillama.models.encoder import Encoder, read_encoder_spec
-from oxillama.models.registry import UNVERIFIED, Architecture, register
+from oxillama.models.registry import TRANSFORMERS, Architecture, register
 from oxillama.models.traits import Traits
 
 BERT = Traits(rope="none", norm="layer", pre_norms=False, positions=True, biased=("q", "k", "v", "o", "ffn"),
@@ -13,5 +13,5 @@ NOMIC = Traits(rope="neox", norm="layer", pre_norms=False, causal=False)
 
 register(
     Architecture("bert", "BERT, BGE, E5, MiniLM", BERT, build=Encoder, read_spec=read_encoder_spec),
-    Architecture("nomic-bert", "Nomic Embed v1", NOMIC, UNVERIFIED, Encoder, read_encoder_spec),
+    Architecture("nomic-bert", "Nomic Embed v1", NOMIC, TRANSFORMERS, Encoder, read_encoder_spec),
 )

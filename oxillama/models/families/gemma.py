@@ -21,9 +21,12 @@ def attention_scale(spec: ModelSpec) -> float:
 def read_gemma2(file: GGUFFile, traits: Traits) -> ModelSpec:
     """The first files have no keys for the caps, which all models have."""
     m, spec = file.metadata, read_spec(file, traits)
-    caps = {"attention_cap": ("attn_logit_softcapping", 50.0), "logit_cap": ("final_logit_softcapping", 30.0)}
-    missing = {field: cap for field, (name, cap) in caps.items() if f"{m.arch}.{name}" not in m}
-    return replace(spec, scales=replace(spec.scales, **missing))
+    scales = spec.scales
+    if f"{m.arch}.attn_logit_softcapping" not in m:
+        scales = replace(scales, attention_cap=50.0)
+    if f"{m.arch}.final_logit_softcapping" not in m:
+        scales = replace(scales, logit_cap=30.0)
+    return replace(spec, scales=scales)
 
 
 GEMMA = Traits(rope="neox", activation="gelu", embedding_scale="sqrt")
