@@ -245,5 +245,5 @@ def expert_matrix(w: Weights, name: str, n: int, n_out: int, n_in: int) -> Matri
     """A stack of the experts' matrices, with their biases where the file has them."""
     bias = None
     if f"{name}.bias" in w:
-        bias = Vector(w.tensor(f"{name}.bias", (n, n_out)).dequantize())
+        bias = Vector(w.values(f"{name}.bias", n, n_out))
     return w.matrix(f"{name}.weight", n, n_out, n_in, bias=bias)

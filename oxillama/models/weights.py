@@ -72,6 +72,14 @@ class Weights:
         self._unused.discard(name)
         return info
 
+    def values(self, name: str, *shape: int) -> NDArray[np.float32]:
+        """A small tensor's values, of the shape that is asked for: files may have more or fewer leading ones."""
+        return self.tensor(name, shape).dequantize().reshape(shape)
+
+    def n_values(self, name: str) -> int:
+        """Of a tensor that the file has, for the rare size that no key gives."""
+        return self._file.tensors[name].n_values
+
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
         return self._matrix(info.data, info.type, name, shape, bias)
@@ -100,7 +108,7 @@ class Weights:
         info = self.tensor(f"{name}.weight", (total, n_in))
         values = None
         if bias or f"{name}.bias" in self:
-            values = self.tensor(f"{name}.bias", (total,)).dequantize()
+            values = self.values(f"{name}.bias", total)
         row_bytes = info.nbytes // total
         made, first = [], 0
         for n in sizes:
@@ -111,7 +119,7 @@ class Weights:
         return made
 
     def vector(self, name: str, n: int) -> Vector:
-        return Vector(self.tensor(name, (n,)).dequantize())
+        return Vector(self.values(name, n))
 
     def optional_vector(self, name: str, n: int) -> Vector | None:
         return self.vector(name, n) if name in self else None
