@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.errors import LoadError, MissingTensorError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear
 from oxillama.kernels.rope import angles
@@ -173,12 +174,28 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
         return NoFeedForward()
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
+    check_router(spec, w, i)
     if experts is None or not experts.in_layer(i) or p + "ffn_down.weight" in w:
         return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
     shared = None
     if experts.n_ff_shared:
         shared = Gated(w, p, spec.n_embd, experts.n_ff_shared, traits, Residual(), "_shexp")
     return Experts(spec.n_embd, experts, w, p, shared=shared, residual=None if residual.plain else residual)
+
+
+def check_router(spec: ModelSpec, w: Weights, i: int) -> None:
+    """The layer's tensors against metadata's word on experts: a wrong count would otherwise end as a missing matrix."""
+    router, dense = f"blk.{i}.ffn_gate_inp.weight", f"blk.{i}.ffn_down.weight"
+    if spec.experts is not None and spec.experts.in_layer(i):
+        if router not in w and dense not in w:
+            raise MissingTensorError(f"tensor {router} is missing, and so is {dense}: layer {i} has one of them")
+    elif router in w and spec.experts is None:
+        raise LoadError(f"{spec.arch}.expert_count is 0, but the file has a tensor {router}")
+    elif router in w and dense not in w:
+        raise LoadError(
+            f"{spec.arch}.leading_dense_block_count and interleave_moe_layer_step leave layer {i} without experts, but "
+            f"the file has a tensor {router}"
+        )
 
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
