@@ -96,11 +96,11 @@ class EachHeadNorm(HeadNorm):
 
 
 def read_head_norm(w: Weights, name: str, n_heads: int, spec: ModelSpec, traits: Traits) -> HeadNorm | None:
-    if traits.qk_norm == "head" or (traits.qk_norm == "some" and name in w):
+    if traits.qk_norm == "head" or (traits.qk_norm == "some" and w.has(name)):
         return HeadNorm(w.vector(name, spec.head_dim))
     if traits.qk_norm == "whole":
         return HeadNorm(w.vector(name, n_heads * spec.head_dim))
-    if traits.qk_norm == "each_head" and name in w:
+    if traits.qk_norm == "each_head" and w.has(name):
         return EachHeadNorm(Vector(w.values(name, n_heads, spec.head_dim)), spec.head_dim)
     return None
 

@@ -51,8 +51,9 @@ class Decoder:
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [Layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
-        tied = "output.weight" not in w
-        self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd)
+        biased = "output" in traits.biased
+        tied = "output.weight" not in w and not biased
+        self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
         self.n_weight_bytes = 0
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
@@ -225,8 +226,9 @@ def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.f
     assert spec.rope is not None
     n = spec.rope.n_rot // 2
     chosen = None
-    if spec.rope.scaling == "longrope" or "rope_factors_long.weight" in w:
-        long, short = w.vector("rope_factors_long.weight", n), w.vector("rope_factors_short.weight", n)
+    names = "rope_factors_long.weight", "rope_factors_short.weight"
+    if spec.rope.scaling == "longrope" or any(name in w for name in names):
+        long, short = (w.vector(name, n) for name in names)
         chosen = long if context_size > spec.rope.original_context else short
     elif "rope_freqs.weight" in w:
         chosen = w.vector("rope_freqs.weight", n)

@@ -34,6 +34,7 @@ from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
 
 MAX_STATE = 1 << 28  # values of one layer
+NORM_IS_OPTIONAL = ("falcon-h1",)
 # Of Falcon Mamba's norms within a layer (``mixer_rms_eps`` of its configuration); files have that of the others only.
 FALCON_EPS = 1e-6
 
@@ -147,11 +148,9 @@ class Mamba(Recurrent):
         parts = (("dt", 0, rank), ("b", rank, n), ("c", rank + n, n))
         if self.ssm.norms:
             return [(first, Vector(np.ones(size, np.float32))) for _, first, size in parts]
-        return [
-            (first, w.vector(f"{p}{part}_norm.weight", size))
-            for part, first, size in parts
-            if f"{p}dt_norm.weight" in w
-        ]
+        if not any(f"{p}{part}_norm.weight" in w for part, _, _ in parts):
+            return []
+        return [(first, w.vector(f"{p}{part}_norm.weight", size)) for part, first, size in parts]
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
         projected = linear(h, self.project)
@@ -176,7 +175,7 @@ class Mamba2(Recurrent):
         bias = w.values(p + "dt.bias", ssm.n_heads)
         self.scan = Scan2(a, d, bias, head_dim=ssm.n_inner // ssm.n_heads, n_state=ssm.n_state, n_groups=ssm.n_groups)
         self.norm = None
-        if p + "norm.weight" in w:
+        if spec.arch not in NORM_IS_OPTIONAL or w.has(p + "norm.weight"):
             groups = (ssm.n_groups, ssm.n_inner // ssm.n_groups)
             self.norm = Vector(w.values(p + "norm.weight", *groups))
         self.codes = self.project.integer

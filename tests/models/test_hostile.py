@@ -9,7 +9,7 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.engine.runner import Runner, Span
-from oxillama.errors import LoadError, UnsupportedModelError
+from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata
 from oxillama.models import architectures, load_model
@@ -111,6 +111,30 @@ def test_tensors_that_are_missing(file):
         rest = {other: info for other, info in file.tensors.items() if other != name}
         text = refusal(with_tensors(file, rest))
         assert not text or name in text or name.rsplit(".", 1)[0] in text or "no use for" in text, (name, text)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tensor"),
+    [
+        ("gpt-oss", "blk.1.ffn_up_exps.bias"),
+        ("gpt-oss", "blk.1.ffn_gate_inp.bias"),
+        ("phi2", "output.bias"),
+        ("mamba2", "blk.2.ssm_norm.weight"),
+        ("mamba2", "blk.0.ssm_conv1d.bias"),
+        ("deepseek3", "blk.2.exp_probs_b.bias"),
+        ("llama-biased", "blk.1.attn_k.bias"),
+        ("command-r-plus", "blk.0.attn_q_norm.weight"),
+        ("falcon-h1-normed", "blk.0.ssm_norm.weight"),
+        ("phi3-longrope", "rope_factors_long.weight"),
+        ("phi3-longrope", "rope_factors_short.weight"),
+        ("jamba", "blk.0.ssm_dt_norm.weight"),
+    ],
+)
+def test_what_a_model_may_lack_is_not_lost_from_one_layer(tmp_path, recipe, tensor):
+    with gguf.open(tiny(recipe, tmp_path, SHAPE)) as file:
+        tensors = {name: info for name, info in file.tensors.items() if name != tensor}
+        with pytest.raises(MissingTensorError, match=f"tensor {tensor} is missing"):
+            load_model(with_tensors(file, tensors), repack=False)
 
 
 def test_tensors_of_another_shape(file, tmp_path):
