@@ -127,6 +127,8 @@ class RopeConfig:
             "original_context": "scaling.original_context_length",
         }
         given = {key: getattr(self, name) for name, key in names.items()}
+        if self.scaling is not None or self.factor is not None:
+            given["scaling.yarn_attn_factor"] = 0.0  # the file's goes with the file's scaling
         return {f"{arch}.rope.{key}": value for key, value in given.items() if value is not None}
 
 

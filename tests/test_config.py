@@ -159,6 +159,7 @@ def test_rope_as_metadata():
         "x.rope.scaling.type": "dynamic",
         "x.rope.scaling.factor": 4.0,
         "x.rope.scaling.original_context_length": 512,
+        "x.rope.scaling.yarn_attn_factor": 0.0,
         "x.rope.freq_base_swa": 5e5,
     }
 

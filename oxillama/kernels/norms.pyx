@@ -102,7 +102,7 @@ def rms_norm_groups(Rows x, Vector w not None, int64_t n_groups, float eps, bint
     cdef row_job j
     cdef Rows y
     _check("weights", w, x.dim)
-    if n_groups < 1 or x.dim % n_groups:
+    if not 1 <= n_groups <= x.dim or x.dim % n_groups:
         raise ConfigError(f"rows of {x.dim} values don't make {n_groups} equal groups")
     y = _result(x, &j, eps, codes)
     j.w, j.part = w.data, x.dim // n_groups
@@ -114,7 +114,7 @@ def rms_norm_groups(Rows x, Vector w not None, int64_t n_groups, float eps, bint
 def rms_norm_heads_(Rows x, Vector w not None, float eps):
     """RMS norm of each head (each run of ``w.n`` values of a row), in place."""
     cdef row_job j
-    if x.dim % w.n:
+    if not w.n or x.dim % w.n:
         raise ConfigError(f"a norm of {w.n} weights for rows of {x.dim} values, which are no whole heads")
     j.x, j.w, j.part, j.w_step, j.a, j.codes = x.data, w.data, w.n, 0, eps, NULL
     change_rows(x, _parts_row, &j)

@@ -72,7 +72,7 @@ def rotate_(Rows x, Rows cos_sin, int64_t head_dim, bint neox):
     cdef int nt = row_threads(x)
     cdef float *data = x.data
     cdef const float *angle = cos_sin.data
-    if cos_sin.n != n or n_rot > head_dim or dim % head_dim:
+    if cos_sin.n != n or n_rot > head_dim or head_dim < 1 or dim % head_dim:
         raise ConfigError(f"angles of {cos_sin.n} x {n_rot} for {n} rows of {dim} values in heads of {head_dim}")
     if n == 1:    # too short to let go of the interpreter
         _rotate(data, angle, dim, head_dim, n_rot, neox)

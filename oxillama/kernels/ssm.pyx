@@ -88,15 +88,14 @@ cdef class Scan2:
 cdef int _check_slab(RecurrentSlab slab, Batch batch, Rows x, int64_t at, int64_t n_values) except -1:
     if x.n != batch.n_rows:
         raise ConfigError(f"{x.n} rows for a batch of {batch.n_rows}")
-    if at < 0 or at % 16 or at + n_values > slab.n_values:
+    if at < 0 or at % 16 or at > slab.n_values - n_values:
         raise ConfigError(f"a state of {n_values} values at {at} of a slot of {slab.n_values}")
     return slab.check(batch)
 
 
 cdef int _check_columns(Rows x, int64_t n_rows, int64_t first, int64_t n, str what) except -1:
-    if x.n != n_rows or first < 0 or first + n > x.dim:
-        raise ConfigError(f"{what}: columns {first} to {first + n} of {n_rows} rows are needed, not {x.n} rows of "
-                          f"{x.dim}")
+    if x.n != n_rows or n < 0 or not 0 <= first <= x.dim - n:
+        raise ConfigError(f"{what}: {n} columns from {first} on of {n_rows} rows are needed, not {x.n} rows of {x.dim}")
     return 0
 
 
@@ -252,9 +251,10 @@ def scan2(Rows x, Rows projected, Scan2 scan, int64_t at, RecurrentSlab slab, Ba
 
 def columns(Rows x, int64_t first, int64_t n):
     """Copies of n columns of each row: Rows [x.n, n]."""
-    cdef Rows y = x.workspace.rows(x.n, n)
+    cdef Rows y
     cdef int64_t i
     _check_columns(x, x.n, first, n, "columns to copy")
+    y = x.workspace.rows(x.n, n)
     for i in range(x.n):
         memcpy(y.data + i * n, x.data + i * x.dim + first, <size_t>n * 4)
     return y

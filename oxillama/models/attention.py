@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.errors import MissingTensorError
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import Matrix, linear, matmul
@@ -95,13 +96,12 @@ class EachHeadNorm(HeadNorm):
 
 
 def read_head_norm(w: Weights, name: str, n_heads: int, spec: ModelSpec, traits: Traits) -> HeadNorm | None:
-    if traits.qk_norm == "head" or (traits.qk_norm == "some" and name in w):
+    if traits.qk_norm == "head" or (traits.qk_norm == "some" and w.has(name)):
         return HeadNorm(w.vector(name, spec.head_dim))
     if traits.qk_norm == "whole":
         return HeadNorm(w.vector(name, n_heads * spec.head_dim))
-    if traits.qk_norm == "each_head" and name in w:
-        values = w.tensor(name, (n_heads, spec.head_dim)).dequantize()
-        return EachHeadNorm(Vector(values), spec.head_dim)
+    if traits.qk_norm == "each_head" and w.has(name):
+        return EachHeadNorm(Vector(w.values(name, n_heads, spec.head_dim)), spec.head_dim)
     return None
 
 
@@ -110,6 +110,8 @@ def read_projections(spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weigh
     sizes = (layer.n_heads * spec.head_dim, layer.n_kv_heads * spec.head_dim, layer.n_kv_heads * spec.v_head_dim)
     if f"{prefix}attn_qkv.weight" in w:
         return w.linears(f"{prefix}attn_qkv", sizes, spec.n_embd, bias="q" in traits.biased)
+    if f"{prefix}attn_q.weight" not in w:
+        raise MissingTensorError(f"tensor {prefix}attn_q.weight is missing, and so is {prefix}attn_qkv.weight")
     parts = zip("qkv", sizes, strict=True)
     return [w.linear(f"{prefix}attn_{part}", n, spec.n_embd, bias=part in traits.biased) for part, n in parts]
 

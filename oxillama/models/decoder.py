@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.errors import LoadError, MissingTensorError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear
 from oxillama.kernels.rope import angles
@@ -50,8 +51,9 @@ class Decoder:
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [Layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
-        tied = "output.weight" not in w
-        self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd)
+        biased = "output" in traits.biased
+        tied = "output.weight" not in w and not biased
+        self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
         self.n_weight_bytes = 0
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
@@ -173,12 +175,28 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
         return NoFeedForward()
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
+    check_router(spec, w, i)
     if experts is None or not experts.in_layer(i) or p + "ffn_down.weight" in w:
         return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
     shared = None
     if experts.n_ff_shared:
         shared = Gated(w, p, spec.n_embd, experts.n_ff_shared, traits, Residual(), "_shexp")
     return Experts(spec.n_embd, experts, w, p, shared=shared, residual=None if residual.plain else residual)
+
+
+def check_router(spec: ModelSpec, w: Weights, i: int) -> None:
+    """The layer's tensors against metadata's word on experts: a wrong count would otherwise end as a missing matrix."""
+    router, dense = f"blk.{i}.ffn_gate_inp.weight", f"blk.{i}.ffn_down.weight"
+    if spec.experts is not None and spec.experts.in_layer(i):
+        if router not in w and dense not in w:
+            raise MissingTensorError(f"tensor {router} is missing, and so is {dense}: layer {i} has one of them")
+    elif router in w and spec.experts is None:
+        raise LoadError(f"{spec.arch}.expert_count is 0, but the file has a tensor {router}")
+    elif router in w and dense not in w:
+        raise LoadError(
+            f"{spec.arch}.leading_dense_block_count and interleave_moe_layer_step leave layer {i} without experts, but "
+            f"the file has a tensor {router}"
+        )
 
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
@@ -208,8 +226,9 @@ def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.f
     assert spec.rope is not None
     n = spec.rope.n_rot // 2
     chosen = None
-    if spec.rope.scaling == "longrope" or "rope_factors_long.weight" in w:
-        long, short = w.vector("rope_factors_long.weight", n), w.vector("rope_factors_short.weight", n)
+    names = "rope_factors_long.weight", "rope_factors_short.weight"
+    if spec.rope.scaling == "longrope" or any(name in w for name in names):
+        long, short = (w.vector(name, n) for name in names)
         chosen = long if context_size > spec.rope.original_context else short
     elif "rope_freqs.weight" in w:
         chosen = w.vector("rope_freqs.weight", n)

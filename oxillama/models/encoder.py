@@ -92,10 +92,12 @@ class SumNorm:
 
 def read_segment(spec: ModelSpec, w: Weights) -> Vector | None:
     """What is added to every token for being of the first of two texts; the second's kind is not asked for."""
-    n = w.metadata.get_int("tokenizer.ggml.token_type_count", 2, minimum=0, maximum=MAX_SEGMENTS)
+    name = "token_types.weight"
+    known = w.n_values(name) // spec.n_embd if name in w else 2  # where metadata don't say, as without a vocabulary
+    n = w.metadata.get_int("tokenizer.ggml.token_type_count", known, minimum=0, maximum=MAX_SEGMENTS)
     if not n:
         return None
-    return Vector(w.tensor("token_types.weight", (n, spec.n_embd)).dequantize().reshape(n, -1)[0])
+    return Vector(w.values(name, n, spec.n_embd)[0])
 
 
 def read_encoder_spec(file: GGUFFile, traits: Traits) -> ModelSpec:

@@ -23,7 +23,8 @@ GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
 class ExpertDefaults:
     """What an architecture means where its metadata are silent.
 
-    ``gated``: experts have a gate. ``shared_gate``: what shared experts give is gated as a whole.
+    ``gated``: experts have a gate. ``shared_gate``: what shared experts give is gated as a whole. ``biased``: router
+    and experts have biases.
     """
 
     gating: str = "softmax"
@@ -31,6 +32,7 @@ class ExpertDefaults:
     activation: str = "silu"
     gated: bool = True
     shared_gate: bool = False
+    biased: bool = False
 
 
 # As llama.cpp computes files without these keys. The converters of most architectures write none of them.
@@ -39,7 +41,7 @@ DEFAULTS = {
     "deepseek2": ExpertDefaults(normalise=False),
     "dots1": ExpertDefaults(gating="sigmoid", normalise=False),
     "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
-    "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai"),
+    "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai", biased=True),
     "grok": ExpertDefaults(activation="gelu"),
     "jamba": ExpertDefaults(normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
@@ -76,6 +78,7 @@ class ExpertSpec:
     activation: str = "silu"
     gated: bool = True
     shared_gate: bool = False
+    biased: bool = False
 
     def in_layer(self, i: int) -> bool:
         """Whether metadata put experts into layer ``i``; Jamba's don't say, and put them into all."""
@@ -111,6 +114,7 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
         activation=defaults.activation,
         gated=defaults.gated,
         shared_gate=defaults.shared_gate,
+        biased=defaults.biased,
     )
 
 
@@ -200,11 +204,11 @@ class Experts:
     ) -> None:
         n, n_ff = spec.n_experts, spec.n_ff
         self.spec, self.shared, self.residual = spec, shared, residual
-        self.router = w.linear(prefix + "ffn_gate_inp", n, n_embd)
+        self.router = w.linear(prefix + "ffn_gate_inp", n, n_embd, bias=spec.biased)
         self.choice_bias = w.optional_vector(prefix + "exp_probs_b.bias", n)
-        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd) if spec.gated else None
-        self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, n_embd)
-        self.down = expert_matrix(w, prefix + "ffn_down_exps", n, n_embd, n_ff)
+        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd, spec.biased) if spec.gated else None
+        self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, n_embd, spec.biased)
+        self.down = expert_matrix(w, prefix + "ffn_down_exps", n, n_embd, n_ff, spec.biased)
         has_gate = shared is not None and spec.shared_gate
         self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if has_gate else None
         self.codes = self.up.integer
@@ -241,9 +245,9 @@ class Experts:
         )
 
 
-def expert_matrix(w: Weights, name: str, n: int, n_out: int, n_in: int) -> Matrix:
-    """A stack of the experts' matrices, with their biases where the file has them."""
+def expert_matrix(w: Weights, name: str, n: int, n_out: int, n_in: int, biased: bool) -> Matrix:
+    """A stack of the experts' matrices, with their biases, which may be missing unless they belong to the model."""
     bias = None
-    if f"{name}.bias" in w:
-        bias = Vector(w.tensor(f"{name}.bias", (n, n_out)).dequantize())
+    if biased or w.has(f"{name}.bias"):
+        bias = Vector(w.values(f"{name}.bias", n, n_out))
     return w.matrix(f"{name}.weight", n, n_out, n_in, bias=bias)

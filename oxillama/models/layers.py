@@ -105,7 +105,8 @@ class Gated:
                  suffix: str = "") -> None:  # fmt: skip
         gate, up = f"{prefix}ffn_gate{suffix}", f"{prefix}ffn_up{suffix}"
         biased = "ffn" in traits.biased
-        if f"{gate}.weight" in w:
+        # Without a gate of its own, ``up`` holds it too, unless it is too short for that: then the gate is missing.
+        if f"{gate}.weight" in w or (f"{up}.weight" in w and w.n_values(f"{up}.weight") == n_ff * n_embd):
             self.gate, self.up = (w.linear(name, n_ff, n_embd, bias=biased) for name in (gate, up))
         else:
             self.gate, self.up = w.linears(up, (n_ff, n_ff), n_embd, bias=biased)

@@ -34,6 +34,9 @@ from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
 
 MAX_STATE = 1 << 28  # values of one layer
+NORM_IS_OPTIONAL = ("falcon-h1",)
+# Of Falcon Mamba's norms within a layer (``mixer_rms_eps`` of its configuration); files have that of the others only.
+FALCON_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -130,15 +133,13 @@ class Mamba(Recurrent):
     def __init__(self, spec: ModelSpec, w: Weights, i: int, residual: Residual) -> None:
         p, ssm = f"blk.{i}.ssm_", read_ssm(w.metadata, 1)
         super().__init__(w, p + "out", ssm.n_inner, spec, residual)
-        self.ssm, self.eps = ssm, spec.norm_eps
+        self.ssm, self.eps = ssm, FALCON_EPS if ssm.norms else spec.norm_eps
         self.project = w.linear(p + "in", 2 * ssm.n_inner, spec.n_embd)
         self.conv = read_convolution(w, p + "conv1d", ssm.n_inner, ssm.n_taps, silu=True)
         self.select = w.linear(p + "x", ssm.rank + 2 * ssm.n_state, ssm.n_inner)
         self.norms = self.read_norms(w, p)
         self.steps = w.linear(p + "dt", ssm.n_inner, ssm.rank, bias=True)
-        self.scan = Scan1(
-            w.tensor(p + "a", (ssm.n_inner, ssm.n_state)).dequantize(), w.vector(p + "d", ssm.n_inner).numpy()
-        )
+        self.scan = Scan1(w.values(p + "a", ssm.n_inner, ssm.n_state), w.values(p + "d", ssm.n_inner))
         self.codes = self.project.integer
 
     def read_norms(self, w: Weights, p: str) -> list[tuple[int, Vector]]:
@@ -147,11 +148,9 @@ class Mamba(Recurrent):
         parts = (("dt", 0, rank), ("b", rank, n), ("c", rank + n, n))
         if self.ssm.norms:
             return [(first, Vector(np.ones(size, np.float32))) for _, first, size in parts]
-        return [
-            (first, w.vector(f"{p}{part}_norm.weight", size))
-            for part, first, size in parts
-            if f"{p}dt_norm.weight" in w
-        ]
+        if not any(f"{p}{part}_norm.weight" in w for part, _, _ in parts):
+            return []
+        return [(first, w.vector(f"{p}{part}_norm.weight", size)) for part, first, size in parts]
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
         projected = linear(h, self.project)
@@ -172,13 +171,13 @@ class Mamba2(Recurrent):
         self.ssm, self.eps = ssm, spec.norm_eps
         self.project = w.linear(p + "in", ssm.n_inner + ssm.n_convolved + ssm.n_heads, spec.n_embd)
         self.conv = read_convolution(w, p + "conv1d", ssm.n_convolved, ssm.n_taps, silu=True)
-        a, d = (w.tensor(p + name, (ssm.n_heads, 1)).dequantize().reshape(-1) for name in "ad")
-        bias = w.vector(p + "dt.bias", ssm.n_heads).numpy()
+        a, d = (w.values(p + name, ssm.n_heads, 1).reshape(-1) for name in "ad")
+        bias = w.values(p + "dt.bias", ssm.n_heads)
         self.scan = Scan2(a, d, bias, head_dim=ssm.n_inner // ssm.n_heads, n_state=ssm.n_state, n_groups=ssm.n_groups)
         self.norm = None
-        if p + "norm.weight" in w:
+        if spec.arch not in NORM_IS_OPTIONAL or w.has(p + "norm.weight"):
             groups = (ssm.n_groups, ssm.n_inner // ssm.n_groups)
-            self.norm = Vector(w.tensor(p + "norm.weight", groups).dequantize())
+            self.norm = Vector(w.values(p + "norm.weight", *groups))
         self.codes = self.project.integer
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
@@ -211,5 +210,5 @@ def read_taps(m: Metadata) -> int:
 
 def read_convolution(w: Weights, name: str, n_channels: int, n_taps: int, *, silu: bool) -> Convolution:
     bias = w.optional_vector(f"{name}.bias", n_channels)
-    weight = w.tensor(f"{name}.weight", (n_channels, n_taps)).dequantize()
+    weight = w.values(f"{name}.weight", n_channels, n_taps)
     return Convolution(weight, None if bias is None else bias.numpy(), silu=silu)

@@ -38,6 +38,7 @@ class RopeSpec:
     log_multiplier: float = 0.0
     scores_stretched: bool = False  # see `attention_factor`
     rounded_ramp: bool = True
+    yarn_magnitude: float = 0.0  # 0: by the formula
 
     @classmethod
     def read(cls, m: Metadata, arch: str, head_dim: int, context_length: int) -> RopeSpec:
@@ -45,7 +46,9 @@ class RopeSpec:
         key = f"{arch}.rope."
         n_rot = m.get_int(key + "dimension_count", head_dim, minimum=0, maximum=head_dim)
         if n_rot % 2:
-            raise LoadError(f"{key}dimension_count is {n_rot}: rotated dimensions come in pairs")
+            named = (key + "dimension_count", f"{arch}.attention.key_length")
+            source = next((name for name in named if name in m), f"{arch}.embedding_length over attention.head_count")
+            raise LoadError(f"{source} is {n_rot}: rotated dimensions come in pairs")
         # A factor without a type is a linear one, and 0 stands for none, as llama.cpp reads them.
         scaling = m.get_str(key + "scaling.type", "linear")
         if scaling not in ROPE_SCALINGS:
@@ -71,6 +74,7 @@ class RopeSpec:
             * (10.0 if arch in TENTHS else 1.0),
             scores_stretched=arch in TENTHS,
             rounded_ramp=arch not in UNROUNDED,
+            yarn_magnitude=m.get_float(key + "scaling.yarn_attn_factor", 0.0, minimum=0.0, maximum=1e3),
         )
 
     def of_windows(self, m: Metadata, arch: str, base: float) -> RopeSpec:
@@ -129,11 +133,15 @@ class RopeSpec:
     def magnitude(self) -> float:
         """What cosines and sines are multiplied by: YaRN's attention temperature, LongRoPE's from metadata.
 
+        A file's ``yarn_attn_factor`` is its model's own ``attention_factor`` and stands in place of the formula.
+
         Where a file gives a multiplier of YaRN's logarithm, the temperature is relative to that of the multiplier; it
         is exactly one in DeepSeek's models, which put all of it into `attention_factor`.
         """
         if self.scaling != "yarn" or self.ext_factor == 0 or (self.scores_stretched and self.log_multiplier):
             return self.attn_factor
+        if self.yarn_magnitude:
+            return self.attn_factor * self.yarn_magnitude
         return self.attn_factor * self._temperature(1.0) / self._temperature(self.log_multiplier)
 
     @property

@@ -228,7 +228,10 @@ def read_scales(m: Metadata, arch: str, n_embd: int, traits: Traits) -> Scales:
     def scale(name: str, neutral: float) -> float:
         if name not in traits.keys:
             return neutral
-        return m.get_float(f"{arch}.{name}", neutral, minimum=0.0, maximum=1e6) or neutral
+        value = m.get_float(f"{arch}.{name}", 0.0, minimum=0.0, maximum=1e6)
+        if 0 < value < 1e-6:
+            raise LoadError(f"{arch}.{name} is {value}; at least 1e-06 is needed, or 0 for none")
+        return value or neutral
 
     logits = scale("logit_scale", 1.0)
     return Scales(

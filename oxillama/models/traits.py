@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from oxillama.models.spec import ModelSpec
 
 LayerRule = Callable[[int], bool]
-Part = Literal["q", "k", "v", "o", "ffn"]
+Part = Literal["q", "k", "v", "o", "ffn", "output"]
 
 
 def no_layer(i: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -48,6 +49,7 @@ class Weights:
         self._unused = set(file.tensors)
         self._matrices: list[Matrix] = []
         self._rearranged: list[Matrix] = []
+        self._optional: dict[tuple[str, bool], str] = {}
 
     @property
     def metadata(self) -> Metadata:
@@ -71,6 +73,20 @@ class Weights:
             )
         self._unused.discard(name)
         return info
+
+    def has(self, name: str) -> bool:
+        """Whether the file has a tensor that some models of its architecture go without: in all layers or in none."""
+        found = name in self
+        self._optional[re.sub(r"^blk\.\d+", "blk", name), found] = name
+        return found
+
+    def values(self, name: str, *shape: int) -> NDArray[np.float32]:
+        """A small tensor's values, of the shape that is asked for: files may have more or fewer leading ones."""
+        return self.tensor(name, shape).dequantize().reshape(shape)
+
+    def n_values(self, name: str) -> int:
+        """Of a tensor that the file has, for the rare size that no key gives."""
+        return self._file.tensors[name].n_values
 
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
@@ -99,8 +115,8 @@ class Weights:
         total = sum(sizes)
         info = self.tensor(f"{name}.weight", (total, n_in))
         values = None
-        if bias or f"{name}.bias" in self:
-            values = self.tensor(f"{name}.bias", (total,)).dequantize()
+        if bias or self.has(f"{name}.bias"):
+            values = self.values(f"{name}.bias", total)
         row_bytes = info.nbytes // total
         made, first = [], 0
         for n in sizes:
@@ -111,17 +127,23 @@ class Weights:
         return made
 
     def vector(self, name: str, n: int) -> Vector:
-        return Vector(self.tensor(name, (n,)).dequantize())
+        return Vector(self.values(name, n))
 
     def optional_vector(self, name: str, n: int) -> Vector | None:
-        return self.vector(name, n) if name in self else None
+        return self.vector(name, n) if self.has(name) else None
 
     def leave_out(self, prefix: str) -> None:
         """Tensors that belong to no part of what is computed, as the layers that predict tokens further ahead."""
         self._unused = {name for name in self._unused if not name.startswith(prefix)}
 
     def check_all_used(self) -> None:
-        """A tensor that the model doesn't use is a part of the model that we would silently drop."""
+        """A tensor that the model doesn't use is a part of the model that we would silently drop.
+
+        So is one that some layers have and others don't.
+        """
+        for (kind, found), name in self._optional.items():
+            if not found and (kind, True) in self._optional:
+                raise MissingTensorError(f"tensor {name} is missing; the file has {self._optional[kind, True]}")
         if self._unused:
             names = sorted(self._unused)
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""

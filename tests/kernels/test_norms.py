@@ -165,3 +165,8 @@ def test_what_does_not_fit_is_refused():
     for n_groups in (0, 5, -1):
         with pytest.raises(ConfigError, match=f"12 values don't make {n_groups} equal groups"):
             rms_norm_groups(x, w, n_groups, 1e-5)
+    nothing = Vector(np.zeros(0, np.float32))
+    with pytest.raises(ConfigError, match="no whole heads"):
+        rms_norm_heads_(x, nothing, 1e-5)
+    with pytest.raises(ConfigError, match="0 values don't make 1 equal groups"):
+        rms_norm_groups(Workspace(1).from_array(np.zeros((2, 0), np.float32)), nothing, 1, 1e-5)

@@ -225,8 +225,8 @@ def test_columns():
         rows.numpy()[:, 17:117], part / np.sqrt((part**2).mean(1) + 1e-5)[:, None] * w, rtol=2e-6
     )
     assert (np.delete(rows.numpy(), np.r_[17:117], 1) == np.delete(x, np.r_[17:117], 1)).all()
-    for first, n in ((-1, 4), (297, 4)):
-        with pytest.raises(ConfigError, match=r"columns .* of 40 rows are needed, not 40 rows of 300"):
+    for first, n in ((-1, 4), (297, 4), (4, -5), (2**63 - 2, 4), (4, 2**63 - 2)):
+        with pytest.raises(ConfigError, match=r"columns from .* of 40 rows are needed, not 40 rows of 300"):
             columns(rows, first, n)
 
 
@@ -267,6 +267,7 @@ def test_columns_that_do_not_fit():
     for call in (
         lambda: conv1d(rows[10], 6, Convolution(floats(0, 5, 4)), slab, batch),
         lambda: conv1d(rows[10], -1, Convolution(floats(0, 5, 4)), slab, batch),
+        lambda: conv1d(rows[10], 2**63 - 5, Convolution(floats(0, 5, 4)), slab, batch),
         lambda: gated_conv1d(rows[10], Convolution(floats(0, 5, 4)), slab, batch),
         lambda: scan1(rows[5], rows[10], rows[10], rows[10], Scan1(floats(0, 10, 5), floats(0, 10)), 0, slab, batch),
         lambda: scan1(rows[10], rows[5], rows[10], rows[10], Scan1(floats(0, 10, 5), floats(0, 10)), 0, slab, batch),
@@ -279,5 +280,6 @@ def test_columns_that_do_not_fit():
     for x, projected in ((20, 33), (16, 32), (20, 20)):
         with pytest.raises(ConfigError, match="a scan of 10 channels in 2 heads"):
             scan2(rows[x], rows[projected], scan, 0, slab, batch)
-    with pytest.raises(ConfigError, match="80 values at 8 of a slot"):
-        scan1(rows[10], rows[10], rows[10], rows[10], Scan1(floats(0, 10, 5), floats(0, 10)), 8, slab, batch)
+    for at in (8, 2**63 - 64):
+        with pytest.raises(ConfigError, match=f"80 values at {at} of a slot"):
+            scan1(rows[10], rows[10], rows[10], rows[10], Scan1(floats(0, 10, 5), floats(0, 10)), at, slab, batch)

@@ -156,12 +156,17 @@ def test_one_kind_of_segment_and_none(tmp_path):
         keys["tokenizer.ggml.token_type_count"] = 0
         del tensors["token_types.weight"]
 
+    def unsaid(keys, tensors):
+        one(keys, tensors)
+        del keys["tokenizer.ggml.token_type_count"]
+
     span = [Span(TOKENS, 0, TABLE)]
-    plain, single, zero, gone = (
+    plain, single, alone, zero, gone = (
         runner_of(small(tmp_path, "bert", change)).hidden(span).copy()
-        for change in (lambda keys, tensors: None, one, none, without)
+        for change in (lambda keys, tensors: None, one, unsaid, none, without)
     )
     assert (plain == single).all()
+    assert (plain == alone).all()
     assert (zero == gone).all()
     assert np.abs(plain - gone).max() > 1e-2
 

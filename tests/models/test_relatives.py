@@ -62,6 +62,20 @@ def test_keys_that_change_what_a_family_computes(tmp_path, name, keys):
     assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        # Granite 4 without experts: its one network is what was the shared expert, with that width.
+        ("granite", {"granite.feed_forward_length": 40, "granite.expert_shared_feed_forward_length": 96}),
+        # DeepSeek-V3, of which transformers' configuration has no name for the sigmoid.
+        ("deepseek3", {"deepseek2.expert_gating_func": None}),
+    ],
+)
+def test_what_files_leave_unsaid(tmp_path, name, keys):
+    path = tiny(name, tmp_path)
+    assert (logits(rewritten(path, tmp_path, keys), TOKENS) == logits(path, TOKENS)).all()
+
+
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek2", "exaone4"])
 def test_layers_that_guess_further_ahead_are_left_out(tmp_path, name):
     path = tiny(name, tmp_path)

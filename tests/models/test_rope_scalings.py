@@ -73,6 +73,17 @@ def test_multiplier_of_yarns_logarithm(multiplier):
     agree(ours(LLAMA, scaling(**keys)), expected)
 
 
+def test_a_models_own_magnitude_stands_in_place_of_the_formula():
+    """``attention_factor`` of transformers; settings that scale otherwise go by the formula again."""
+    plain = {"scaling__type": "yarn", "scaling__factor": 8.0}
+    assert spec(**plain, scaling__yarn_attn_factor=1.25).magnitude == 1.25
+    assert spec(**plain, scaling__yarn_attn_factor=1.25, scaling__attn_factor=2.0).magnitude == 2.5
+    assert spec(**plain, scaling__yarn_attn_factor=0.0).magnitude == spec(**plain).magnitude
+    assert spec(scaling__yarn_attn_factor=1.25).magnitude == 1.0
+    assert RopeConfig(scaling="yarn", factor=8.0).metadata("x")["x.rope.scaling.yarn_attn_factor"] == 0.0
+    assert RopeConfig(freq_base=500.0).metadata("x") == {"x.rope.freq_base": 500.0}
+
+
 @pytest.mark.parametrize(("stored", "mscale"), [(0.0707, 0.707), (0.1, 1.0)])
 def test_deepseek_puts_the_temperature_into_scores(stored, mscale):
     """V2 has mscale = mscale_all_dim = 0.707, V3 one; files hold a tenth."""

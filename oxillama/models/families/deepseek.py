@@ -10,6 +10,7 @@ from dataclasses import replace
 from oxillama.gguf import GGUFFile
 from oxillama.kv_cache.shapes import KvShape
 from oxillama.models.decoder import Decoder
+from oxillama.models.experts import ExpertSpec
 from oxillama.models.latent import LatentAttention, LatentSpec
 from oxillama.models.registry import Architecture, register
 from oxillama.models.spec import ModelSpec, read_spec
@@ -23,7 +24,17 @@ def read(file: GGUFFile, traits: Traits) -> ModelSpec:
     sizes = LatentSpec.read(file.metadata, spec.arch, spec.n_heads)
     layers = tuple(replace(layer, n_kv_heads=1) for layer in spec.layers)
     states = ((KvShape(1, sizes.cached, sizes.rank),),) * spec.n_layers
-    return replace(spec, head_dim=sizes.cached, v_head_dim=sizes.rank, layers=layers, states=states)
+    spec = replace(spec, head_dim=sizes.cached, v_head_dim=sizes.rank, layers=layers, states=states)
+    if spec.experts is None:
+        return spec
+    return replace(spec, experts=replace(spec.experts, gating=gating(file, spec.experts)))
+
+
+def gating(file: GGUFFile, experts: ExpertSpec) -> str:
+    """Metadata's, or what goes with the tensors: only V3 and its relatives, which have sigmoids, correct choices."""
+    if file.metadata.get_int(f"{file.metadata.arch}.expert_gating_func", 0):
+        return experts.gating
+    return "sigmoid" if any(name.endswith(".exp_probs_b.bias") for name in file.tensors) else experts.gating
 
 
 def build(spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> Decoder:

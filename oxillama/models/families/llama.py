@@ -17,8 +17,18 @@ def rotated_if_trained(spec: ModelSpec, m: Metadata) -> ModelSpec:
     return spec if m.get_bool(f"{spec.arch}.rope.scaling.finetuned", True) else replace(spec, rope=None)
 
 
+def shared_as_dense(spec: ModelSpec, m: Metadata) -> ModelSpec:
+    """Granite 4 without experts has kept the shared one, under a dense network's names and with its own width."""
+    key = f"{spec.arch}.expert_shared_feed_forward_length"
+    if spec.experts is not None or key not in m:
+        return spec
+    n_ff = m.get_int(key, minimum=1, maximum=1 << 24)
+    return replace(spec, layers=tuple(replace(layer, n_ff=n_ff) for layer in spec.layers))
+
+
 def read_granite(file: GGUFFile, traits: Traits) -> ModelSpec:
-    return rotated_if_trained(read_spec(file, traits), file.metadata)
+    m = file.metadata
+    return shared_as_dense(rotated_if_trained(read_spec(file, traits), m), m)
 
 
 GRANITE_KEYS = frozenset({"embedding_scale", "residual_scale", "attention.scale", "logit_scale"})

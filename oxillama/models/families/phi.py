@@ -10,11 +10,11 @@ from oxillama.models.registry import TRANSFORMERS, Architecture, register
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Part, Traits
 
-ALL: tuple[Part, ...] = ("q", "k", "v", "o", "ffn")
+ALL: tuple[Part, ...] = ("q", "k", "v", "o", "ffn", "output")
 
 PHI2 = Traits(rope="neox", norm="layer", ffn_norm=None, parallel="yes", biased=ALL, activation="gelu", gated=False)
 PHI3 = Traits(rope="neox")
-PHIMOE = Traits(rope="neox", norm="layer", rms_epsilon=True, biased=("q", "k", "v", "o"))
+PHIMOE = Traits(rope="neox", norm="layer", rms_epsilon=True, biased=("q", "k", "v", "o", "output"))
 
 # short_mscale and long_mscale of the model's configuration. Files have what the converter computes for Phi 3, 1.1902.
 PHIMOE_MAGNITUDE = 1.243163121016122

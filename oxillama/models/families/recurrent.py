@@ -17,7 +17,7 @@ from oxillama.kernels.rows import Rows
 from oxillama.kv_cache.shapes import LayerShape, RecurrentShape
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Decoder, ReadMixer
-from oxillama.models.families.llama import GRANITE, rotated_if_trained
+from oxillama.models.families.llama import GRANITE, rotated_if_trained, shared_as_dense
 from oxillama.models.layers import LayerSlabs, Mixer, Residual
 from oxillama.models.mamba import Mamba, Mamba2, ShortConvolution, read_ssm, read_taps
 from oxillama.models.registry import TRANSFORMERS, Architecture, Build, ReadSpec, register
@@ -67,6 +67,9 @@ def building(recurrent: ReadRecurrent, *, both: bool = False, single: bool = Fal
         if single and spec.layers[i].n_ff:
             return Neither()
         if not spec.layers[i].n_kv_heads:
+            if f"blk.{i}.attn_q.weight" in w:
+                key = f"{spec.arch}.attention.head_count_kv"
+                raise LoadError(f"{key} is 0 in layer {i}, but the file has a tensor blk.{i}.attn_q.weight")
             return recurrent(spec, w, i, residual)
         attention = SelfAttention(spec, traits, w, i, residual)
         return Both(attention, recurrent(spec, w, i, residual)) if both else attention
@@ -115,7 +118,8 @@ def convolution_shape(m: Metadata, spec: ModelSpec) -> RecurrentShape:
 
 
 def read_granite(file: GGUFFile, traits: Traits) -> ModelSpec:
-    return rotated_if_trained(reading(mamba2_shape)(file, traits), file.metadata)
+    m = file.metadata
+    return shared_as_dense(rotated_if_trained(reading(mamba2_shape)(file, traits), m), m)
 
 
 MAMBA = Traits(rope="none", recurrent=True, ffn_norm=None)

@@ -35,10 +35,11 @@ def mamba(layer, h):
 
 
 def norm_of_input(layer, name, y, eps):
-    """Jamba norms dt, B and C with weights, Falcon Mamba (ssm.dt_b_c_rms) without, Mamba not at all."""
+    """Jamba norms dt, B and C with weights, Falcon Mamba (ssm.dt_b_c_rms) without and with an epsilon of its own,
+    Mamba not at all."""
     if f"ssm_{name}_norm.weight" in layer:
         return rms(y, layer[f"ssm_{name}_norm.weight"], eps)
-    return rms(y, 1.0, eps) if layer.get("ssm.dt_b_c_rms", False) else y
+    return rms(y, 1.0, 1e-6) if layer.get("ssm.dt_b_c_rms", False) else y
 
 
 def scan(x, dt, b, c, a):

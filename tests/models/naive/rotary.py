@@ -76,5 +76,7 @@ def magnitude(file):
     """What sines and cosines are multiplied by: 1 + 0.1 ln(factor) with YaRN, and the file's own factor."""
     own = file.get("rope.scaling.attn_factor", 1.0)
     if file.get("rope.scaling.type") == "yarn" and yarn_ext(file):
+        if file.get("rope.scaling.yarn_attn_factor", 0.0):
+            return own * file.get("rope.scaling.yarn_attn_factor")
         return own * (1 + 0.1 * math.log(scaling_factor(file)))
     return own
