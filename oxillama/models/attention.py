@@ -86,12 +86,12 @@ class HeadNorm:
 class EachHeadNorm(HeadNorm):
     """Layer norm of each head, with a weight of its own and no bias (Command R+, StableLM 2 12B)."""
 
-    def __call__(self, x: Rows, eps: float) -> None:
-        layer_norm_heads_(x, self.weight, self.head_dim, eps)
-
     def __init__(self, weight: Vector, head_dim: int) -> None:
         super().__init__(weight)
         self.head_dim = head_dim
+
+    def __call__(self, x: Rows, eps: float) -> None:
+        layer_norm_heads_(x, self.weight, self.head_dim, eps)
 
 
 def read_head_norm(w: Weights, name: str, n_heads: int, spec: ModelSpec, traits: Traits) -> HeadNorm | None:

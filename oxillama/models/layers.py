@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
@@ -59,13 +60,11 @@ class Residual:
     def __init__(self, norm: Norm | None = None, scale: float = 1.0) -> None:
         self.norm, self.scale = norm, scale
         self.plain = norm is None and scale == 1.0
+        # x += h @ w.T (+ bias), in place
+        self.add_product: Callable[[Rows, Rows, Matrix], None] = linear_add_ if self.plain else self._add_changed
 
-    def add_product(self, x: Rows, h: Rows, w: Matrix) -> None:
-        """``x += h @ w.T`` (+ bias), in place."""
-        if self.plain:
-            linear_add_(x, h, w)
-        else:
-            self.add(x, linear(h, w))
+    def _add_changed(self, x: Rows, h: Rows, w: Matrix) -> None:
+        self.add(x, linear(h, w))
 
     def add(self, x: Rows, y: Rows) -> None:
         """``x += y``, in place."""
