@@ -27,7 +27,7 @@ from oxillama.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
 
-__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_model"]
+__all__ = ["DEFAULT_CONTEXT", "EngineParts", "kept_bytes", "load_parts", "make_config", "shipped_model"]
 
 # What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
 DEFAULT_CONTEXT = 4096
@@ -159,6 +159,12 @@ def choose_sizes(states: Sequence[LayerShape], context_size: int, config: Engine
     n_slots = config.kv_budget * slots // (blocks * block + slots * slot)
     n_slots = max(RUNNING_SLOTS, min(n_slots, MAX_SLOTS)) if slot else 0
     return (config.kv_budget - n_slots * slot) // block if block else 0, n_slots
+
+
+def kept_bytes(states: Sequence[LayerShape]) -> tuple[int, int]:
+    """What is kept of a request: bytes of each token in f16, and of all recurrent states together."""
+    tokens = EngineConfig().kv_block_size
+    return block_bytes(states, tokens, "f16") // tokens, REQUEST_SLOTS * slot_bytes(states)
 
 
 def make_config(config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:
