@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.recurrent import SHAPES as MAMBA2_SHAPES
+from benchmarks.recurrent import make_mamba2
 from benchmarks.shapes import make_model
 from sides import Work
 
@@ -56,6 +58,8 @@ ROWS = [
     Row("Q4_K_M", _deep("q8_0"), {"prefill": 4.0, "decode": 2.0}),
     Row("Q4_K_M", expected={"prefill": 3.0, "decode": 1.1}, shape="qwen3moe-1.7b"),
     Row("Q8_0", expected={"prefill": 5.0, "decode": 1.3}, shape="qwen3moe-1.7b"),
+    Row("Q4_K_M", Work(prompt=128, decode=32), {"prefill": 1.3, "decode": 1.1}, "mamba2-1.3b"),
+    Row("Q8_0", Work(prompt=128, decode=32), {"prefill": 2.5, "decode": 1.2}, "mamba2-1.3b"),
     Row("F32", Work(prompt=128, decode=256), {"decode": 1.0}, "llama-260k"),
 ]
 
@@ -186,7 +190,8 @@ def main() -> None:
         compare(path, work, {}, a)
     for row in ROWS if a.table else ():
         if a.only in ("", row.type, row.shape):
-            path = make_model(Path(a.table), row.shape, row.type)
+            make = make_mamba2 if row.shape in MAMBA2_SHAPES else make_model
+            path = make(Path(a.table), row.shape, row.type)
             compare(str(path), Work(**asdict(row.work) | {"threads": a.threads}), row.expected, a)
     if a.save:
         Path(a.save).write_text(json.dumps(a.measured, indent=1))

@@ -115,7 +115,11 @@ class Peer:
         self.batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
 
     def rewind(self, n: int) -> None:
-        self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(self.context), -1, n, -1)
+        memory = self.lib.llama_get_memory(self.context)
+        if n:
+            self.lib.llama_memory_seq_rm(memory, -1, n, -1)
+        else:  # recurrent states can't be cut, nor can they be emptied by a cut
+            self.lib.llama_memory_clear(memory, False)
 
     def feed(self, given: list[int], start: int) -> None:
         for first in range(0, len(given), CHUNK):

@@ -1,8 +1,8 @@
 /* Layers that keep a state of fixed size: short convolutions and selective scans. Lane = channel: no sum is horizontal.
  *
- * Tokens pass a tile of the state in order while it stays in registers, so that a prompt reads and writes the state once
- * for each RUN tokens, and a single token is one pass over it. What happens to a value for a token does not depend on how
- * many tokens the call has. Included after rows.h. */
+ * Tokens pass a tile of the state in order while it stays in registers, so that a prompt reads and writes the state
+ * once for each RUN tokens, and a single token is one pass over it. What happens to a value for a token does not depend
+ * on how many tokens the call has. Included after rows.h. */
 #include <math.h>
 
 #define RUN 32 /* tokens whose inputs and sums wait in the nearest cache while the tiles of a panel take their turns */
@@ -117,8 +117,9 @@ INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, cons
 
 /* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. Every
  * other product goes to a second sum, so that tokens don't wait for one another's. */
-INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, int64_t n, const float *h, const float *a,
-                      float *out, int stream, const int S, const int shared, const float *decay, scan_run *r)
+INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, int64_t n, const float *h,
+                      const float *a, float *out, int stream, const int S, const int shared, const float *decay,
+                      scan_run *r)
 {
     vf state[SCAN_STATES][NV];
     UNROLL for (int j = 0; j < S * NV; j++)
@@ -142,10 +143,10 @@ INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, 
             vf_store(out + j * VL, state[j / NV][j % NV]);
 }
 
-#define TILE_OF_STATE(S)                                                                                                \
-    for (; s + S <= a->n_state; s += S)                                                                                 \
-        scan_tile(a, b + s, c + s, n, h ? h + at + 16 * s : NULL, shared ? NULL : a->a + at + 16 * s, a->write + at + 16 * s, \
-                  stream, S, shared, decay, r);
+#define TILE_OF_STATE(S)                                                                                               \
+    for (; s + S <= a->n_state; s += S)                                                                                \
+        scan_tile(a, b + s, c + s, n, h ? h + at + 16 * s : NULL, shared ? NULL : a->a + at + 16 * s,                  \
+                  a->write + at + 16 * s, stream, S, shared, decay, r);
 
 /* All tiles of the panel of channels c0.. over n tokens. */
 INLINE void scan_panel(const ox_scan_args *a, int64_t t, int64_t n, int64_t c0, const float *h, int stream,
