@@ -34,7 +34,6 @@ class SelfAttention:
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, KvSlab)
         q, k, v = matmul(h, self.q, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)
         self.attend(x, q, cos_sin, slab, batch)
@@ -42,7 +41,6 @@ class SelfAttention:
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
         (slab,) = slabs
-        assert isinstance(slab, KvSlab)
         k, v = matmul(h, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:

@@ -121,7 +121,7 @@ class Layer:
             self.ffn.add_to(x, g)
         else:
             self.mixer.add_to(x, h, cos_sin, slabs, batch)
-            self.ffn.add_to(x, self.ffn_input(x, h))
+            self.ffn.add_to(x, h if self.ffn_norm is None else self.ffn_norm(x, self.ffn.codes))
 
     def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
         """As the last layer: all rows leave their state, but only those that are asked for go on."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
-from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import Matrix, linear, linear_add_
 from oxillama.kernels.norms import layer_norm, rms_norm
-from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
-# Of one layer, in the order of its shapes in `ModelSpec.states`.
-LayerSlabs = tuple[KvSlab | RecurrentSlab, ...]
+# Of one layer, in the order of its shapes in `ModelSpec.states`: KvSlab or RecurrentSlab, which the kernels check.
+LayerSlabs = tuple[Any, ...]
 
 ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
 

@@ -116,12 +116,10 @@ class Recurrent(ABC):
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, RecurrentSlab)
         self.residual.add_product(x, self.mix(h, slab, batch), self.out)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, RecurrentSlab)
         y = self.mix(h, slab, batch)
         if x.n:
             self.residual.add_product(x, take_rows(y, batch.output_rows), self.out)
