@@ -99,6 +99,16 @@ def test_names_in_the_text_are_public(name):
     assert name in oxillama.__all__
 
 
+def test_the_diff_that_adds_an_architecture_is_what_the_files_say():
+    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    parts = re.findall(r"--- a/(\S+)\n((?:\+.*\n)+)", diff)
+    assert [
+        name for name, lines in parts if re.sub("^[+]", "", lines, flags=re.M) not in (ROOT / name).read_text()
+    ] == []
+    assert len(parts) == 4
+    assert diff.count("\n+") <= 10
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md"])
 def test_links_lead_somewhere(document):
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())

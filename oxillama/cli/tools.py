@@ -8,17 +8,28 @@ import json
 import oxillama
 from oxillama.cli.arguments import load_engine, model_file, read_prompt
 from oxillama.config import MAX_CONTEXT, check_int
-from oxillama.engine.loading import shipped_model
+from oxillama.engine.loading import kept_bytes, shipped_model
+from oxillama.gguf.values import printable
+from oxillama.models import ModelSpec, find_architecture
+from oxillama.models.registry import UNVERIFIED
 
 __all__ = ["embed", "info", "show_config", "tokenize"]
 
 
 def info(args: argparse.Namespace) -> int:
-    """Prints architecture, sizes, tensor types, tokenizer, chat template and memory estimate of a file."""
+    """Prints what a file holds, the memory it would take, and whether its architecture and metadata can be run."""
     if args.context_size is not None:
         check_int("--context-size", args.context_size, 1, MAX_CONTEXT)
     with oxillama.gguf.open(model_file("FILE", args.file) or shipped_model()) as file:
-        print(oxillama.gguf.describe(file, context_size=args.context_size))
+        kept = None
+        try:
+            kept = kept_bytes(ModelSpec.read(file).states)
+            verified = find_architecture(file.metadata.arch).verified
+            verdict = f"yes, {verified if verified == UNVERIFIED else f'verified with {verified}'}"
+        except oxillama.LoadError as error:
+            verdict = f"no: {error}"
+        print(oxillama.gguf.describe(file, context_size=args.context_size, kept=kept))
+        print(f"{'runs':<18}{printable(verdict)}")
     return 0
 
 

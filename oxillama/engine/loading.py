@@ -16,7 +16,7 @@ from oxillama.engine.core import RunnerLike
 from oxillama.engine.embedding import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import MAX_RUNNING
-from oxillama.errors import ConfigError, GGUFError, LoadError
+from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.kv_cache.shapes import LayerShape
@@ -27,7 +27,7 @@ from oxillama.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
 
-__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_model"]
+__all__ = ["DEFAULT_CONTEXT", "EngineParts", "kept_bytes", "load_parts", "make_config", "shipped_model"]
 
 # What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
 DEFAULT_CONTEXT = 4096
@@ -78,7 +78,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     context_size = choose_context(spec, config)
     pooling = read_pooling(file.metadata)
     n_blocks, n_slots = choose_sizes(spec.states, context_size, config)
-    tokenizer = Tokenizer.from_gguf(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
+    tokenizer = own_tokenizer(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
     if tokenizer.n_vocab > spec.n_vocab:
         raise LoadError(
             f"the tokenizer has {tokenizer.n_vocab} tokens, but the model only {spec.n_vocab}: "
@@ -105,6 +105,16 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def own_tokenizer(file: GGUFFile) -> Tokenizer:
+    """The tokenizer of the model's file. Raises LoadError for one that can't be, and if there is none."""
+    if "tokenizer.ggml.model" not in file.metadata:
+        raise MissingKeyError(
+            f"{file.path or '<memory>'}: the file holds no tokenizer (tokenizer.ggml.model): give tokenizer_path, a "
+            "GGUF file that does"
+        )
+    return Tokenizer.from_gguf(file)
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
@@ -156,9 +166,17 @@ def choose_sizes(states: Sequence[LayerShape], context_size: int, config: Engine
         raise ConfigError(
             f"kv_budget must be at least {least} bytes, {' and '.join(parts)} for this model, not {config.kv_budget}"
         )
-    n_slots = config.kv_budget * slots // (blocks * block + slots * slot)
-    n_slots = max(RUNNING_SLOTS, min(n_slots, MAX_SLOTS)) if slot else 0
+    n_slots = 0
+    if slot:
+        share = config.kv_budget * slots // (blocks * block + slots * slot)
+        n_slots = max(RUNNING_SLOTS, min(share, MAX_SLOTS, (config.kv_budget - block) // slot))
     return (config.kv_budget - n_slots * slot) // block if block else 0, n_slots
+
+
+def kept_bytes(states: Sequence[LayerShape]) -> tuple[int, int]:
+    """What is kept of a request: bytes of each token in f16, and of all recurrent states together."""
+    tokens = EngineConfig().kv_block_size
+    return block_bytes(states, tokens, "f16") // tokens, REQUEST_SLOTS * slot_bytes(states)
 
 
 def make_config(config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:

@@ -23,14 +23,16 @@ _SPECIALS = {
 }  # fmt: skip
 
 
-def describe(file: GGUFFile, *, context_size: int | None = None) -> str:
+def describe(file: GGUFFile, *, context_size: int | None = None, kept: tuple[int, int] | None = None) -> str:
     """Architecture, sizes, tensor types, tokenizer, chat template and a memory estimate, a line each.
 
-    The KV cache is estimated for ``context_size`` tokens (by default 4096 and the context the model was trained for) as
-    if each layer kept every token in f16. Keys that the file lacks are "unknown"; no well-formed file makes this fail.
+    The KV cache is estimated for ``context_size`` tokens (by default 4096 and the context the model was trained for) in
+    f16. ``kept``: what a model keeps of a request, bytes for each token and bytes for all of them together; without it,
+    metadata are taken to be those of a transformer whose layers keep every token. Keys that the file lacks are
+    "unknown"; no well-formed file makes this fail.
     """
     lines = [*_file_lines(file), *_model_lines(file), *_tensor_lines(file), *_tokenizer_lines(file.metadata)]
-    lines += [*_template_lines(file.metadata), *_memory_lines(file, context_size)]
+    lines += [*_template_lines(file.metadata), *_memory_lines(file, context_size, kept)]
     return "\n".join(f"{printable(name):<18}{printable(text)}".rstrip() for name, text in lines)
 
 
@@ -69,13 +71,34 @@ def _model_lines(file: GGUFFile) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{n_values:,}" + (f" ({_short(n_values)})" if n_values >= 1000 else "")
     yield "layers", _number(_int(m, "block_count"))
     yield "width", _number(_int(m, "embedding_length"))
-    yield "feed forward", _range(_per_layer(m, "feed_forward_length"))
-    heads = _range(_per_layer(m, "attention.head_count"))
-    yield "heads", f"{heads}, {_range(_per_layer(m, 'attention.head_count_kv')) or heads} for keys and values"
+    yield "feed forward", _range(_per_layer(m, "feed_forward_length"), none="none")
+    yield from _mixer_lines(m)
     experts = _int(m, "expert_count")
     if experts:
-        yield "experts", f"{experts}, {_number(_int(m, 'expert_used_count'))} used"
+        shared = _int(m, "expert_shared_count")
+        beside = f", {shared} shared" if shared else ""
+        yield "experts", f"{experts}, {_number(_int(m, 'expert_used_count'))} used{beside}"
     yield "context", _number(_int(m, "context_length"))
+
+
+def _mixer_lines(m: Metadata) -> Iterator[tuple[str, str]]:
+    """What lets a layer's tokens see each other."""
+    heads = _per_layer(m, "attention.head_count")
+    if heads and not max(heads):
+        yield "heads", "none"
+    else:
+        yield (
+            "heads",
+            f"{_range(heads)}, {_range(_per_layer(m, 'attention.head_count_kv') or heads)} for keys and values",
+        )
+    if rank := _int(m, "attention.kv_lora_rank"):
+        yield "  latent", f"{rank:,} values, from which keys and values of all heads are unfolded"
+    if window := _int(m, "attention.sliding_window"):
+        yield "  window", f"{window:,} tokens"
+    if width := _int(m, "ssm.inner_size"):
+        yield "state space", f"{width:,} channels of {_number(_int(m, 'ssm.state_size'))} values"
+    if taps := _int(m, "ssm.conv_kernel") or _int(m, "shortconv.l_cache"):
+        yield "convolution", f"{taps:,} tokens"
 
 
 def _tensor_lines(file: GGUFFile) -> Iterator[tuple[str, str]]:
@@ -119,12 +142,15 @@ def _template_lines(m: Metadata) -> Iterator[tuple[str, str]]:
         yield "  others", ", ".join(_cut(k.removeprefix("tokenizer.chat_template.")) for k in names)
 
 
-def _memory_lines(file: GGUFFile, context_size: int | None) -> Iterator[tuple[str, str]]:
+def _memory_lines(file: GGUFFile, context_size: int | None, kept: tuple[int, int] | None) -> Iterator[tuple[str, str]]:
     weights = sum(t.nbytes for t in file.tensors.values())
     yield "memory", f"{_bytes(weights)} for the weights"
-    per_token = kv_bytes_per_token(file.metadata)
+    per_token, states = kept or (kv_bytes_per_token(file.metadata), 0)
+    if states:
+        yield "", f"up to {_bytes(states)} for the recurrent states of a request, whatever its length"
     if per_token is None:
         yield "", "KV cache: unknown"
+    if not per_token:
         return
     trained = _int(file.metadata, "context_length")
     sizes = {context_size} if context_size else {4096, trained or 4096}
@@ -163,9 +189,12 @@ def _token_text(tokens: GGUFArray | None, token: int) -> str:
     return f" {_cut(tokens.bytes_at(token).decode(errors='replace'))!r}"
 
 
-def _range(values: list[int]) -> str:
+def _range(values: list[int], none: str = "0") -> str:
+    """The least and the largest; ``none`` if there are zeros alone."""
     if not values:
         return _UNKNOWN
+    if not any(values):
+        return none
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

@@ -169,6 +169,22 @@ cdef int _prepare_layer(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Row
     return 0
 
 
+cdef int _run_layer(const layer *h, uint8_t *scratch, size_t scratch_bytes, float *columns, bint serial,
+                    int nt) except -1:
+    cdef int64_t task
+    if serial:
+        for task in range(h.n_tasks):
+            _hidden(h, task, scratch, columns)
+    elif nt == 1:
+        with nogil:
+            for task in range(h.n_tasks):
+                _hidden(h, task, scratch, columns)
+    else:
+        for task in prange(h.n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
+            _hidden(h, task, scratch + scratch_bytes * <size_t>threadid(), columns + h.n_columns * threadid())
+    return 0
+
+
 def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activation="silu", bint codes=False):
     """``activation(x @ gate[e].T) * (x @ up[e].T)``, biases included, of all pairs: Rows [n * k, n_out].
 
@@ -181,8 +197,7 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
     """
     cdef Workspace ws = x.workspace
     cdef layer h
-    cdef int64_t task, work = 2 * routing.n * routing.k * up.n_out * up.n_in
-    cdef bint serial = work < SERIAL_WORK
+    cdef bint serial = 2 * routing.n * routing.k * up.n_out * up.n_in < SERIAL_WORK
     cdef int nt = 1 if serial else usable_threads(ws.num_threads)
     cdef size_t scratch_bytes = 0
     cdef uint8_t *scratch = NULL
@@ -200,16 +215,7 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
         scratch_bytes = max(up.panel_bytes, gate.panel_bytes if gate is not None else 0) * <size_t>PACKED_AT_ONCE
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    if serial:
-        for task in range(h.n_tasks):
-            _hidden(&h, task, scratch, columns)
-    elif nt == 1:
-        with nogil:
-            for task in range(h.n_tasks):
-                _hidden(&h, task, scratch, columns)
-    else:
-        for task in prange(h.n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _hidden(&h, task, scratch + scratch_bytes * <size_t>threadid(), columns + h.n_columns * threadid())
+    _run_layer(&h, scratch, scratch_bytes, columns, serial, nt)
     return y
 
 

@@ -60,6 +60,32 @@ cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, gated_fn act
             K.quantise_q8(g, y.q8 + <size_t>i * y.q8_stride, y.dim, first, n)
 
 
+cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, bint codes, bint serial, int nt) except -1:
+    """All tasks, each thread with columns of its own, and with room for panels of what is not packed."""
+    cdef Workspace ws = y.workspace
+    cdef int64_t task, n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
+    cdef int64_t n_columns = max(y.n, <int64_t>1) * jobs[0].group * OX_PANEL
+    cdef float *columns = <float *>ws.take(<size_t>(n_columns * nt) * 4)
+    cdef size_t scratch_bytes = 0
+    cdef uint8_t *scratch = NULL
+    if gate.packed == NULL or up.packed == NULL:
+        scratch_bytes = max(gate.panel_bytes * <size_t>jobs[0].together, up.panel_bytes * <size_t>jobs[1].together)
+        scratch_bytes = (scratch_bytes + 63) // 64 * 64
+        scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
+    if serial:
+        for task in range(n_tasks):
+            _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
+    elif nt == 1:
+        with nogil:
+            for task in range(n_tasks):
+                _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
+    else:
+        for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
+            _columns(jobs, gate, up, y, f, codes, task, scratch + scratch_bytes * <size_t>threadid(),
+                     columns + n_columns * threadid())
+    return 0
+
+
 def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
     """``activation(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
 
@@ -71,12 +97,8 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
     """
     cdef Workspace ws = x.workspace
     cdef job jobs[2]
-    cdef int64_t task, n_tasks, work = 2 * x.n * gate.n_out * gate.n_in
-    cdef int nt = usable_threads(ws.num_threads) if work >= SERIAL_WORK else 1
-    cdef int64_t n_columns
-    cdef size_t scratch_bytes = 0
-    cdef uint8_t *scratch = NULL
-    cdef float *columns
+    cdef bint serial = 2 * x.n * gate.n_out * gate.n_in < SERIAL_WORK
+    cdef int nt = 1 if serial else usable_threads(ws.num_threads)
     cdef gated_fn f = _activation(activation)
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
@@ -86,24 +108,7 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
     _describe(jobs, x, gate, up, nt)
     jobs[0].y = y.data
     mark = ws.mark()
-    n_columns = max(x.n, <int64_t>1) * jobs[0].group * OX_PANEL
-    columns = <float *>ws.take(<size_t>(n_columns * nt) * 4)
-    if gate.packed == NULL or up.packed == NULL:
-        scratch_bytes = max(gate.panel_bytes * <size_t>jobs[0].together, up.panel_bytes * <size_t>jobs[1].together)
-        scratch_bytes = (scratch_bytes + 63) // 64 * 64
-        scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
-    if work < SERIAL_WORK:
-        for task in range(n_tasks):
-            _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
-    elif nt == 1:
-        with nogil:
-            for task in range(n_tasks):
-                _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
-    else:
-        for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _columns(jobs, gate, up, y, f, codes, task, scratch + scratch_bytes * <size_t>threadid(),
-                     columns + n_columns * threadid())
+    _run(jobs, gate, up, y, f, codes, serial, nt)
     ws.release(mark)
     y._q8_releases = ws._releases    # the twin was made before the mark
     return y

@@ -28,13 +28,13 @@ class SelfAttention:
         self.q_norm = read_head_norm(w, p + "attn_q_norm.weight", layer.n_heads, spec, traits)
         self.k_norm = read_head_norm(w, p + "attn_k_norm.weight", layer.n_kv_heads, spec, traits)
         self.head_dim, self.neox, self.eps = spec.head_dim, traits.rope == "neox", spec.norm_eps
-        self.scales, self.codes, self.residual = spec.scales, self.q.integer, residual
+        self.clamp, self.sharpening = spec.scales.clamp_qkv, spec.scales.sharpening
+        self.sharpening_length, self.codes, self.residual = spec.scales.sharpening_length, self.q.integer, residual
         self.norm_last = traits.qk_norm_last
         self.rule = attention_rule(spec, layer, traits, w, p)
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, KvSlab)
         q, k, v = matmul(h, self.q, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)
         self.attend(x, q, cos_sin, slab, batch)
@@ -42,7 +42,6 @@ class SelfAttention:
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
         (slab,) = slabs
-        assert isinstance(slab, KvSlab)
         k, v = matmul(h, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:
@@ -52,20 +51,20 @@ class SelfAttention:
 
     def remember(self, k: Rows, v: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(k, self.k_norm, cos_sin)
-        if self.scales.clamp_qkv:
-            clamp_(v, self.scales.clamp_qkv)
+        if self.clamp:
+            clamp_(v, self.clamp)
         store(k, v, slab, batch)
 
     def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(q, self.q_norm, cos_sin)
-        if self.scales.sharpening:
-            sharpen_(q, batch, self.scales.sharpening, self.scales.sharpening_length)
+        if self.sharpening:
+            sharpen_(q, batch, self.sharpening, self.sharpening_length)
         self.residual.add_product(x, attend(q, slab, batch, self.rule), self.out)
 
     def prepare(self, x: Rows, norm: HeadNorm | None, cos_sin: Rows | None) -> None:
         """Queries or keys before they meet: clamped, normalised, rotated; or rotated, then normalised."""
-        if self.scales.clamp_qkv:
-            clamp_(x, self.scales.clamp_qkv)
+        if self.clamp:
+            clamp_(x, self.clamp)
         if norm is not None and not self.norm_last:
             norm(x, self.eps)
         if cos_sin is not None:
@@ -87,12 +86,12 @@ class HeadNorm:
 class EachHeadNorm(HeadNorm):
     """Layer norm of each head, with a weight of its own and no bias (Command R+, StableLM 2 12B)."""
 
-    def __call__(self, x: Rows, eps: float) -> None:
-        layer_norm_heads_(x, self.weight, self.head_dim, eps)
-
     def __init__(self, weight: Vector, head_dim: int) -> None:
         super().__init__(weight)
         self.head_dim = head_dim
+
+    def __call__(self, x: Rows, eps: float) -> None:
+        layer_norm_heads_(x, self.weight, self.head_dim, eps)
 
 
 def read_head_norm(w: Weights, name: str, n_heads: int, spec: ModelSpec, traits: Traits) -> HeadNorm | None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from oxillama.errors import ConfigError, GenerateError
 from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
@@ -15,7 +12,7 @@ from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, take_rows
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Embedding, Layer, read_rotations
-from oxillama.models.encoder import read_encoder_spec
+from oxillama.models.encoder import check_whole, no_logits, read_encoder_spec
 from oxillama.models.layers import LayerSlabs, read_norm
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
@@ -44,8 +41,7 @@ class Bidirectional:
         projected tokens is the projection of their mean. Raises ConfigError for a part of a sequence: its tokens would
         not see the others.
         """
-        if np.count_nonzero(batch.positions == 0) != batch.n_spans:
-            raise ConfigError(f"architecture {self.spec.arch} takes sequences whole, from position 0 on")
+        check_whole(self.spec, batch)
         x = self.embedding.rows(batch)
         tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]
         for layer in self.layers:
@@ -60,7 +56,7 @@ class Bidirectional:
 
     def logits(self, hidden: Rows) -> Rows:
         """Raises GenerateError: there are none."""
-        raise GenerateError(f"architecture {self.spec.arch} has no scores over the vocabulary; it makes embeddings")
+        raise no_logits(self.spec)
 
 
 def read_bidirectional(file: GGUFFile, traits: Traits) -> ModelSpec:

@@ -117,9 +117,13 @@ class Layer:
 
     def forward(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         h = self.attn_norm(x, self.mixer.codes)
-        g = self.ffn_input(x, h) if self.parallel else None
-        self.mixer.add_to(x, h, cos_sin, slabs, batch)
-        self.ffn.add_to(x, self.ffn_input(x, h) if g is None else g)
+        if self.parallel:
+            g = self.ffn_input(x, h)
+            self.mixer.add_to(x, h, cos_sin, slabs, batch)
+            self.ffn.add_to(x, g)
+        else:
+            self.mixer.add_to(x, h, cos_sin, slabs, batch)
+            self.ffn.add_to(x, h if self.ffn_norm is None else self.ffn_norm(x, self.ffn.codes))
 
     def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
         """As the last layer: all rows leave their state, but only those that are asked for go on."""
@@ -181,7 +185,7 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
     shared = None
     if experts.n_ff_shared:
         shared = Gated(w, p, spec.n_embd, experts.n_ff_shared, traits, Residual(), "_shexp")
-    return Experts(spec.n_embd, experts, w, p, shared=shared, residual=None if residual.plain else residual)
+    return Experts(spec.n_embd, experts, w, p, residual=residual, shared=shared)
 
 
 def check_router(spec: ModelSpec, w: Weights, i: int) -> None:

@@ -44,8 +44,7 @@ class Encoder:
 
         Raises ConfigError for a part of a sequence: its tokens would not see the others.
         """
-        if np.count_nonzero(batch.positions == 0) != batch.n_spans:
-            raise ConfigError(f"architecture {self.spec.arch} takes sequences whole, from position 0 on")
+        check_whole(self.spec, batch)
         x = self.embedding.rows(batch)
         if self.segment is not None:
             add_bias_(x, self.segment)
@@ -60,7 +59,7 @@ class Encoder:
 
     def logits(self, hidden: Rows) -> Rows:
         """Raises GenerateError: there are none."""
-        raise GenerateError(f"architecture {self.spec.arch} has no scores over the vocabulary; it makes embeddings")
+        raise no_logits(self.spec)
 
 
 class EncoderLayer:
@@ -88,6 +87,17 @@ class SumNorm:
 
     def __call__(self, x: Rows) -> None:
         layer_norm_(x, self.weight, self.bias, self.eps)
+
+
+def check_whole(spec: ModelSpec, batch: Batch) -> None:
+    """Raises ConfigError for a part of a sequence: its tokens would not see the others."""
+    if np.count_nonzero(batch.positions == 0) != batch.n_spans:
+        raise ConfigError(f"architecture {spec.arch} takes sequences whole, from position 0 on")
+
+
+def no_logits(spec: ModelSpec) -> GenerateError:
+    """What an encoder answers to who wants the next token."""
+    return GenerateError(f"architecture {spec.arch} has no scores over the vocabulary; it makes embeddings")
 
 
 def read_segment(spec: ModelSpec, w: Weights) -> Vector | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.kernels.experts import expert_add_, expert_hidden
 from oxillama.kernels.matmul import Matrix, linear
 from oxillama.kernels.routing import Routing, route
-from oxillama.kernels.rows import Rows, Vector, add_, gate_sigmoid_, zeros
+from oxillama.kernels.rows import Rows, Vector, gate_sigmoid_, zeros
+from oxillama.models.layers import FeedForward, Residual
 from oxillama.models.weights import Weights
 
 MAX_EXPERTS = 1 << 12
@@ -23,14 +23,12 @@ GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
 class ExpertDefaults:
     """What an architecture means where its metadata are silent.
 
-    ``gated``: experts have a gate. ``shared_gate``: what shared experts give is gated as a whole. ``biased``: router
-    and experts have biases.
+    ``shared_gate``: what shared experts give is gated as a whole. ``biased``: router and experts have biases.
     """
 
     gating: str = "softmax"
     normalise: bool = True
     activation: str = "silu"
-    gated: bool = True
     shared_gate: bool = False
     biased: bool = False
 
@@ -42,14 +40,11 @@ DEFAULTS = {
     "dots1": ExpertDefaults(gating="sigmoid", normalise=False),
     "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
     "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai", biased=True),
-    "grok": ExpertDefaults(activation="gelu"),
     "jamba": ExpertDefaults(normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
-    "nomic-bert-moe": ExpertDefaults(normalise=False, activation="gelu", gated=False),
     "olmoe": ExpertDefaults(normalise=False),
     "phimoe": ExpertDefaults(gating="sparsemixer", normalise=False),
     "qwen2moe": ExpertDefaults(normalise=False, shared_gate=True),
-    "qwen3next": ExpertDefaults(shared_gate=True),
 }
 
 
@@ -76,7 +71,6 @@ class ExpertSpec:
     n_dense_first: int = 0
     step: int = 1
     activation: str = "silu"
-    gated: bool = True
     shared_gate: bool = False
     biased: bool = False
 
@@ -112,7 +106,6 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
         n_dense_first=m.get_int(f"{arch}.leading_dense_block_count", 0, minimum=0, maximum=1 << 12),
         step=m.get_int(f"{arch}.interleave_moe_layer_step", 1, minimum=1, maximum=1 << 12),
         activation=defaults.activation,
-        gated=defaults.gated,
         shared_gate=defaults.shared_gate,
         biased=defaults.biased,
     )
@@ -170,26 +163,10 @@ def _groups(m: Metadata, arch: str, n: int, n_used: int) -> tuple[int, int]:
     return n_groups, n_groups_used
 
 
-class Branch(Protocol):
-    """A feed-forward part that runs beside the experts: shared experts, or a dense one."""
-
-    codes: bool
-
-    def add_to(self, x: Rows, h: Rows) -> None:
-        """Adds its output for the normalised input ``h`` to ``x``, in place."""
-
-
-class Joins(Protocol):
-    """How a layer's output joins the residual stream."""
-
-    def add(self, x: Rows, y: Rows) -> None:
-        """``x += f(y)``, in place, where ``f`` may norm and scale."""
-
-
 class Experts:
     """Each row's share of the experts that its router chose, and of what runs beside them.
 
-    ``residual``: how the sum joins the stream; None: it is added as it is.
+    ``shared``: what runs beside them, whose own residual adds its output as it is.
     """
 
     def __init__(
@@ -199,14 +176,14 @@ class Experts:
         w: Weights,
         prefix: str,
         *,
-        shared: Branch | None = None,
-        residual: Joins | None = None,
+        residual: Residual,
+        shared: FeedForward | None = None,
     ) -> None:
         n, n_ff = spec.n_experts, spec.n_ff
         self.spec, self.shared, self.residual = spec, shared, residual
         self.router = w.linear(prefix + "ffn_gate_inp", n, n_embd, bias=spec.biased)
         self.choice_bias = w.optional_vector(prefix + "exp_probs_b.bias", n)
-        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd, spec.biased) if spec.gated else None
+        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd, spec.biased)
         self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, n_embd, spec.biased)
         self.down = expert_matrix(w, prefix + "ffn_down_exps", n, n_embd, n_ff, spec.biased)
         has_gate = shared is not None and spec.shared_gate
@@ -216,7 +193,7 @@ class Experts:
     def add_to(self, x: Rows, h: Rows) -> None:
         routing = self.route(h)
         hidden = expert_hidden(h, routing, self.gate, self.up, self.spec.activation, self.down.integer)
-        if self.shared is None and self.residual is None:
+        if self.shared is None and self.residual.plain:
             expert_add_(x, hidden, routing, self.down)
             return
         y = zeros(x.workspace, x.n, x.dim)
@@ -225,10 +202,7 @@ class Experts:
             if self.shared_gate is not None:
                 gate_sigmoid_(y, linear(h, self.shared_gate))
         expert_add_(y, hidden, routing, self.down)
-        if self.residual is None:
-            add_(x, y)
-        else:
-            self.residual.add(x, y)
+        self.residual.add(x, y)
 
     def route(self, h: Rows) -> Routing:
         """Which experts each row of ``h`` uses."""

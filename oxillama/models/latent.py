@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oxillama.errors import LoadError
 from oxillama.gguf import Metadata
-from oxillama.kernels.attention import Attention, KvSlab, attend, store
+from oxillama.kernels.attention import Attention, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.heads import heads_matmul, join_heads, split_heads
 from oxillama.kernels.matmul import Matrix, linear, matmul
@@ -118,7 +118,6 @@ class LatentAttention:
 
     def remember(self, kv: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, KvSlab)
         latent, key = split_heads(kv, 1, self.sizes.rank)
         latent = self.kv_norm(latent)
         self.rotate(key, cos_sin)
@@ -126,7 +125,6 @@ class LatentAttention:
 
     def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, KvSlab)
         if self.q_norm is not None:
             q = linear(self.q_norm(q, self.q_b.integer), self.q_b)
         plain, rotated = split_heads(q, self.sizes.n_heads, self.sizes.plain)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
-from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import Matrix, linear, linear_add_
 from oxillama.kernels.norms import layer_norm, rms_norm
-from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
-# Of one layer, in the order of its shapes in `ModelSpec.states`.
-LayerSlabs = tuple[KvSlab | RecurrentSlab, ...]
+# Of one layer, in the order of its shapes in `ModelSpec.states`: KvSlab or RecurrentSlab, which the kernels check.
+LayerSlabs = tuple[Any, ...]
 
 ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
 
@@ -59,13 +58,11 @@ class Residual:
     def __init__(self, norm: Norm | None = None, scale: float = 1.0) -> None:
         self.norm, self.scale = norm, scale
         self.plain = norm is None and scale == 1.0
+        # x += h @ w.T (+ bias), in place
+        self.add_product: Callable[[Rows, Rows, Matrix], None] = linear_add_ if self.plain else self._add_changed
 
-    def add_product(self, x: Rows, h: Rows, w: Matrix) -> None:
-        """``x += h @ w.T`` (+ bias), in place."""
-        if self.plain:
-            linear_add_(x, h, w)
-        else:
-            self.add(x, linear(h, w))
+    def _add_changed(self, x: Rows, h: Rows, w: Matrix) -> None:
+        self.add(x, linear(h, w))
 
     def add(self, x: Rows, y: Rows) -> None:
         """``x += y``, in place."""

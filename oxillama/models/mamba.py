@@ -6,6 +6,7 @@ SSMs", 2024; Liquid AI, LFM2, 2025. Files hold -exp(A_log) as ``ssm_a``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,25 +104,25 @@ def read_ssm(m: Metadata, version: int) -> SsmSpec:
     return spec
 
 
-class Recurrent:
+class Recurrent(ABC):
     """``x += out(mix(h))``; mixers differ in ``mix``. All rows leave their state, whichever go on."""
+
+    codes: bool
 
     def __init__(self, w: Weights, name: str, n_in: int, spec: ModelSpec, residual: Residual) -> None:
         self.out = w.linear(name, spec.n_embd, n_in)
         self.residual = residual
 
+    @abstractmethod
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
         """What goes into the last projection, of all rows."""
-        raise NotImplementedError
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, RecurrentSlab)
         self.residual.add_product(x, self.mix(h, slab, batch), self.out)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        assert isinstance(slab, RecurrentSlab)
         y = self.mix(h, slab, batch)
         if x.n:
             self.residual.add_product(x, take_rows(y, batch.output_rows), self.out)

@@ -13,10 +13,6 @@ LayerRule = Callable[[int], bool]
 Part = Literal["q", "k", "v", "o", "ffn", "output"]
 
 
-def no_layer(i: int) -> bool:
-    return False
-
-
 def every_layer(i: int) -> bool:
     return True
 
@@ -42,7 +38,7 @@ class Traits:
     qk_norm: queries and keys are normalised: "head" by head, "some" models' likewise, "whole" projections, or with a
         weight for "each_head". qk_norm_last: after the rotation.
     parallel: both branches start from the same stream: always, if metadata's key says so, or if there is no ffn_norm.
-    biased: parts whose bias belongs to the model; others may have one. unbiased: parts that never have one.
+    biased: parts whose bias belongs to the model; others may have one.
     activation, gated: of the feed-forward part.
     embedding_norm: embeddings are normalised. output_norm: name of the last norm.
     positions: learned ones are added. alibi: scores fall with distance.

@@ -1,14 +1,15 @@
 """How many blocks and slots an engine gets."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oxillama.config import EngineConfig
-from oxillama.engine.loading import DEFAULT_CONCURRENCY, MAX_SLOTS, REQUEST_SLOTS, choose_sizes
-from oxillama.errors import ConfigError
+from oxillama.engine.loading import DEFAULT_CONCURRENCY, MAX_SLOTS, REQUEST_SLOTS, choose_sizes, kept_bytes, load_parts
+from oxillama.errors import ConfigError, MissingKeyError
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.kv_cache.shapes import KvShape, RecurrentShape
+from tests.models.tiny import tiny
 
 KV, RECURRENT = (KvShape(2, 64, 64),), (RecurrentShape(1000),)
 MODELS = {"attention": [KV] * 3, "recurrent": [RECURRENT] * 3, "hybrid": [RECURRENT, KV, (*KV, *RECURRENT)]}
@@ -27,6 +28,7 @@ def test_without_a_budget_there_is_room_for_four_requests():
 
 @pytest.mark.parametrize("states", MODELS.values(), ids=MODELS)
 @given(budget=st.integers(1, 1 << 34), context=st.integers(2, 1 << 20))
+@example(budget=34023, context=2)  # a hybrid's third slot would take what its one block needs
 def test_a_budget_is_kept_and_nearly_used(states, budget, context):
     config = EngineConfig(kv_budget=budget)
     block, slot = block_bytes(states, 16, "f16"), slot_bytes(states)
@@ -51,3 +53,15 @@ def test_a_budget_is_divided_as_the_default_is():
     small = choose_sizes(states, 1000, EngineConfig(kv_budget=budget // 2))
     assert small[1] == n_slots // 2
     assert 0 <= small[0] - n_blocks // 2 <= 1
+
+
+def test_what_a_request_keeps():
+    assert kept_bytes(MODELS["attention"]) == (3 * 2 * (64 + 64) * 2, 0)
+    assert kept_bytes(MODELS["recurrent"]) == (0, 5 * 3 * 1008 * 4)  # rows of whole cache lines
+    assert kept_bytes([()]) == (0, 0)
+
+
+def test_a_file_without_a_tokenizer_is_told_the_remedy(tmp_path):
+    path = tiny("mamba", tmp_path)
+    with pytest.raises(MissingKeyError, match=r"mamba-0\.gguf: .*no tokenizer.*tokenizer\.ggml\.model.*tokenizer_path"):
+        load_parts(EngineConfig(model_path=path))

@@ -63,6 +63,36 @@ def test_everything_is_told():
     assert "18.75 KiB for the KV cache of 100 tokens" in lines(model(), context_size=100)["memory"]
 
 
+def test_what_a_model_keeps_comes_before_what_metadata_suggest():
+    kept = lines(model(), context_size=100, kept=(3 << 10, 5 << 20))["memory"].split(";")
+    assert kept[1] == "up to 5.00 MiB for the recurrent states of a request, whatever its length"
+    assert kept[2] == "up to 300.00 KiB for the KV cache of 100 tokens in f16"
+    assert lines(model(), kept=(0, 1 << 10))["memory"].endswith("whatever its length;")
+    assert lines(model(), kept=(0, 0))["memory"] == "1.48 KiB for the weights;"
+
+
+def test_mixers_are_told():
+    keys = {
+        "llama.attention.kv_lora_rank": (b.U32, 512),
+        "llama.attention.sliding_window": (b.U32, 4096),
+        "llama.ssm.inner_size": (b.U32, 2048),
+        "llama.ssm.state_size": (b.U32, 16),
+        "llama.ssm.conv_kernel": (b.U32, 4),
+        "llama.expert_count": (b.U32, 8),
+        "llama.expert_used_count": (b.U32, 2),
+        "llama.expert_shared_count": (b.U32, 1),
+    }
+    found = lines(model(**keys))
+    assert found["latent"].startswith("512 values")
+    assert [found[k] for k in ("window", "convolution", "experts")] == [
+        "4,096 tokens;",
+        "4 tokens;",
+        "8, 2 used, 1 shared;",
+    ]
+    assert found["state space"] == "2,048 channels of 16 values;"
+    assert lines(model(**{"llama.attention.head_count": (b.U32, 0)}))["heads"] == "none;"
+
+
 def test_head_sizes_and_layers_of_the_file_count():
     keys = {"llama.attention.key_length": (b.U32, 20), "llama.attention.value_length": (b.U32, 12)}
     assert kv_bytes_per_token(model(**keys).metadata) == 3 * 2 * (20 + 12) * 2

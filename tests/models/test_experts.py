@@ -30,7 +30,6 @@ def test_no_experts():
         ("gpt-oss", "softmax_chosen", False, "swiglu_oai"),
         ("granitemoe", "softmax", True, "silu"),
         ("granitehybrid", "softmax", True, "silu"),
-        ("grok", "softmax", True, "gelu"),
         ("jamba", "softmax", False, "silu"),
         ("olmoe", "softmax", False, "silu"),
         ("qwen2moe", "softmax", False, "silu"),

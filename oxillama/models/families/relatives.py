@@ -3,7 +3,8 @@
 Cai et al., "InternLM2", 2024; Baidu, "ERNIE 4.5 Technical Report", 2025; LG AI Research, "EXAONE 3.5", 2024, and
 "EXAONE 4.0", 2025; Tencent, "Hunyuan-A13B Technical Report", 2025; Parmar et al., "Nemotron-4", 2024; Arcee,
 "AFM-4.5B", 2025; ByteDance, "Seed-OSS", 2025; OrionStar, "Orion-14B", 2024; Mehta et al., "OpenELM", 2024; Dai et al.,
-"DeepSeekMoE", 2024; Huo et al., "dots.llm1", 2025; Xie et al., "CodeShell", 2024.
+"DeepSeekMoE", 2024; Huo et al., "dots.llm1", 2025; Xie et al., "CodeShell", 2024; Huawei, "openPangu
+Embedded", 2025.
 """
 
 from dataclasses import replace
@@ -52,5 +53,6 @@ register(
     Architecture("orion", "Orion", replace(NEOX, norm="layer"), UNVERIFIED),
     Architecture("openelm", "OpenELM", replace(NEOX, qk_norm="head"), UNVERIFIED),
     Architecture("dots1", "dots.llm1", replace(NEOX, qk_norm="head"), TRANSFORMERS),
+    Architecture("pangu-embedded", "openPangu Embedded", replace(NEOX, biased=("q", "k", "v", "o")), UNVERIFIED),
     Architecture("codeshell", "CodeShell", CODESHELL, UNVERIFIED),
 )

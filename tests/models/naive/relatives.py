@@ -166,6 +166,7 @@ ARCHS = {
     "olmoe": replace(QWEN, qk_norm=norm_projection, ffn=experts(normalise=False)),
     "openelm": replace(QWEN, qk_norm=norm_each_head),
     "orion": replace(QWEN, norm=layer_norm),
+    "pangu-embedded": QWEN,
     "phimoe": Arch(phimoe_layer, norm=phimoe_norm, ffn=phimoe_experts, pairing=HALVES),
     "qwen": QWEN,
     "qwen2vl": QWEN,

@@ -263,6 +263,7 @@ RECIPES = {
     "olmoe": Recipe("olmoe", lambda s, i: of.moe_layer(s, i) | t.projection_norms(s), r.moe_keys),
     "openelm": Recipe("openelm", openelm_layer, openelm_keys, tied=True, head_size=True),
     "orion": Recipe("orion", orion_layer, rms=False, norm_bias=True),
+    "pangu-embedded": Recipe("pangu-embedded", lambda s, i: of.qwen2_layer(s, i) | t.output(s, bias=True), base(1.6e7)),
     "phimoe": PHIMOE,
     "phimoe-longrope": replace(
         PHIMOE,
