@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.loop import StepLoop
+from oxillama.engine.meter import Meter
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError
 from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.metrics import MetricsSnapshot
 
 __all__ = ["EngineCore", "RunnerLike"]
 
@@ -72,6 +74,7 @@ class EngineCore:
         self.runner: RunnerLike = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder))
+        self.meter = Meter(self.scheduler)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads)
         self.closed = False
@@ -114,6 +117,11 @@ class EngineCore:
         self.loop.drive(lambda: done)
         return done[0]
 
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """The engine's numbers as they are now, or as they were before the step under way."""
+        self.loop.post(self.meter.publish)
+        return self.meter.snapshot()
+
     def drive(self, ready: Callable[[], object]) -> None:
         """Returns once ready() is true, having taken the steps that were needed for that."""
         self.loop.drive(ready)
@@ -142,10 +150,16 @@ class EngineCore:
         """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
         self._drop_cancelled()
         self._plan = self._schedule()
+        self.meter.begin()
         for want_hidden in (False, True):
             plan = [(r, n) for r, n in self._plan if (r.want == "hidden") == want_hidden]
             if plan:
-                self._advance(plan, self._forward(plan, want_hidden))
+                began = time.perf_counter()
+                rows = self._forward(plan, want_hidden)
+                if rows is not None:
+                    self._advance(plan, rows)
+                    self.meter.count(plan, began)
+        self.meter.publish()
 
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self.scheduler.running if cast(Request, s.handle).cancelled]:
@@ -158,6 +172,7 @@ class EngineCore:
         for request, _ in plan:
             if not request.started_at:
                 request.started_at = time.perf_counter()
+                self.meter.started(request)
         return plan
 
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
@@ -181,9 +196,7 @@ class EngineCore:
                     return
         raise _StepAbandoned
 
-    def _advance(self, plan: Plan, rows: NDArray[np.float32] | None) -> None:
-        if rows is None:
-            return
+    def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
         row = 0
         for request, n in plan:
             n_rows = _n_rows(request, n)
@@ -206,6 +219,8 @@ class EngineCore:
             if request.sequence.handle is request:  # otherwise it was never queued
                 self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
             request.finish(reason, error)
+            if request.submitted_at:
+                self.meter.ended(request, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
         for request in requests:
@@ -215,12 +230,14 @@ class EngineCore:
         now = time.perf_counter()
         for request in requests:
             request.submitted_at = now
+            self.meter.queued()
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
                 self.scheduler.add(request.sequence)
             except OxiLlamaError as error:
                 request.finish("cancelled", error)
+                self.meter.ended(request, error)
             else:
                 request.sequence.handle = request
         if self.closed:  # between the check in `submit` and now
