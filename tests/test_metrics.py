@@ -219,10 +219,11 @@ def test_labels_come_back(value, openmetrics):
 
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_help_and_own_labels_are_escaped(openmetrics):
-    family = Family("x", "counter", "x_total", "a \\ b\nc", "reason")
+    family = Family("x", "counter", "x_total", 'a \\ b\nc "d"', "reason")
     text = exposition([(family, {'q"\\\n': 1})], {}, openmetrics=openmetrics)
     (kind, help_text, samples), *more = parse(text, openmetrics).values()
-    assert (kind, help_text, more) == ("counter", "a \\ b\nc", [])
+    assert (kind, help_text, more) == ("counter", family.help, [])
+    assert ('\\"d\\"' in text) == openmetrics  # the other format leaves quotes in help as they are
     assert samples == {("x_total", (("reason", 'q"\\\n'),)): 1}
 
 

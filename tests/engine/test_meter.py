@@ -312,33 +312,60 @@ class _Drawing(Request):
         self.sequence.tokens.append(3)
 
 
-def test_what_is_computed_again_after_preemption_is_no_new_token(clock):
-    meter = Meter(Scheduler(SequencePool(4), 16, 8))
-    request = _Drawing(Sequence([3, 3, 3], 9), Outbox(1))
-    request.submitted_at = request.started_at = clock.now
-    meter.queued()
-    meter.started(request)
+class _Steps:
+    """A meter of one-second steps, without an engine."""
 
-    def step(n, *, draws):
-        began, clock.now = clock.now, clock.now + 1.0
-        if draws:
+    def __init__(self, clock):
+        self.clock = clock
+        self.meter = Meter(Scheduler(SequencePool(4), 16, 8))
+
+    def request(self, n_prompt):
+        request = _Drawing(Sequence([3] * n_prompt, 9), Outbox(1))
+        request.submitted_at = request.started_at = self.clock.now
+        self.meter.queued()
+        self.meter.started(request)
+        return request
+
+    def step(self, *plan, drawing=()):
+        began, self.clock.now = self.clock.now, self.clock.now + 1.0
+        for request in drawing:
             request.absorb(np.empty(0))
-        meter.count([(request, n)], began)
+        self.meter.count(plan, began)
 
-    step(3, draws=True)
-    step(1, draws=True)
-    meter.preempted(request)
+    def snapshot(self):
+        self.meter.publish()
+        return self.meter.snapshot()
+
+
+def test_what_is_computed_again_after_preemption_is_no_new_token(clock):
+    steps = _Steps(clock)
+    r = steps.request(3)
+    steps.step((r, 3), drawing=[r])
+    steps.step((r, 1), drawing=[r])
+    steps.meter.preempted(r)
     clock.now += 10.0
-    step(3, draws=False)
-    step(2, draws=True)
-    step(1, draws=True)
-    meter.publish()
-    s = meter.snapshot()
+    steps.step((r, 3))
+    steps.step((r, 2), drawing=[r])
+    steps.step((r, 1), drawing=[r])
+    s = steps.snapshot()
     assert (s.preemptions, s.prompt_tokens, s.prefill_tokens, s.generation_tokens) == (1, 3, 8, 4)
     assert (s.prefill_seconds, s.decode_seconds) == (3.0, 2.0)
     assert (s.time_to_first_token.count, s.inter_token_latency.count) == (1, 3)
     assert s.inter_token_latency.sum == 1.0 + 12.0 + 1.0
     assert s.iteration_tokens.sum == 10
+
+
+def test_who_is_left_out_of_a_step_waits_longer(clock):
+    steps = _Steps(clock)
+    a, b = steps.request(1), steps.request(1)
+    steps.step((a, 1), (b, 1), drawing=[a, b])
+    steps.step((a, 1), (b, 1), drawing=[a, b])
+    steps.step((b, 1), drawing=[b])
+    steps.step((a, 1), (b, 1), drawing=[a, b])
+    latency = steps.snapshot().inter_token_latency
+    assert (latency.count, latency.sum) == (5, 6.0)
+    assert latency.counts[latency.bounds.index(1.0)] == 4
+    assert latency.counts[latency.bounds.index(2.5)] == 1
 
 
 def test_prefix_lookups_are_counted_in_tokens():
