@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
-    from oxillama.kv_cache import SequencePool
+    from oxillama.kv_cache import KvCachePool, SequencePool
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -62,6 +62,7 @@ __all__ = [
     "Grammar",
     "GrammarError",
     "KvCacheFullError",
+    "KvCachePool",
     "LoadError",
     "MissingKeyError",
     "MissingTensorError",
@@ -93,6 +94,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "KvCachePool": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",

@@ -30,6 +30,7 @@ SHARED = ("oxillama.kv_cache.shapes",)
 PLAIN = (
     "engine.scheduler",
     "engine.sequence",
+    "kv_cache.block_pool",
     "kv_cache.id_pool",
     "kv_cache.sequence_pool",
     "kv_cache.state_slots",
