@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
-    from oxillama.kv_cache import KvCachePool, SequencePool
+    from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -68,6 +68,7 @@ __all__ = [
     "MissingTensorError",
     "ModelNotFoundError",
     "OxiLlamaError",
+    "PrefixKvCache",
     "QuantError",
     "RopeConfig",
     "Sampler",
@@ -95,6 +96,7 @@ _LAZY = {
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
+    "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",

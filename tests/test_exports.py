@@ -23,7 +23,8 @@ PUBLIC = {
     # what comes back, and how to stop it
     "CancelToken", "Chunk", "Completion", "Timings",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "Sampler", "SamplerChain", "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "SequencePool",
+    "TokenStream", "Tokenizer", "gguf",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",

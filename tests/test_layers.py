@@ -32,6 +32,7 @@ PLAIN = (
     "engine.sequence",
     "kv_cache.block_pool",
     "kv_cache.id_pool",
+    "kv_cache.prefix",
     "kv_cache.sequence_pool",
     "kv_cache.state_slots",
     "kv_cache.shapes",
