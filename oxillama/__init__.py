@@ -27,6 +27,7 @@ from oxillama.errors import (
     ModelNotFoundError,
     OxiLlamaError,
     QuantError,
+    QueueFullError,
     SnapshotError,
     TokenizerError,
     UnsupportedModelError,
@@ -34,7 +35,7 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
+    from oxillama.engine import CancelToken, Chunk, Completion, Engine, Scheduler, Timings
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
@@ -70,10 +71,12 @@ __all__ = [
     "OxiLlamaError",
     "PrefixKvCache",
     "QuantError",
+    "QueueFullError",
     "RopeConfig",
     "Sampler",
     "SamplerChain",
     "SamplerConfig",
+    "Scheduler",
     "SequencePool",
     "SnapshotError",
     "Timings",
@@ -100,6 +103,7 @@ _LAZY = {
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",
+    "Scheduler": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",

@@ -70,7 +70,7 @@ class PrefixKvCache:
         return blocks
 
     def leave(self, path: list[PrefixNode], n_kept: int = 0) -> None:
-        """The end of `hold` for all but the first n_kept nodes; their blocks are the caller's to free."""
+        """The end of `hold` for all but the first n_kept nodes; the caller frees their blocks as well."""
         while len(path) > n_kept:
             node = path.pop()
             node.n_users -= 1
@@ -135,6 +135,7 @@ class PrefixKvCache:
         assert {n for n in found if not n.n_users} == set(self._idle)
         blocks = [n.block for n in found]
         assert len(set(blocks)) == len(blocks), "a block is in the tree twice"
+        assert all(self.pool.n_users(n.block) == 1 for n in self._idle), "a block that is in use passes for idle"
         for node in found:
             assert self.pool.n_users(node.block) > node.n_users, "a block has fewer users than its node"
 
