@@ -28,9 +28,13 @@ NEVER = {
 SHARED = ("oxillama.kv_cache.shapes",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
 PLAIN = (
+    "engine.holdings",
     "engine.scheduler",
     "engine.sequence",
+    "engine.waiting",
+    "kv_cache.block_pool",
     "kv_cache.id_pool",
+    "kv_cache.prefix",
     "kv_cache.sequence_pool",
     "kv_cache.state_slots",
     "kv_cache.shapes",

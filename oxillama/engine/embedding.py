@@ -49,7 +49,7 @@ class EmbeddingRequest(Request):
     want: Want = "hidden"
 
     def __init__(self, tokens: list[int], pooling: str, normalize: bool, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+        super().__init__(Sequence(tokens, len(tokens), restartable=False), outbox, **options)
         self.result: NDArray[np.float32] = np.empty(0, np.float32)
         self._pooling = pooling
         self._normalize = normalize

@@ -100,7 +100,7 @@ class LogitsRequest(Request):
     want: Want = "all"
 
     def __init__(self, tokens: list[int], n_vocab: int, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+        super().__init__(Sequence(tokens, len(tokens), restartable=False), outbox, **options)
         self.out = np.empty((len(tokens), n_vocab), np.float32)
         self._filled = 0
 
