@@ -121,6 +121,7 @@ class MetricsSnapshot:
     waiting: int
     kv_blocks: int
     kv_blocks_used: int
+    kv_blocks_cached: int
     slots: int
     slots_used: int
     time_to_first_token: HistogramSnapshot
@@ -183,7 +184,11 @@ FAMILIES = (
     Family("running", "gauge", "oxillama_num_requests_running", "Requests that take part in steps."),
     Family("waiting", "gauge", "oxillama_num_requests_waiting", "Requests that wait for their turn."),
     Family("kv_blocks", "gauge", "oxillama_kv_cache_blocks", "KV blocks that there are."),
-    Family("kv_blocks_used", "gauge", "oxillama_kv_cache_used_blocks", "KV blocks that are not free."),
+    Family("kv_blocks_used", "gauge", "oxillama_kv_cache_used_blocks", "KV blocks that requests and sessions have."),
+    Family(
+        "kv_blocks_cached", "gauge", "oxillama_kv_cache_cached_blocks",
+        "KV blocks that only the prefix cache has, and gives up when they are needed.",
+    ),
     Family("kv_cache_usage", "gauge", "oxillama_kv_cache_usage_ratio", "Part of the KV blocks that is used, 0 to 1."),
     Family("slots", "gauge", "oxillama_recurrent_slots", "Slots of recurrent states that there are."),
     Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots of recurrent states that are not free."),

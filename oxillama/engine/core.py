@@ -16,7 +16,6 @@ from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
 from oxillama.kv_cache.sequence_pool import SequencePool
-from oxillama.metrics import MetricsSnapshot
 
 __all__ = ["EngineCore", "RunnerLike"]
 
@@ -133,11 +132,6 @@ class EngineCore:
         self.loop.post(lambda: done.append(action()))
         self.loop.drive(lambda: done)
         return done[0]
-
-    def metrics_snapshot(self) -> MetricsSnapshot:
-        """The engine's numbers as they are now, or as they were before the step under way."""
-        self.loop.post(self.meter.publish)
-        return self.meter.snapshot()
 
     def drive(self, ready: Callable[[], object]) -> None:
         """Returns once ready() is true, having taken the steps that were needed for that."""

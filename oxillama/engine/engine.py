@@ -218,7 +218,8 @@ class Engine(SessionMethods, NumberMethods):
 
         All are of one moment between two steps. Its `prometheus()` is their text.
         """
-        return self._core.metrics_snapshot()
+        self._core.loop.post(self._core.meter.publish)  # now, or if a step is under way, with its end
+        return self._core.meter.snapshot()
 
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""

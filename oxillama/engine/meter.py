@@ -32,7 +32,6 @@ class Meter:
         self._n_live = 0
         self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
-        self._prefix_queries = self._prefix_hits = self._preemptions = 0
         self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
         self._first_token = Histogram(FIRST_TOKEN_BUCKETS)
         self._inter_token = Histogram(INTER_TOKEN_BUCKETS)
@@ -53,18 +52,6 @@ class Meter:
     def started(self, request: Request) -> None:
         """A request takes part in a step for the first time."""
         self._queue_time.observe(request.started_at - request.submitted_at)
-        self._changed = True
-
-    def prefix_looked_up(self, n_tokens: int, n_found: int) -> None:
-        """The prefix cache was asked for the first n_tokens of a prompt, and had the first n_found."""
-        self._prefix_queries += n_tokens
-        self._prefix_hits += n_found
-        self._changed = True
-
-    def preempted(self, request: Request) -> None:
-        """A running request lost its blocks, and is to be computed again."""
-        self._preemptions += 1
-        request.decoding = False
         self._changed = True
 
     def ended(self, request: Request, error: Exception | None) -> None:
@@ -88,14 +75,17 @@ class Meter:
         now = time.perf_counter()
         n_prefill = n_decode = n_new = n_usual = 0
         for request, n in plan:
-            if not request.decoding:
+            if not request.counted_at:
                 n_prefill += n
                 n_new += self._first(request, now)
                 continue
-            n_decode += n
+            if n == 1:
+                n_decode += 1
+            else:  # again, since preemption took it
+                n_prefill += n
             n_tokens = len(request.sequence.tokens)
             new = n_tokens - request.n_counted
-            if not new:  # what it drew was the end
+            if not new:  # it drew nothing yet, or the end
                 continue
             n_new += new
             if new == 1 and request.counted_at == self._step_at:
@@ -114,35 +104,32 @@ class Meter:
         self._iteration.observe(n_prefill + n_decode)
 
     def _first(self, request: Request, now: float) -> int:
-        """New tokens of a request whose prompt, or what it lost, was being computed."""
-        if not request.first_at:
-            if request.finish_reason == "stop":  # no tokens were wanted
-                self._prompt_tokens += request.n_prompt
-            return 0
-        if not request.n_counted:
-            request.n_counted = request.n_prompt
+        """New tokens of a request that had none before this step."""
+        if request.first_at:
             self._prompt_tokens += request.n_prompt
             self._first_token.observe(request.first_at - request.submitted_at)
-        new = len(request.sequence.tokens) - request.n_counted
-        if new:
-            if request.counted_at:
-                self._inter_token.observe((now - request.counted_at) / new, new)
-            request.n_counted += new
-            request.counted_at, request.decoding = now, True
-        return new
+            new = len(request.sequence.tokens) - request.n_prompt
+            if new:
+                request.n_counted, request.counted_at = request.n_prompt + new, now
+            return new
+        if request.finish_reason == "stop":  # no tokens were wanted
+            self._prompt_tokens += request.n_prompt
+        return 0
 
     # ---- to the outside
 
     def publish(self) -> None:
         """Lets others see what was counted up to now."""
         self._changed = False
-        pool = self._scheduler.pool
-        n_running = len(self._scheduler.running)
+        scheduler = self._scheduler
+        pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
+        hits, misses, n_idle = (prefix.hit_tokens, prefix.miss_tokens, prefix.n_idle) if prefix else (0, 0, 0)
         self._published = (  # in the order of the snapshot's fields, which is made when somebody asks
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
-            self._decode_seconds, self._prefix_queries, self._prefix_hits, self._preemptions,
+            self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
             self._finished, n_running, self._n_live - n_running,
-            pool.n_blocks, pool.n_blocks - pool.blocks.n_free, pool.n_slots, pool.n_slots - pool.slots.n_free,
+            pool.n_blocks, pool.n_blocks - pool.blocks.n_free - n_idle, n_idle,
+            pool.n_slots, pool.n_slots - pool.slots.n_free,
             self._first_token.freeze(), self._inter_token.freeze(), self._queue_time.freeze(),
             self._latency.freeze(), self._iteration.freeze(),
         )  # fmt: skip

@@ -342,13 +342,12 @@ def test_what_is_computed_again_after_preemption_is_no_new_token(clock):
     r = steps.request(3)
     steps.step((r, 3), drawing=[r])
     steps.step((r, 1), drawing=[r])
-    steps.meter.preempted(r)
     clock.now += 10.0
     steps.step((r, 3))
     steps.step((r, 2), drawing=[r])
     steps.step((r, 1), drawing=[r])
     s = steps.snapshot()
-    assert (s.preemptions, s.prompt_tokens, s.prefill_tokens, s.generation_tokens) == (1, 3, 8, 4)
+    assert (s.prompt_tokens, s.prefill_tokens, s.generation_tokens) == (3, 8, 4)
     assert (s.prefill_seconds, s.decode_seconds) == (3.0, 2.0)
     assert (s.time_to_first_token.count, s.inter_token_latency.count) == (1, 3)
     assert s.inter_token_latency.sum == 1.0 + 12.0 + 1.0
@@ -368,11 +367,34 @@ def test_who_is_left_out_of_a_step_waits_longer(clock):
     assert latency.counts[latency.bounds.index(2.5)] == 1
 
 
+def test_preemptions_are_those_of_the_scheduler(clock):
+    engine, seen = timed_engine(clock, n_blocks=4, context_size=64)
+    results = engine.generate([[3], [4], [5]], max_tokens=40, ignore_eos=True, seed=1)
+    s = engine.metrics_snapshot()
+    assert s.preemptions == engine._core.scheduler.n_preempted > 0
+    assert s.generation_tokens == sum(len(r.token_ids) for r in results) == 120
+    assert (s.prompt_tokens, s.time_to_first_token.count, s.queue_time.count) == (3, 3, 3)
+    assert s.inter_token_latency.count == 117
+    assert s.prefill_tokens > s.prompt_tokens
+    assert s.iteration_tokens.sum == sum(map(sum, runner_of(engine).steps))
+    assert all(x.running + x.waiting + sum(x.finished.values()) == 3 for x in seen)
+    assert any(x.waiting and x.preemptions for x in seen)
+    check_whole(s)
+
+
+class _Once(Request):
+    """Wants one row."""
+
+    def absorb(self, rows):
+        return "stop"
+
+
 def test_prefix_lookups_are_counted_in_tokens():
-    meter = Meter(Scheduler(SequencePool(4), 16, 8))
-    meter.prefix_looked_up(40, 32)
-    meter.prefix_looked_up(10, 0)
-    assert meter.snapshot().prefix_queries == 0  # not published yet
-    meter.begin()
-    s = meter.snapshot()
-    assert (s.prefix_queries, s.prefix_hits) == (50, 32)
+    engine = make_engine()
+    for _ in range(2):
+        outbox = Outbox(1)
+        engine._core.run([_Once(Sequence([3] * 40, 40, cache_key="k"), outbox)], outbox)
+    s = engine.metrics_snapshot()
+    assert (s.prefix_queries, s.prefix_hits) == (80, 32)
+    assert (s.prompt_tokens, s.prefill_tokens) == (80, 48)
+    assert (s.kv_blocks_used, s.kv_blocks_cached, s.kv_cache_usage) == (0, 2, 0.0)
