@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import check_bool, check_choice
+from oxillama.checks import check_bool, check_choice
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.request import LogitsRequest, Outbox, Request, Want

@@ -1,5 +1,6 @@
 """A request on its way through the engine: a sequence, what is wanted of it, and where the results go."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -66,6 +67,8 @@ class Request:
 
     @property
     def cancelled(self) -> bool:
+        if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
+            return True
         return self.cancel_token is not None and self.cancel_token.cancelled
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from oxillama.config import MAX_CONTEXT, SamplerConfig, SamplingOptions, check_bool, check_int
+from oxillama.checks import check_bool, check_int
+from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
 from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
@@ -39,7 +41,7 @@ Chunks = Generator[Chunk, None, None]
 KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
-class GenerateOptions(SamplingOptions, total=False):
+class GenerateOptions(RequestOptions, total=False):
     """The keywords of `Engine.generate`."""
 
     max_tokens: int | None
@@ -59,6 +61,7 @@ class TextOptions:
     ignore_eos: bool
     chain: SamplerChain
     cancel_token: CancelToken | None
+    serving: ServingOptions
 
 
 def parse_options(
@@ -71,13 +74,18 @@ def parse_options(
     cancel_token: CancelToken | None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
-    """Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have."""
+    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
+
+    Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
+    """
     if max_tokens is not None:
         max_tokens = check_int("max_tokens", max_tokens, 1, MAX_CONTEXT)
     if cancel_token is not None and not isinstance(cancel_token, CancelToken):
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
-    chain = SamplerChain.from_config(make_sampler_config(function, sampler, dict(sampling)))
-    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token)
+    fields = dict(sampling)
+    serving = split_options(fields)
+    chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
+    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving)
 
 
 class TextMaker:
@@ -163,7 +171,7 @@ class TextMaker:
         n_reserve = len(ids) + max_tokens - 1
         window = options.chain.config.repetition_penalty_window
         return TextRequest(
-            Sequence(ids, n_reserve),
+            Sequence(ids, n_reserve, **options.serving.of_sequence()),
             outbox,
             sampler=Sampler(
                 options.chain,
