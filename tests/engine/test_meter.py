@@ -16,7 +16,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
 from oxillama.kv_cache.sequence_pool import SequencePool
 from tests.engine.fakes import EOS, N_VOCAB, logits_of, make_engine, runner_of
-from tests.engine.test_threads import in_threads
+from tests.engine.test_threads import fork, in_child, in_threads
 from tests.test_metrics import parse
 
 
@@ -382,19 +382,37 @@ def test_preemptions_are_those_of_the_scheduler(clock):
     check_whole(s)
 
 
-class _Once(Request):
-    """Wants one row."""
-
-    def absorb(self, rows):
-        return "stop"
-
-
 def test_prefix_lookups_are_counted_in_tokens():
     engine = make_engine()
     for _ in range(2):
-        outbox = Outbox(1)
-        engine._core.run([_Once(Sequence([3] * 40, 40, cache_key="k"), outbox)], outbox)
+        engine.generate([3] * 40, max_tokens=1)
+    engine.generate([3] * 40, max_tokens=1, cache_prompt=False)
     s = engine.metrics_snapshot()
     assert (s.prefix_queries, s.prefix_hits) == (80, 32)
-    assert (s.prompt_tokens, s.prefill_tokens) == (80, 48)
+    assert (s.prompt_tokens, s.prefill_tokens) == (120, 88)
     assert (s.kv_blocks_used, s.kv_blocks_cached, s.kv_cache_usage) == (0, 2, 0.0)
+
+
+def test_a_deadline_that_passes_is_a_cancelled_request(clock):
+    engine, _ = timed_engine(clock)
+    engine.generate([3], max_tokens=40, ignore_eos=True, deadline=3.0)
+    s = engine.metrics_snapshot()
+    assert (s.finished["cancelled"], s.running, s.waiting) == (1, 0, 0)
+    assert s.generation_tokens == s.iteration_tokens.count
+
+
+@fork
+def test_a_forked_child_goes_on_counting():
+    engine = make_engine()
+    stream = engine.stream([3], ignore_eos=True, seed=1)
+    next(stream)
+    before = engine.metrics_snapshot()
+
+    def child():
+        same = engine.metrics_snapshot() == before
+        stream.close()
+        s = engine.metrics_snapshot()
+        return same and (before.running, s.running, s.finished["cancelled"]) == (1, 0, 1)
+
+    assert in_child(child) == 0
+    assert engine.metrics_snapshot() == before
