@@ -73,7 +73,7 @@ class EngineCore:
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder))
         self.encoder = encoder
-        self.loop = StepLoop(self.step, self._drop_other_threads)
+        self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._plan: Plan = []
@@ -88,9 +88,14 @@ class EngineCore:
         self.loop.post(lambda: self._enqueue(list(requests)))
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Ends the requests that are not finished: their blocks are free at once, or after the step under way."""
+        """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
+
+        That step is given up if nobody else needs it.
+        """
         unfinished = [r for r in requests if r.finish_reason is None]
         if unfinished:
+            for request in unfinished:
+                request.unwanted = True
             self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
 
     def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
@@ -109,6 +114,7 @@ class EngineCore:
         return self._apply(action)
 
     def _apply(self, action: Callable[[], T]) -> T:
+        self.loop.check_outside()
         done: list[T] = []
         self.loop.post(lambda: done.append(action()))
         self.loop.drive(lambda: done)
@@ -122,6 +128,11 @@ class EngineCore:
         """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
         if not self.closed:
             self._apply(self._shut)
+
+    def shut(self, tell: Callable[[], object]) -> None:
+        """`close` without waiting: calls `tell` in the turn that did it."""
+        self.loop.post(self._shut)
+        self.loop.post(tell)
 
     def check_open(self) -> None:
         """Raises EngineClosedError once the engine is closed."""
@@ -150,6 +161,11 @@ class EngineCore:
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self.scheduler.running if cast(Request, s.handle).cancelled]:
             self._end(cast(Request, sequence.handle), "cancelled")
+        # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
+        self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
+
+    def _guests(self) -> list[Request]:
+        return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
         plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
@@ -205,6 +221,7 @@ class EngineCore:
         if request.finish_reason is None:
             if request.sequence.handle is request:  # otherwise it was never queued
                 self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+            self.loop.guests.discard(request)
             request.finish(reason, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
@@ -223,6 +240,8 @@ class EngineCore:
                 request.finish("cancelled", error)
             else:
                 request.sequence.handle = request
+                if request.outbox.bell is not None:
+                    self.loop.guests.add(request)
         if self.closed:  # between the check in `submit` and now
             self._shut()
 
@@ -242,17 +261,30 @@ class EngineCore:
         )
         self._end(cast(Request, sequence.handle), "cancelled", error)
 
-    def _shut(self) -> None:
+    def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True
         self.runner = _NoRunner()
         self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
 
+    def _fail_guests(self, error: BaseException) -> None:
+        """Something went wrong in a step that was nobody's own: those who can't see that are told."""
+        failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        self._end_all(self._guests(), "cancelled", failed)
+
     def _drop_other_threads(self, thread: int) -> None:
         """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
         gone = GenerateError("the thread that waited for this request is not in this process")
-        self._end_all([r for r in self._live() if r.thread != thread], "cancelled", gone)
+        lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
+        self._end_all(lost, "cancelled", gone)
+        self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
+
+
+def _is_lost(request: Request) -> bool:
+    bell = request.outbox.bell
+    return bell is not None and bell.lost
 
 
 def _span(request: Request, n: int) -> Span:

@@ -24,30 +24,41 @@ __all__ = [
     "Chunks",
     "GenerateOptions",
     "Prompt",
+    "RequestOptions",
     "Stop",
     "TextMaker",
     "TextOptions",
     "answer",
     "completion_of",
     "parse_options",
+    "read_options",
 ]
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
 Chunks = Generator[Chunk, None, None]
+Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
 KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
-class GenerateOptions(SamplingOptions, total=False):
-    """The keywords of `Engine.generate`."""
+class RequestOptions(SamplingOptions, total=False):
+    """The keywords of `Engine.stream` and `Engine.batch`."""
 
     max_tokens: int | None
     stop: Stop
     ignore_eos: bool
     sampler: SamplerConfig | None
-    on_token: Callable[..., object] | None
     cancel_token: CancelToken | None
+
+
+class GenerateOptions(RequestOptions, total=False):
+    """The keywords of `Engine.generate`."""
+
+    on_token: Callable[..., object] | None
+
+
+_REQUEST_FIELDS = set(RequestOptions.__annotations__) - set(SamplingOptions.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -64,11 +75,11 @@ class TextOptions:
 def parse_options(
     function: str,
     *,
-    max_tokens: int | None,
-    stop: Any,
-    ignore_eos: bool,
-    sampler: SamplerConfig | None,
-    cancel_token: CancelToken | None,
+    max_tokens: int | None = None,
+    stop: Any = None,
+    ignore_eos: bool = False,
+    sampler: SamplerConfig | None = None,
+    cancel_token: CancelToken | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
     """Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have."""
@@ -78,6 +89,13 @@ def parse_options(
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     chain = SamplerChain.from_config(make_sampler_config(function, sampler, dict(sampling)))
     return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token)
+
+
+def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
+    """`parse_options` of the keywords of a call; raises what that raises."""
+    known = {name: value for name, value in options.items() if name in _REQUEST_FIELDS}
+    sampling = {name: value for name, value in options.items() if name not in known}
+    return parse_options(function, sampling=sampling, **known)
 
 
 class TextMaker:
@@ -146,6 +164,13 @@ class TextMaker:
         if max_tokens is not None:
             return min(room, max_tokens)
         return max(1, min(room, self._n_cached - n_prompt))
+
+    def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
+        """One request for each (name, prompt)."""
+        return [
+            self.request(self.ids(name, prompt), options, outbox, name=name, index=i)
+            for i, (name, prompt) in enumerate(prompts)
+        ]
 
     def request(
         self,
