@@ -23,11 +23,12 @@ PUBLIC = {
     # what comes back, and how to stop it
     "CancelToken", "Chunk", "Completion", "Timings",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "Sampler", "SamplerChain", "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
+    "SequencePool", "TokenStream", "Tokenizer", "gguf",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
-    "OxiLlamaError", "QuantError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
+    "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import EngineOptions, ModelSource, check_bool
+from oxillama.checks import check_bool
+from oxillama.config import EngineOptions, ModelSource
 from oxillama.engine.bell import Call, CoroutineBell
 from oxillama.engine.embedding import EmbedPooling
 from oxillama.engine.engine import Engine
@@ -23,7 +24,7 @@ from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import (
     GenerateOptions,
     Prompt,
-    RequestOptions,
+    StreamOptions,
     TextOptions,
     completion_of,
     read_options,
@@ -139,7 +140,7 @@ class AsyncEngine:
         found = await self._complete(named, parsed, on_token, indexed=not single)
         return found[0] if single else found
 
-    def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> AsyncChunks:
+    def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> AsyncChunks:
         """Continues one prompt, piece by piece, as `Engine.stream` does; for `async for`.
 
         Errors in the options are raised here, those in the prompt by the first chunk that is asked for.

@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
-from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError
+from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
 from oxillama.kv_cache.sequence_pool import SequencePool
 
 __all__ = ["EngineCore", "RunnerLike"]
@@ -29,6 +29,8 @@ class RunnerLike(Protocol):
     num_threads: int
 
     def memory_bytes(self) -> dict[str, int]: ...
+
+    def copy_block(self, source: int, target: int) -> None: ...
 
     def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
 
@@ -49,6 +51,9 @@ class _NoRunner:
     def memory_bytes(self) -> dict[str, int]:
         return {}
 
+    def copy_block(self, source: int, target: int) -> None:
+        raise EngineClosedError("the engine is closed")
+
     def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
         raise EngineClosedError("the engine is closed")
 
@@ -66,12 +71,22 @@ class EngineCore:
     """
 
     def __init__(
-        self, runner: RunnerLike, pool: SequencePool, block_size: int, token_budget: int, *, encoder: str = ""
+        self,
+        runner: RunnerLike,
+        pool: SequencePool,
+        block_size: int,
+        token_budget: int,
+        *,
+        encoder: str = "",
+        **scheduling: Any,
     ) -> None:
-        """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts nothing."""
+        """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts nothing.
+
+        `scheduling`: options of `Scheduler`.
+        """
         self.runner: RunnerLike = runner
         self.pool = pool
-        self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder))
+        self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
@@ -81,8 +96,10 @@ class EngineCore:
     # ---- from any thread
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queues requests. Raises EngineClosedError, or KvCacheFullError if one can never fit, and queues none then."""
+        """Queues requests. Raises EngineClosedError, KvCacheFullError if one can never fit, or QueueFullError, and
+        queues none then."""
         self.check_open()
+        self.scheduler.check_queue(len(requests))
         for request in requests:
             self.scheduler.check_fits(request.sequence.n_reserve)
         self.loop.post(lambda: self._enqueue(list(requests)))
@@ -159,7 +176,9 @@ class EngineCore:
                 self._advance(plan, self._forward(plan, want_hidden))
 
     def _drop_cancelled(self) -> None:
-        for sequence in [s for s in self.scheduler.running if cast(Request, s.handle).cancelled]:
+        scheduler = self.scheduler
+        ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
+        for sequence in ended + scheduler.expired(time.perf_counter()):
             self._end(cast(Request, sequence.handle), "cancelled")
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
         self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
@@ -169,8 +188,9 @@ class EngineCore:
 
     def _schedule(self) -> Plan:
         plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
-        if not plan:
-            self._fail_stalled()
+        for source, target in self.scheduler.copies:
+            self.runner.copy_block(source, target)
+        self.scheduler.copies.clear()
         for request, _ in plan:
             if not request.started_at:
                 request.started_at = time.perf_counter()
@@ -246,20 +266,8 @@ class EngineCore:
             self._shut()
 
     def _live(self) -> list[Request]:
-        sequences = [*self.scheduler.running, *(s for s in self.scheduler.waiting if not s.finished)]
+        sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return [cast(Request, s.handle) for s in sequences]
-
-    def _fail_stalled(self) -> None:
-        """Nothing runs, and yet the first in the queue has no room: sequences that are kept hold the blocks."""
-        sequence = self.scheduler.first_waiting()
-        if sequence is None:
-            return
-        error = KvCacheFullError(
-            f"{self.scheduler.missing_blocks(sequence)} KV blocks are needed, {self.pool.blocks.n_free} of "
-            f"{self.pool.n_blocks} are free, and the others belong to sessions and conversations that keep them: "
-            "reset() the session, close() conversations, or raise kv_budget"
-        )
-        self._end(cast(Request, sequence.handle), "cancelled", error)
 
     def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True

@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import check_bool, check_choice
+from oxillama.checks import check_bool, check_choice
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import is_single_prompt, named_prompts
 from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
@@ -50,7 +50,7 @@ class EmbeddingRequest(Request):
     want: Want = "hidden"
 
     def __init__(self, tokens: list[int], pooling: str, normalize: bool, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+        super().__init__(Sequence(tokens, len(tokens), restartable=False), outbox, **options)
         self.result: NDArray[np.float32] = np.empty(0, np.float32)
         self._pooling = pooling
         self._normalize = normalize

@@ -157,7 +157,8 @@ def choose_sizes(states: Sequence[LayerShape], context_size: int, config: Engine
             f"kv_budget must be at least {least} bytes, {' and '.join(parts)} for this model, not {config.kv_budget}"
         )
     n_slots = config.kv_budget * slots // (blocks * block + slots * slot)
-    n_slots = max(RUNNING_SLOTS, min(n_slots, MAX_SLOTS)) if slot else 0
+    # At least one block must be left, which is less than the share of blocks where contexts are short.
+    n_slots = max(RUNNING_SLOTS, min(n_slots, MAX_SLOTS, (config.kv_budget - block) // slot)) if slot else 0
     return (config.kv_budget - n_slots * slot) // block if block else 0, n_slots
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oxillama.config import SamplerConfig, check_int, field_names
+from oxillama.checks import check_int
+from oxillama.config import SamplerConfig, field_names
 from oxillama.errors import ConfigError, TokenizerError
 from oxillama.tokenizer import ChatTemplate, Tokenizer
 

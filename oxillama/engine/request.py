@@ -1,5 +1,6 @@
 """A request on its way through the engine: a sequence, what is wanted of it, and where the results go."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -93,6 +94,8 @@ class Request:
 
     @property
     def cancelled(self) -> bool:
+        if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
+            return True
         return self.unwanted or (self.cancel_token is not None and self.cancel_token.cancelled)
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
@@ -125,7 +128,7 @@ class LogitsRequest(Request):
     want: Want = "all"
 
     def __init__(self, tokens: list[int], n_vocab: int, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+        super().__init__(Sequence(tokens, len(tokens), restartable=False), outbox, **options)
         self.out = np.empty((len(tokens), n_vocab), np.float32)
         self._filled = 0
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import check_int
+from oxillama.checks import check_int
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_token, check_tokens
 from oxillama.engine.request import Outbox, Request
