@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.loop import StepLoop
+from oxillama.engine.meter import Meter
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.runner import Span
@@ -87,6 +88,7 @@ class EngineCore:
         self.runner: RunnerLike = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
+        self.meter = Meter(self.scheduler)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
@@ -170,10 +172,16 @@ class EngineCore:
         """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
         self._drop_cancelled()
         self._plan = self._schedule()
+        self.meter.begin()
         for want_hidden in (False, True):
             plan = [(r, n) for r, n in self._plan if (r.want == "hidden") == want_hidden]
             if plan:
-                self._advance(plan, self._forward(plan, want_hidden))
+                began = time.perf_counter()
+                rows = self._forward(plan, want_hidden)
+                if rows is not None:
+                    self._advance(plan, rows)
+                    self.meter.count(plan, began)
+        self.meter.publish()
 
     def _drop_cancelled(self) -> None:
         scheduler = self.scheduler
@@ -194,6 +202,7 @@ class EngineCore:
         for request, _ in plan:
             if not request.started_at:
                 request.started_at = time.perf_counter()
+                self.meter.started(request)
         return plan
 
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
@@ -217,9 +226,7 @@ class EngineCore:
                     return
         raise _StepAbandoned
 
-    def _advance(self, plan: Plan, rows: NDArray[np.float32] | None) -> None:
-        if rows is None:
-            return
+    def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
         row = 0
         for request, n in plan:
             n_rows = _n_rows(request, n)
@@ -243,6 +250,8 @@ class EngineCore:
                 self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
             self.loop.guests.discard(request)
             request.finish(reason, error)
+            if request.submitted_at:
+                self.meter.ended(request, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
         for request in requests:
@@ -252,12 +261,14 @@ class EngineCore:
         now = time.perf_counter()
         for request in requests:
             request.submitted_at = now
+            self.meter.queued()
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
                 self.scheduler.add(request.sequence)
             except OxiLlamaError as error:
                 request.finish("cancelled", error)
+                self.meter.ended(request, error)
             else:
                 request.sequence.handle = request
                 if request.outbox.bell is not None:

@@ -33,6 +33,7 @@ from oxillama.engine.texts import (
 )
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
+from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
 from oxillama.tokenizer import Tokenizer
 
@@ -217,6 +218,14 @@ class Engine(SessionMethods, NumberMethods):
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
         return self._core.runner.memory_bytes()
+
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
+
+        All are of one moment between two steps. Its `prometheus()` is their text.
+        """
+        self._core.loop.post(self._core.meter.publish)  # now, or if a step is under way, with its end
+        return self._core.meter.snapshot()
 
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""

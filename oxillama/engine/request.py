@@ -91,6 +91,8 @@ class Request:
         self.unwanted = False  # whoever made it is gone
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
+        # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
+        self.n_counted, self.counted_at = 0, 0.0
 
     @property
     def cancelled(self) -> bool:
