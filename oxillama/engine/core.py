@@ -90,7 +90,7 @@ class EngineCore:
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
         self.meter = Meter(self.scheduler)
         self.encoder = encoder
-        self.loop = StepLoop(self.step, self._drop_other_threads)
+        self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._plan: Plan = []
@@ -107,9 +107,14 @@ class EngineCore:
         self.loop.post(lambda: self._enqueue(list(requests)))
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Ends the requests that are not finished: their blocks are free at once, or after the step under way."""
+        """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
+
+        That step is given up if nobody else needs it.
+        """
         unfinished = [r for r in requests if r.finish_reason is None]
         if unfinished:
+            for request in unfinished:
+                request.unwanted = True
             self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
 
     def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
@@ -128,6 +133,7 @@ class EngineCore:
         return self._apply(action)
 
     def _apply(self, action: Callable[[], T]) -> T:
+        self.loop.check_outside()
         done: list[T] = []
         self.loop.post(lambda: done.append(action()))
         self.loop.drive(lambda: done)
@@ -141,6 +147,11 @@ class EngineCore:
         """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
         if not self.closed:
             self._apply(self._shut)
+
+    def shut(self, tell: Callable[[], object]) -> None:
+        """`close` without waiting: calls `tell` in the turn that did it."""
+        self.loop.post(self._shut)
+        self.loop.post(tell)
 
     def check_open(self) -> None:
         """Raises EngineClosedError once the engine is closed."""
@@ -177,6 +188,11 @@ class EngineCore:
         ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
         for sequence in ended + scheduler.expired(time.perf_counter()):
             self._end(cast(Request, sequence.handle), "cancelled")
+        # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
+        self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
+
+    def _guests(self) -> list[Request]:
+        return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
         plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
@@ -232,6 +248,7 @@ class EngineCore:
         if request.finish_reason is None:
             if request.sequence.handle is request:  # otherwise it was never queued
                 self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+            self.loop.guests.discard(request)
             request.finish(reason, error)
             if request.submitted_at:
                 self.meter.ended(request, error)
@@ -254,6 +271,8 @@ class EngineCore:
                 self.meter.ended(request, error)
             else:
                 request.sequence.handle = request
+                if request.outbox.bell is not None:
+                    self.loop.guests.add(request)
         if self.closed:  # between the check in `submit` and now
             self._shut()
 
@@ -261,17 +280,30 @@ class EngineCore:
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return [cast(Request, s.handle) for s in sequences]
 
-    def _shut(self) -> None:
+    def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True
         self.runner = _NoRunner()
         self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
 
+    def _fail_guests(self, error: BaseException) -> None:
+        """Something went wrong in a step that was nobody's own: those who can't see that are told."""
+        failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        self._end_all(self._guests(), "cancelled", failed)
+
     def _drop_other_threads(self, thread: int) -> None:
         """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
         gone = GenerateError("the thread that waited for this request is not in this process")
-        self._end_all([r for r in self._live() if r.thread != thread], "cancelled", gone)
+        lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
+        self._end_all(lost, "cancelled", gone)
+        self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
+
+
+def _is_lost(request: Request) -> bool:
+    bell = request.outbox.bell
+    return bell is not None and bell.lost
 
 
 def _span(request: Request, n: int) -> Span:
