@@ -1,5 +1,6 @@
 """What the engine counts is what its requests really were; its clock is one that a step moves by one second."""
 
+import asyncio
 import itertools
 import threading
 import time
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama.engine import CancelToken
+from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.meter import Meter
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.scheduler import Scheduler
@@ -299,6 +301,30 @@ def test_a_snapshot_during_a_step_is_the_state_before_it():
     worker.join(20)
     s = engine.metrics_snapshot()
     assert (s.generation_tokens, s.running, s.finished["length"]) == (2, 0, 1)
+
+
+def test_requests_of_coroutines_count_like_those_of_threads():
+    engine = make_engine(context_size=2048, hook=lambda runner, spans, poll: time.sleep(0.001))
+
+    async def work():
+        async with AsyncEngine(engine) as ax:
+            endless = ax.stream([3], ignore_eos=True)
+            await anext(endless)
+            task = asyncio.create_task(ax.generate([4, 5], max_tokens=2000, ignore_eos=True))
+            done = await asyncio.gather(*(ax.generate([6, i], max_tokens=9, ignore_eos=True) for i in range(2, 6)))
+            task.cancel()
+            await endless.aclose()
+            await asyncio.gather(task, return_exceptions=True)
+            return done, task.cancelled()
+
+    done, cancelled = asyncio.run(work())
+    assert cancelled
+    s = engine.metrics_snapshot()
+    assert s.finished == {"stop": 0, "length": len(done), "cancelled": 2, "error": 0}
+    assert s.prompt_tokens == 2 * len(done) + 1 + 2
+    assert s.generation_tokens > sum(len(r.token_ids) for r in done) == 36
+    assert (s.running, s.waiting, s.kv_blocks_used) == (0, 0, 0)
+    check_whole(s)
 
 
 # ---- what a scheduler tells it
