@@ -27,6 +27,7 @@ from oxillama.errors import (
     ModelNotFoundError,
     OxiLlamaError,
     QuantError,
+    QueueFullError,
     SnapshotError,
     TokenizerError,
     UnsupportedModelError,
@@ -34,10 +35,11 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import CancelToken, Chunk, Completion, Engine, Timings
+    from oxillama.engine import CancelToken, Chunk, Completion, Engine, Scheduler, Timings
+    from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
-    from oxillama.kv_cache import SequencePool
+    from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -47,6 +49,7 @@ __version__ = "0.1.0"
 logging.getLogger("oxillama").addHandler(logging.NullHandler())
 
 __all__ = [
+    "AsyncEngine",
     "CancelToken",
     "ChatTemplate",
     "ChatTemplateError",
@@ -62,16 +65,20 @@ __all__ = [
     "Grammar",
     "GrammarError",
     "KvCacheFullError",
+    "KvCachePool",
     "LoadError",
     "MissingKeyError",
     "MissingTensorError",
     "ModelNotFoundError",
     "OxiLlamaError",
+    "PrefixKvCache",
     "QuantError",
+    "QueueFullError",
     "RopeConfig",
     "Sampler",
     "SamplerChain",
     "SamplerConfig",
+    "Scheduler",
     "SequencePool",
     "SnapshotError",
     "Timings",
@@ -87,15 +94,19 @@ __all__ = [
 
 # Imported when first used, so that `import oxillama` stays quick. name -> module.
 _LAZY = {
+    "AsyncEngine": "oxillama.engine.async_engine",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "KvCachePool": "oxillama.kv_cache",
+    "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",
+    "Scheduler": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",

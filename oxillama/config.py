@@ -1,75 +1,25 @@
 """Settings as frozen dataclasses that check themselves: a wrong value never gets past construction."""
 
-import math
-import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Self, TypedDict, TypeVar
+from typing import Any, Self, TypedDict
 
+from oxillama.checks import check_bool, check_choice, check_float, check_int
 from oxillama.errors import ConfigError
 
 __all__ = ["EngineConfig", "EngineOptions", "ModelSource", "RopeConfig", "SamplerConfig", "SamplingOptions"]
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
 
-T = TypeVar("T")
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
 KV_TYPES = ("f16", "f32", "q8_0")
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope", "dynamic")
 MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
 MAX_SEED = (1 << 64) - 1
-
-
-def check_int(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """`value` as an int; ConfigError unless it is an integer in [minimum, maximum]. True and 1.0 are no integers."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{name} must be an integer from {minimum} to {maximum}, not {value!r}") from None
-    if not minimum <= number <= maximum:
-        raise ConfigError(f"{name} must be from {minimum} to {maximum}, not {number}")
-    return number
-
-
-def check_float(name: str, value: Any, minimum: float, maximum: float = math.inf, *, above: bool = False) -> float:
-    """`value` as a float; ConfigError unless it is a finite number in [minimum, maximum] (`above`: > minimum)."""
-    bounds = f"a finite number {'above' if above else 'of at least'} {minimum:g}"
-    if maximum < math.inf:
-        bounds = f"a number from {minimum:g} to {maximum:g}"
-    try:
-        if isinstance(value, bool | str | bytes):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{name} must be {bounds}, not {value!r}") from None
-    if not minimum <= number <= maximum or math.isinf(number) or (above and number == minimum):
-        raise ConfigError(f"{name} must be {bounds}, not {number:g}")
-    return number
-
-
-def check_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, not {value!r}")
-    return value
-
-
-def check_type(name: str, value: T, *types: type) -> T:
-    """`value`; ConfigError unless it is of one of these types."""
-    if not isinstance(value, types):
-        names = " or ".join(t.__name__ for t in types)
-        raise ConfigError(f"{name} must be of type {names}, not {type(value).__name__}")
-    return value
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
-    return value
+MAX_QUEUE = 1 << 24
 
 
 def field_names(config: type) -> tuple[str, ...]:
@@ -160,6 +110,8 @@ class EngineConfig:
     kv_budget: bytes for the KV cache and the recurrent states of all requests together. None: enough for four requests
         of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); the
         system hands out pages only as they are used.
+    prefix_cache: keep the KV of prompts and answers, as far as nobody needs the room, for others that begin alike.
+    max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster).
     rope: a `RopeConfig`, or its fields as a mapping, that replaces what the file says about rotary embedding.
     overrides: metadata values that replace those in the file, by key.
@@ -175,6 +127,8 @@ class EngineConfig:
     kv_type: str = "f16"
     kv_block_size: int = 16
     kv_budget: int | None = None
+    prefix_cache: bool = True
+    max_queue_size: int = 1 << 16
     repack: bool = True
     rope: RopeConfig | Mapping[str, Any] | None = None
     overrides: Mapping[str, object] | None = None
@@ -195,6 +149,8 @@ class EngineConfig:
             raise ConfigError(f"kv_block_size must be 16, 32 or a multiple of 64, not {self.kv_block_size}")
         if self.kv_budget is not None:
             self._set("kv_budget", check_int("kv_budget", self.kv_budget, 1, 1 << 62))
+        check_bool("prefix_cache", self.prefix_cache)
+        self._set("max_queue_size", check_int("max_queue_size", self.max_queue_size, 1, MAX_QUEUE))
         check_bool("repack", self.repack)
         self._check_rope()
         self._check_overrides()
@@ -231,6 +187,8 @@ class EngineOptions(TypedDict, total=False):
     kv_type: str
     kv_block_size: int
     kv_budget: int | None
+    prefix_cache: bool
+    max_queue_size: int
     repack: bool
     rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None

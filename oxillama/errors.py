@@ -12,6 +12,7 @@
     │   └── UnsupportedModelError            a well-formed file asks for something we don't have
     ├── GenerateError                        a request failed
     │   ├── ContextOverflowError (ValueError)    prompt and output don't fit the context
+    │   ├── QueueFullError (RuntimeError)        too many requests wait already
     │   └── EngineClosedError (RuntimeError)     the engine was closed
     ├── TokenizerError (ValueError)          vocabulary, text or token ids
     │   └── ChatTemplateError                a chat template is broken, raises, or misbehaves
@@ -38,6 +39,7 @@ __all__ = [
     "ModelNotFoundError",
     "OxiLlamaError",
     "QuantError",
+    "QueueFullError",
     "SnapshotError",
     "TokenizerError",
     "UnsupportedModelError",
@@ -86,6 +88,10 @@ class GenerateError(OxiLlamaError):
 
 class ContextOverflowError(GenerateError, ValueError):
     """Prompt and requested output don't fit the context."""
+
+
+class QueueFullError(GenerateError, RuntimeError):
+    """Too many requests wait already; none of those that were sent together is queued."""
 
 
 class EngineClosedError(GenerateError, RuntimeError):

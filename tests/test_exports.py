@@ -19,15 +19,16 @@ COMPILED = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/")).with_su
 
 PUBLIC = {
     # what one starts with
-    "load", "from_hub", "Engine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
+    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
     # what comes back, and how to stop it
     "CancelToken", "Chunk", "Completion", "Timings",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "Sampler", "SamplerChain", "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
+    "SequencePool", "TokenStream", "Tokenizer", "gguf",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
-    "OxiLlamaError", "QuantError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
+    "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 # Parts of the package by layer; a part imports its own layer and those below. Leaves import leaves.
 LAYERS = (
-    ("errors", "config", "interrupt", "metrics"),
+    ("errors", "checks", "config", "interrupt", "metrics"),
     ("kernels",),
     ("gguf", "kv_cache", "tokenizer"),
     ("models", "sampling", "lora", "offload"),
@@ -28,9 +28,13 @@ NEVER = {
 SHARED = ("oxillama.kv_cache.shapes",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
 PLAIN = (
+    "engine.holdings",
     "engine.scheduler",
     "engine.sequence",
+    "engine.waiting",
+    "kv_cache.block_pool",
     "kv_cache.id_pool",
+    "kv_cache.prefix",
     "kv_cache.sequence_pool",
     "kv_cache.state_slots",
     "kv_cache.shapes",

@@ -8,8 +8,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
+from oxillama.checks import check_int
 from oxillama.cli.arguments import load_engine
-from oxillama.config import MAX_CONTEXT, SamplerConfig, check_int
+from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:

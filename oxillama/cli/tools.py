@@ -6,8 +6,9 @@ import argparse
 import json
 
 import oxillama
+from oxillama.checks import check_int
 from oxillama.cli.arguments import load_engine, model_file, read_prompt
-from oxillama.config import MAX_CONTEXT, check_int
+from oxillama.config import MAX_CONTEXT
 from oxillama.engine.loading import kept_bytes, shipped_model
 from oxillama.gguf.values import printable
 from oxillama.models import ModelSpec, find_architecture

@@ -8,14 +8,16 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
-from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, check_bool
+from oxillama.checks import check_bool
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
-from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt
+from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
+from oxillama.engine.serving import RequestOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import (
@@ -31,6 +33,7 @@ from oxillama.engine.texts import (
 )
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
+from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
 from oxillama.tokenizer import Tokenizer
 
@@ -63,7 +66,10 @@ class Engine(SessionMethods, NumberMethods):
         block_size = self.config.kv_block_size
         pool = SequencePool(parts.n_blocks, parts.n_slots)
         encoder = "" if parts.spec.causal else parts.spec.arch
-        self._core = EngineCore(parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder)
+        self._core = EngineCore(
+            parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder,
+            prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
+        )  # fmt: skip
         cached = parts.n_blocks * block_size or self.context_size
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached)
         self._session = Session(self._core, self.n_vocab, self.context_size)
@@ -104,12 +110,14 @@ class Engine(SessionMethods, NumberMethods):
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
         sampler, sampling: fields of `SamplerConfig`, singly or together; a list's prompts all use the same seed.
+            Also `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list.
             What it raises ends this call and nothing else.
         cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
 
         Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
-        never fit the cache), EngineClosedError, GenerateError (the model is an encoder); TypeError for unknown options.
+        never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder); TypeError for
+        unknown options.
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
@@ -118,8 +126,7 @@ class Engine(SessionMethods, NumberMethods):
         self._core.check_generates()
         if is_single_prompt("prompt", prompt):
             return self._complete([("prompt", prompt)], options, on_token)[0]
-        named = [(f"prompt[{i}]", p) for i, p in enumerate(prompt)]
-        return self._complete(named, options, on_token, indexed=True)
+        return self._complete(named_prompts("prompt", prompt), options, on_token, indexed=True)
 
     def stream(
         self,
@@ -130,7 +137,7 @@ class Engine(SessionMethods, NumberMethods):
         ignore_eos: bool = False,
         sampler: SamplerConfig | None = None,
         cancel_token: CancelToken | None = None,
-        **sampling: Unpack[SamplingOptions],
+        **sampling: Unpack[RequestOptions],
     ) -> Chunks:
         """Continues one prompt, piece by piece; options and errors are those of `generate`.
 
@@ -212,6 +219,14 @@ class Engine(SessionMethods, NumberMethods):
         """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
         return self._core.runner.memory_bytes()
 
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
+
+        All are of one moment between two steps. Its `prometheus()` is their text.
+        """
+        self._core.loop.post(self._core.meter.publish)  # now, or if a step is under way, with its end
+        return self._core.meter.snapshot()
+
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
         self._core.close()
@@ -239,10 +254,7 @@ class Engine(SessionMethods, NumberMethods):
     ) -> list[Completion]:
         check_callback(on_token)
         outbox = Outbox(len(prompts))
-        requests = [
-            self._maker.request(self._maker.ids(name, prompt), options, outbox, name=name, index=i)
-            for i, (name, prompt) in enumerate(prompts)
-        ]
+        requests = self._maker.requests(prompts, options, outbox)
         pieces: list[list[Chunk]] = [[] for _ in prompts]
         with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:
             for index, chunk in running:

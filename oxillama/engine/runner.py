@@ -68,6 +68,10 @@ class Runner:
         rows = [(s.tokens, s.start, s.block_table, s.slots) for s in spans]
         return self.model.forward(Batch(rows, self._workspace, poll, wants), self.arrays.layers)
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies keys and values of all layers from one block to another, between two steps."""
+        self.arrays.copy_block(source, target)
+
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held: repacked weights, KV blocks, recurrent states, forward pass."""
         return {

@@ -1,28 +1,40 @@
 """Who computes how much in the next step: ids and counts only."""
 
-from collections import deque
+import heapq
+import math
+from bisect import insort
 
+from oxillama.engine.holdings import Holdings
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, GenerateError, KvCacheFullError
+from oxillama.engine.waiting import WaitingQueue
+from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
+from oxillama.kv_cache.prefix import PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import RUNNING_SLOTS, StateSlots
 
-__all__ = ["MAX_RUNNING", "Scheduler"]
+__all__ = ["MAX_RUNNING", "MAX_WAITING", "Scheduler"]
 
 # Sequences in one step. Each costs a row of logits (600 kB for 150k tokens), and beyond this a step of a model that
 # reads its weights once for all rows hardly gets cheaper per row.
 MAX_RUNNING = 64
+# Sequences in the queue; a list of prompts is queued as a whole.
+MAX_WAITING = 1 << 16
+# Who shares at least so much with a prompt that is being computed waits for it. A step for less costs about as much as
+# computing it twice.
+PREFIX_WORTH_WAITING = 64
 
 
-class Scheduler:
-    """First come, first served, with one token budget per step.
+class Scheduler(Holdings):
+    """First come, first served within each priority, with one token budget per step.
 
     Running sequences go first: each decoding one gets its token, then prompts share what is left of the budget, in
-    chunks. A waiting sequence starts only when all the blocks and slots that it can ever need are free, and takes them:
-    so nothing that runs can get stuck or be sent back, and who is first in the queue is never overtaken.
+    chunks, so that nobody who decodes waits longer than one chunk takes. A waiting sequence starts when there are
+    blocks for the tokens that it has, and gets more as it grows. When there are none left, the one that ranks last is
+    sent back to the queue with nothing but its tokens, which are computed again later; in such a step nobody starts.
+    Who is first in the queue is never overtaken.
 
-    Slots that idle sequences keep are given to those that need them: checkpoints at once, and their states rather than
-    that nothing runs. What was lost is computed again when it is wanted.
+    Sequences may keep blocks and slots when they are finished; they lose them rather than that nothing runs, and
+    checkpoints before that. What was lost is computed again when it is wanted. So whatever fits the pool alone ends.
     """
 
     def __init__(
@@ -32,23 +44,29 @@ class Scheduler:
         token_budget: int,
         max_running: int = MAX_RUNNING,
         whole: bool = False,
+        *,
+        max_waiting: int = MAX_WAITING,
+        prefix_cache: bool = True,
     ) -> None:
         """`whole`: each sequence is computed in one step, however long it is. Raises ConfigError for one slot."""
         if 0 < pool.n_slots < RUNNING_SLOTS:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
-        self.pool = pool
-        self.block_size = block_size
+        # A recurrent state is that of one place, and can't be had for the beginning of what led there.
+        shares = prefix_cache and pool.n_blocks > 0 and not pool.n_slots
+        super().__init__(pool, block_size, PrefixKvCache(pool.blocks, block_size) if shares else None)
         self.token_budget = token_budget
         self.whole = whole
         # Never more than the budget, so that decoding sequences leave at least one token to a prompt.
         self.max_running = min(max_running, token_budget)
-        self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
-        self._owners: dict[Sequence, None] = {}  # of slots, who ran last comes last
-
-    def n_blocks(self, n_tokens: int) -> int:
-        """Blocks that hold n_tokens."""
-        return -(-n_tokens // self.block_size) if self.pool.n_blocks else 0
+        self.max_waiting = max_waiting
+        self.running: list[Sequence] = []  # by rank
+        self.waiting = WaitingQueue()
+        self.n_steps = 0
+        self.n_preempted = 0
+        self.preempting = False
+        self.debug = False
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._stuck: tuple[Sequence | None, int] = (None, 0)
 
     def check_fits(self, n_tokens: int) -> None:
         """Raises KvCacheFullError if a sequence of n_tokens could never run, however empty the cache."""
@@ -59,40 +77,71 @@ class Scheduler:
                 f"are {self.pool.n_blocks} in all: lower max_tokens or raise kv_budget"
             )
 
+    def check_queue(self, n: int = 1) -> None:
+        """Raises QueueFullError if n more can't wait."""
+        if len(self.waiting) + n > self.max_waiting:
+            raise QueueFullError(
+                f"{len(self.waiting)} requests are waiting, and {n} more would be over the limit of {self.max_waiting} "
+                "(max_queue_size): try again later, or send fewer at once"
+            )
+
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence that has tokens to compute; its block table may already hold some.
 
-        Raises GenerateError if it waits or runs already, KvCacheFullError if it could never run.
+        Raises GenerateError if it waits or runs already, KvCacheFullError if it could never run, QueueFullError.
         """
         if sequence.busy:
             raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")
         self.check_fits(sequence.n_reserve)
+        self.check_queue()
         if sequence.slots is None and self.pool.n_slots:
             sequence.slots = StateSlots()
-        sequence.finished, sequence.queued = False, True
-        self.waiting.append(sequence)
+        sequence.finished = sequence.preempted = False
+        self.waiting.add(sequence, self.n_steps)
+        if sequence.deadline < math.inf:
+            heapq.heappush(self._deadlines, (sequence.deadline, sequence.id, sequence))
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Those whose deadline has passed, each told once; they are to be ended by `finish`."""
+        found = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence.busy:
+                found.append(sequence)
+        return found
+
+    def first_waiting(self) -> Sequence | None:
+        """Who is next in the queue."""
+        return self.waiting.first()
 
     # ---- steps
 
     def schedule(self) -> list[tuple[Sequence, int]]:
-        """The sequences of the next step with how many tokens each computes; empty if none can run."""
-        plan = []
-        budget = self.token_budget
-        prompts = []
-        for sequence in self.running:
-            if len(sequence.tokens) - sequence.n_computed == 1:
+        """The sequences of the next step with how many tokens each computes; empty if none can run.
+
+        `preempting` tells whether it sent somebody back: then an empty step is followed by others.
+        """
+        self.n_steps += 1
+        self.preempting = False
+        plan, prompts, budget = [], [], self.token_budget
+        for sequence in list(self.running):
+            if len(sequence.tokens) - sequence.n_computed != 1:
+                prompts.append(sequence)
+            elif sequence.running and self._make_room(sequence, 1):
                 plan.append((sequence, 1))
                 budget -= 1
-            else:
-                prompts.append(sequence)
         for sequence in prompts:
-            if n := self._share(sequence, budget):
+            if sequence.running and (n := self._share(sequence, budget)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
-        while budget > 0 and (admitted := self._admit(budget)):
+        if self.preempting:
+            plan = [(sequence, n) for sequence, n in plan if sequence.running]
+        while budget > 0 and not self.preempting and (admitted := self._admit(budget)):
             n = self._share(admitted, budget)
             plan.append((admitted, n))
             budget -= n
+        if self.debug:
+            self.check_invariants(plan)
         return plan
 
     def _share(self, sequence: Sequence, budget: int) -> int:
@@ -104,37 +153,83 @@ class Scheduler:
             n = min(n, sequence.slots.mark - sequence.n_computed)
         return max(0, min(n, budget))
 
+    def _make_room(self, sequence: Sequence, n: int) -> bool:
+        """Gives a running sequence blocks for n more tokens; False if it had to go itself."""
+        n += sequence.n_computed
+        while not self.grow(sequence, n):
+            if len(self.running) == 1:
+                self.reclaim_blocks(self.missing_blocks(sequence, n), sequence)
+                return self.grow(sequence, n)
+            victim = next(s for s in reversed(self.running) if s.restartable or s is sequence)
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.preempting = True
+        self.n_preempted += 1
+        self.running.remove(sequence)
+        sequence.running, sequence.preempted = False, True
+        if sequence.slots is not None:
+            self.pool.slots.free(sequence.slots.drop_spare())
+        self.rewind(sequence, 0)
+        self.waiting.put_back(sequence)
+
     def _admit(self, budget: int) -> Sequence | None:
         """Starts the first waiting sequence, if there is room for it."""
-        sequence = self.first_waiting()
+        sequence = self.waiting.first()
         if sequence is None or len(self.running) >= self.max_running or not self._share(sequence, budget):
             return None
-        n_slots = 0 if sequence.slots is None else sequence.slots.n_missing
-        if n_slots > self.pool.slots.n_free:
-            self._reclaim(n_slots, sequence)
-        missing = self.missing_blocks(sequence)
-        if missing > self.pool.blocks.n_free or n_slots > self.pool.slots.n_free:
+        if self.running and self._stuck[0] is sequence and self.n_available <= self._stuck[1]:
+            return None  # nothing has changed for it
+        if self._awaits_prefix(sequence):
             return None
-        blocks, slots = self.pool.acquire(missing, n_slots)
-        sequence.block_table.extend(blocks)
-        if sequence.slots is not None:
-            sequence.slots.spare.extend(slots)
-            self._owners.pop(sequence, None)
-            self._owners[sequence] = None
-        self.waiting.popleft()
-        sequence.queued, sequence.running = False, True
-        self.running.append(sequence)
+        # One block for each that runs, or the newcomer would soon be sent back for them.
+        reserve = len(self.running) if self.pool.n_blocks else 0
+        if not self._start(sequence, reserve):
+            self._stuck = (sequence, self.n_available)
+            return None
+        self.waiting.remove(sequence)
+        sequence.running = True
+        self.owns(sequence)
+        insort(self.running, sequence, key=lambda s: s.rank)
         return sequence
 
-    def missing_blocks(self, sequence: Sequence) -> int:
-        """Blocks that a sequence needs before it may run."""
-        return max(0, self.n_blocks(sequence.n_reserve) - len(sequence.block_table))
+    def _start(self, sequence: Sequence, reserve: int) -> bool:
+        """Gives a sequence blocks and slots for the tokens that it has; False, and nothing of either, without room."""
+        missing = self.missing_blocks(sequence, len(sequence.tokens))
+        if not self.running:
+            self.reclaim_blocks(missing, sequence)
+            if missing > self.n_available:  # copies of blocks that it shares with the prefix cache
+                self.rewind(sequence, 0)
+        if sequence.slots is not None and missing + reserve > self.n_available:
+            return False
+        if not self.take_slots(sequence, reclaim_states=not self.running):
+            return False
+        before = sequence.n_computed
+        if not self.adopt(sequence, reserve):
+            return False
+        if self.prefix and sequence.cache_key is not None and not sequence.preempted:
+            self.prefix.hit_tokens += sequence.n_computed - before
+            self.prefix.miss_tokens += len(sequence.tokens) - sequence.n_computed
+        return True
 
-    def first_waiting(self) -> Sequence | None:
-        """Who is next in the queue."""
-        while self.waiting and (self.waiting[0].finished or self.waiting[0].running):
-            self.waiting.popleft()
-        return self.waiting[0] if self.waiting else None
+    def _awaits_prefix(self, sequence: Sequence) -> bool:
+        """Whether a prompt that is being computed will soon have much of what this one begins with."""
+        if self.prefix is None or sequence.cache_key is None:
+            return False
+        tokens, known = sequence.tokens, -1
+        for other in self.running:
+            if other.cache_key != sequence.cache_key or len(other.tokens) - other.n_computed <= PREFIX_WORTH_WAITING:
+                continue
+            if known < 0:
+                known = len(self.prefix.find(sequence.cache_key, tokens, len(tokens) - 1)) * self.block_size
+            need = max(known, sequence.n_computed) + PREFIX_WORTH_WAITING
+            reach = min(len(tokens) - 1, len(other.tokens))
+            if other.n_computed < need <= reach and other.tokens[:need] == tokens[:need]:
+                return True
+        return False
 
     def advance(self, sequence: Sequence, n: int) -> None:
         """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed."""
@@ -143,58 +238,32 @@ class Scheduler:
             sequence.slots.commit(self.pool.slots)
             if sequence.n_computed == sequence.slots.mark:
                 self.checkpoint(sequence)
-
-    # ---- what sequences keep
+        self.remember(sequence)
 
     def finish(self, sequence: Sequence, *, keep_blocks: bool = False) -> None:
         """Ends a sequence, waiting or running; its blocks and slots are free at once unless they are to be kept."""
         if sequence.running:
             self.running.remove(sequence)
-        # One that waits stays in the queue until it comes first, to be passed over: removing it would cost a walk.
-        sequence.finished, sequence.queued, sequence.running = True, False, False
+        if sequence.queued:
+            self.waiting.remove(sequence)
+        sequence.finished, sequence.running = True, False
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
         if not keep_blocks:
             self.rewind(sequence, 0)
 
-    def rewind(self, sequence: Sequence, n_tokens: int) -> None:
-        """Gives back what a sequence keeps of tokens beyond the first n_tokens.
-
-        A recurrent state goes back to the last checkpoint before that: `n_computed` tells how far.
-        """
-        if sequence.slots is None:
-            sequence.n_computed = min(sequence.n_computed, n_tokens)
-        else:
-            sequence.n_computed, freed = sequence.slots.rewind(sequence.n_computed, n_tokens)
-            self.pool.slots.free(freed)
-            if sequence.slots.current < 0:
-                self._owners.pop(sequence, None)
-        kept = self.n_blocks(n_tokens)
-        self.pool.blocks.free(sequence.block_table[kept:])
-        del sequence.block_table[kept:]
-
-    def checkpoint(self, sequence: Sequence) -> None:
-        """Keeps the state after what is computed so far, to come back to; nothing without recurrent layers."""
-        if sequence.slots is not None and sequence.n_computed:
-            self.pool.slots.free(sequence.slots.checkpoint(sequence.n_computed))
-
-    def hand_over(self, before: Sequence, sequence: Sequence) -> None:
-        """All that an idle sequence keeps goes to another one, which begins with the same tokens."""
-        sequence.n_computed, before.n_computed = before.n_computed, 0
-        sequence.block_table, before.block_table = before.block_table, []
-        sequence.slots, before.slots = before.slots, None
-        if sequence.slots is None and self.pool.n_slots:
-            sequence.slots = StateSlots()
-        if before in self._owners:
-            del self._owners[before]
-            self._owners[sequence] = None
-
-    def _reclaim(self, n_slots: int, wanting: Sequence) -> None:
-        """Frees slots until there are n_slots, of those first that haven't run for the longest time."""
-        pool = self.pool.slots
-        for owner in self._owners:
-            while pool.n_free < n_slots and owner.slots is not None and owner.slots.checkpoints:
-                pool.free(owner.slots.drop_checkpoint())
-        for owner in [] if self.running else list(self._owners):
-            if pool.n_free < n_slots and owner is not wanting:
-                self.rewind(owner, 0)
+    def check_invariants(self, plan: list[tuple[Sequence, int]]) -> None:
+        """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""
+        blocks = self.pool.blocks
+        blocks.check_invariants()
+        self.pool.slots.check_invariants()
+        if self.prefix:
+            self.prefix.check_invariants()
+        for sequence in self.running:
+            table, path = sequence.block_table, sequence.path
+            assert [node.block for node in path] == table[: len(path)], "a path that is not that of the table"
+            assert len(set(table)) == len(table), "a block is in a table twice"
+        for sequence, n in plan:
+            first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)
+            assert last <= len(sequence.block_table), "a table is too short for the step"
+            assert not blocks.n_shared(sequence.block_table, first, last), "a shared block would be written"

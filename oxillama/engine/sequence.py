@@ -2,8 +2,10 @@
 
 import enum
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Hashable, Iterable
 
+from oxillama.kv_cache.prefix import PrefixNode
 from oxillama.kv_cache.state_slots import StateSlots
 
 __all__ = ["Sequence", "SequenceState"]
@@ -18,6 +20,7 @@ class SequenceState(enum.Enum):
     PREFILLING = "prefilling"
     DECODING = "decoding"
     FINISHED = "finished"
+    PREEMPTED = "preempted"
 
 
 class Sequence:
@@ -25,30 +28,49 @@ class Sequence:
 
     tokens: prompt and output so far; the last one may not be computed yet.
     n_prompt: how many of them are the prompt.
-    n_reserve: tokens that its KV must have room for before it may run.
+    n_reserve: tokens that it can come to have computed: never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
     block_table: block ids in the order of positions; token i is in block i // block_size.
+    path: of the prefix cache, for the first blocks of the table; its nodes' blocks are those.
+    cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
     slots: of recurrent states; None where the model has none, and before it was first queued.
-    queued, running, finished: where the scheduler has it.
+    priority: who has more goes first; deadline: when it is to end, on the clock that the scheduler is told of.
+    restartable: whether it may lose what is computed, to compute it again later.
+    queued, running, finished, preempted: where the scheduler has it; the last, whether it waits for the second time.
+    rank: its place in the queue and among those that run, which is for the scheduler to give.
     handle: whatever belongs to it; nothing here looks inside.
     """
 
     __slots__ = (
-        "block_table", "finished", "handle", "id", "n_computed", "n_prompt", "n_reserve", "queued", "running", "slots",
-        "tokens",
+        "block_table", "cache_key", "deadline", "finished", "handle", "id", "n_computed", "n_prompt", "n_reserve",
+        "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tokens",
     )  # fmt: skip
 
-    def __init__(self, tokens: Iterable[int], n_reserve: int, handle: object = None) -> None:
+    def __init__(
+        self,
+        tokens: Iterable[int],
+        n_reserve: int,
+        handle: object = None,
+        *,
+        priority: int = 0,
+        deadline: float = math.inf,
+        cache_key: Hashable = None,
+        restartable: bool = True,
+    ) -> None:
         self.id = next(_ids)
         self.tokens = list(tokens)
         self.n_prompt = len(self.tokens)
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
         self.block_table: list[int] = []
+        self.path: list[PrefixNode] = []
+        self.cache_key = cache_key
         self.slots: StateSlots | None = None
-        self.queued = False
-        self.running = False
-        self.finished = False
+        self.priority = priority
+        self.deadline = deadline
+        self.restartable = restartable
+        self.queued = self.running = self.finished = self.preempted = False
+        self.rank = (0, 0)
         self.handle = handle
 
     @property
@@ -61,8 +83,9 @@ class Sequence:
         if self.finished:
             return SequenceState.FINISHED
         if not self.running:
-            return SequenceState.WAITING
-        return SequenceState.PREFILLING if self.n_computed < self.n_prompt else SequenceState.DECODING
+            return SequenceState.PREEMPTED if self.preempted else SequenceState.WAITING
+        known = max(self.n_prompt, len(self.tokens) - 1)
+        return SequenceState.PREFILLING if self.n_computed < known else SequenceState.DECODING
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.state.value}, {self.n_computed} of {len(self.tokens)} tokens computed>"

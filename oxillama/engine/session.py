@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import check_int
+from oxillama.checks import check_int
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_token, check_tokens
 from oxillama.engine.request import Outbox, Request
@@ -87,6 +87,7 @@ class Session:
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
         request = _SessionRequest(self._sequence, outbox, lambda sequence: self._append(ids, start))
+        request.n_prompt = len(ids)
         self._core.scheduler.check_fits(start + len(ids))
         try:
             self._core.run([request], outbox)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from oxillama.config import MAX_CONTEXT, SamplerConfig, SamplingOptions, check_bool, check_int
+from oxillama.checks import check_bool, check_int
+from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
 from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
@@ -25,29 +27,40 @@ __all__ = [
     "GenerateOptions",
     "Prompt",
     "Stop",
+    "StreamOptions",
     "TextMaker",
     "TextOptions",
     "answer",
     "completion_of",
     "parse_options",
+    "read_options",
 ]
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
 Chunks = Generator[Chunk, None, None]
+Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
 KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
-class GenerateOptions(SamplingOptions, total=False):
-    """The keywords of `Engine.generate`."""
+class StreamOptions(RequestOptions, total=False):
+    """The keywords of `Engine.stream` and `Engine.batch`."""
 
     max_tokens: int | None
     stop: Stop
     ignore_eos: bool
     sampler: SamplerConfig | None
-    on_token: Callable[..., object] | None
     cancel_token: CancelToken | None
+
+
+class GenerateOptions(StreamOptions, total=False):
+    """The keywords of `Engine.generate`."""
+
+    on_token: Callable[..., object] | None
+
+
+_STREAM_FIELDS = set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -59,25 +72,38 @@ class TextOptions:
     ignore_eos: bool
     chain: SamplerChain
     cancel_token: CancelToken | None
+    serving: ServingOptions
 
 
 def parse_options(
     function: str,
     *,
-    max_tokens: int | None,
-    stop: Any,
-    ignore_eos: bool,
-    sampler: SamplerConfig | None,
-    cancel_token: CancelToken | None,
+    max_tokens: int | None = None,
+    stop: Any = None,
+    ignore_eos: bool = False,
+    sampler: SamplerConfig | None = None,
+    cancel_token: CancelToken | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
-    """Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have."""
+    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
+
+    Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
+    """
     if max_tokens is not None:
         max_tokens = check_int("max_tokens", max_tokens, 1, MAX_CONTEXT)
     if cancel_token is not None and not isinstance(cancel_token, CancelToken):
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
-    chain = SamplerChain.from_config(make_sampler_config(function, sampler, dict(sampling)))
-    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token)
+    fields = dict(sampling)
+    serving = split_options(fields)
+    chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
+    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving)
+
+
+def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
+    """`parse_options` of the keywords of a call; raises what that raises."""
+    known = {name: value for name, value in options.items() if name in _STREAM_FIELDS}
+    sampling = {name: value for name, value in options.items() if name not in known}
+    return parse_options(function, sampling=sampling, **known)
 
 
 class TextMaker:
@@ -147,6 +173,13 @@ class TextMaker:
             return min(room, max_tokens)
         return max(1, min(room, self._n_cached - n_prompt))
 
+    def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
+        """One request for each (name, prompt)."""
+        return [
+            self.request(self.ids(name, prompt), options, outbox, name=name, index=i)
+            for i, (name, prompt) in enumerate(prompts)
+        ]
+
     def request(
         self,
         ids: list[int],
@@ -163,7 +196,7 @@ class TextMaker:
         n_reserve = len(ids) + max_tokens - 1
         window = options.chain.config.repetition_penalty_window
         return TextRequest(
-            Sequence(ids, n_reserve),
+            Sequence(ids, n_reserve, **options.serving.of_sequence()),
             outbox,
             sampler=Sampler(
                 options.chain,

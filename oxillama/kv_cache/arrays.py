@@ -54,3 +54,17 @@ class StateArrays:
                 f"a KV cache of {n_blocks} blocks, {self.kv_bytes} bytes, and {n_slots} recurrent states, "
                 f"{self.recurrent_bytes} bytes, can't be reserved ({e}): lower kv_budget, context_size or kv_block_size"
             ) from None
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Keys and values of all layers from one block to another. Raises ConfigError for blocks that there aren't.
+
+        Neither may be in a step that is being computed: call it between two.
+        """
+        for block in (source, target):
+            if not 0 <= block < self.n_blocks:
+                raise ConfigError(f"KV block {block} is none of the model's {self.n_blocks}, numbered from 0")
+        for layer in self.layers:
+            for slab in layer:
+                if isinstance(slab, KvSlab):
+                    slab.k[target] = slab.k[source]
+                    slab.v[target] = slab.v[source]

@@ -1,4 +1,4 @@
-"""Which ids are in use, of things that are all alike. The arrays that the ids stand for are elsewhere."""
+"""Which ids are in use, and by how many, of things that are all alike. The arrays that they stand for are elsewhere."""
 
 from collections.abc import Iterable
 
@@ -8,9 +8,9 @@ __all__ = ["IdPool"]
 
 
 class IdPool:
-    """The ids 0 … n - 1 of `noun`s, each free or in use. Not for use by two threads at once."""
+    """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once."""
 
-    __slots__ = ("_free", "_used", "n", "noun")
+    __slots__ = ("_free", "_refs", "n", "noun")
 
     def __init__(self, n: int, noun: str = "block") -> None:
         """Raises ConfigError for a negative number of them."""
@@ -20,7 +20,7 @@ class IdPool:
         self.noun = noun
         # Low ids go first, and a freed one goes to the next who asks: its memory is warm.
         self._free = list(range(n - 1, -1, -1))
-        self._used = bytearray(n)
+        self._refs = [0] * n
 
     @property
     def n_free(self) -> int:
@@ -42,28 +42,50 @@ class IdPool:
         del self._free[split:]
         taken.reverse()
         for i in taken:
-            self._used[i] = 1
+            self._refs[i] = 1
         return taken
+
+    def share(self, ids: Iterable[int]) -> None:
+        """Counts one more user of each id, who is to free it too. Raises what `check_used` raises, and shares none."""
+        given = list(ids)
+        self.check_used(given)
+        for i in given:
+            self._refs[i] += 1
+
+    def n_users(self, i: int) -> int:
+        """How many use an id; 0 of a free one. Raises ConfigError for an id that is not of this pool."""
+        self._check_known(i)
+        return self._refs[i]
 
     def check_used(self, ids: Iterable[int]) -> None:
         """Raises ConfigError if an id is not in use, given twice or not of this pool."""
         given = list(ids)
         for i in given:
-            if not 0 <= i < self.n:
-                raise ConfigError(f"{self.noun} {i} is not of this pool, which has {self.n}, numbered from 0")
-            if not self._used[i]:
+            self._check_known(i)
+            if not self._refs[i]:
                 raise ConfigError(f"{self.noun} {i} is not in use: it was freed before")
         if len(set(given)) < len(given):
             raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
 
     def free(self, ids: Iterable[int]) -> None:
-        """Gives ids back. Raises what `check_used` raises, and then frees none."""
+        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then."""
         given = list(ids)
         self.check_used(given)
-        for i in given:
-            self._used[i] = 0
-        given.reverse()
-        self._free.extend(given)
+        for i in reversed(given):
+            self._refs[i] -= 1
+            if not self._refs[i]:
+                self._free.append(i)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError unless each id is either in the free list once or has users. For tests: walks all."""
+        free = set(self._free)
+        assert len(free) == len(self._free), f"a {self.noun} is in the free list twice"
+        for i, users in enumerate(self._refs):
+            assert (users == 0) == (i in free), f"{self.noun} {i} has {users} users, in the free list: {i in free}"
+
+    def _check_known(self, i: int) -> None:
+        if not 0 <= i < self.n:
+            raise ConfigError(f"{self.noun} {i} is not of this pool, which has {self.n}, numbered from 0")
 
     def __repr__(self) -> str:
-        return f"<IdPool {len(self._free)} of {self.n} {self.noun}s free>"
+        return f"<{type(self).__name__} {len(self._free)} of {self.n} {self.noun}s free>"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from oxillama.kv_cache.block_pool import KvCachePool
 from oxillama.kv_cache.id_pool import IdPool
 
 __all__ = ["SequencePool"]
@@ -18,7 +19,7 @@ class SequencePool:
 
     def __init__(self, n_blocks: int, n_slots: int = 0) -> None:
         """Raises ConfigError for negative numbers."""
-        self.blocks = IdPool(n_blocks, "KV block")
+        self.blocks = KvCachePool(n_blocks)
         self.slots = IdPool(n_slots, "recurrent slot")
 
     @property

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import SamplerConfig, check_int, check_type
+from oxillama.checks import check_int, check_type
+from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.grammar import GrammarState

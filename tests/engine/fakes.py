@@ -37,6 +37,9 @@ class FakeTokenizer:
             raw = raw[len(PIECES[best]) :]
         return ids
 
+    def id_to_token(self, token):
+        return PIECES[token].decode()
+
     def decode(self, ids):
         return b"".join(PIECES[i] for i in ids).decode("utf-8", "replace")
 
@@ -63,6 +66,9 @@ class FakeRunner:
     def memory_bytes(self):
         return {}
 
+    def copy_block(self, source, target):
+        self.places[target] = list(self.places[source])
+
     def histories(self, spans, poll):
         """For each row its token's whole past."""
         for s in spans:
@@ -80,10 +86,12 @@ class FakeRunner:
         return zip(spans, carried, strict=True)
 
     def from_blocks(self, spans):
-        owners = {}
-        for i, s in enumerate(spans):
-            for block in s.block_table:
-                assert owners.setdefault(block, i) == i, "a block with two owners"
+        tables = [block for s in spans for block in s.block_table]
+        for s in spans:
+            assert len(set(s.block_table)) == len(s.block_table)
+            for block in s.block_table[s.start // self.block_size :]:
+                assert tables.count(block) == 1, "a block is written that another reads"
+        for s in spans:
             for offset, token in enumerate(s.tokens):
                 position = s.start + offset
                 block = s.block_table[position // self.block_size]
@@ -153,7 +161,9 @@ def make_engine(*, context_size=64, n_blocks=None, n_slots=0, hook=None, causal=
         arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size, causal=causal
     )
     parts = EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling)
-    return Engine(config, parts=parts)
+    engine = Engine(config, parts=parts)
+    engine._core.scheduler.debug = True
+    return engine
 
 
 def runner_of(engine):
@@ -161,13 +171,16 @@ def runner_of(engine):
 
 
 def assert_idle(engine):
-    """Nothing runs, and every block and slot is free but those of the session."""
-    core = engine._core
-    assert core.scheduler.running == []
-    assert all(s.finished for s in core.scheduler.waiting)
+    """Nothing runs, and every block and slot is free but those of the session and of the prefix cache."""
+    scheduler, pool = engine._core.scheduler, engine._core.pool
+    assert scheduler.running == []
+    assert list(scheduler.waiting) == []
     sequence = engine._session._sequence
-    assert core.pool.blocks.n_free == core.pool.n_blocks - len(sequence.block_table)
-    assert core.pool.slots.n_free == core.pool.n_slots - len(slots_of(sequence))
+    cached = scheduler.prefix.n_blocks if scheduler.prefix else 0
+    n_own = len(sequence.block_table) - len(sequence.path)
+    assert pool.blocks.n_free == pool.n_blocks - cached - n_own
+    assert pool.slots.n_free == pool.n_slots - len(slots_of(sequence))
+    scheduler.check_invariants([])
 
 
 def slots_of(sequence):

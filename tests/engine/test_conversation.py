@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.engine.texts import parse_options
-from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError, KvCacheFullError
+from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_session import TOKENS
 
@@ -199,11 +199,14 @@ def test_in_a_closed_engine():
     assert_idle(engine)
 
 
-def test_blocks_that_dialogues_keep_can_starve_a_request_which_is_told_so():
+def test_blocks_that_dialogues_keep_are_taken_rather_than_that_nothing_runs():
     engine = make_engine(context_size=64, n_blocks=4)
-    talk = engine.conversation()
+    talk, other = engine.conversation(), engine.conversation()
     fill(engine, talk)
-    with pytest.raises(KvCacheFullError, match=r"sessions and conversations that keep them.*close\(\) conversations"):
-        engine.generate([3] * 40)
+    list(other.stream([5] * 10, options(max_tokens=2, ignore_eos=True)))
+    assert engine.generate([4] * 60, max_tokens=2, ignore_eos=True).finish_reason == "length"
+    assert (talk.n_computed, other.n_computed) == (0, 0)
+    fill(engine, talk)
     talk.close()
-    assert engine.generate([3] * 40, max_tokens=2, ignore_eos=True).finish_reason == "length"
+    other.close()
+    assert_idle(engine)

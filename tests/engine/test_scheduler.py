@@ -11,7 +11,9 @@ from oxillama.kv_cache import SequencePool
 
 
 def make(n_blocks=100, block_size=16, budget=512, **options):
-    return Scheduler(SequencePool(n_blocks), block_size, budget, **options)
+    scheduler = Scheduler(SequencePool(n_blocks), block_size, budget, **options)
+    scheduler.debug = True
+    return scheduler
 
 
 def sequence(n_prompt, n_output=1):
@@ -21,7 +23,7 @@ def sequence(n_prompt, n_output=1):
 def compute(scheduler, plan, n_outputs=None):
     """What the engine does with a plan: counts go up, a token is added at the end of what is known."""
     for s, n in plan:
-        s.n_computed += n
+        scheduler.advance(s, n)
         if s.n_computed == len(s.tokens):
             s.tokens.append(0)
             if len(s.tokens) - s.n_prompt >= (n_outputs or {}).get(s.id, 1):
@@ -50,18 +52,23 @@ def test_decoding_goes_first_and_prompts_share_the_rest():
     assert scheduler.schedule() == [(a, 1), (b, 5), (c, 4)]
 
 
-def test_a_sequence_starts_with_all_blocks_it_can_need():
-    scheduler = make(n_blocks=5, block_size=16)
-    a, b, c = sequence(16, 33), sequence(16, 33), sequence(1, 1)
+def test_a_sequence_starts_with_blocks_for_its_prompt_and_grows():
+    scheduler = make(n_blocks=6, block_size=16)
+    a, b, c = sequence(31, 34), sequence(33, 9), sequence(1, 1)
     for s in (a, b, c):
         scheduler.add(s)
-    assert [s for s, _ in scheduler.schedule()] == [a]
-    assert len(a.block_table) == 3
-    # c would fit, but b came first.
+    # One block for each that runs stays free, and though c would fit, b came first.
+    outputs = {a.id: 34, b.id: 9, c.id: 1}
+    plan = scheduler.schedule()
+    assert [s for s, _ in plan] == [a, b]
+    assert (len(a.block_table), len(b.block_table)) == (2, 3)
     assert c.state is SequenceState.WAITING
-    scheduler.finish(a)
-    assert [s for s, _ in scheduler.schedule()] == [b, c]
-    assert scheduler.pool.blocks.n_free == 1
+    compute(scheduler, plan, outputs)
+    compute(scheduler, scheduler.schedule(), outputs)
+    compute(scheduler, scheduler.schedule(), outputs)
+    assert len(a.block_table) == 3
+    scheduler.finish(b)
+    assert [s for s, _ in scheduler.schedule()] == [a, c]
 
 
 def test_what_can_never_fit_is_refused_with_the_numbers():
@@ -178,6 +185,7 @@ def test_every_sequence_ends_and_nothing_leaks(n_blocks, budget, max_running, si
 
 def test_ten_thousand_requests():
     scheduler = make(n_blocks=640, budget=512)
+    scheduler.debug = False
     sequences = [sequence(40, 4) for _ in range(10_000)]
     outputs = {s.id: 4 for s in sequences}
     for s in sequences:

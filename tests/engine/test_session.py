@@ -134,14 +134,18 @@ def test_is_eos():
     assert not engine.is_eos(3)
 
 
-def test_blocks_that_the_session_keeps_can_starve_a_request_which_is_told_so():
+def test_blocks_that_the_session_keeps_are_taken_rather_than_that_nothing_runs():
     engine = make_engine(context_size=64, n_blocks=4)
     engine.prefill([3] * 40)
-    with pytest.raises(KvCacheFullError, match=r"3 KV blocks are needed, 1 of 4 are free.*reset\(\)"):
-        engine.generate([4] * 30, max_tokens=19)
     assert len(engine.generate([4] * 10, max_tokens=7, ignore_eos=True).token_ids) == 7
-    engine.reset()
+    runner_of(engine).steps.clear()
+    assert engine.prefill([5]).tolist() == logits_of([3] * 40 + [5]).tolist()
+    assert runner_of(engine).steps == [[1]]  # there was room for both
     assert len(engine.generate([4] * 30, max_tokens=19, ignore_eos=True).token_ids) == 19
+    assert_idle(engine)
+    runner_of(engine).steps.clear()
+    assert engine.prefill([6]).tolist() == logits_of([3] * 40 + [5, 6]).tolist()
+    assert runner_of(engine).steps == [[42]]
 
 
 def test_a_session_that_outgrows_the_cache_is_as_before():

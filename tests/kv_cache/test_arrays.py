@@ -1,5 +1,6 @@
 """Memory of what layers keep, against sizes worked out by hand."""
 
+import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError, KvCacheFullError
@@ -55,3 +56,22 @@ def test_what_can_not_be_had_is_refused():
         block_bytes([(KvShape(1, 16, 16),)], 16, "q4")
     with pytest.raises(ConfigError, match="0 slots of 5"):
         StateArrays([(RecurrentShape(5),)], n_blocks=0, n_slots=0, **huge)
+
+
+def test_a_block_is_copied_in_all_layers():
+    states = [(KvShape(2, 8, 8), RecurrentShape(17)), (), (KvShape(1, 16, 4),)]
+    arrays = StateArrays(states, kv_type="q8_0", block_tokens=16, n_blocks=3, n_slots=3)
+    slabs = [arrays.layers[0][0], arrays.layers[2][0]]
+    for i, slab in enumerate(slabs):
+        for j, values in enumerate((slab.k, slab.v)):
+            values[:] = np.random.default_rng(2 * i + j).integers(0, 256, values.shape, np.uint8)
+    arrays.layers[0][1].data[:] = np.arange(3)[:, None]
+    before = [(slab.k.copy(), slab.v.copy()) for slab in slabs]
+    arrays.copy_block(2, 0)
+    for slab, (k, v) in zip(slabs, before, strict=True):
+        assert (slab.k == k[[2, 1, 2]]).all()
+        assert (slab.v == v[[2, 1, 2]]).all()
+    assert arrays.layers[0][1].data[:, 0].tolist() == [0, 1, 2]  # slots are copied by `saving`
+    for source, target in ((3, 0), (0, -1)):
+        with pytest.raises(ConfigError, match="none of the model's 3"):
+            arrays.copy_block(source, target)

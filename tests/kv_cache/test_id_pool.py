@@ -85,3 +85,29 @@ def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
             del owned[:n]
         assert pool.n_free + len(owned) == n_blocks
     assert sorted(owned + pool.alloc(pool.n_free)) == list(range(n_blocks))
+
+
+def test_what_is_shared_is_free_when_its_last_user_gave_it_back():
+    pool = IdPool(2)
+    (a,) = pool.alloc(1)
+    pool.share([a])
+    pool.free([a])
+    assert (pool.n_users(a), pool.n_free) == (1, 1)
+    pool.check_invariants()
+    pool.free([a])
+    assert (pool.n_users(a), pool.n_free) == (0, 2)
+    with pytest.raises(ConfigError, match=f"block {a} is not in use"):
+        pool.share([a])
+    with pytest.raises(ConfigError, match="not of this pool"):
+        pool.n_users(2)
+
+
+def test_invariants_see_what_is_wrong():
+    pool = IdPool(2)
+    pool._free.append(0)
+    with pytest.raises(AssertionError, match="twice"):
+        pool.check_invariants()
+    pool = IdPool(2)
+    pool._refs[1] = 1
+    with pytest.raises(AssertionError, match="block 1 has 1 users"):
+        pool.check_invariants()

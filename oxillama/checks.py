@@ -1,0 +1,60 @@
+"""Values that callers give, checked: a wrong one is named, with its range."""
+
+import math
+import operator
+from typing import Any, TypeVar
+
+from oxillama.errors import ConfigError
+
+__all__ = ["check_bool", "check_choice", "check_float", "check_int", "check_type"]
+
+T = TypeVar("T")
+
+
+def check_int(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """`value` as an int; ConfigError unless it is an integer in [minimum, maximum]. True and 1.0 are no integers."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} must be an integer from {minimum} to {maximum}, not {value!r}") from None
+    if not minimum <= number <= maximum:
+        raise ConfigError(f"{name} must be from {minimum} to {maximum}, not {number}")
+    return number
+
+
+def check_float(name: str, value: Any, minimum: float, maximum: float = math.inf, *, above: bool = False) -> float:
+    """`value` as a float; ConfigError unless it is a finite number in [minimum, maximum] (`above`: > minimum)."""
+    bounds = f"a finite number {'above' if above else 'of at least'} {minimum:g}"
+    if maximum < math.inf:
+        bounds = f"a number from {minimum:g} to {maximum:g}"
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{name} must be {bounds}, not {value!r}") from None
+    if not minimum <= number <= maximum or math.isinf(number) or (above and number == minimum):
+        raise ConfigError(f"{name} must be {bounds}, not {number:g}")
+    return number
+
+
+def check_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def check_type(name: str, value: T, *types: type) -> T:
+    """`value`; ConfigError unless it is of one of these types."""
+    if not isinstance(value, types):
+        names = " or ".join(t.__name__ for t in types)
+        raise ConfigError(f"{name} must be of type {names}, not {type(value).__name__}")
+    return value
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value

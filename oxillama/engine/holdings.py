@@ -1,0 +1,167 @@
+"""What sequences have of the cache: blocks, beginnings that they share, and slots. Ids and counts only."""
+
+from oxillama.engine.sequence import Sequence
+from oxillama.kv_cache.prefix import PrefixKvCache
+from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.kv_cache.state_slots import StateSlots
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """Gives blocks and slots to sequences, and takes them back.
+
+    copies: (source, target) of blocks, to be copied in this order before the next step computes anything.
+    prefix: None if no beginnings are shared.
+    """
+
+    def __init__(self, pool: SequencePool, block_size: int, prefix: PrefixKvCache | None = None) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.prefix = prefix
+        self.copies: list[tuple[int, int]] = []
+        self._owners: dict[Sequence, None] = {}  # who began to run last comes last
+
+    # ---- blocks
+
+    def n_blocks(self, n_tokens: int) -> int:
+        """Blocks that hold n_tokens."""
+        return -(-n_tokens // self.block_size) if self.pool.n_blocks else 0
+
+    @property
+    def n_available(self) -> int:
+        """Blocks that can be had: the free ones, and those that only the prefix cache has."""
+        return self.pool.blocks.n_free + (self.prefix.n_idle if self.prefix else 0)
+
+    def missing_blocks(self, sequence: Sequence, n_tokens: int) -> int:
+        """Blocks that a sequence needs to compute its tokens up to the first n_tokens."""
+        table, n = sequence.block_table, self.n_blocks(n_tokens)
+        shared = self.pool.blocks.n_shared(table, sequence.n_computed // self.block_size, n)
+        return max(0, n - len(table)) + shared
+
+    def grow(self, sequence: Sequence, n_tokens: int) -> bool:
+        """Gives a sequence what it needs to compute its tokens up to the first n_tokens; False if that can't be had.
+
+        Blocks that it is to write to become its own: what others have of them is copied.
+        """
+        missing = self.missing_blocks(sequence, n_tokens)
+        if not missing:
+            return True
+        if missing > self.n_available:
+            return False
+        blocks = self.pool.blocks
+        if self.prefix:
+            self.prefix.evict(missing - blocks.n_free)
+        first, filled = divmod(sequence.n_computed, self.block_size)
+        table, n = sequence.block_table, self.n_blocks(n_tokens)
+        partial = bool(filled) and blocks.n_shared(table, first, first + 1)
+        replaced = blocks.own(table, first, n)
+        if self.prefix:
+            self.prefix.leave(sequence.path, first)
+        self.copies += replaced[:1] if partial else []
+        table += blocks.alloc(max(0, n - len(table)))
+        return True
+
+    def adopt(self, sequence: Sequence, reserve: int) -> bool:
+        """Starts a sequence with blocks for all its tokens, as many of them computed as the prefix cache has.
+
+        False, and nothing changes, unless `reserve` blocks more could be had after that. The last token is computed
+        in any case, since its logits are wanted.
+        """
+        size, tokens = self.block_size, sequence.tokens
+        found = []
+        if self.prefix and sequence.cache_key is not None:
+            found = self.prefix.find(sequence.cache_key, tokens, len(tokens) - 1)
+        if self.prefix is None or len(found) * size <= sequence.n_computed:
+            missing = self.missing_blocks(sequence, len(tokens))
+            return missing + reserve <= self.n_available and self.grow(sequence, len(tokens))
+        n_idle = sum(not node.n_users for node in found)
+        if self.n_blocks(len(tokens)) - len(found) + reserve > self.n_available - n_idle:
+            return False
+        held = self.prefix.hold(found)
+        self.rewind(sequence, 0)
+        sequence.path, sequence.block_table, sequence.n_computed = found, held, len(found) * size
+        return self.grow(sequence, len(tokens))
+
+    def remember(self, sequence: Sequence) -> None:
+        """Shows the prefix cache the full blocks of what a sequence has computed."""
+        if self.prefix is None or sequence.cache_key is None:
+            return
+        n_full = sequence.n_computed // self.block_size
+        while len(sequence.path) < n_full:
+            self.prefix.extend(sequence.cache_key, sequence.tokens, sequence.path, sequence.block_table)
+
+    # ---- both
+
+    def rewind(self, sequence: Sequence, n_tokens: int) -> None:
+        """Gives back what a sequence keeps of tokens beyond the first n_tokens.
+
+        A recurrent state goes back to the last checkpoint before that: `n_computed` tells how far.
+        """
+        if sequence.slots is None:
+            sequence.n_computed = min(sequence.n_computed, n_tokens)
+        else:
+            sequence.n_computed, freed = sequence.slots.rewind(sequence.n_computed, n_tokens)
+            self.pool.slots.free(freed)
+        kept = self.n_blocks(n_tokens)
+        if self.prefix:
+            self.prefix.leave(sequence.path, kept)
+        self.pool.blocks.free(sequence.block_table[kept:])
+        del sequence.block_table[kept:]
+        if not sequence.block_table and (sequence.slots is None or sequence.slots.current < 0):
+            self._owners.pop(sequence, None)
+
+    def hand_over(self, before: Sequence, sequence: Sequence) -> None:
+        """All that an idle sequence keeps goes to another one, which begins with the same tokens.
+
+        Nothing does if it would have to be found under another key of the prefix cache.
+        """
+        if before.path and before.cache_key != sequence.cache_key:
+            self.rewind(before, 0)
+        sequence.n_computed, before.n_computed = before.n_computed, 0
+        sequence.block_table, before.block_table = before.block_table, []
+        sequence.path, before.path = before.path, []
+        sequence.slots, before.slots = before.slots, None
+        if sequence.slots is None and self.pool.n_slots:
+            sequence.slots = StateSlots()
+        if before in self._owners:
+            del self._owners[before]
+            self._owners[sequence] = None
+
+    def owns(self, sequence: Sequence) -> None:
+        """From now on a sequence has blocks or slots; it is the last to lose them."""
+        self._owners.pop(sequence, None)
+        self._owners[sequence] = None
+
+    def reclaim_blocks(self, n: int, wanting: Sequence) -> None:
+        """Takes blocks from sequences that don't run until n can be had: what they lose is computed again if wanted."""
+        for owner in list(self._owners):
+            if self.n_available >= n:
+                break
+            if owner is not wanting and not owner.running:
+                self.rewind(owner, 0)
+
+    def take_slots(self, sequence: Sequence, *, reclaim_states: bool) -> bool:
+        """Gives a sequence the slots that it needs to run; False if they can't be had.
+
+        Slots that idle sequences keep go to those that need them: checkpoints at once, and their states too if told so.
+        What was lost is computed again when it is wanted.
+        """
+        if sequence.slots is None:
+            return True
+        n, pool = sequence.slots.n_missing, self.pool.slots
+        for owner in self._owners:
+            while pool.n_free < n and owner.slots is not None and owner.slots.checkpoints:
+                pool.free(owner.slots.drop_checkpoint())
+        for owner in list(self._owners) if reclaim_states else []:
+            if pool.n_free < n and owner is not sequence:
+                self.rewind(owner, 0)
+        if n > pool.n_free:
+            return False
+        sequence.slots.spare.extend(pool.alloc(n))
+        return True
+
+    def checkpoint(self, sequence: Sequence) -> None:
+        """Keeps the state after what is computed so far, to come back to; nothing without recurrent layers."""
+        if sequence.slots is not None and sequence.n_computed:
+            self.pool.slots.free(sequence.slots.checkpoint(sequence.n_computed))

@@ -1,0 +1,65 @@
+"""How a request is served: options that never change what it gives, only when."""
+
+import math
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama.checks import check_bool, check_float, check_int
+from oxillama.config import SamplingOptions, field_names
+from oxillama.errors import ConfigError
+
+__all__ = ["MAX_PRIORITY", "RequestOptions", "ServingOptions", "split_options"]
+
+MAX_PRIORITY = 100
+
+
+class RequestOptions(SamplingOptions, total=False):
+    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`."""
+
+    priority: int
+    deadline: float | None
+    cache_prompt: bool
+    cache_salt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """Every field is a keyword of `generate`, `stream` and `chat`.
+
+    priority: requests of a higher one go first, and lose what is computed last; 0 to 100. Waiting makes up for it.
+    deadline: seconds after which the request ends as "cancelled", with what there is by then. None is no limit.
+    cache_prompt: begin with the KV of earlier requests that began alike, and leave it for others.
+    cache_salt: only requests with the same one share beginnings, so that none can tell by its speed what others ask.
+
+    Raises ConfigError, which names the field, its value and its range.
+    """
+
+    priority: int = 0
+    deadline: float | None = None
+    cache_prompt: bool = True
+    cache_salt: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "priority", check_int("priority", self.priority, 0, MAX_PRIORITY))
+        if self.deadline is not None:
+            object.__setattr__(self, "deadline", check_float("deadline", self.deadline, 0.0, above=True))
+        check_bool("cache_prompt", self.cache_prompt)
+        if self.cache_salt is not None and not isinstance(self.cache_salt, str):
+            raise ConfigError(f"cache_salt must be a str or None, not {self.cache_salt!r}")
+
+    def of_sequence(self) -> dict[str, Any]:
+        """The same as options of `Sequence`; the deadline counts from now."""
+        deadline = math.inf if self.deadline is None else time.perf_counter() + self.deadline
+        # A cache belongs to one engine, and thereby to one KV type; weights are the same without adapters.
+        key: Hashable = ((), self.cache_salt) if self.cache_prompt else None
+        return {"priority": self.priority, "deadline": deadline, "cache_key": key}
+
+
+_FIELDS = field_names(ServingOptions)
+
+
+def split_options(options: dict[str, Any]) -> ServingOptions:
+    """Takes the fields of `ServingOptions` out of keywords. Raises ConfigError for their values."""
+    return ServingOptions(**{name: options.pop(name) for name in _FIELDS if name in options})
