@@ -15,6 +15,7 @@ from oxillama.models.weights import Weights
 
 MAX_EXPERTS = 1 << 12
 MAX_WIDTH = 1 << 24
+MAX_LAYERS = 1 << 12
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
 
@@ -115,9 +116,13 @@ def _width(m: Metadata, own: str, common: str) -> int:
     """The width of an expert, which may stand once or once per layer; then all layers that have it agree."""
     key = own if own in m and m[own] != 0 else common
     if key in m and not isinstance(m[key], int):
-        values = set(m.get_array(key, int))
+        array = m.get_array(key, int)
+        if len(array) > MAX_LAYERS:
+            raise LoadError(f"{key} has {len(array)} values; no model has more than {MAX_LAYERS} layers")
+        values = set(array)
         if len(values) != 1:
-            raise UnsupportedModelError(f"{key} differs between layers, whose experts it measures: {sorted(values)}")
+            some = sorted(values)[:5]
+            raise UnsupportedModelError(f"{key} differs between layers, whose experts it measures: {some}")
         value = int(values.pop())
         if not 1 <= value <= MAX_WIDTH:
             raise LoadError(f"{key} is {value}; it must lie in 1..{MAX_WIDTH}")

@@ -191,9 +191,10 @@ def per_layer(
         return default
     if key not in m or isinstance(m[key], int):
         return (m.get_int(key, minimum=minimum, maximum=1 << 24),) * n_layers
-    values = tuple(int(value) for value in m.get_array(key, int))
-    if len(values) != n_layers:
-        raise LoadError(f"{key} has {len(values)} values for {n_layers} layers")
+    array = m.get_array(key, int)
+    if len(array) != n_layers:
+        raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
+    values = tuple(int(value) for value in array)
     for value in values:
         if not minimum <= value <= 1 << 24:
             raise LoadError(f"{key} is {value}; it must lie in {minimum}..{1 << 24}")
@@ -208,10 +209,10 @@ def read_windows(m: Metadata, arch: str, n_layers: int, traits: Traits) -> tuple
     if key in m and isinstance(m[key], int) and not isinstance(m[key], bool):
         rule = all_but_each(m.get_int(key, minimum=0, maximum=1 << 12))
     elif key in m:
-        chosen = [bool(value) for value in m.get_array(key, bool)]
-        if len(chosen) != n_layers:
-            raise LoadError(f"{key} has {len(chosen)} values for {n_layers} layers")
-        rule = chosen.__getitem__
+        array = m.get_array(key, bool)
+        if len(array) != n_layers:
+            raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
+        rule = [bool(value) for value in array].__getitem__
     return tuple(window if rule(i) else 0 for i in range(n_layers))
 
 

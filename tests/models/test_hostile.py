@@ -97,6 +97,24 @@ def test_sizes_that_can_not_be_allocate_nothing(file):
             assert peak < 8 << 20, (key, peak)
 
 
+@pytest.mark.parametrize("recipe", ["mixtral", "granitehybrid"])
+def test_long_arrays_are_measured_before_they_are_read(tmp_path, recipe):
+    names = ("attention.head_count", "attention.head_count_kv", "attention.sliding_window_pattern", "block_count",
+             "feed_forward_length", "expert_feed_forward_length", "rope.dimension_sections")  # fmt: skip
+    with gguf.open(tiny(recipe, tmp_path, SHAPE)) as file:
+        entries = {key: file.metadata.entry(key) for key in file.metadata}
+        for long in (make_entry("long", [1] * 1_000_000, None), make_entry("long", [True] * 1_000_000, None)):
+            for name in names:
+                metadata = Metadata(entries | {f"{file.metadata.arch}.{name}": long})
+                other = SimpleNamespace(metadata=metadata, tensors=file.tensors)
+                tracemalloc.start()
+                text = refusal(other)
+                peak = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+                assert peak < 4 << 20, (name, peak)
+                assert len(text) < 1000
+
+
 def test_keys_that_are_missing(file):
     """Named; or what stands for them doesn't go with other keys or with the tensors."""
     for key in own_keys(file):
