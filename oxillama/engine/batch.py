@@ -134,7 +134,7 @@ class BatchMethods:
         """
         settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
         if not isinstance(prompts, Iterable):
-            raise ConfigError(f"prompts must be an iterable of prompts, not {type(prompts).__name__}")
+            raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
         parsed = read_options("batch", options)
         self._core.check_generates()
         return Batch(self._core, Pipeline(self._core, self._maker, parsed, settings), iter(prompts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import AsyncIterable, Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -39,7 +39,7 @@ class BatchSettings:
 
 def read_settings(prompts: Any, ordered: bool, max_in_flight: int, errors: Errors, progress: Progress) -> BatchSettings:
     """Raises ConfigError for values out of range."""
-    if isinstance(prompts, str | bytes | dict):
+    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable | AsyncIterable):
         raise ConfigError(f"prompts must be an iterable of prompts, not {type(prompts).__name__}")
     return BatchSettings(
         check_bool("ordered", ordered),
