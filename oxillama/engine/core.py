@@ -12,53 +12,21 @@ from oxillama.engine.loop import StepLoop
 from oxillama.engine.meter import Meter
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
-from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
 from oxillama.kv_cache.sequence_pool import SequencePool
 
-__all__ = ["EngineCore", "RunnerLike"]
+__all__ = ["EngineCore"]
 
 T = TypeVar("T")
-Poll = Callable[[], None]
 Plan = list[tuple[Request, int]]
-
-
-class RunnerLike(Protocol):
-    """What the engine needs of a runner; `engine/runner.py` has the real one."""
-
-    num_threads: int
-
-    def memory_bytes(self) -> dict[str, int]: ...
-
-    def copy_block(self, source: int, target: int) -> None: ...
-
-    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
-
-    def hidden(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
 
 
 class Session(Protocol):
     """What must be told of a fork."""
 
     def after_fork(self) -> None: ...
-
-
-class _NoRunner:
-    """In a closed engine: the model's memory is free."""
-
-    num_threads = 0
-
-    def memory_bytes(self) -> dict[str, int]:
-        return {}
-
-    def copy_block(self, source: int, target: int) -> None:
-        raise EngineClosedError("the engine is closed")
-
-    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
-        raise EngineClosedError("the engine is closed")
-
-    hidden = forward
 
 
 class _StepAbandoned(Exception):
@@ -207,7 +175,7 @@ class EngineCore:
 
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
         """Rows of the model for the plan; None if the step was abandoned or failed."""
-        spans = [_span(request, n) for request, n in plan]
+        spans = [span_of(request, n) for request, n in plan]
         forward = self.runner.hidden if want_hidden else self.runner.forward
         try:
             return forward(spans, self._poll)
@@ -229,11 +197,11 @@ class EngineCore:
     def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
         row = 0
         for request, n in plan:
-            n_rows = _n_rows(request, n)
+            n_wanted = n_rows(request, n)
             self.scheduler.advance(request.sequence, n)
-            if n_rows:
-                self._absorb(request, rows[row : row + n_rows])
-                row += n_rows
+            if n_wanted:
+                self._absorb(request, rows[row : row + n_wanted])
+                row += n_wanted
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
         try:
@@ -282,7 +250,7 @@ class EngineCore:
 
     def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True
-        self.runner = _NoRunner()
+        self.runner = NoRunner()
         self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
 
     def _fail_guests(self, error: BaseException) -> None:
@@ -304,21 +272,3 @@ class EngineCore:
 def _is_lost(request: Request) -> bool:
     bell = request.outbox.bell
     return bell is not None and bell.lost
-
-
-def _span(request: Request, n: int) -> Span:
-    sequence = request.sequence
-    start = sequence.n_computed
-    tokens = sequence.tokens
-    if n < len(tokens) or start:
-        tokens = tokens[start : start + n]
-    want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
-    slots = None if sequence.slots is None else sequence.slots.span()
-    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all", slots)
-
-
-def _n_rows(request: Request, n: int) -> int:
-    """Rows that the model returns for a span of n tokens of this request."""
-    if request.want != "last":
-        return n
-    return int(request.sequence.n_computed + n == len(request.sequence.tokens))

@@ -1,5 +1,6 @@
 """What the engine counts is what its requests really were; its clock is one that a step moves by one second."""
 
+import asyncio
 import itertools
 import threading
 import time
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama.engine import CancelToken
+from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.meter import Meter
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.scheduler import Scheduler
@@ -16,7 +18,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
 from oxillama.kv_cache.sequence_pool import SequencePool
 from tests.engine.fakes import EOS, N_VOCAB, logits_of, make_engine, runner_of
-from tests.engine.test_threads import in_threads
+from tests.engine.test_threads import fork, in_child, in_threads
 from tests.test_metrics import parse
 
 
@@ -301,6 +303,30 @@ def test_a_snapshot_during_a_step_is_the_state_before_it():
     assert (s.generation_tokens, s.running, s.finished["length"]) == (2, 0, 1)
 
 
+def test_requests_of_coroutines_count_like_those_of_threads():
+    engine = make_engine(context_size=2048, hook=lambda runner, spans, poll: time.sleep(0.001))
+
+    async def work():
+        async with AsyncEngine(engine) as ax:
+            endless = ax.stream([3], ignore_eos=True)
+            await anext(endless)
+            task = asyncio.create_task(ax.generate([4, 5], max_tokens=2000, ignore_eos=True))
+            done = await asyncio.gather(*(ax.generate([6, i], max_tokens=9, ignore_eos=True) for i in range(2, 6)))
+            task.cancel()
+            await endless.aclose()
+            await asyncio.gather(task, return_exceptions=True)
+            return done, task.cancelled()
+
+    done, cancelled = asyncio.run(work())
+    assert cancelled
+    s = engine.metrics_snapshot()
+    assert s.finished == {"stop": 0, "length": len(done), "cancelled": 2, "error": 0}
+    assert s.prompt_tokens == 2 * len(done) + 1 + 2
+    assert s.generation_tokens > sum(len(r.token_ids) for r in done) == 36
+    assert (s.running, s.waiting, s.kv_blocks_used) == (0, 0, 0)
+    check_whole(s)
+
+
 # ---- what a scheduler tells it
 
 
@@ -382,19 +408,37 @@ def test_preemptions_are_those_of_the_scheduler(clock):
     check_whole(s)
 
 
-class _Once(Request):
-    """Wants one row."""
-
-    def absorb(self, rows):
-        return "stop"
-
-
 def test_prefix_lookups_are_counted_in_tokens():
     engine = make_engine()
     for _ in range(2):
-        outbox = Outbox(1)
-        engine._core.run([_Once(Sequence([3] * 40, 40, cache_key="k"), outbox)], outbox)
+        engine.generate([3] * 40, max_tokens=1)
+    engine.generate([3] * 40, max_tokens=1, cache_prompt=False)
     s = engine.metrics_snapshot()
     assert (s.prefix_queries, s.prefix_hits) == (80, 32)
-    assert (s.prompt_tokens, s.prefill_tokens) == (80, 48)
+    assert (s.prompt_tokens, s.prefill_tokens) == (120, 88)
     assert (s.kv_blocks_used, s.kv_blocks_cached, s.kv_cache_usage) == (0, 2, 0.0)
+
+
+def test_a_deadline_that_passes_is_a_cancelled_request(clock):
+    engine, _ = timed_engine(clock)
+    engine.generate([3], max_tokens=40, ignore_eos=True, deadline=3.0)
+    s = engine.metrics_snapshot()
+    assert (s.finished["cancelled"], s.running, s.waiting) == (1, 0, 0)
+    assert s.generation_tokens == s.iteration_tokens.count
+
+
+@fork
+def test_a_forked_child_goes_on_counting():
+    engine = make_engine()
+    stream = engine.stream([3], ignore_eos=True, seed=1)
+    next(stream)
+    before = engine.metrics_snapshot()
+
+    def child():
+        same = engine.metrics_snapshot() == before
+        stream.close()
+        s = engine.metrics_snapshot()
+        return same and (before.running, s.running, s.finished["cancelled"]) == (1, 0, 1)
+
+    assert in_child(child) == 0
+    assert engine.metrics_snapshot() == before
