@@ -54,6 +54,7 @@ class AsyncBatch(Generic[T]):
         return cast(T, pipeline.outcome(found))
 
     async def _next(self, pipeline: Pipeline) -> Completion | BatchFailure | None:
+        pipeline.retry()
         while True:
             if pipeline.wants_more and await self._took_one(pipeline):
                 continue
@@ -63,6 +64,7 @@ class AsyncBatch(Generic[T]):
                 if pipeline.broken is not None:
                     raise pipeline.broken
                 return None
+            engage(self._core)
             await self._bell.wait(lambda: pipeline.ready() or (self._taken and (pipeline.wants_more or pipeline.empty)))
 
     @property

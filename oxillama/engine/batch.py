@@ -42,6 +42,7 @@ class Batch(Iterator[T]):
         return cast(T, pipeline.outcome(found))
 
     def _next(self, pipeline: Pipeline) -> Completion | BatchFailure | None:
+        pipeline.retry()
         while pipeline.wants_more:
             try:
                 prompt = next(self._prompts)

@@ -14,7 +14,7 @@ from oxillama.engine.request import Bell, Outbox
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import TextMaker, TextOptions, completion_of
-from oxillama.errors import ConfigError, EngineClosedError
+from oxillama.errors import ConfigError, EngineClosedError, QueueFullError
 
 __all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Pipeline", "Progress", "read_settings"]
 
@@ -82,6 +82,7 @@ class Pipeline:
         self._finished: deque[_Item] = deque()
         self._n_taken = self._n_given = 0
         self._closed = False
+        self._held: _Item | None = None  # for which the engine's queue had no room
         self._show = _Show(settings.progress, settings.total)
         self.bell: Bell | None = None
         self.exhausted = False
@@ -95,7 +96,8 @@ class Pipeline:
     @property
     def wants_more(self) -> bool:
         """Whether another prompt may be added."""
-        return not self.exhausted and not self.cancelled and len(self._in_flight) < self._settings.max_in_flight
+        open_ = self._held is None and not self.exhausted and not self.cancelled
+        return open_ and len(self._in_flight) < self._settings.max_in_flight
 
     @property
     def empty(self) -> bool:
@@ -118,13 +120,30 @@ class Pipeline:
                 raise ConfigError(f"{name} must be one prompt (text or token ids), not a list of prompts")
             ids = self._maker.ids(name, prompt)
             item.request = self._maker.request(ids, self._options, item, name=name)
-            self._core.submit([item.request])
+            self._submit(item)
         except EngineClosedError:
             raise
         except Exception as error:
             item.end(error)
         if self._closed:  # by the task that had this done in another thread
             self.cancel()
+
+    def retry(self) -> None:
+        """Queues what the queue had no room for; its QueueFullError, if nothing of this batch is there to end first."""
+        item, self._held = self._held, None
+        if item is not None and item.n_open:  # not cancelled meanwhile
+            try:
+                self._submit(item)
+            except QueueFullError as error:
+                item.end(error)
+
+    def _submit(self, item: _Item) -> None:
+        try:
+            self._core.submit([cast(TextRequest, item.request)])
+        except QueueFullError:
+            if len(self._in_flight) == 1:
+                raise
+            self._held = item
 
     def stop(self, error: BaseException | None = None) -> None:
         """No more prompts come; those under way go on."""

@@ -33,6 +33,13 @@ def test_results_are_those_of_each_alone(source, ordered):
     assert all(r.token_ids == alone(PROMPTS[r.index]) for r in found)
 
 
+def test_a_queue_with_little_room():
+    async def use(engine):
+        return [r.token_ids async for r in engine.batch(slowly(PROMPTS), max_tokens=12, seed=1)]
+
+    assert run(use, max_queue_size=3, n_blocks=2) == [alone(p) for p in PROMPTS]
+
+
 def test_it_shares_steps_and_goes_on_meanwhile():
     async def use(engine):
         batch = engine.batch([[3 + i] for i in range(8)], ignore_eos=True, max_tokens=9)

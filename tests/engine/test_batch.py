@@ -155,6 +155,14 @@ def test_one_that_never_fits_the_cache():
     assert isinstance(found[1].error, KvCacheFullError)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_queue_with_little_room(ordered):
+    engine = make_engine(max_queue_size=3, n_blocks=2)
+    found = list(engine.batch(PROMPTS, ordered=ordered, max_tokens=12, seed=1))
+    assert {r.index: r.token_ids for r in found} == {i: alone(p) for i, p in enumerate(PROMPTS)}
+    assert_idle(engine)
+
+
 def test_a_failing_step_fails_only_what_it_computed():
     def hook(runner, spans, poll):
         if len(runner.steps) == 3:
@@ -278,3 +286,14 @@ def test_the_shipped_model():
         assert [r.token_ids for r in engine.batch(prompts, max_tokens=16, seed=7)] == expected
         found = {r.index: r.token_ids for r in engine.batch(prompts, ordered=False, max_tokens=16, seed=7)}
         assert [found[i] for i in range(len(prompts))] == expected
+
+
+def test_a_cancel_token_ends_what_the_queue_had_no_room_for():
+    engine, token = make_engine(max_queue_size=3, n_blocks=2), CancelToken()
+    batch = engine.batch(itertools.repeat([3, 4]), max_tokens=12, cancel_token=token)
+    next(batch)
+    assert batch._pipeline._held is not None
+    token.cancel()
+    assert [r.finish_reason for r in batch][-1] == "cancelled"
+    assert_idle(engine)
+    assert not engine._core.scheduler.waiting
