@@ -39,6 +39,11 @@ class Holdings:
         shared = self.pool.blocks.n_shared(table, sequence.n_computed // self.block_size, n)
         return max(0, n - len(table)) + shared
 
+    def has_room(self, sequence: Sequence) -> bool:
+        """`not missing_blocks` for the next token alone: what is asked of each in every step, and mostly so."""
+        table, i = sequence.block_table, sequence.n_computed // self.block_size
+        return i < len(table) and self.pool.blocks.users[table[i]] == 1
+
     def grow(self, sequence: Sequence, n_tokens: int) -> bool:
         """Gives a sequence what it needs to compute its tokens up to the first n_tokens; False if that can't be had.
 

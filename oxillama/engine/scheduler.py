@@ -124,10 +124,11 @@ class Scheduler(Holdings):
         self.n_steps += 1
         self.preempting = False
         plan, prompts, budget = [], [], self.token_budget
+        has_room = self.has_room
         for sequence in list(self.running):
             if len(sequence.tokens) - sequence.n_computed != 1:
                 prompts.append(sequence)
-            elif sequence.running and self._make_room(sequence, 1):
+            elif sequence.running and (has_room(sequence) or self._make_room(sequence, 1)):
                 plan.append((sequence, 1))
                 budget -= 1
         for sequence in prompts:
@@ -238,7 +239,8 @@ class Scheduler(Holdings):
             sequence.slots.commit(self.pool.slots)
             if sequence.n_computed == sequence.slots.mark:
                 self.checkpoint(sequence)
-        self.remember(sequence)
+        if sequence.cache_key is not None and sequence.n_computed // self.block_size > len(sequence.path):
+            self.remember(sequence)
 
     def finish(self, sequence: Sequence, *, keep_blocks: bool = False) -> None:
         """Ends a sequence, waiting or running; its blocks and slots are free at once unless they are to be kept."""

@@ -31,7 +31,7 @@ class KvCachePool(IdPool):
 
     def n_shared(self, table: list[int], first: int, last: int) -> int:
         """How many of table[first:last] have other users too: free blocks that `own` needs."""
-        return sum(self._refs[block] > 1 for block in table[first:last])
+        return sum(self.users[block] > 1 for block in table[first:last])
 
     def own(self, table: list[int], first: int, last: int) -> list[tuple[int, int]]:
         """Puts free blocks in the place of those in table[first:last] that have other users: (old, new) of each.
@@ -43,8 +43,8 @@ class KvCachePool(IdPool):
         replaced = []
         for i in range(first, min(last, len(table))):
             old = table[i]
-            if self._refs[old] > 1:
+            if self.users[old] > 1:
                 table[i] = self.alloc(1)[0]
-                self._refs[old] -= 1
+                self.users[old] -= 1
                 replaced.append((old, table[i]))
         return replaced

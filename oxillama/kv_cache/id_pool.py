@@ -8,9 +8,12 @@ __all__ = ["IdPool"]
 
 
 class IdPool:
-    """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once."""
+    """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once.
 
-    __slots__ = ("_free", "_refs", "n", "noun")
+    users: how many use each id; to be read alone.
+    """
+
+    __slots__ = ("_free", "n", "noun", "users")
 
     def __init__(self, n: int, noun: str = "block") -> None:
         """Raises ConfigError for a negative number of them."""
@@ -20,7 +23,7 @@ class IdPool:
         self.noun = noun
         # Low ids go first, and a freed one goes to the next who asks: its memory is warm.
         self._free = list(range(n - 1, -1, -1))
-        self._refs = [0] * n
+        self.users = [0] * n
 
     @property
     def n_free(self) -> int:
@@ -42,7 +45,7 @@ class IdPool:
         del self._free[split:]
         taken.reverse()
         for i in taken:
-            self._refs[i] = 1
+            self.users[i] = 1
         return taken
 
     def share(self, ids: Iterable[int]) -> None:
@@ -50,19 +53,19 @@ class IdPool:
         given = list(ids)
         self.check_used(given)
         for i in given:
-            self._refs[i] += 1
+            self.users[i] += 1
 
     def n_users(self, i: int) -> int:
         """How many use an id; 0 of a free one. Raises ConfigError for an id that is not of this pool."""
         self._check_known(i)
-        return self._refs[i]
+        return self.users[i]
 
     def check_used(self, ids: Iterable[int]) -> None:
         """Raises ConfigError if an id is not in use, given twice or not of this pool."""
         given = list(ids)
         for i in given:
             self._check_known(i)
-            if not self._refs[i]:
+            if not self.users[i]:
                 raise ConfigError(f"{self.noun} {i} is not in use: it was freed before")
         if len(set(given)) < len(given):
             raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
@@ -72,16 +75,16 @@ class IdPool:
         given = list(ids)
         self.check_used(given)
         for i in reversed(given):
-            self._refs[i] -= 1
-            if not self._refs[i]:
+            self.users[i] -= 1
+            if not self.users[i]:
                 self._free.append(i)
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless each id is either in the free list once or has users. For tests: walks all."""
         free = set(self._free)
         assert len(free) == len(self._free), f"a {self.noun} is in the free list twice"
-        for i, users in enumerate(self._refs):
-            assert (users == 0) == (i in free), f"{self.noun} {i} has {users} users, in the free list: {i in free}"
+        for i, n in enumerate(self.users):
+            assert (n == 0) == (i in free), f"{self.noun} {i} has {n} users, in the free list: {i in free}"
 
     def _check_known(self, i: int) -> None:
         if not 0 <= i < self.n:

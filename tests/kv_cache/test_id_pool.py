@@ -108,6 +108,6 @@ def test_invariants_see_what_is_wrong():
     with pytest.raises(AssertionError, match="twice"):
         pool.check_invariants()
     pool = IdPool(2)
-    pool._refs[1] = 1
+    pool.users[1] = 1
     with pytest.raises(AssertionError, match="block 1 has 1 users"):
         pool.check_invariants()
