@@ -35,7 +35,7 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import CancelToken, Chunk, Completion, Engine, Scheduler, Timings
+    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
@@ -50,6 +50,7 @@ logging.getLogger("oxillama").addHandler(logging.NullHandler())
 
 __all__ = [
     "AsyncEngine",
+    "BatchFailure",
     "CancelToken",
     "ChatTemplate",
     "ChatTemplateError",
@@ -95,6 +96,7 @@ __all__ = [
 # Imported when first used, so that `import oxillama` stays quick. name -> module.
 _LAZY = {
     "AsyncEngine": "oxillama.engine.async_engine",
+    "BatchFailure": "oxillama.engine",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",

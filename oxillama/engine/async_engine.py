@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
-from oxillama.engine.bell import Call, CoroutineBell
+from oxillama.engine.async_batch import AsyncBatch
+from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.embedding import EmbedPooling
 from oxillama.engine.engine import Engine
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import Chunk, Completion
+from oxillama.engine.results import BatchFailure, Chunk, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import (
     GenerateOptions,
@@ -31,62 +33,13 @@ from oxillama.engine.texts import (
 )
 from oxillama.errors import ConfigError
 
-__all__ = ["AsyncChunks", "AsyncEngine"]
+__all__ = ["AsyncEngine"]
 
 T = TypeVar("T")
 
 # A prompt's tokens are made in the event loop up to this many characters: what takes longer than handing it to
 # another thread and back, a millisecond on a busy machine, is done there.
 INLINE_CHARACTERS = 2000
-
-
-class AsyncChunks:
-    """The chunks of one completion, for `async for`; one task at a time reads them.
-
-    The engine goes on whether they are read or not, so that a slow reader keeps nothing from others: what waits for it
-    is at most the rest of its own completion. Leaving early (`aclose`, the end of an `async with` block, dropping it,
-    cancelling the task that waits) ends the request at once.
-    """
-
-    def __init__(self, start: Callable[[], Awaitable[Call[TextRequest]]]) -> None:
-        self._start = start
-        self._call: Call[TextRequest] | None = None
-        self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            if self._call is None:
-                self._call = await self._start()
-            found = await self._call.next()
-        except BaseException:
-            self._leave()
-            raise
-        if found is None:
-            self._leave()
-            raise StopAsyncIteration
-        return found[1]
-
-    def _leave(self) -> None:
-        self._ended = True
-        if self._call is not None:
-            self._call.leave()
-
-    async def aclose(self) -> None:
-        """Ends the request, if it isn't finished; further calls do nothing."""
-        self._leave()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._leave()
 
 
 class AsyncEngine:
@@ -180,6 +133,52 @@ class AsyncEngine:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
 
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Completion]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Completion | BatchFailure]: ...
+
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors = "raise",
+        progress: Progress = False,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Any]:
+        """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
+
+        Prompts, also of an asynchronous iterable, are taken in the event loop as they are needed. The engine computes
+        those that were taken while the task does something else.
+        """
+        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
+        parsed = read_options("batch", options)
+        core = self.engine._core
+        core.check_generates()
+        pipeline = Pipeline(core, self.engine._maker, parsed, settings)
+        return AsyncBatch(core, pipeline, prompts, lambda p: _made(_size([p], parsed), lambda: pipeline.add(p)))
+
     # ---- numbers
 
     @overload
@@ -205,7 +204,7 @@ class AsyncEngine:
         bell = CoroutineBell(core.loop)
         single = is_single_prompt("input", input)
         requests, outbox, results = await _made(
-            n_characters([input] if single else input),
+            _size([input] if single else input),
             lambda: self.engine._embedding(input, pooling, normalize, bell),
         )
         await _finish(Call(core, requests, outbox, bell))
@@ -256,7 +255,7 @@ class AsyncEngine:
         core, maker = self.engine._core, self.engine._maker
         bell = CoroutineBell(core.loop)
         outbox = Outbox(len(prompts), bell, whole=whole)
-        size = INLINE_CHARACTERS + 1 if options.chain.config.grammar else n_characters(p for _, p in prompts)
+        size = _size([prompt for _, prompt in prompts], options)
         requests = await _made(size, lambda: maker.requests(prompts, options, outbox))
         return Call(core, requests, outbox, bell)
 
@@ -282,9 +281,10 @@ class AsyncEngine:
         return [completion_of(request, of) for request, of in zip(call.requests, pieces, strict=True)]
 
 
-def n_characters(prompts: Any) -> int:
-    """Characters to make tokens of."""
-    return sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+def _size(prompts: Any, options: TextOptions | None = None) -> int:
+    """Characters to make tokens of; a grammar takes longer than those that are made at once."""
+    grammar = options is not None and options.chain.config.grammar is not None
+    return grammar * (INLINE_CHARACTERS + 1) + sum(len(p) for p in prompts if isinstance(p, str))
 
 
 async def _made(size: int, make: Callable[[], T]) -> T:

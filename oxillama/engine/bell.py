@@ -1,16 +1,18 @@
 """How coroutines wait for an engine without blocking their event loop."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 from oxillama.engine.core import EngineCore
 from oxillama.engine.loop import StepLoop
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import Chunk
+from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError
 
-__all__ = ["Call", "CoroutineBell", "engage"]
+__all__ = ["AsyncChunks", "Call", "CoroutineBell", "engage"]
 
 R = TypeVar("R", bound=Request)
 
@@ -86,6 +88,55 @@ class Call(Generic[R]):
 
     def __del__(self) -> None:
         self.leave()
+
+
+class AsyncChunks:
+    """The chunks of one completion, for `async for`; one task at a time reads them.
+
+    The engine goes on whether they are read or not, so that a slow reader keeps nothing from others: what waits for it
+    is at most the rest of its own completion. Leaving early (`aclose`, the end of an `async with` block, dropping it,
+    cancelling the task that waits) ends the request at once.
+    """
+
+    def __init__(self, start: Callable[[], Awaitable[Call[TextRequest]]]) -> None:
+        self._start = start
+        self._call: Call[TextRequest] | None = None
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            if self._call is None:
+                self._call = await self._start()
+            found = await self._call.next()
+        except BaseException:
+            self._leave()
+            raise
+        if found is None:
+            self._leave()
+            raise StopAsyncIteration
+        return found[1]
+
+    def _leave(self) -> None:
+        self._ended = True
+        if self._call is not None:
+            self._call.leave()
+
+    async def aclose(self) -> None:
+        """Ends the request, if it isn't finished; further calls do nothing."""
+        self._leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._leave()
 
 
 def engage(core: EngineCore) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
+from oxillama.engine.batch import BatchMethods
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
@@ -40,7 +41,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods):
+class Engine(SessionMethods, NumberMethods, BatchMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what

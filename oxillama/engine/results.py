@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["CancelToken", "Chunk", "Completion", "FinishReason", "Timings"]
+__all__ = ["BatchFailure", "CancelToken", "Chunk", "Completion", "FinishReason", "Timings"]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -45,6 +45,7 @@ class Completion:
         "cancelled".
     prompt_tokens: length of the prompt in tokens.
     logprobs: None.
+    index: place of the prompt in the list or batch that it was given in.
     """
 
     text: str
@@ -53,9 +54,18 @@ class Completion:
     prompt_tokens: int
     logprobs: None = None
     timings: Timings = field(default_factory=Timings)
+    index: int = 0
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailure:
+    """In the place of a completion in a batch: the prompt's index, and why there is none."""
+
+    index: int
+    error: Exception
 
 
 class CancelToken:

@@ -223,12 +223,13 @@ def answer(core: EngineCore, maker: TextMaker, ids: list[int], options: TextOpti
             yield chunk
 
 
-def completion_of(request: TextRequest, pieces: list[Chunk]) -> Completion:
-    """All chunks of a finished request as one."""
+def completion_of(request: TextRequest, pieces: list[Chunk], index: int | None = None) -> Completion:
+    """All chunks of a finished request as one; `index`: of its prompt, if not the request's own."""
     return Completion(
         text="".join(piece.text for piece in pieces),
         token_ids=[token for piece in pieces for token in piece.token_ids],
         finish_reason=request.finish_reason or "cancelled",
         prompt_tokens=request.n_prompt,
         timings=request.timings,
+        index=request.index if index is None else index,
     )

@@ -1,0 +1,141 @@
+"""`Engine.batch`: any number of prompts, computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
+
+from oxillama.engine.core import EngineCore
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
+from oxillama.engine.results import BatchFailure, Completion
+from oxillama.engine.texts import Prompt, StreamOptions, TextMaker, read_options
+from oxillama.errors import ConfigError
+
+__all__ = ["Batch", "BatchMethods"]
+
+T = TypeVar("T")
+
+
+class Batch(Iterator[T]):
+    """The results of a batch; ends, when dropped or closed (also as a context manager), what is under way."""
+
+    _pipeline: Pipeline | None = None
+
+    def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterator[Any]) -> None:
+        self._core = core
+        self._prompts = prompts
+        self._pipeline = pipeline
+
+    def __next__(self) -> T:
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise StopIteration
+        try:
+            found = self._next(pipeline)
+        except BaseException:
+            self.close()
+            raise
+        if found is None:
+            self.close()
+            raise StopIteration
+        return cast(T, pipeline.outcome(found))
+
+    def _next(self, pipeline: Pipeline) -> Completion | BatchFailure | None:
+        pipeline.retry()
+        while pipeline.wants_more:
+            try:
+                prompt = next(self._prompts)
+            except StopIteration:
+                pipeline.stop()
+            except Exception as error:
+                pipeline.stop(error)
+            else:
+                pipeline.add(prompt)
+        if pipeline.empty:
+            if pipeline.broken is not None:
+                raise pipeline.broken
+            return None
+        self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
+        if not pipeline.ready():
+            pipeline.cancel()
+            self._core.drive(pipeline.ready)
+        return pipeline.take()
+
+    def close(self) -> None:
+        """Ends what is under way and takes no more prompts; further calls do nothing."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class BatchMethods:
+    """Methods of the engine for any number of prompts."""
+
+    _core: EngineCore
+    _maker: TextMaker
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[Completion]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[Completion | BatchFailure]: ...
+
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors = "raise",
+        progress: Progress = False,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[Any]:
+        """Continues any number of prompts, computed together; an iterator over the completions.
+
+        Prompts are taken as they are needed, by the thread that asks for results: a generator of millions is fine.
+
+        ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
+        max_in_flight: prompts taken whose results were not given yet, at most.
+        errors: a prompt that fails has its error raised in its place, and asking for the next result goes on after it;
+            or "yield": a `BatchFailure` in its place. No other result is lost either way.
+        progress: True shows a bar on stderr; a function is called with the number of results given, and of all if
+            `prompts` has a length, else None.
+        options: those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more prompts.
+
+        An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
+        ConfigError and TypeError for the options; EngineClosedError ends the batch.
+        """
+        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
+        if not isinstance(prompts, Iterable):
+            raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
+        parsed = read_options("batch", options)
+        self._core.check_generates()
+        return Batch(self._core, Pipeline(self._core, self._maker, parsed, settings), iter(prompts))
