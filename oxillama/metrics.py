@@ -77,7 +77,7 @@ class HistogramSnapshot:
 class Histogram:
     """Counts values by size. For one writer at a time."""
 
-    __slots__ = ("_counts", "_frozen", "bounds", "sum")
+    __slots__ = ("_counts", "bounds", "sum")
 
     def __init__(self, bounds: Iterable[float]) -> None:
         """Raises ConfigError unless the bounds rise."""
@@ -86,19 +86,15 @@ class Histogram:
             raise ConfigError(f"bounds of a histogram must rise: {self.bounds}")
         self._counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
-        self._frozen: HistogramSnapshot | None = None
 
     def observe(self, value: float, n: int = 1) -> None:
         """Counts a value n times."""
         self._counts[bisect_left(self.bounds, value)] += n
         self.sum += value * n
-        self._frozen = None
 
-    def freeze(self) -> HistogramSnapshot:
-        """What it has now; the same object as long as nothing comes in between."""
-        if self._frozen is None:
-            self._frozen = HistogramSnapshot(self.bounds, tuple(self._counts), self.sum)
-        return self._frozen
+    def values(self) -> tuple[tuple[float, ...], tuple[int, ...], float]:
+        """What makes a `HistogramSnapshot` of now."""
+        return self.bounds, tuple(self._counts), self.sum
 
 
 @dataclass(frozen=True, slots=True)

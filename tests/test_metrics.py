@@ -103,7 +103,7 @@ def histogram_of(bounds, *values):
     histogram = Histogram(bounds)
     for value in values:
         histogram.observe(value)
-    return histogram.freeze()
+    return HistogramSnapshot(*histogram.values())
 
 
 def make_snapshot():
@@ -138,16 +138,15 @@ def test_a_value_on_a_bound_is_below_it():
 def test_a_value_counts_several_times():
     histogram = Histogram((1.0, 2.0))
     histogram.observe(1.5, 3)
-    assert histogram.freeze() == HistogramSnapshot((1.0, 2.0), (0, 3, 0), 4.5)
+    assert HistogramSnapshot(*histogram.values()) == HistogramSnapshot((1.0, 2.0), (0, 3, 0), 4.5)
 
 
 def test_what_is_frozen_stays():
     histogram = Histogram((1.0,))
-    empty = histogram.freeze()
-    assert histogram.freeze() is empty
+    empty = HistogramSnapshot(*histogram.values())
     histogram.observe(0.5)
     assert (empty.count, empty.sum, empty.mean) == (0, 0.0, 0.0)
-    assert histogram.freeze().count == 1
+    assert HistogramSnapshot(*histogram.values()).count == 1
 
 
 @pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 1.0)])

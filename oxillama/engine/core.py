@@ -149,7 +149,7 @@ class EngineCore:
                 if rows is not None:
                     self._advance(plan, rows)
                     self.meter.count(plan, began)
-        self.meter.publish()
+        self.meter.end()
 
     def _drop_cancelled(self) -> None:
         scheduler = self.scheduler
