@@ -169,11 +169,12 @@ def test_a_queue_of_the_ended_does_not_grow():
     scheduler.add(sequence(3, 5))
     scheduler.schedule()
     for _ in range(1000):
-        s = sequence(3)
+        s = sequence(3, deadline=1e9)
         scheduler.add(s)
         scheduler.finish(s)
     assert len(scheduler.waiting) == 0
     assert len(scheduler.waiting._heap) < 100
+    assert len(scheduler._deadlines) < 100
 
 
 # ---- all of it
