@@ -234,7 +234,7 @@ def count_one_too_many(patch):
     real = Scheduler.advance
 
     def advance(self, sequence, n):
-        real(self, sequence, n + (1 < n and sequence.n_computed + n < len(sequence.tokens) - 1))
+        real(self, sequence, n + (n > 1 and sequence.n_computed + n < len(sequence.tokens) - 1))
 
     patch.setattr(Scheduler, "advance", advance)
 
