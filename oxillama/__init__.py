@@ -36,6 +36,7 @@ from oxillama.errors import (
 if TYPE_CHECKING:
     from oxillama import gguf
     from oxillama.engine import CancelToken, Chunk, Completion, Engine, Scheduler, Timings
+    from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 logging.getLogger("oxillama").addHandler(logging.NullHandler())
 
 __all__ = [
+    "AsyncEngine",
     "CancelToken",
     "ChatTemplate",
     "ChatTemplateError",
@@ -92,6 +94,7 @@ __all__ = [
 
 # Imported when first used, so that `import oxillama` stays quick. name -> module.
 _LAZY = {
+    "AsyncEngine": "oxillama.engine.async_engine",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",

@@ -9,55 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.loop import StepLoop
+from oxillama.engine.meter import Meter
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
-from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
 from oxillama.kv_cache.sequence_pool import SequencePool
 
-__all__ = ["EngineCore", "RunnerLike"]
+__all__ = ["EngineCore"]
 
 T = TypeVar("T")
-Poll = Callable[[], None]
 Plan = list[tuple[Request, int]]
-
-
-class RunnerLike(Protocol):
-    """What the engine needs of a runner; `engine/runner.py` has the real one."""
-
-    num_threads: int
-
-    def memory_bytes(self) -> dict[str, int]: ...
-
-    def copy_block(self, source: int, target: int) -> None: ...
-
-    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
-
-    def hidden(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
 
 
 class Session(Protocol):
     """What must be told of a fork."""
 
     def after_fork(self) -> None: ...
-
-
-class _NoRunner:
-    """In a closed engine: the model's memory is free."""
-
-    num_threads = 0
-
-    def memory_bytes(self) -> dict[str, int]:
-        return {}
-
-    def copy_block(self, source: int, target: int) -> None:
-        raise EngineClosedError("the engine is closed")
-
-    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
-        raise EngineClosedError("the engine is closed")
-
-    hidden = forward
 
 
 class _StepAbandoned(Exception):
@@ -87,8 +56,9 @@ class EngineCore:
         self.runner: RunnerLike = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
+        self.meter = Meter(self.scheduler)
         self.encoder = encoder
-        self.loop = StepLoop(self.step, self._drop_other_threads)
+        self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._plan: Plan = []
@@ -105,9 +75,14 @@ class EngineCore:
         self.loop.post(lambda: self._enqueue(list(requests)))
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Ends the requests that are not finished: their blocks are free at once, or after the step under way."""
+        """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
+
+        That step is given up if nobody else needs it.
+        """
         unfinished = [r for r in requests if r.finish_reason is None]
         if unfinished:
+            for request in unfinished:
+                request.unwanted = True
             self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
 
     def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
@@ -126,6 +101,7 @@ class EngineCore:
         return self._apply(action)
 
     def _apply(self, action: Callable[[], T]) -> T:
+        self.loop.check_outside()
         done: list[T] = []
         self.loop.post(lambda: done.append(action()))
         self.loop.drive(lambda: done)
@@ -139,6 +115,11 @@ class EngineCore:
         """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
         if not self.closed:
             self._apply(self._shut)
+
+    def shut(self, tell: Callable[[], object]) -> None:
+        """`close` without waiting: calls `tell` in the turn that did it."""
+        self.loop.post(self._shut)
+        self.loop.post(tell)
 
     def check_open(self) -> None:
         """Raises EngineClosedError once the engine is closed."""
@@ -159,16 +140,27 @@ class EngineCore:
         """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
         self._drop_cancelled()
         self._plan = self._schedule()
+        self.meter.begin()
         for want_hidden in (False, True):
             plan = [(r, n) for r, n in self._plan if (r.want == "hidden") == want_hidden]
             if plan:
-                self._advance(plan, self._forward(plan, want_hidden))
+                began = time.perf_counter()
+                rows = self._forward(plan, want_hidden)
+                if rows is not None:
+                    self._advance(plan, rows)
+                    self.meter.count(plan, began)
+        self.meter.publish()
 
     def _drop_cancelled(self) -> None:
         scheduler = self.scheduler
         ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
         for sequence in ended + scheduler.expired(time.perf_counter()):
             self._end(cast(Request, sequence.handle), "cancelled")
+        # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
+        self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
+
+    def _guests(self) -> list[Request]:
+        return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
         plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
@@ -178,11 +170,12 @@ class EngineCore:
         for request, _ in plan:
             if not request.started_at:
                 request.started_at = time.perf_counter()
+                self.meter.started(request)
         return plan
 
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
         """Rows of the model for the plan; None if the step was abandoned or failed."""
-        spans = [_span(request, n) for request, n in plan]
+        spans = [span_of(request, n) for request, n in plan]
         forward = self.runner.hidden if want_hidden else self.runner.forward
         try:
             return forward(spans, self._poll)
@@ -201,16 +194,14 @@ class EngineCore:
                     return
         raise _StepAbandoned
 
-    def _advance(self, plan: Plan, rows: NDArray[np.float32] | None) -> None:
-        if rows is None:
-            return
+    def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
         row = 0
         for request, n in plan:
-            n_rows = _n_rows(request, n)
+            n_wanted = n_rows(request, n)
             self.scheduler.advance(request.sequence, n)
-            if n_rows:
-                self._absorb(request, rows[row : row + n_rows])
-                row += n_rows
+            if n_wanted:
+                self._absorb(request, rows[row : row + n_wanted])
+                row += n_wanted
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
         try:
@@ -225,7 +216,10 @@ class EngineCore:
         if request.finish_reason is None:
             if request.sequence.handle is request:  # otherwise it was never queued
                 self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+            self.loop.guests.discard(request)
             request.finish(reason, error)
+            if request.submitted_at:
+                self.meter.ended(request, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
         for request in requests:
@@ -235,14 +229,18 @@ class EngineCore:
         now = time.perf_counter()
         for request in requests:
             request.submitted_at = now
+            self.meter.queued()
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
                 self.scheduler.add(request.sequence)
             except OxiLlamaError as error:
                 request.finish("cancelled", error)
+                self.meter.ended(request, error)
             else:
                 request.sequence.handle = request
+                if request.outbox.bell is not None:
+                    self.loop.guests.add(request)
         if self.closed:  # between the check in `submit` and now
             self._shut()
 
@@ -250,32 +248,27 @@ class EngineCore:
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return [cast(Request, s.handle) for s in sequences]
 
-    def _shut(self) -> None:
+    def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True
-        self.runner = _NoRunner()
+        self.runner = NoRunner()
         self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
+
+    def _fail_guests(self, error: BaseException) -> None:
+        """Something went wrong in a step that was nobody's own: those who can't see that are told."""
+        failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        self._end_all(self._guests(), "cancelled", failed)
 
     def _drop_other_threads(self, thread: int) -> None:
         """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
         gone = GenerateError("the thread that waited for this request is not in this process")
-        self._end_all([r for r in self._live() if r.thread != thread], "cancelled", gone)
+        lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
+        self._end_all(lost, "cancelled", gone)
+        self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
 
 
-def _span(request: Request, n: int) -> Span:
-    sequence = request.sequence
-    start = sequence.n_computed
-    tokens = sequence.tokens
-    if n < len(tokens) or start:
-        tokens = tokens[start : start + n]
-    want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
-    slots = None if sequence.slots is None else sequence.slots.span()
-    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all", slots)
-
-
-def _n_rows(request: Request, n: int) -> int:
-    """Rows that the model returns for a span of n tokens of this request."""
-    if request.want != "last":
-        return n
-    return int(request.sequence.n_computed + n == len(request.sequence.tokens))
+def _is_lost(request: Request) -> bool:
+    bell = request.outbox.bell
+    return bell is not None and bell.lost

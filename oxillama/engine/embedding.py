@@ -1,5 +1,6 @@
 """Numbers of whole texts: hidden states of all tokens, pooled to embeddings, and logits of every position."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Literal, overload
 
@@ -8,8 +9,8 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool, check_choice
 from oxillama.engine.core import EngineCore
-from oxillama.engine.prompts import is_single_prompt
-from oxillama.engine.request import LogitsRequest, Outbox, Request, Want
+from oxillama.engine.prompts import is_single_prompt, named_prompts
+from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.texts import Prompt, TextMaker
@@ -121,6 +122,15 @@ class NumberMethods:
         normalize: divide by the Euclidean length (for "none", each row by its own).
         Raises ConfigError, TokenizerError, ContextOverflowError; UnsupportedModelError if the file says "rank".
         """
+        requests, outbox, results = self._embedding(input, pooling, normalize)
+        self._core.run(requests, outbox)
+        return results()
+
+    def _embedding(
+        self, input: Any, pooling: str | None, normalize: bool, bell: Bell | None = None
+    ) -> tuple[list[EmbeddingRequest], Outbox, Callable[[], NDArray[np.float32] | list[NDArray[np.float32]]]]:
+        """Requests, their outbox, and what gives the results when they are finished."""
+        self._core.check_open()
         if pooling is None and self._pooling == "rank":
             raise UnsupportedModelError(
                 'the model\'s pooling_type is 4 ("rank"), which needs a classifier: give another pooling'
@@ -128,25 +138,30 @@ class NumberMethods:
         pooling = check_choice("pooling", self._pooling if pooling is None else pooling, POOLINGS)
         check_bool("normalize", normalize)
         single = is_single_prompt("input", input)
-        named = [("input", input)] if single else [(f"input[{i}]", p) for i, p in enumerate(input)]
-        outbox = Outbox(len(named))
+        named = [("input", input)] if single else named_prompts("input", input)
+        outbox = Outbox(len(named), bell)
         requests = [
             EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i)
             for i, (name, p) in enumerate(named)
         ]
-        self._core.run(requests, outbox)
-        results = [request.result for request in requests]
-        return results[0] if single else results if pooling == "none" else np.stack(results)
+
+        def results() -> NDArray[np.float32] | list[NDArray[np.float32]]:
+            found = [request.result for request in requests]
+            return found[0] if single else found if pooling == "none" else np.stack(found)
+
+        return requests, outbox, results
 
     def forward_logits(self, ids: SequenceOf[int]) -> NDArray[np.float32]:
         """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
 
         Raises TokenizerError, ConfigError (no ids), ContextOverflowError; GenerateError if the model is an encoder.
         """
+        request = self._logits(ids)
+        self._core.run([request], request.outbox)
+        return request.out
+
+    def _logits(self, ids: SequenceOf[int], bell: Bell | None = None) -> LogitsRequest:
         self._core.check_generates()
         if isinstance(ids, str):
             raise ConfigError("ids must be token ids, not text: tokenize() it first")
-        outbox = Outbox(1)
-        request = LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, outbox)
-        self._core.run([request], outbox)
-        return request.out
+        return LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, Outbox(1, bell))

@@ -14,7 +14,7 @@ from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
-from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt
+from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.serving import RequestOptions
@@ -33,6 +33,7 @@ from oxillama.engine.texts import (
 )
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
+from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
 from oxillama.tokenizer import Tokenizer
 
@@ -125,8 +126,7 @@ class Engine(SessionMethods, NumberMethods):
         self._core.check_generates()
         if is_single_prompt("prompt", prompt):
             return self._complete([("prompt", prompt)], options, on_token)[0]
-        named = [(f"prompt[{i}]", p) for i, p in enumerate(prompt)]
-        return self._complete(named, options, on_token, indexed=True)
+        return self._complete(named_prompts("prompt", prompt), options, on_token, indexed=True)
 
     def stream(
         self,
@@ -219,6 +219,14 @@ class Engine(SessionMethods, NumberMethods):
         """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
         return self._core.runner.memory_bytes()
 
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
+
+        All are of one moment between two steps. Its `prometheus()` is their text.
+        """
+        self._core.loop.post(self._core.meter.publish)  # now, or if a step is under way, with its end
+        return self._core.meter.snapshot()
+
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
         self._core.close()
@@ -246,10 +254,7 @@ class Engine(SessionMethods, NumberMethods):
     ) -> list[Completion]:
         check_callback(on_token)
         outbox = Outbox(len(prompts))
-        requests = [
-            self._maker.request(self._maker.ids(name, prompt), options, outbox, name=name, index=i)
-            for i, (name, prompt) in enumerate(prompts)
-        ]
+        requests = self._maker.requests(prompts, options, outbox)
         pieces: list[list[Chunk]] = [[] for _ in prompts]
         with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:
             for index, chunk in running:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, RopeConfig, field_names
-from oxillama.engine.core import RunnerLike
 from oxillama.engine.embedding import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import MAX_RUNNING
+from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes

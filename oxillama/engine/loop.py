@@ -1,16 +1,28 @@
 """Who takes the next step: any number of threads drive one engine, one step at a time."""
 
+import atexit
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
+from oxillama.errors import GenerateError
 from oxillama.interrupt import DeferredInterrupt
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["StepLoop"]
 
 _loops: "weakref.WeakSet[StepLoop]" = weakref.WeakSet()
+
+
+class Bell(Protocol):
+    """Of somebody who waits in an event loop. lost: that is closed."""
+
+    lost: bool
 
 
 class StepLoop:
@@ -18,15 +30,25 @@ class StepLoop:
 
     A thread that waits takes steps until what it waits for is there; meanwhile the others sleep, and one of them goes
     on when it leaves. Each step serves everybody. No lock is held while a step runs: it is the turn that is taken.
+
+    Coroutines wait for results and take no steps: their requests are guests, and while there are any, a thread of the
+    loop's own drives it like every other. It is a daemon, ended before the interpreter is.
+
+    guests: requests of those who don't drive. rung: bells whose owners are told at the end of the turn, with one
+    call for all of one event loop.
     """
 
-    def __init__(self, step: Callable[[], None], on_fork: Callable[[int], None]) -> None:
+    def __init__(
+        self, step: Callable[[], None], on_fork: Callable[[int], None], on_error: Callable[[BaseException], None]
+    ) -> None:
         """Methods of the loop's owner, which it doesn't keep alive.
 
-        `on_fork(thread id)` runs in a forked child, whose only thread is the one named.
+        `on_fork(thread id)` runs in a forked child, whose only thread is the one named; `on_error`, as a change, after
+        an error in a step that the loop's own thread took.
         """
         self._step = weakref.WeakMethod(step)
         self._on_fork = weakref.WeakMethod(on_fork)
+        self._on_error = weakref.WeakMethod(on_error)
         self._reset()
         _loops.add(self)
 
@@ -38,6 +60,10 @@ class StepLoop:
         self._settling = False
         self._forks = 0
         self._mail: deque[Callable[[], object]] = deque()
+        self._worker: threading.Thread | None = None
+        self._stopping = False
+        self.guests: set[object] = set()
+        self.rung: list[tuple[Bell, asyncio.Future[None]]] = []
         self.interrupt = DeferredInterrupt()
 
     def post(self, change: Callable[[], object]) -> None:
@@ -56,12 +82,26 @@ class StepLoop:
             return
         self._settling = True
         try:
-            while self._mail:
-                self._mail.popleft()()
+            while self._mail or self.rung:
+                while self._mail:
+                    self._mail.popleft()()
+                self._call()
         finally:
             self._settling = False
             if self._n_waiting:
                 self._changed.notify_all()
+
+    def _call(self) -> None:
+        rung, self.rung = self.rung, []
+        by_event_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for _, waiter in rung:
+            by_event_loop.setdefault(waiter.get_loop(), []).append(waiter)
+        for event_loop, waiters in by_event_loop.items():
+            try:
+                event_loop.call_soon_threadsafe(_wake, waiters)
+            except RuntimeError:  # it is closed
+                for bell, waiter in rung:
+                    bell.lost = bell.lost or waiter.get_loop() is event_loop
 
     def _wait(self) -> None:
         self._n_waiting += 1
@@ -71,8 +111,13 @@ class StepLoop:
             self._n_waiting -= 1
 
     def drive(self, ready: Callable[[], object]) -> None:
-        """Returns once ready() is true, taking steps until then, or waiting while another thread takes them."""
+        """Returns once ready() is true, taking steps until then, or waiting while another thread takes them.
+
+        Raises GenerateError from inside a step, which would wait for its own end.
+        """
         me, step = threading.get_ident(), self._step()
+        if not ready():
+            self.check_outside()
         while step is not None and not ready():
             if self._owner is not None or self._forks:
                 with self._lock:
@@ -87,6 +132,11 @@ class StepLoop:
                 finally:
                     self._end_turn()
 
+    def check_outside(self) -> None:
+        """Raises GenerateError in the middle of a step of this thread."""
+        if self._owner == threading.get_ident():
+            raise GenerateError("the engine was called from inside its own step, which can't wait for another one")
+
     def _take_turn(self, me: int) -> bool:
         with self._lock:
             if self._owner is not None or self._forks:
@@ -98,6 +148,47 @@ class StepLoop:
         with self._lock:
             self._settle()
             self._owner = None
+
+    # The thread for guests.
+
+    def engage(self) -> None:
+        """Sees to it that the guests' requests are computed. Raises RuntimeError if there can be no more threads."""
+        with DeferredInterrupt(), self._lock:
+            self._stopping = False
+            if self._worker is None and not self._idle():
+                worker = threading.Thread(target=self._work, name="oxillama", daemon=True)
+                worker.start()
+                self._worker = worker
+
+    def dismiss(self) -> None:
+        """Ends the thread and waits for that; its step is given up, and what it computes stays unfinished."""
+        with DeferredInterrupt(), self._lock:
+            self._stopping = True
+            worker = self._worker
+            if worker is not None and self._owner == worker.ident:
+                self.interrupt.pending = True
+            self._changed.notify_all()
+        if worker is not None:
+            worker.join()
+
+    def _idle(self) -> bool:
+        return self._stopping or not (self.guests or self._mail)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self.drive(self._idle)
+            except BaseException as error:
+                self._report(error)
+            with self._lock:
+                if self._idle() or self._step() is None:
+                    self._worker = None
+                    return
+
+    def _report(self, error: BaseException) -> None:
+        on_error = self._on_error()
+        if on_error is not None:
+            self.post(lambda: on_error(error))
 
     # A fork copies memory in whatever state other threads are changing it, and locks that they hold stay locked in the
     # child for ever. So a fork waits until no step is under way, and the child starts with locks of its own.
@@ -119,6 +210,20 @@ class StepLoop:
         on_fork = self._on_fork()
         if on_fork is not None:
             on_fork(threading.get_ident())
+
+
+def _wake(waiters: "list[asyncio.Future[None]]") -> None:
+    """In the event loop."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+@atexit.register
+def _dismiss_all() -> None:
+    # A daemon that still computed while the interpreter goes would read memory that is free already.
+    for loop in list(_loops):
+        loop.dismiss()
 
 
 _forking = threading.local()

@@ -19,6 +19,7 @@ __all__ = [
     "check_tokens",
     "is_single_prompt",
     "make_sampler_config",
+    "named_prompts",
 ]
 
 Messages = Sequence[Mapping[str, Any]]
@@ -54,6 +55,11 @@ def is_single_prompt(name: str, prompt: Any) -> bool:
     if not len(prompt):
         raise ConfigError(f"{name} is empty: give text, at least one token, or a list of at least one of these")
     return not isinstance(prompt[0], str) and not hasattr(prompt[0], "__len__")
+
+
+def named_prompts(name: str, prompts: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Each prompt of a list with what messages call it."""
+    return [(f"{name}[{i}]", prompt) for i, prompt in enumerate(prompts)]
 
 
 def check_callback(on_token: Any) -> None:

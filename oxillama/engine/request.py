@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +13,52 @@ from numpy.typing import NDArray
 from oxillama.engine.results import CancelToken, Chunk, FinishReason, Timings
 from oxillama.engine.sequence import Sequence
 
-__all__ = ["LogitsRequest", "Outbox", "Request", "Want"]
+__all__ = ["Bell", "LogitsRequest", "Outbox", "Request", "Want"]
 
 Want = Literal["last", "all", "hidden"]
+
+
+class Bell(Protocol):
+    """Calls somebody who waits without driving the engine's loop; `engine/bell.py` has the one for coroutines.
+
+    lost: nobody can hear it any more.
+    """
+
+    lost: bool
+
+    def ring(self) -> None: ...
 
 
 class Outbox:
     """Where requests that were made together leave what they have; whoever made them looks in.
 
     items: (index of the request, chunk), the oldest first. n_open: requests that are not finished. error: of the
-    first request that failed.
+    first request that failed. bell: of whoever doesn't drive the loop while he waits.
     """
 
-    __slots__ = ("error", "items", "n_open")
+    __slots__ = ("bell", "error", "items", "n_open", "whole")
 
-    def __init__(self, n_requests: int) -> None:
+    def __init__(self, n_requests: int, bell: Bell | None = None, *, whole: bool = False) -> None:
+        """`whole`: the bell rings for the end alone, not for each chunk."""
         self.items: deque[tuple[int, Chunk]] = deque()
         self.n_open = n_requests
         self.error: Exception | None = None
+        self.bell = bell
+        self.whole = whole
+
+    def put(self, index: int, chunk: Chunk) -> None:
+        """A chunk of a request."""
+        self.items.append((index, chunk))
+        if self.bell is not None and not self.whole:
+            self.bell.ring()
+
+    def end(self, error: Exception | None) -> None:
+        """A request is finished."""
+        if error is not None and self.error is None:
+            self.error = error
+        self.n_open -= 1
+        if self.bell is not None and (self.error is not None or not self.n_open):
+            self.bell.ring()
 
 
 class Request:
@@ -60,14 +88,17 @@ class Request:
         self.index = index
         self.cancel_token = cancel_token
         self.thread = threading.get_ident()
+        self.unwanted = False  # whoever made it is gone
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
+        # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
+        self.n_counted, self.counted_at = 0, 0.0
 
     @property
     def cancelled(self) -> bool:
         if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
             return True
-        return self.cancel_token is not None and self.cancel_token.cancelled
+        return self.unwanted or (self.cancel_token is not None and self.cancel_token.cancelled)
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""
@@ -80,9 +111,7 @@ class Request:
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
         self.ended_at = time.perf_counter()
         self.finish_reason = self.close(reason)
-        if error is not None and self.outbox.error is None:
-            self.outbox.error = error
-        self.outbox.n_open -= 1
+        self.outbox.end(error)
 
     @property
     def timings(self) -> Timings:

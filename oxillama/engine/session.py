@@ -87,6 +87,7 @@ class Session:
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
         request = _SessionRequest(self._sequence, outbox, lambda sequence: self._append(ids, start))
+        request.n_prompt = len(ids)
         self._core.scheduler.check_fits(start + len(ids))
         try:
             self._core.run([request], outbox)

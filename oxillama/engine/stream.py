@@ -122,7 +122,7 @@ class TextRequest(Request):
     def _put(self, text: str, reason: FinishReason | None) -> None:
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
-        self.outbox.items.append((self.index, Chunk(text, ids, reason)))
+        self.outbox.put(self.index, Chunk(text, ids, reason))
 
 
 def chunks(

@@ -27,29 +27,40 @@ __all__ = [
     "GenerateOptions",
     "Prompt",
     "Stop",
+    "StreamOptions",
     "TextMaker",
     "TextOptions",
     "answer",
     "completion_of",
     "parse_options",
+    "read_options",
 ]
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
 Chunks = Generator[Chunk, None, None]
+Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
 KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
-class GenerateOptions(RequestOptions, total=False):
-    """The keywords of `Engine.generate`."""
+class StreamOptions(RequestOptions, total=False):
+    """The keywords of `Engine.stream` and `Engine.batch`."""
 
     max_tokens: int | None
     stop: Stop
     ignore_eos: bool
     sampler: SamplerConfig | None
-    on_token: Callable[..., object] | None
     cancel_token: CancelToken | None
+
+
+class GenerateOptions(StreamOptions, total=False):
+    """The keywords of `Engine.generate`."""
+
+    on_token: Callable[..., object] | None
+
+
+_STREAM_FIELDS = set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -67,11 +78,11 @@ class TextOptions:
 def parse_options(
     function: str,
     *,
-    max_tokens: int | None,
-    stop: Any,
-    ignore_eos: bool,
-    sampler: SamplerConfig | None,
-    cancel_token: CancelToken | None,
+    max_tokens: int | None = None,
+    stop: Any = None,
+    ignore_eos: bool = False,
+    sampler: SamplerConfig | None = None,
+    cancel_token: CancelToken | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
     """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
@@ -86,6 +97,13 @@ def parse_options(
     serving = split_options(fields)
     chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
     return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving)
+
+
+def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
+    """`parse_options` of the keywords of a call; raises what that raises."""
+    known = {name: value for name, value in options.items() if name in _STREAM_FIELDS}
+    sampling = {name: value for name, value in options.items() if name not in known}
+    return parse_options(function, sampling=sampling, **known)
 
 
 class TextMaker:
@@ -154,6 +172,13 @@ class TextMaker:
         if max_tokens is not None:
             return min(room, max_tokens)
         return max(1, min(room, self._n_cached - n_prompt))
+
+    def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
+        """One request for each (name, prompt)."""
+        return [
+            self.request(self.ids(name, prompt), options, outbox, name=name, index=i)
+            for i, (name, prompt) in enumerate(prompts)
+        ]
 
     def request(
         self,

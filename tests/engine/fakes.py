@@ -37,6 +37,9 @@ class FakeTokenizer:
             raw = raw[len(PIECES[best]) :]
         return ids
 
+    def id_to_token(self, token):
+        return PIECES[token].decode()
+
     def decode(self, ids):
         return b"".join(PIECES[i] for i in ids).decode("utf-8", "replace")
 

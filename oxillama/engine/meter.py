@@ -1,0 +1,139 @@
+"""Counts what the engine does, for its metrics."""
+
+import time
+from collections.abc import Iterable
+from types import MappingProxyType
+
+from oxillama.engine.request import Request
+from oxillama.engine.scheduler import Scheduler
+from oxillama.errors import EngineClosedError
+from oxillama.metrics import (
+    FINISHED_REASONS,
+    FIRST_TOKEN_BUCKETS,
+    INTER_TOKEN_BUCKETS,
+    ITERATION_BUCKETS,
+    REQUEST_BUCKETS,
+    Histogram,
+    MetricsSnapshot,
+)
+
+__all__ = ["Meter"]
+
+
+class Meter:
+    """Numbers of one engine. All methods but `snapshot` run in a turn of its loop, so that there is one writer.
+
+    What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers
+    need no lock, never see half of a step, and never make one wait.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._n_live = 0
+        self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
+        self._prefill_seconds = self._decode_seconds = 0.0
+        self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
+        self._first_token = Histogram(FIRST_TOKEN_BUCKETS)
+        self._inter_token = Histogram(INTER_TOKEN_BUCKETS)
+        self._queue_time = Histogram(REQUEST_BUCKETS)
+        self._latency = Histogram(REQUEST_BUCKETS)
+        self._iteration = Histogram(ITERATION_BUCKETS)
+        self._step_at = 0.0
+        self._changed = True  # requests came or went since the last publication
+        self.publish()
+
+    # ---- of a request
+
+    def queued(self) -> None:
+        """A request was submitted."""
+        self._n_live += 1
+        self._changed = True
+
+    def started(self, request: Request) -> None:
+        """A request takes part in a step for the first time."""
+        self._queue_time.observe(request.started_at - request.submitted_at)
+        self._changed = True
+
+    def ended(self, request: Request, error: Exception | None) -> None:
+        """A request is finished; it was queued before."""
+        self._n_live -= 1
+        failed = error is not None and not isinstance(error, EngineClosedError)
+        reason = "error" if failed else request.finish_reason or "cancelled"
+        self._finished = MappingProxyType({**self._finished, reason: self._finished[reason] + 1})
+        self._latency.observe(request.ended_at - request.submitted_at)
+        self._changed = True
+
+    # ---- of a step
+
+    def begin(self) -> None:
+        """A step was chosen, and may take long: what came or went before it must not wait for its end to be seen."""
+        if self._changed:
+            self.publish()
+
+    def count(self, plan: Iterable[tuple[Request, int]], began: float) -> None:
+        """Requests have advanced by so many tokens each, in a forward pass that began at that time."""
+        now = time.perf_counter()
+        n_prefill = n_decode = n_new = n_usual = 0
+        for request, n in plan:
+            if not request.counted_at:
+                n_prefill += n
+                n_new += self._first(request, now)
+                continue
+            if n == 1:
+                n_decode += 1
+            else:  # again, since preemption took it
+                n_prefill += n
+            n_tokens = len(request.sequence.tokens)
+            new = n_tokens - request.n_counted
+            if not new:  # it drew nothing yet, or the end
+                continue
+            n_new += new
+            if new == 1 and request.counted_at == self._step_at:
+                n_usual += 1
+            else:
+                self._inter_token.observe((now - request.counted_at) / new, new)
+            request.n_counted, request.counted_at = n_tokens, now
+        if n_usual:  # those had their last token with the last step, so all waited for the same time
+            self._inter_token.observe(now - self._step_at, n_usual)
+        self._step_at = now
+        self._prefill_tokens += n_prefill
+        self._generation_tokens += n_new
+        prefill_seconds = (now - began) * n_prefill / (n_prefill + n_decode)
+        self._prefill_seconds += prefill_seconds
+        self._decode_seconds += now - began - prefill_seconds
+        self._iteration.observe(n_prefill + n_decode)
+
+    def _first(self, request: Request, now: float) -> int:
+        """New tokens of a request that had none before this step."""
+        if request.first_at:
+            self._prompt_tokens += request.n_prompt
+            self._first_token.observe(request.first_at - request.submitted_at)
+            new = len(request.sequence.tokens) - request.n_prompt
+            if new:
+                request.n_counted, request.counted_at = request.n_prompt + new, now
+            return new
+        if request.finish_reason == "stop":  # no tokens were wanted
+            self._prompt_tokens += request.n_prompt
+        return 0
+
+    # ---- to the outside
+
+    def publish(self) -> None:
+        """Lets others see what was counted up to now."""
+        self._changed = False
+        scheduler = self._scheduler
+        pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
+        hits, misses, n_idle = (prefix.hit_tokens, prefix.miss_tokens, prefix.n_idle) if prefix else (0, 0, 0)
+        self._published = (  # in the order of the snapshot's fields, which is made when somebody asks
+            self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
+            self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
+            self._finished, n_running, self._n_live - n_running,
+            pool.n_blocks, pool.n_blocks - pool.blocks.n_free - n_idle, n_idle,
+            pool.n_slots, pool.n_slots - pool.slots.n_free,
+            self._first_token.freeze(), self._inter_token.freeze(), self._queue_time.freeze(),
+            self._latency.freeze(), self._iteration.freeze(),
+        )  # fmt: skip
+
+    def snapshot(self) -> MetricsSnapshot:
+        """What was last published; from any thread."""
+        return MetricsSnapshot(*self._published)

@@ -1,0 +1,65 @@
+"""What a step asks of the runner: spans of requests' tokens."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.engine.request import Request
+from oxillama.engine.runner import Span
+from oxillama.errors import EngineClosedError
+
+__all__ = ["NoRunner", "RunnerLike", "n_rows", "span_of"]
+
+Poll = Callable[[], None]
+
+
+class RunnerLike(Protocol):
+    """What the engine needs of a runner; `engine/runner.py` has the real one."""
+
+    num_threads: int
+
+    def memory_bytes(self) -> dict[str, int]: ...
+
+    def copy_block(self, source: int, target: int) -> None: ...
+
+    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
+
+    def hidden(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
+
+
+class NoRunner:
+    """In a closed engine: the model's memory is free."""
+
+    num_threads = 0
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {}
+
+    def copy_block(self, source: int, target: int) -> None:
+        raise EngineClosedError("the engine is closed")
+
+    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
+        raise EngineClosedError("the engine is closed")
+
+    hidden = forward
+
+
+def span_of(request: Request, n: int) -> Span:
+    """The next n tokens of a request."""
+    sequence = request.sequence
+    start = sequence.n_computed
+    tokens = sequence.tokens
+    if n < len(tokens) or start:
+        tokens = tokens[start : start + n]
+    want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
+    slots = None if sequence.slots is None else sequence.slots.span()
+    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all", slots)
+
+
+def n_rows(request: Request, n: int) -> int:
+    """Rows that the model returns for a span of n tokens of this request."""
+    if request.want != "last":
+        return n
+    return int(request.sequence.n_computed + n == len(request.sequence.tokens))

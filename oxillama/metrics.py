@@ -1,0 +1,270 @@
+"""What an engine has done, in numbers as they stood at one moment, and their text for Prometheus.
+
+Names, meanings and buckets are those of vLLM's metrics, so that its dashboards need another prefix and no more. See
+https://docs.vllm.ai/en/latest/usage/metrics.html, and for the formats of the text
+https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometheus.io/docs/specs/om/open_metrics_spec/.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from oxillama.errors import ConfigError
+
+__all__ = [
+    "CONTENT_TYPE",
+    "FAMILIES",
+    "FINISHED_REASONS",
+    "FIRST_TOKEN_BUCKETS",
+    "INTER_TOKEN_BUCKETS",
+    "ITERATION_BUCKETS",
+    "OPENMETRICS_CONTENT_TYPE",
+    "REQUEST_BUCKETS",
+    "Family",
+    "Histogram",
+    "HistogramSnapshot",
+    "MetricsSnapshot",
+    "exposition",
+]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+# Upper bounds: the first three in seconds, the last in tokens.
+FIRST_TOKEN_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+)  # fmt: skip
+INTER_TOKEN_BUCKETS = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+REQUEST_BUCKETS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+ITERATION_BUCKETS = (
+    1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
+)  # fmt: skip
+
+FINISHED_REASONS = ("stop", "length", "cancelled", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSnapshot:
+    """Observed values by size.
+
+    bounds: upper bounds of the buckets, each included, rising. counts: values in each bucket alone, and last those
+    above all bounds. sum: of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """Of all values; 0 if there were none."""
+        return self.sum / self.count if self.count else 0.0
+
+
+class Histogram:
+    """Counts values by size. For one writer at a time."""
+
+    __slots__ = ("_counts", "_frozen", "bounds", "sum")
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        """Raises ConfigError unless the bounds rise."""
+        self.bounds = tuple(bounds)
+        if any(a >= b for a, b in zip(self.bounds, self.bounds[1:], strict=False)):
+            raise ConfigError(f"bounds of a histogram must rise: {self.bounds}")
+        self._counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+        self._frozen: HistogramSnapshot | None = None
+
+    def observe(self, value: float, n: int = 1) -> None:
+        """Counts a value n times."""
+        self._counts[bisect_left(self.bounds, value)] += n
+        self.sum += value * n
+        self._frozen = None
+
+    def freeze(self) -> HistogramSnapshot:
+        """What it has now; the same object as long as nothing comes in between."""
+        if self._frozen is None:
+            self._frozen = HistogramSnapshot(self.bounds, tuple(self._counts), self.sum)
+        return self._frozen
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """An engine's numbers since it was loaded, all of one moment between two steps; `FAMILIES` says what each means.
+
+    finished: requests by reason, one of FINISHED_REASONS. The others are numbers and histograms.
+    """
+
+    prompt_tokens: int
+    generation_tokens: int
+    prefill_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    prefix_queries: int
+    prefix_hits: int
+    preemptions: int
+    finished: Mapping[str, int]
+    running: int
+    waiting: int
+    kv_blocks: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    slots: int
+    slots_used: int
+    time_to_first_token: HistogramSnapshot
+    inter_token_latency: HistogramSnapshot
+    queue_time: HistogramSnapshot
+    request_latency: HistogramSnapshot
+    iteration_tokens: HistogramSnapshot
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Part of the KV blocks that is used, 0 … 1; 0 if the model has none."""
+        return self.kv_blocks_used / self.kv_blocks if self.kv_blocks else 0.0
+
+    def prometheus(self, labels: Mapping[str, str] | None = None, *, openmetrics: bool = False) -> str:
+        """The text that a scrape gets, to be sent as CONTENT_TYPE, or as OPENMETRICS_CONTENT_TYPE in that format.
+
+        `labels` are put on every line, to tell engines apart: {"model_name": "…"}. Raises ConfigError for a name that
+        Prometheus doesn't allow or that is used here already.
+        """
+        return exposition(((f, getattr(self, f.field)) for f in FAMILIES), labels or {}, openmetrics=openmetrics)
+
+
+Value = float | Mapping[str, int] | HistogramSnapshot
+
+
+class Family(NamedTuple):
+    """A metric: the snapshot's field that has it, its kind, its name, what it is, and the label of a mapping's keys.
+
+    The name is that of a sample without `_bucket`, `_sum` and `_count`; counters' names end in `_total`.
+    """
+
+    field: str
+    kind: Literal["counter", "gauge", "histogram"]
+    name: str
+    help: str
+    label: str = ""
+
+
+FAMILIES = (
+    Family("prompt_tokens", "counter", "oxillama_prompt_tokens_total", "Tokens of prompts that were read."),
+    Family("generation_tokens", "counter", "oxillama_generation_tokens_total", "Tokens generated."),
+    Family(
+        "prefill_tokens", "counter", "oxillama_prefill_tokens_total",
+        "Tokens computed to read prompts, without what a cache had, with what was computed again.",
+    ),
+    Family(
+        "prefill_seconds", "counter", "oxillama_prefill_seconds_total",
+        "Time in which prompts were read; a step that also generates is divided by tokens.",
+    ),
+    Family("decode_seconds", "counter", "oxillama_decode_seconds_total", "Time in which tokens were generated."),
+    Family(
+        "prefix_queries", "counter", "oxillama_prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
+    ),
+    Family("prefix_hits", "counter", "oxillama_prefix_cache_hits_total", "Tokens that the prefix cache had."),
+    Family("preemptions", "counter", "oxillama_num_preemptions_total", "Times that a running request was set back."),
+    Family(
+        "finished", "counter", "oxillama_request_success_total",
+        "Requests that ended, by reason; those that failed have the reason error.", "finished_reason",
+    ),
+    Family("running", "gauge", "oxillama_num_requests_running", "Requests that take part in steps."),
+    Family("waiting", "gauge", "oxillama_num_requests_waiting", "Requests that wait for their turn."),
+    Family("kv_blocks", "gauge", "oxillama_kv_cache_blocks", "KV blocks that there are."),
+    Family("kv_blocks_used", "gauge", "oxillama_kv_cache_used_blocks", "KV blocks that requests and sessions have."),
+    Family(
+        "kv_blocks_cached", "gauge", "oxillama_kv_cache_cached_blocks",
+        "KV blocks that only the prefix cache has, and gives up when they are needed.",
+    ),
+    Family("kv_cache_usage", "gauge", "oxillama_kv_cache_usage_ratio", "Part of the KV blocks that is used, 0 to 1."),
+    Family("slots", "gauge", "oxillama_recurrent_slots", "Slots of recurrent states that there are."),
+    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots of recurrent states that are not free."),
+    Family(
+        "time_to_first_token", "histogram", "oxillama_time_to_first_token_seconds",
+        "From a request's submission to its first token.",
+    ),
+    Family(
+        "inter_token_latency", "histogram", "oxillama_inter_token_latency_seconds",
+        "From one token of a request to the next.",
+    ),
+    Family(
+        "queue_time", "histogram", "oxillama_request_queue_time_seconds",
+        "From a request's submission to its first step.",
+    ),
+    Family(
+        "request_latency", "histogram", "oxillama_e2e_request_latency_seconds",
+        "From a request's submission to its end, whatever the reason.",
+    ),
+    Family("iteration_tokens", "histogram", "oxillama_iteration_tokens", "Tokens computed in one step."),
+)  # fmt: skip
+
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+def exposition(
+    families: Iterable[tuple[Family, Value]], labels: Mapping[str, str], *, openmetrics: bool = False
+) -> str:
+    """Text of metrics with their values, in format 0.0.4, or in OpenMetrics 1.0.0.
+
+    Raises ConfigError for a label's name that Prometheus doesn't allow or that is used here already.
+    """
+    common = _label_pairs(labels)
+    lines = []
+    for family, value in families:
+        # The formats agree in the samples, but not in what a counter is called.
+        cut = openmetrics and family.kind == "counter"
+        name = family.name.removesuffix("_total") if cut else family.name
+        help_text = family.help.translate(_ESCAPES if openmetrics else _HELP_ESCAPES)
+        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {family.kind}"]
+        for suffix, pairs, number in _samples(family, value):
+            where = ",".join([*common, *pairs])
+            lines.append(f"{family.name}{suffix}{{{where}}} {number!r}".replace("{}", "", 1))
+    if openmetrics:
+        lines.append("# EOF")
+    return "\n".join(lines) + "\n"
+
+
+def _samples(family: Family, value: Value) -> Iterator[tuple[str, list[str], float]]:
+    """(end of the name, own labels, number) of each line."""
+    if isinstance(value, HistogramSnapshot):
+        n = 0
+        for bound, count in zip((*map(repr, value.bounds), "+Inf"), value.counts, strict=True):
+            n += count
+            yield "_bucket", [f'le="{bound}"'], n
+        yield "_sum", [], value.sum
+        yield "_count", [], n
+    elif isinstance(value, Mapping):
+        for key, number in value.items():
+            yield "", [f'{family.label}="{key.translate(_ESCAPES)}"'], number
+    else:
+        yield "", [], value
+
+
+def _label_pairs(labels: Mapping[str, str]) -> list[str]:
+    taken = {"le", *(family.label for family in FAMILIES)}
+    pairs = []
+    for name, value in labels.items():
+        if not isinstance(name, str) or not _LABEL.fullmatch(name) or name in taken:
+            raise ConfigError(
+                f"label {name!r} can't be used: a name has letters, digits and _, begins with no digit and no __, and "
+                "is not one of le and finished_reason"
+            )
+        if not isinstance(value, str):
+            raise ConfigError(f"label {name} must be a string, not {type(value).__name__}")
+        pairs.append(f'{name}="{value.translate(_ESCAPES)}"')
+    return pairs
