@@ -30,6 +30,7 @@ from tests.models.tiny import tiny
 
 BLOCK = 16
 CONTEXT = 160
+MAX_STEPS = 20_000  # more than all rules of an example can need, each token sent back many times
 # Prompts begin with one of these, so that many begin alike.
 BEGINNINGS = [[(7 * i + 3 * j) % 29 + 3 for i in range(CONTEXT)] for j in range(2)]
 MODELS = {}
@@ -107,9 +108,22 @@ class Serving(RuleBasedStateMachine):
         self.engine = engine_of(n_blocks, threads, prefill_chunk_size=chunk, prefix_cache=prefix)
         self.core = self.engine._core
         self.core.scheduler.debug = self.debug
+        self.bound_steps(MAX_STEPS)
         self.room = n_blocks * BLOCK
         self.jobs = []
         self.talk = self.engine.conversation()
+
+    def bound_steps(self, left):
+        """A request that never ends is a failure, and not a test that hangs."""
+        scheduler, schedule = self.core.scheduler, self.core.scheduler.schedule
+
+        def bounded():
+            nonlocal left
+            left -= 1
+            assert left, "a request never ends"
+            return schedule()
+
+        scheduler.schedule = bounded
 
     @rule(jobs=st.lists(st.tuples(PROMPTS, LENGTHS, SERVED), min_size=1, max_size=5))
     def submit(self, jobs):
@@ -166,12 +180,9 @@ class Serving(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "jobs"):
             return
-        for _ in range(5000):
-            if not any(outbox.n_open for _, outbox, _ in self.jobs):
-                break
+        while any(outbox.n_open for _, outbox, _ in self.jobs):
             self.core.step()
         self.check()
-        assert not any(outbox.n_open for _, outbox, _ in self.jobs), "a request never ends"
         self.talk.close()
         self.engine.reset()
         assert_idle(self.engine)
@@ -180,7 +191,7 @@ class Serving(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
 )  # fmt: skip
 
 
