@@ -229,7 +229,7 @@ def forget_to_copy(patch):
 
 
 def keep_a_stale_table(patch):
-    real, tables = core._span, {}
+    real, tables = core.span_of, {}
 
     def span(request, n):
         made = real(request, n)
@@ -238,7 +238,7 @@ def keep_a_stale_table(patch):
             old = tables[request] = list(made.block_table)
         return dataclasses.replace(made, block_table=old)
 
-    patch.setattr(core, "_span", span)
+    patch.setattr(core, "span_of", span)
 
 
 def count_one_too_many(patch):
