@@ -2,6 +2,7 @@
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -15,6 +16,7 @@ from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
+from oxillama.interrupt import DeferredInterrupt
 from oxillama.kv_cache.sequence_pool import SequencePool
 
 __all__ = ["EngineCore"]
@@ -62,6 +64,7 @@ class EngineCore:
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._plan: Plan = []
+        self._coming: deque[int] = deque()  # numbers of requests that wait for the end of a step to be queued
 
     # ---- from any thread
 
@@ -69,10 +72,12 @@ class EngineCore:
         """Queues requests. Raises EngineClosedError, KvCacheFullError if one can never fit, or QueueFullError, and
         queues none then."""
         self.check_open()
-        self.scheduler.check_queue(len(requests))
+        self.scheduler.check_queue(sum(self._coming) + len(requests))
         for request in requests:
             self.scheduler.check_fits(request.sequence.n_reserve)
-        self.loop.post(lambda: self._enqueue(list(requests)))
+        with DeferredInterrupt():
+            self._coming.append(len(requests))
+            self.loop.post(lambda: self._enqueue(list(requests)))
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
@@ -227,13 +232,14 @@ class EngineCore:
 
     def _enqueue(self, requests: list[Request]) -> None:
         now = time.perf_counter()
+        self._coming.popleft()
         for request in requests:
             request.submitted_at = now
             self.meter.queued()
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
-                self.scheduler.add(request.sequence)
+                self.scheduler.add(request.sequence, accepted=True)
             except OxiLlamaError as error:
                 request.finish("cancelled", error)
                 self.meter.ended(request, error)
@@ -264,6 +270,7 @@ class EngineCore:
         gone = GenerateError("the thread that waited for this request is not in this process")
         lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
         self._end_all(lost, "cancelled", gone)
+        self._coming.clear()
         self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()

@@ -85,7 +85,7 @@ class Scheduler(Holdings):
                 "(max_queue_size): try again later, or send fewer at once"
             )
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence, *, accepted: bool = False) -> None:
         """Queues a sequence that has tokens to compute; its block table may already hold some.
 
         Raises GenerateError if it waits or runs already, KvCacheFullError if it could never run, QueueFullError.
@@ -93,7 +93,8 @@ class Scheduler(Holdings):
         if sequence.busy:
             raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")
         self.check_fits(sequence.n_reserve)
-        self.check_queue()
+        if not accepted:  # by `check_queue`, when it was asked for
+            self.check_queue()
         if sequence.slots is None and self.pool.n_slots:
             sequence.slots = StateSlots()
         sequence.finished = sequence.preempted = False
