@@ -133,6 +133,22 @@ class Holdings:
             del self._owners[before]
             self._owners[sequence] = None
 
+    def fork(self, source: Sequence, sequence: Sequence) -> None:
+        """A new sequence that begins with the same tokens shares the blocks of all that another has computed.
+
+        Nothing is copied until one of them writes to the block in which they part. A recurrent state isn't shared, nor
+        anything under different keys of the prefix cache: then the new one computes its tokens itself.
+        """
+        if source.slots is not None or source.cache_key != sequence.cache_key or not source.n_computed:
+            return
+        sequence.path = list(source.path)
+        held = self.prefix.hold(sequence.path) if self.prefix else []
+        rest = source.block_table[len(held) : self.n_blocks(source.n_computed)]
+        sequence.block_table = held + self.pool.blocks.fork(rest)
+        # The last token is to be computed, since its logits are wanted.
+        sequence.n_computed = min(source.n_computed, len(sequence.tokens) - 1)
+        self.owns(sequence)
+
     def owns(self, sequence: Sequence) -> None:
         """From now on a sequence has blocks or slots; it is the last to lose them."""
         self._owners.pop(sequence, None)

@@ -66,7 +66,7 @@ class Scheduler(Holdings):
         self.preempting = False
         self.debug = False
         self._deadlines: list[tuple[float, int, Sequence]] = []
-        self._stuck: tuple[Sequence | None, int] = (None, 0)
+        self._stuck = (-1, 0)  # id of the first in the queue, blocks that could be had: too few
 
     def check_fits(self, n_tokens: int) -> None:
         """Raises KvCacheFullError if a sequence of n_tokens could never run, however empty the cache."""
@@ -100,6 +100,9 @@ class Scheduler(Holdings):
         sequence.finished = sequence.preempted = False
         self.waiting.add(sequence, self.n_steps)
         if sequence.deadline < math.inf:
+            if len(self._deadlines) > 2 * (len(self.running) + len(self.waiting)) + 64:
+                self._deadlines = [entry for entry in self._deadlines if entry[2].busy]
+                heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (sequence.deadline, sequence.id, sequence))
 
     def expired(self, now: float) -> list[Sequence]:
@@ -183,14 +186,14 @@ class Scheduler(Holdings):
         sequence = self.waiting.first()
         if sequence is None or len(self.running) >= self.max_running or not self._share(sequence, budget):
             return None
-        if self.running and self._stuck[0] is sequence and self.n_available <= self._stuck[1]:
+        if self.running and self._stuck[0] == sequence.id and self.n_available <= self._stuck[1]:
             return None  # nothing has changed for it
         if self._awaits_prefix(sequence):
             return None
         # One block for each that runs, or the newcomer would soon be sent back for them.
         reserve = len(self.running) if self.pool.n_blocks else 0
         if not self._start(sequence, reserve):
-            self._stuck = (sequence, self.n_available)
+            self._stuck = (sequence.id, self.n_available)
             return None
         self.waiting.remove(sequence)
         sequence.running = True

@@ -40,6 +40,8 @@ class WaitingQueue:
         """Takes a sequence out that waits."""
         sequence.queued = False
         self.n -= 1
+        if self._heap[0][1] is sequence:  # as of one that starts, and may come back with the same rank
+            heapq.heappop(self._heap)
         if len(self._heap) > 2 * self.n + 64:
             self._heap = [entry for entry in self._heap if _waits(entry)]
             heapq.heapify(self._heap)

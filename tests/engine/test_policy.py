@@ -1,4 +1,4 @@
-"""Priorities, ageing, deadlines, preemption, a bounded queue and shared beginnings: ids and counts alone."""
+"""Priorities, ageing, deadlines, preemption, a bounded queue: ids and counts alone."""
 
 import pytest
 from hypothesis import given, settings
@@ -169,82 +169,12 @@ def test_a_queue_of_the_ended_does_not_grow():
     scheduler.add(sequence(3, 5))
     scheduler.schedule()
     for _ in range(1000):
-        s = sequence(3)
+        s = sequence(3, deadline=1e9)
         scheduler.add(s)
         scheduler.finish(s)
     assert len(scheduler.waiting) == 0
     assert len(scheduler.waiting._heap) < 100
-
-
-# ---- shared beginnings
-
-
-def test_who_shares_a_long_beginning_waits_for_it():
-    scheduler = make(budget=64)
-    a, b = sequence(200, 3, cache_key="k"), sequence(190, 3, cache_key="k")
-    other = sequence(200, 3, cache_key="k", first=7)
-    for s in (a, b):
-        scheduler.add(s)
-    outputs = dict.fromkeys([a.id, b.id, other.id], 3)
-    sizes = []
-    while not b.finished:
-        plan = scheduler.schedule()
-        sizes += [n for s, n in plan if s is b]
-        compute(scheduler, plan, outputs)
-    assert sum(sizes) == 190 - 176 + 2  # eleven blocks of a, then two tokens of its own
-    assert (scheduler.prefix.hit_tokens, scheduler.prefix.miss_tokens) == (176, 200 + 14)
-    scheduler.add(other)
-    assert scheduler.schedule() == [(other, 64)]
-
-
-def test_who_awaits_a_beginning_goes_on_when_that_is_cancelled():
-    scheduler = make(budget=64)
-    a, b = sequence(200, cache_key="k"), sequence(200, cache_key="k")
-    for s in (a, b):
-        scheduler.add(s)
-    compute(scheduler, scheduler.schedule())
-    assert not b.running
-    scheduler.finish(a)
-    assert scheduler.schedule() == [(b, 64)]
-    assert b.n_computed == 64
-
-
-@pytest.mark.parametrize("keys", [("k", "other"), ("k", None), (None, None)])
-def test_strangers_share_nothing(keys):
-    scheduler = make()
-    for key in keys:
-        s = sequence(100, cache_key=key)
-        scheduler.add(s)
-        assert scheduler.schedule() == [(s, 100)]
-        compute(scheduler, [(s, 100)])
-
-
-def test_cached_blocks_are_room_for_those_who_need_it():
-    scheduler = make(n_blocks=4)
-    for first in range(5):
-        s = sequence(60, cache_key="k", first=100 * first)
-        scheduler.add(s)
-        run(scheduler, {})
-        assert scheduler.prefix.n_blocks == 3
-    again = sequence(40, cache_key="k", first=400)
-    scheduler.add(again)
-    assert scheduler.schedule() == [(again, 8)]
-
-
-def test_an_answer_sent_back_finds_what_it_had():
-    scheduler = make(n_blocks=8)
-    a, b = sequence(32, 60, cache_key="k"), sequence(32, 60, cache_key="k", first=500)
-    for s in (a, b):
-        scheduler.add(s)
-    outputs = {a.id: 60, b.id: 60}
-    while not b.preempted:
-        compute(scheduler, scheduler.schedule(), outputs)
-    before = scheduler.prefix.hit_tokens
-    scheduler.finish(a)
-    ((back, n),) = scheduler.schedule()
-    assert back is b
-    assert n < 32
-    assert scheduler.prefix.hit_tokens == before  # its prompt was counted already
+    assert len(scheduler._deadlines) < 100
 
 
 # ---- all of it
