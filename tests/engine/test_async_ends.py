@@ -104,13 +104,13 @@ def test_a_cancel_token_ends_what_still_waits():
         token = CancelToken()
         async with engine.stream([3], ignore_eos=True) as running:
             await anext(running)
-            task = asyncio.create_task(engine.generate([4], cancel_token=token))
+            task = asyncio.create_task(engine.generate([4] * 60, max_tokens=1, cancel_token=token))
             await asyncio.sleep(0)
             token.cancel()
             r = await task
             assert (r.finish_reason, r.token_ids) == ("cancelled", [])
 
-    run(use, context_size=1 << 16, n_blocks=1 << 12)
+    run(use, n_blocks=4, hook=lambda runner, spans, poll: time.sleep(0.005))
 
 
 def test_a_stream_that_was_never_read_costs_nothing():
