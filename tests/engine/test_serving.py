@@ -119,7 +119,7 @@ def test_a_dialogue_goes_on_where_what_was_found_has_no_room():
     engine = make_engine(context_size=64, n_blocks=4)
     talk = engine.conversation()
     list(talk.stream([3] * 20, options(max_tokens=1)))
-    engine.generate([3] * 33, max_tokens=1)
+    engine.generate([3] * 32, max_tokens=1)
     got = [t for c in talk.stream([3] * 60, options(max_tokens=2, seed=1, ignore_eos=True)) for t in c.token_ids]
     assert got == plain_tokens([3] * 60, SEED, 2, ignore_eos=True)[0]
     talk.close()
