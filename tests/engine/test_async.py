@@ -288,7 +288,7 @@ def test_a_cancel_token_ends_what_still_waits():
             r = await task
             assert (r.finish_reason, r.token_ids) == ("cancelled", [])
 
-    run(use, context_size=1 << 16, n_blocks=1 << 12)
+    run(use, context_size=1 << 16, n_blocks=1 << 12, prefill_chunk_size=1)
 
 
 def test_a_stream_that_was_never_read_costs_nothing():
