@@ -73,20 +73,18 @@ class Holdings:
         False, and nothing changes, unless `reserve` blocks more could be had after that. The last token is computed
         in any case, since its logits are wanted.
         """
-        size, tokens = self.block_size, sequence.tokens
-        found = []
+        size, n = self.block_size, len(sequence.tokens)
         if self.prefix and sequence.cache_key is not None:
-            found = self.prefix.find(sequence.cache_key, tokens, len(tokens) - 1)
-        if self.prefix is None or len(found) * size <= sequence.n_computed:
-            missing = self.missing_blocks(sequence, len(tokens))
-            return missing + reserve <= self.n_available and self.grow(sequence, len(tokens))
-        n_idle = sum(not node.n_users for node in found)
-        if self.n_blocks(len(tokens)) - len(found) + reserve > self.n_available - n_idle:
-            return False
-        held = self.prefix.hold(found)
-        self.rewind(sequence, 0)
-        sequence.path, sequence.block_table, sequence.n_computed = found, held, len(found) * size
-        return self.grow(sequence, len(tokens))
+            found = self.prefix.find(sequence.cache_key, sequence.tokens, n - 1)
+            n_idle = sum(not node.n_users for node in found)
+            needed = self.n_blocks(n) - len(found) + reserve
+            # Without room for what was found it goes on with what it has, which the count leaves out.
+            if len(found) * size > sequence.n_computed and needed <= self.n_available - n_idle:
+                held = self.prefix.hold(found)
+                self.rewind(sequence, 0)
+                sequence.path, sequence.block_table, sequence.n_computed = found, held, len(found) * size
+                return self.grow(sequence, n)
+        return self.missing_blocks(sequence, n) + reserve <= self.n_available and self.grow(sequence, n)
 
     def remember(self, sequence: Sequence) -> None:
         """Shows the prefix cache the full blocks of what a sequence has computed."""

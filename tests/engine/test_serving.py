@@ -114,6 +114,18 @@ def test_a_dialogue_goes_on_in_a_cache_of_one_block():
     assert_idle(engine)
 
 
+def test_a_dialogue_goes_on_where_what_was_found_has_no_room():
+    """Its own second block is half full; the cache has a full one, but not room for both and the rest."""
+    engine = make_engine(context_size=64, n_blocks=4)
+    talk = engine.conversation()
+    list(talk.stream([3] * 20, options(max_tokens=1)))
+    engine.generate([3] * 32, max_tokens=1)
+    got = [t for c in talk.stream([3] * 60, options(max_tokens=2, seed=1, ignore_eos=True)) for t in c.token_ids]
+    assert got == plain_tokens([3] * 60, SEED, 2, ignore_eos=True)[0]
+    talk.close()
+    assert_idle(engine)
+
+
 # ---- deadlines
 
 
