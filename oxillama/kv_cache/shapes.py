@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["KvShape", "LayerShape", "RecurrentShape", "has_kv", "has_recurrent"]
+__all__ = ["KvShape", "LayerShape", "RecurrentShape"]
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,3 @@ class RecurrentShape:
 
 # In the order in which the layer's mixers take their slabs; () for a layer that keeps nothing.
 LayerShape = tuple[KvShape | RecurrentShape, ...]
-
-
-def has_kv(states: Sequence[LayerShape]) -> bool:
-    """Whether sequences need blocks."""
-    return any(isinstance(shape, KvShape) for layer in states for shape in layer)
-
-
-def has_recurrent(states: Sequence[LayerShape]) -> bool:
-    """Whether sequences need slots."""
-    return any(isinstance(shape, RecurrentShape) for layer in states for shape in layer)

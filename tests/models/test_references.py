@@ -7,7 +7,7 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.engine.runner import Runner, Span
-from oxillama.kv_cache.shapes import has_recurrent
+from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import all_architectures, find_architecture, load_model
 from oxillama.models.registry import UNVERIFIED
 
@@ -21,7 +21,7 @@ def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=No
     with gguf.open(path) as file:
         model = load_model(file, num_threads=threads, repack=repack)
     n_blocks = -(-len(tokens) // kv_block_size) + 1
-    n_slots = 3 if has_recurrent(model.spec.states) else 0
+    n_slots = 3 if slot_bytes(model.spec.states) else 0
     runner = Runner(
         model, num_threads=threads, kv_type=kv_type, kv_block_size=kv_block_size, n_blocks=n_blocks, n_slots=n_slots
     )
