@@ -22,6 +22,7 @@ from oxillama.errors import (
     GrammarError,
     KvCacheFullError,
     LoadError,
+    LoraError,
     MissingKeyError,
     MissingTensorError,
     ModelNotFoundError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
+    from oxillama.lora import Lora, merge_lora
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -68,6 +70,8 @@ __all__ = [
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
+    "Lora",
+    "LoraError",
     "MissingKeyError",
     "MissingTensorError",
     "ModelNotFoundError",
@@ -90,6 +94,7 @@ __all__ = [
     "from_hub",
     "gguf",
     "load",
+    "merge_lora",
     "show_config",
 ]
 
@@ -103,6 +108,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "Lora": "oxillama.lora",
     "KvCachePool": "oxillama.kv_cache",
     "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
@@ -113,6 +119,7 @@ _LAZY = {
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
     "from_hub": "oxillama.hub",
+    "merge_lora": "oxillama.lora",
     "show_config": "oxillama.kernels",
 }
 

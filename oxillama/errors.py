@@ -9,6 +9,7 @@
     │   ├── GGUFError (ValueError)           the file is damaged, hostile, or not GGUF
     │   ├── MissingKeyError (KeyError)       metadata lacks a key, or holds another type
     │   ├── MissingTensorError (KeyError)    a tensor is missing
+    │   ├── LoraError (ValueError)           an adapter is damaged, or doesn't fit the model
     │   └── UnsupportedModelError            a well-formed file asks for something we don't have
     ├── GenerateError                        a request failed
     │   ├── ContextOverflowError (ValueError)    prompt and output don't fit the context
@@ -34,6 +35,7 @@ __all__ = [
     "GrammarError",
     "KvCacheFullError",
     "LoadError",
+    "LoraError",
     "MissingKeyError",
     "MissingTensorError",
     "ModelNotFoundError",
@@ -76,6 +78,10 @@ class MissingKeyError(LoadError, KeyError):
 
 class MissingTensorError(LoadError, KeyError):
     """A tensor that the architecture needs is missing."""
+
+
+class LoraError(LoadError, ValueError):
+    """An adapter is damaged or hostile, or doesn't fit the model; the message names the tensor or setting."""
 
 
 class UnsupportedModelError(LoadError):

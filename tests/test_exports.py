@@ -23,12 +23,13 @@ PUBLIC = {
     # what comes back, and how to stop it
     "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "KvCachePool", "Lora", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
+    "SequencePool", "TokenStream", "Tokenizer", "gguf", "merge_lora",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
-    "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
-    "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
+    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
+    "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError",
+    "UnsupportedModelError",
 }  # fmt: skip
 
 

@@ -108,6 +108,7 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     _add_engine_options(bench)
 
     _add_quantize(add)
+    _add_merge_lora(add)
     add("show-config", "tools", "Print what this build can do and what is in use.")
 
 
@@ -126,6 +127,16 @@ def _add_quantize(add: Callable[[str, str, str], argparse.ArgumentParser]) -> No
     quantize.add_argument("--allow-requantize", action="store_true", help="also convert what is quantised already")
     quantize.add_argument("--dry-run", action="store_true", help="only print what each tensor would become")
     quantize.add_argument("--progress", action="store_true", help="show a bar even if stderr is no terminal")
+
+
+def _add_merge_lora(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    merge = add("merge-lora", "merge", "Write a GGUF file again with a LoRA adapter in its weights.")
+    merge.add_argument("base", metavar="BASE", help="GGUF file of the model; of a split model, the first")
+    merge.add_argument("adapter", metavar="ADAPTER", help="GGUF file, or the folder of a PEFT adapter")
+    merge.add_argument("destination", metavar="OUT", help="file to write; what is there is replaced at the end")
+    merge.add_argument("--scale", type=float, default=1.0, metavar="X", help="of the adapter; default 1")
+    merge.add_argument("--type", metavar="TYPE", help="format of the changed tensors; default: that which they have")
+    merge.add_argument("-t", "--threads", type=int, metavar="N", help="default: one per core")
 
 
 def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:
@@ -152,6 +163,10 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--override", action="append", default=[], metavar="KEY=VALUE", help="replace metadata; VALUE is JSON or text"
     )
+    group.add_argument("--lora", action="append", default=[], metavar="FILE", help="apply an adapter; may be repeated")
+    group.add_argument(
+        "--lora-scaled", action="append", default=[], nargs=2, metavar=("FILE", "X"), help="the same, with a scale"
+    )
 
 
 def _add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -170,9 +185,23 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
 
 def load_engine(args: argparse.Namespace) -> Engine:
     """The engine that a command line asks for. Ctrl-C counts when it is loaded: loading imports modules."""
-    options = engine_options(args)
+    options, adapters = engine_options(args), adapters_of(args)
     with DeferredInterrupt():
-        return oxillama.load(**options)
+        engine = oxillama.load(**options)
+        for path, scale in adapters:
+            engine.apply_lora(path, scale)
+        return engine
+
+
+def adapters_of(args: argparse.Namespace) -> list[tuple[str, float]]:
+    """Files of adapters with their scales. ConfigError for a scale that is no number."""
+    found = [(named_file("--lora", path), 1.0) for path in args.lora]
+    for path, scale in args.lora_scaled:
+        try:
+            found.append((named_file("--lora-scaled", path), float(scale)))
+        except ValueError:
+            raise oxillama.ConfigError(f"--lora-scaled must have a number after the file, not {scale!r}") from None
+    return found
 
 
 def model_file(name: str, given: str | None) -> str | None:

@@ -183,21 +183,21 @@ class AsyncEngine:
 
     @overload
     async def embed(
-        self, input: Prompt, *, pooling: str | None = None, normalize: bool = True
+        self, input: Prompt, *, pooling: str | None = None, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32]: ...
 
     @overload
     async def embed(
-        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32]: ...
 
     @overload
     async def embed(
-        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
 
     async def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
         core = self.engine._core
@@ -205,16 +205,16 @@ class AsyncEngine:
         single = is_single_prompt("input", input)
         requests, outbox, results = await _made(
             _size([input] if single else input),
-            lambda: self.engine._embedding(input, pooling, normalize, bell),
+            lambda: self.engine._embedding(input, pooling, normalize, lora, bell),
         )
         await _finish(Call(core, requests, outbox, bell))
         return results()
 
-    async def forward_logits(self, ids: SequenceOf[int]) -> NDArray[np.float32]:
+    async def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
         """Logits of every position, float32 [len(ids), n_vocab], as `Engine.forward_logits` gives them."""
         core = self.engine._core
         bell = CoroutineBell(core.loop)
-        request = self.engine._logits(ids, bell)
+        request = self.engine._logits(ids, lora, bell)
         await _finish(Call(core, [request], request.outbox, bell))
         return request.out
 

@@ -43,7 +43,8 @@ class _Memory:
         """
         self.check_idle()
         before = self.sequence
-        limit = max(0, min(before.n_computed, len(sequence.tokens) - 1))
+        same = before.weights == sequence.weights
+        limit = max(0, min(before.n_computed, len(sequence.tokens) - 1)) if same else 0
         common = 0
         while common < limit and before.tokens[common] == sequence.tokens[common]:
             common += 1

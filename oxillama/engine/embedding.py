@@ -16,6 +16,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.engine.texts import Prompt, TextMaker
 from oxillama.errors import ConfigError, UnsupportedModelError
 from oxillama.gguf import Metadata
+from oxillama.lora import check_wanted
 
 __all__ = ["POOLINGS", "EmbedPooling", "EmbeddingRequest", "NumberMethods", "read_pooling"]
 
@@ -100,34 +101,37 @@ class NumberMethods:
 
     # A text is also a sequence of texts to the type system; the first signature that fits counts.
     @overload
-    def embed(self, input: Prompt, *, pooling: str | None = None, normalize: bool = True) -> NDArray[np.float32]: ...
-
-    @overload
     def embed(
-        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True
+        self, input: Prompt, *, pooling: str | None = None, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32]: ...
 
     @overload
     def embed(
-        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True, lora: Any = None
+    ) -> NDArray[np.float32]: ...
+
+    @overload
+    def embed(
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
 
     def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, normalize: bool = True, lora: Any = None
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
 
         pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
             None is what the model's file says (`pooling_type`), or "mean".
         normalize: divide by the Euclidean length (for "none", each row by its own).
+        lora: adapters, as for `generate`.
         Raises ConfigError, TokenizerError, ContextOverflowError; UnsupportedModelError if the file says "rank".
         """
-        requests, outbox, results = self._embedding(input, pooling, normalize)
+        requests, outbox, results = self._embedding(input, pooling, normalize, lora)
         self._core.run(requests, outbox)
         return results()
 
     def _embedding(
-        self, input: Any, pooling: str | None, normalize: bool, bell: Bell | None = None
+        self, input: Any, pooling: str | None, normalize: bool, lora: Any, bell: Bell | None = None
     ) -> tuple[list[EmbeddingRequest], Outbox, Callable[[], NDArray[np.float32] | list[NDArray[np.float32]]]]:
         """Requests, their outbox, and what gives the results when they are finished."""
         self._core.check_open()
@@ -139,9 +143,9 @@ class NumberMethods:
         check_bool("normalize", normalize)
         single = is_single_prompt("input", input)
         named = [("input", input)] if single else named_prompts("input", input)
-        outbox = Outbox(len(named), bell)
+        outbox, loras = Outbox(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
         requests = [
-            EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i)
+            EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i, loras=loras)
             for i, (name, p) in enumerate(named)
         ]
 
@@ -151,17 +155,19 @@ class NumberMethods:
 
         return requests, outbox, results
 
-    def forward_logits(self, ids: SequenceOf[int]) -> NDArray[np.float32]:
+    def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
         """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
 
+        lora: adapters, as for `generate`.
         Raises TokenizerError, ConfigError (no ids), ContextOverflowError; GenerateError if the model is an encoder.
         """
-        request = self._logits(ids)
+        request = self._logits(ids, lora)
         self._core.run([request], request.outbox)
         return request.out
 
-    def _logits(self, ids: SequenceOf[int], bell: Bell | None = None) -> LogitsRequest:
+    def _logits(self, ids: SequenceOf[int], lora: Any, bell: Bell | None = None) -> LogitsRequest:
         self._core.check_generates()
         if isinstance(ids, str):
             raise ConfigError("ids must be token ids, not text: tokenize() it first")
-        return LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, Outbox(1, bell))
+        loras = self._maker.loras.select(check_wanted("lora", lora))
+        return LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, Outbox(1, bell), loras=loras)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
+from oxillama.engine.adapters import LoraMethods
 from oxillama.engine.batch import BatchMethods
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
@@ -34,6 +35,7 @@ from oxillama.engine.texts import (
 )
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
+from oxillama.lora import LoraRegistry
 from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
 from oxillama.tokenizer import Tokenizer
@@ -41,7 +43,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods, BatchMethods):
+class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -72,8 +74,10 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
             prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
         cached = parts.n_blocks * block_size or self.context_size
-        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached)
-        self._session = Session(self._core, self.n_vocab, self.context_size)
+        core = self._core
+        self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
+        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached, self._loras)
+        self._session = Session(self._core, self.n_vocab, self.context_size, self._loras)
         self._pooling = parts.pooling
         self._end_ids = self.tokenizer.eog_ids
 
@@ -111,7 +115,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
         sampler, sampling: fields of `SamplerConfig`, singly or together; a list's prompts all use the same seed.
-            Also `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
+            Also `lora`, `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list.
             What it raises ends this call and nothing else.
         cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
@@ -217,8 +221,9 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         return self._core.runner.num_threads
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
-        return self._core.runner.memory_bytes()
+        """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace,
+        adapters."""
+        return self._core.runner.memory_bytes() | {"loras": self._loras.nbytes}
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
@@ -231,6 +236,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
         self._core.close()
+        self._loras.forget()
 
     def __enter__(self) -> Self:
         self._core.check_open()

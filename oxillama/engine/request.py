@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from oxillama.engine.results import CancelToken, Chunk, FinishReason, Timings
 from oxillama.engine.sequence import Sequence
+from oxillama.lora import NO_LORAS, LoraSet
 
 __all__ = ["Bell", "LogitsRequest", "Outbox", "Request", "Want"]
 
@@ -78,12 +79,14 @@ class Request:
         cancel_token: CancelToken | None = None,
         keep_blocks: bool = False,
         begin: Callable[[Sequence], None] | None = None,
+        loras: LoraSet = NO_LORAS,
     ) -> None:
         """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError."""
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
         self.keep_blocks = keep_blocks
         self.begin = begin
+        self.loras = loras
         self.outbox = outbox
         self.index = index
         self.cancel_token = cancel_token
@@ -111,6 +114,7 @@ class Request:
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
         self.ended_at = time.perf_counter()
         self.finish_reason = self.close(reason)
+        self.loras = NO_LORAS  # whoever keeps the request keeps no adapter that was unloaded
         self.outbox.end(error)
 
     @property

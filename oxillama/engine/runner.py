@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
+from oxillama.kernels.lora import Adapters, LowRank
 from oxillama.kernels.rows import Rows, Workspace
 from oxillama.kv_cache.arrays import StateArrays
 from oxillama.models import Model
+from oxillama.models.adaptable import Adaptable
 
 
 @dataclass(slots=True)
@@ -22,6 +25,7 @@ class Span:
     ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
     models with attention; ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers: the one that
     holds the state after ``start`` tokens (-1 for none), and the one that gets the state after the last token.
+    ``loras``: changes of the model's matrices with their scales, in an order of their own.
     """
 
     tokens: Sequence[int]
@@ -29,6 +33,7 @@ class Span:
     block_table: Sequence[int]
     want: str = "last"
     slots: tuple[int, int] | None = None
+    loras: Sequence[tuple[Mapping[Any, LowRank], float]] = ()
 
 
 class Runner:
@@ -57,16 +62,30 @@ class Runner:
         for s in spans:
             if s.want not in ("last", "all", "none"):
                 raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
-        return self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
+        try:
+            return self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
+        finally:
+            self._workspace.adapters = None
 
     def hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Hidden states after the final norm of every row, float32 [n, n_embd]: a view, valid until the next call."""
-        return self._hidden(spans, poll, None).numpy()
+        try:
+            return self._hidden(spans, poll, None).numpy()
+        finally:
+            self._workspace.adapters = None
 
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         self._workspace.reset()
         rows = [(s.tokens, s.start, s.block_table, s.slots) for s in spans]
-        return self.model.forward(Batch(rows, self._workspace, poll, wants), self.arrays.layers)
+        batch = Batch(rows, self._workspace, poll, wants)
+        used = any(s.loras for s in spans)
+        self._workspace.adapters = Adapters(batch, [s.loras for s in spans]) if used else None
+        return self.model.forward(batch, self.arrays.layers)
+
+    @property
+    def adaptable(self) -> Mapping[str, Adaptable]:
+        """The model's tensors that adapters may change, by name."""
+        return self.model.adaptable
 
     def copy_block(self, source: int, target: int) -> None:
         """Copies keys and values of all layers from one block to another, between two steps."""

@@ -33,6 +33,7 @@ class Sequence:
     block_table: block ids in the order of positions; token i is in block i // block_size.
     path: of the prefix cache, for the first blocks of the table; its nodes' blocks are those.
     cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
+    weights: what tells apart those with which sequences are computed: without adapters ().
     slots: of recurrent states; None where the model has none, and before it was first queued.
     priority: who has more goes first; deadline: when it is to end, on the clock that the scheduler is told of.
     restartable: whether it may lose what is computed, to compute it again later.
@@ -43,7 +44,7 @@ class Sequence:
 
     __slots__ = (
         "block_table", "cache_key", "deadline", "finished", "handle", "id", "n_computed", "n_prompt", "n_reserve",
-        "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tokens",
+        "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tokens", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,7 @@ class Sequence:
         priority: int = 0,
         deadline: float = math.inf,
         cache_key: Hashable = None,
+        weights: Hashable = (),
         restartable: bool = True,
     ) -> None:
         self.id = next(_ids)
@@ -65,6 +67,7 @@ class Sequence:
         self.block_table: list[int] = []
         self.path: list[PrefixNode] = []
         self.cache_key = cache_key
+        self.weights = weights
         self.slots: StateSlots | None = None
         self.priority = priority
         self.deadline = deadline

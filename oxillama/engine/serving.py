@@ -1,4 +1,4 @@
-"""How a request is served: options that never change what it gives, only when."""
+"""How a request is served: with which adapters, and when."""
 
 import math
 import time
@@ -9,6 +9,7 @@ from typing import Any
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
 from oxillama.errors import ConfigError
+from oxillama.lora import LoraSet, Wanted, check_wanted
 
 __all__ = ["MAX_PRIORITY", "RequestOptions", "ServingOptions", "split_options"]
 
@@ -22,6 +23,7 @@ class RequestOptions(SamplingOptions, total=False):
     deadline: float | None
     cache_prompt: bool
     cache_salt: str | None
+    lora: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class ServingOptions:
     deadline: seconds after which the request ends as "cancelled", with what there is by then. None is no limit.
     cache_prompt: begin with the KV of earlier requests that began alike, and leave it for others.
     cache_salt: only requests with the same one share beginnings, so that none can tell by its speed what others ask.
+    lora: adapters, a list of (name, scale) or of names; [] for none, None for those that were pushed.
 
     Raises ConfigError, which names the field, its value and its range.
     """
@@ -40,6 +43,7 @@ class ServingOptions:
     deadline: float | None = None
     cache_prompt: bool = True
     cache_salt: str | None = None
+    lora: Wanted = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "priority", check_int("priority", self.priority, 0, MAX_PRIORITY))
@@ -48,13 +52,14 @@ class ServingOptions:
         check_bool("cache_prompt", self.cache_prompt)
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ConfigError(f"cache_salt must be a str or None, not {self.cache_salt!r}")
+        object.__setattr__(self, "lora", check_wanted("lora", self.lora))
 
-    def of_sequence(self) -> dict[str, Any]:
-        """The same as options of `Sequence`; the deadline counts from now."""
+    def of_sequence(self, loras: LoraSet) -> dict[str, Any]:
+        """The same as options of `Sequence`, which uses these adapters; the deadline counts from now."""
         deadline = math.inf if self.deadline is None else time.perf_counter() + self.deadline
-        # A cache belongs to one engine, and thereby to one KV type; weights are the same without adapters.
-        key: Hashable = ((), self.cache_salt) if self.cache_prompt else None
-        return {"priority": self.priority, "deadline": deadline, "cache_key": key}
+        # A cache belongs to one engine, and thereby to one KV type.
+        key: Hashable = (loras.key, self.cache_salt) if self.cache_prompt else None
+        return {"priority": self.priority, "deadline": deadline, "cache_key": key, "weights": loras.key}
 
 
 _FIELDS = field_names(ServingOptions)

@@ -1,7 +1,7 @@
 """The low-level session: one sequence that the caller feeds by hand."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 
@@ -15,13 +15,14 @@ from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
+from oxillama.lora import LoraRegistry, LoraSet
 
 __all__ = ["Session", "SessionMethods"]
 
 
 class _SessionRequest(Request):
-    def __init__(self, sequence: Sequence, outbox: Outbox, begin: Callable[[Sequence], None]) -> None:
-        super().__init__(sequence, outbox, keep_blocks=True, begin=begin)
+    def __init__(self, sequence: Sequence, outbox: Outbox, begin: Callable[[Sequence], None], loras: LoraSet) -> None:
+        super().__init__(sequence, outbox, keep_blocks=True, begin=begin, loras=loras)
         self.logits: NDArray[np.float32] | None = None
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
@@ -33,11 +34,13 @@ class Session:
     """Tokens in, logits of the last position out; its KV blocks grow as needed and are kept between calls.
 
     Calls take their turns with everything else that the engine computes. A session is for one thread at a time:
-    another one that comes in between gets a GenerateError.
+    another one that comes in between gets a GenerateError. It uses the adapters that are pushed at the time of a call:
+    after a change of those the tokens so far are computed again.
     """
 
-    def __init__(self, core: EngineCore, n_vocab: int, context_size: int) -> None:
+    def __init__(self, core: EngineCore, n_vocab: int, context_size: int, loras: LoraRegistry) -> None:
         self._core = core
+        self._loras = loras
         self._n_vocab = n_vocab
         self._context_size = context_size
         self._sequence = Sequence([], 0)
@@ -86,7 +89,8 @@ class Session:
 
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
-        request = _SessionRequest(self._sequence, outbox, lambda sequence: self._append(ids, start))
+        loras = self._loras.select()
+        request = _SessionRequest(self._sequence, outbox, lambda _: self._append(ids, start, loras.key), loras)
         request.n_prompt = len(ids)
         self._core.scheduler.check_fits(start + len(ids))
         try:
@@ -99,9 +103,11 @@ class Session:
             raise GenerateError("the session's call was cancelled: another thread forked this process")
         return request.logits
 
-    def _append(self, ids: list[int], start: int) -> None:
-        self._rewind(start)
+    def _append(self, ids: list[int], start: int, weights: Hashable) -> None:
         sequence = self._sequence
+        kept = sequence.tokens[:start]
+        self._rewind(start if sequence.weights == weights else 0)
+        sequence.tokens[:], sequence.weights = kept, weights
         self._core.scheduler.checkpoint(sequence)
         sequence.tokens.extend(ids)
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)

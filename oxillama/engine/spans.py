@@ -1,6 +1,6 @@
 """What a step asks of the runner: spans of requests' tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Span
 from oxillama.errors import EngineClosedError
+from oxillama.models.adaptable import Adaptable
 
 __all__ = ["NoRunner", "RunnerLike", "n_rows", "span_of"]
 
@@ -19,6 +20,9 @@ class RunnerLike(Protocol):
     """What the engine needs of a runner; `engine/runner.py` has the real one."""
 
     num_threads: int
+
+    @property
+    def adaptable(self) -> Mapping[str, Adaptable]: ...
 
     def memory_bytes(self) -> dict[str, int]: ...
 
@@ -33,6 +37,10 @@ class NoRunner:
     """In a closed engine: the model's memory is free."""
 
     num_threads = 0
+
+    @property
+    def adaptable(self) -> Mapping[str, Adaptable]:
+        raise EngineClosedError("the engine is closed")
 
     def memory_bytes(self) -> dict[str, int]:
         return {}
@@ -55,7 +63,8 @@ def span_of(request: Request, n: int) -> Span:
         tokens = tokens[start : start + n]
     want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
     slots = None if sequence.slots is None else sequence.slots.span()
-    return Span(tokens, start, sequence.block_table, want if request.want == "last" else "all", slots)
+    want = want if request.want == "last" else "all"
+    return Span(tokens, start, sequence.block_table, want, slots, request.loras.members)
 
 
 def n_rows(request: Request, n: int) -> int:

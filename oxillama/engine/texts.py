@@ -18,6 +18,7 @@ from oxillama.engine.serving import RequestOptions, ServingOptions, split_option
 from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
+from oxillama.lora import LoraRegistry
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.tokenizer import Tokenizer
@@ -109,8 +110,11 @@ def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
 class TextMaker:
     """Builds requests for one engine."""
 
-    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry
+    ) -> None:
         """`n_cached`: tokens that the KV cache holds."""
+        self.loras = loras
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
@@ -195,8 +199,9 @@ class TextMaker:
         # The last token is drawn, but never computed.
         n_reserve = len(ids) + max_tokens - 1
         window = options.chain.config.repetition_penalty_window
+        loras = self.loras.select(options.serving.lora)
         return TextRequest(
-            Sequence(ids, n_reserve, **options.serving.of_sequence()),
+            Sequence(ids, n_reserve, **options.serving.of_sequence(loras)),
             outbox,
             sampler=Sampler(
                 options.chain,
@@ -210,6 +215,7 @@ class TextMaker:
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
             index=index,
             cancel_token=options.cancel_token,
+            loras=loras,
             **held,
         )
 

@@ -206,6 +206,8 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
         raise QuantError(f"{'no gate' if gate is None else gate.name} and {up.name} {up.shape} don't make a layer")
     _find_activation(activation, &h.gated if gate is not None else NULL, &h.plain)
     cdef Rows y = ws.rows(routing.n * routing.k, up.n_out)
+    if ws.adapters is not None and ws.adapters.changes(gate, up):
+        return _changed(&h, x, routing, gate, up, y, nt)
     if codes:
         y.make_room()
     _prepare_layer(&h, x, routing, gate, up, y, codes, nt)
@@ -216,6 +218,27 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     _run_layer(&h, scratch, scratch_bytes, columns, serial, nt)
+    return y
+
+
+cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, int nt):
+    """The same bits where nothing changes, product by product: changes come before the activation."""
+    cdef Workspace ws = x.workspace
+    cdef Rows other = y if gate is None else ws.rows(y.n, y.dim)
+    cdef int64_t e, i, pair
+    _prepare_layer(h, x, r, gate, up, y, False, nt)
+    run(h.left, h.n_active, ws)
+    ws.adapters.add_experts(y, x, r, up if gate is None else gate, False)
+    if h.right != NULL:
+        for i in range(h.n_active):
+            h.right[i].y = other.data
+        run(h.right, h.n_active, ws)
+        ws.adapters.add_experts(other, x, r, up, False)
+    for e in range(r.n_experts):
+        for i in range(r.first[e], r.first[e + 1]):
+            pair = r.pair_of[i]
+            _activate(h, e * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
+    y.q8 = NULL
     return y
 
 
@@ -235,6 +258,8 @@ def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down):
     pairs = ws.rows(routing.n * routing.k, down.n_out)
     jobs = _expert_jobs(hidden, routing, down, pairs, True, n_active, usable_threads(ws.num_threads))
     run(jobs, n_active, ws)
+    if ws.adapters is not None:
+        ws.adapters.add_experts(pairs, hidden, routing, down, True)
     nt = row_threads(y)
     if nt == 1:
         with nogil:

@@ -9,6 +9,8 @@ from oxillama.errors import ConfigError, QuantError
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.matmul cimport Matrix, _task, describe, job
+from oxillama.kernels.activations import geglu_, swiglu_
+from oxillama.kernels.matmul import matmul
 from oxillama.kernels.rows cimport Rows, Workspace
 
 cdef const ox_kernels *K = table()
@@ -102,6 +104,9 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
     cdef gated_fn f = _activation(activation)
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
+    if ws.adapters is not None and ws.adapters.changes(gate, up):
+        left, right = matmul(x, gate, up)
+        return swiglu_(left, right) if activation == "silu" else geglu_(left, right)
     cdef Rows y = ws.rows(x.n, gate.n_out)
     if codes:
         y.make_room()

@@ -40,6 +40,8 @@ def heads_matmul(Rows x, Matrix w):
             jobs[i].group = jobs[i].n_panels    # enough heads to share out: each is one task
     run(jobs, n_heads, ws)
     ws.release(mark)
+    if ws.adapters is not None:
+        ws.adapters.add_heads(y, x, w)
     return y
 
 

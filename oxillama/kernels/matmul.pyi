@@ -26,6 +26,7 @@ class Matrix:
         bias: Vector | None = ...,
         name: str = ...,
         repack: bool = ...,
+        rounds: bool = ...,
     ) -> None: ...
     def repack(
         self,

@@ -35,10 +35,11 @@ cdef class Matrix:
     """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
 
     ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias``, [n_out] or [n_experts * n_out], is added to
-    whatever a matrix gives. Raises QuantError when the format has no kernels or the sizes don't fit.
+    whatever a matrix gives. ``rounds``: BF16 is multiplied by activations in BF16 where the CPU does that. Raises
+    QuantError when the format has no kernels or the sizes don't fit.
     """
 
-    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True):
+    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True, bint rounds=True):
         cdef const uint8_t[::1] raw = data
         cdef const ox_format_info *f = format_info(find_kernel_format(type))
         self.name, self.type = name, type
@@ -52,7 +53,7 @@ cdef class Matrix:
         self.bias = bias
         self.kernel = f.kernel
         self.integer = f.values > 1
-        self.rounds = f.name == b"BF16" and K.gemm_bf16 != NULL
+        self.rounds = rounds and f.name == b"BF16" and K.gemm_bf16 != NULL
         self.gemm = K.gemm_bf16 if self.rounds else K.gemm[self.kernel]
         self.row_bytes = <size_t>(self.n_in // f.values * f.bytes)
         self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
@@ -160,7 +161,7 @@ cdef void _pack_rows(const job *j, int64_t p, uint8_t *panel) noexcept nogil:
                      min(j.n_out - p * OX_PANEL, <int64_t>OX_PANEL), j.n_in, panel)
 
 
-cdef int run(job *jobs, int n_jobs, workspace) except -1:
+cdef int run(job *jobs, int n_jobs, workspace, int64_t serial_work=SERIAL_WORK) except -1:
     """All jobs in one parallel region. Threads share out groups of output rows, never a sum."""
     cdef Workspace ws = workspace
     cdef int nt = usable_threads(ws.num_threads), i
@@ -176,7 +177,7 @@ cdef int run(job *jobs, int n_jobs, workspace) except -1:
             scratch_bytes = max(scratch_bytes, (jobs[i].panel_bytes * <size_t>jobs[i].together + 63) // 64 * 64)
     if scratch_bytes:
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    if work < SERIAL_WORK:
+    if work < serial_work:
         # Nobody to share with, and too short to let go of the interpreter: all panels in one call of the kernel.
         for i in range(n_jobs):
             jobs[i].group = jobs[i].n_panels
@@ -249,6 +250,8 @@ def matmul(Rows x, *weights):
         for y, w in zip(out, weights):
             if w.bias is not None:
                 add_bias_(y, w.bias)
+    if x.workspace.adapters is not None:
+        x.workspace.adapters.add(x, out, weights)
     return out
 
 
@@ -261,6 +264,8 @@ def linear(Rows x, Matrix w):
     run(&j, 1, x.workspace)
     if w.bias is not None:
         add_bias_(y, w.bias)
+    if x.workspace.adapters is not None:
+        x.workspace.adapters.add_one(y, x, w)
     return y
 
 
@@ -274,6 +279,8 @@ def linear_add_(Rows y, Rows x, Matrix w):
     run(&j, 1, x.workspace)
     if w.bias is not None:
         add_bias_(y, w.bias)
+    if x.workspace.adapters is not None:
+        x.workspace.adapters.add_one(y, x, w)
     y.q8 = NULL
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from oxillama.gguf import GGUFFile
@@ -10,6 +10,7 @@ from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, take_rows
+from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Embedding, Layer, read_rotations
 from oxillama.models.encoder import check_whole, no_logits, read_encoder_spec
@@ -33,6 +34,7 @@ class Bidirectional:
             n = w.metadata.get_int(f"{spec.arch}.dense_2_feat_out", minimum=1, maximum=1 << 20)
             self.projections = [w.linear("dense_2", n, spec.n_embd), w.linear("dense_3", spec.n_embd, n)]
         self.n_weight_bytes = 0
+        self.adaptable: Mapping[str, Adaptable] = {}
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model: Rows [batch.outputs.n_rows, n_embd].

@@ -5,16 +5,18 @@ Members of the family differ by `Traits`, which their file in `families/` gives,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError, MissingTensorError
+from oxillama.gguf import TensorInfo
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import embed, linear
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
+from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
 from oxillama.models.experts import Experts
 from oxillama.models.layers import (
@@ -55,6 +57,7 @@ class Decoder:
         tied = "output.weight" not in w and not biased
         self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
         self.n_weight_bytes = 0
+        self.adaptable: Mapping[str, Adaptable] = {}
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
@@ -84,22 +87,29 @@ class Embedding:
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights) -> None:
         self.n_embd, self.scale = spec.n_embd, spec.scales.embedding
-        self.table = w.tensor("token_embd.weight", (spec.n_vocab, spec.n_embd))
+        self.table = w.table("token_embd.weight", (spec.n_vocab, spec.n_embd))
         self.positions = None
         if traits.positions:
-            self.positions = w.tensor("position_embd.weight", (spec.context_length, spec.n_embd))
+            self.positions = w.table("position_embd.weight", (spec.context_length, spec.n_embd))
         self.norm = None
         if traits.embedding_norm:
             self.norm = read_norm(w, "token_embd_norm", spec.n_embd, traits.norm, spec.norm_eps)
 
     def rows(self, batch: Batch) -> Rows:
-        x = embed(batch.workspace, self.table.data, self.table.type, self.n_embd, batch.tokens)
+        x = look_up(batch, self.table, batch.tokens, self.n_embd)
         if self.scale != 1.0:
             scale_(x, self.scale)
         if self.positions is not None:
-            table = self.positions
-            add_(x, embed(batch.workspace, table.data, table.type, self.n_embd, batch.positions))
+            add_(x, look_up(batch, self.positions, batch.positions, self.n_embd))
         return x if self.norm is None else self.norm(x)
+
+
+def look_up(batch: Batch, table: TensorInfo, ids: NDArray[np.int32], n_embd: int) -> Rows:
+    """A row of the table for each row of the batch."""
+    x = embed(batch.workspace, table.data, table.type, n_embd, ids)
+    if batch.workspace.adapters is not None:
+        batch.workspace.adapters.add_rows(x, table, ids)
+    return x
 
 
 class Layer:

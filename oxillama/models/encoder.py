@@ -5,7 +5,7 @@ Devlin et al., "BERT", 2018. Unlike in a decoder, the sum of stream and branch i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from oxillama.kernels.norms import layer_norm_
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, Vector, add_bias_, take_rows
 from oxillama.kv_cache.shapes import KvShape
+from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Embedding, feed_forward, read_rotations
 from oxillama.models.layers import LayerSlabs, Residual
@@ -38,6 +39,7 @@ class Encoder:
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [EncoderLayer(spec, traits, w, i) for i in range(spec.n_layers)]
         self.n_weight_bytes = 0
+        self.adaptable: Mapping[str, Adaptable] = {}
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model: Rows [batch.outputs.n_rows, n_embd].

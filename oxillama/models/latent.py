@@ -18,6 +18,7 @@ from oxillama.kernels.heads import heads_matmul, join_heads, split_heads
 from oxillama.kernels.matmul import Matrix, linear, matmul
 from oxillama.kernels.rope import rotate_
 from oxillama.kernels.rows import Rows, take_rows
+from oxillama.models.adaptable import Factors
 from oxillama.models.layers import LayerSlabs, Residual, RmsNorm
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
@@ -147,9 +148,21 @@ def read_unfolding(w: Weights, p: str, sizes: LatentSpec) -> tuple[Matrix, Matri
     if joint not in w:
         k_b = w.matrix(p + "attn_k_b.weight", n_heads, sizes.rank, sizes.plain)
         return k_b, w.matrix(p + "attn_v_b.weight", n_heads, sizes.v_dim, sizes.rank)
-    info = w.tensor(joint, (n_heads * (sizes.plain + sizes.v_dim), sizes.rank))
+    shape = (n_heads * (sizes.plain + sizes.v_dim), sizes.rank)
+    info = w.tensor(joint, shape)
     by_head = (n_heads, sizes.plain + sizes.v_dim, -1)
     keys = info.dequantize().reshape(by_head)[:, : sizes.plain].transpose(0, 2, 1)
     values = info.data.reshape(by_head)[:, sizes.plain :]
     k_b = w.rearranged(joint, keys.tobytes(), "F32", n_heads, sizes.rank, sizes.plain)
-    return k_b, w.rearranged(joint, values.tobytes(), info.type, n_heads, sizes.v_dim, sizes.rank)
+    v_b = w.rearranged(joint, values.tobytes(), info.type, n_heads, sizes.v_dim, sizes.rank)
+    w.adapts(joint, shape, k_b, lambda factors: unfolded(factors, sizes)[0])
+    w.adapts(joint, shape, v_b, lambda factors: unfolded(factors, sizes)[1])
+    return k_b, v_b
+
+
+def unfolded(factors: Factors, sizes: LatentSpec) -> tuple[Factors, Factors]:
+    """Of a change of both in one tensor: that of the keys' part, which is transposed, and that of the values'."""
+    a, b = factors
+    by_head = b.reshape(sizes.n_heads, sizes.plain + sizes.v_dim, -1)
+    keys, values = by_head[:, : sizes.plain], by_head[:, sizes.plain :]
+    return (keys.transpose(0, 2, 1), a.T), (a, values)

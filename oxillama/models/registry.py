@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
+from oxillama.models.adaptable import Adaptable
 from oxillama.models.decoder import Decoder
 from oxillama.models.families import FAMILIES
 from oxillama.models.layers import LayerSlabs
@@ -24,6 +25,7 @@ class Model(Protocol):
 
     spec: ModelSpec
     n_weight_bytes: int  # held beside the file
+    adaptable: Mapping[str, Adaptable]  # by the tensor's name
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd].
@@ -127,5 +129,5 @@ def load_model(
     weights.check_all_used()
     if repack:
         weights.repack(num_threads, progress)
-    model.n_weight_bytes = weights.n_bytes
+    model.n_weight_bytes, model.adaptable = weights.n_bytes, weights.adaptable
     return model

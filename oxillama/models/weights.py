@@ -14,6 +14,7 @@ from oxillama.gguf.pages import release_pages
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
 from oxillama.kernels.rows import Vector
+from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, rows
 
 PIECE = 64 << 20
 
@@ -50,6 +51,7 @@ class Weights:
         self._matrices: list[Matrix] = []
         self._rearranged: list[Matrix] = []
         self._optional: dict[tuple[str, bool], str] = {}
+        self.adaptable: dict[str, Adaptable] = {}
 
     @property
     def metadata(self) -> Metadata:
@@ -90,7 +92,19 @@ class Weights:
 
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
-        return self._matrix(info.data, info.type, name, shape, bias)
+        made = self._matrix(info.data, info.type, name, shape, bias)
+        self.adapts(name, shape, made)
+        return made
+
+    def table(self, name: str, shape: tuple[int, int]) -> TensorInfo:
+        """A tensor whose rows are looked up."""
+        info = self.tensor(name, shape)
+        self.adapts(name, shape, info)
+        return info
+
+    def adapts(self, name: str, shape: tuple[int, ...], whole: Matrix | TensorInfo, share: Share = all_of_it) -> None:
+        """Notes what a tensor of this shape became, or a part of it."""
+        self.adaptable.setdefault(name, Adaptable(shape)).parts.append(Part(whole, share))
 
     def _matrix(
         self, data: NDArray[np.uint8], type: str, name: str, shape: tuple[int, ...], bias: Vector | None
@@ -121,8 +135,9 @@ class Weights:
         made, first = [], 0
         for n in sizes:
             part = None if values is None else Vector(values[first : first + n])
-            rows = info.data[first * row_bytes : (first + n) * row_bytes]
-            made.append(self._matrix(rows, info.type, f"{name}.weight", (n, n_in), part))
+            data = info.data[first * row_bytes : (first + n) * row_bytes]
+            made.append(self._matrix(data, info.type, f"{name}.weight", (n, n_in), part))
+            self.adapts(f"{name}.weight", (total, n_in), made[-1], rows(first, n))
             first += n
         return made
 

@@ -1,0 +1,26 @@
+"""`oxillama merge-lora`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import oxillama
+from oxillama.cli.arguments import named_file
+
+__all__ = ["merge_lora"]
+
+
+def merge_lora(args: argparse.Namespace) -> int:
+    """Writes a model's file with an adapter in its weights; the summary goes to stderr."""
+    summary = oxillama.merge_lora(
+        named_file("BASE", args.base),
+        named_file("ADAPTER", args.adapter),
+        named_file("OUT", args.destination),
+        scale=args.scale,
+        type=args.type,
+        num_threads=args.threads,
+    )
+    other = [f"{name} became {after} ({before})" for name, before, after in summary.tensors if before != after]
+    print("\n".join([*other, f"{len(summary.tensors)} tensors changed"]), file=sys.stderr)
+    return 0

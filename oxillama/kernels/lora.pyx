@@ -1,0 +1,334 @@
+"""Low-rank changes of matrices, for some of the rows of a step: ``y[r] += scale * (x[r] @ a.T) @ b.T``.
+
+Hu et al., "LoRA", 2021. The product with the matrix itself runs once for all rows, whatever changes they use; those of
+the rows that use a change follow. Both factors are multiplied in float32, by rows of float32, in the order of the float
+kernels: a row's result depends on that row and its own changes, and on nothing else in the step.
+"""
+
+from itertools import chain
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+import numpy as np
+
+from oxillama.errors import ConfigError, QuantError
+
+from oxillama.kernels._table cimport ox_kernels, table
+from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.batch cimport Batch
+from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
+from oxillama.kernels.matmul import embed
+from oxillama.kernels.routing cimport Routing
+from oxillama.kernels.rows cimport Rows, Workspace
+
+cdef const ox_kernels *K = table()
+
+# Multiplications below which a region costs more than it saves. Fewer than for other products: the factors of a change
+# have more bytes per weight, and a step of few rows waits for memory alone.
+cdef enum: SERIAL_WORK = 60_000
+
+
+cdef class LowRank:
+    """``b @ a`` of a matrix [n_out, n_in], ``a`` [rank, n_in] and ``b`` [n_out, rank]; or of each one in a stack.
+
+    A factor of a stack is a stack of as many, or a single matrix that all share. Of an embedding table, whose rows
+    [n_vocab, rank] are looked up, ``a`` is not a matrix but ``(uint8 data, type)``, and ``b`` [n_embd, rank]. The
+    product is multiplied by ``scale``, beside that of whoever uses it. Raises QuantError for factors that don't fit each
+    other.
+    """
+
+    def __init__(self, a, Matrix b, float scale=1.0):
+        self.b, self.rank, self.n_stack, self.scale = b, b.n_in, b.n_experts, scale
+        if isinstance(a, Matrix):
+            self.a = a
+            self.n_stack = max(b.n_experts, self.a.n_experts)
+            if self.a.n_out != b.n_in or min(b.n_experts, self.a.n_experts) not in (1, self.n_stack):
+                raise QuantError(f"{b.name}: factors of shapes {a.shape} and {b.shape} don't make a change")
+            if self.a.integer or self.a.rounds:
+                raise QuantError(f"{b.name}: a factor in {self.a.type}; they are multiplied in float32")
+        else:
+            self.table, self.type = a
+        if b.integer or b.rounds:
+            raise QuantError(f"{b.name}: a factor in {b.type}; they are multiplied in float32")
+
+    @property
+    def nbytes(self):
+        """Bytes held."""
+        held = self.a.nbytes + self.a.raw_nbytes if self.a is not None else self.table.nbytes
+        return held + self.b.nbytes + self.b.raw_nbytes
+
+
+cdef class _Users:
+    """The rows that use one adapter, in their order, each with its scale."""
+
+    def __init__(self, changes, rows, scales):
+        self.rows = np.ascontiguousarray(rows, np.int32)
+        self.scales = np.ascontiguousarray(scales, np.float32)
+        cdef const int32_t[::1] r = self.rows
+        cdef const float[::1] s = self.scales
+        self.changes, self.n = changes, r.shape[0]
+        self.row, self.scale = &r[0], &s[0]
+
+
+cdef class _Turns:
+    """For Rows of one length, who uses what: lists of users. No row is twice in a turn, and its turns are in the order
+    of its adapters."""
+
+    def __init__(self, n, turns):
+        self.n, self.turns = n, turns
+
+
+cdef class Adapters:
+    """What the rows of a step use.
+
+    ``sets``: for each span of the batch ``((changes, scale), ...)``, where ``changes`` maps what is changed, a Matrix
+    or whatever stands for a table, to its LowRank. Two spans that use the same adapter give the same mapping, and the
+    order of each is that in which changes are added: it must not depend on who else is in the batch.
+
+    Rows of a step are all of the batch's or only those that leave the model: their number tells which.
+    """
+
+    cdef list _lengths
+    cdef dict _changed
+
+    def __init__(self, Batch batch, sets):
+        cdef int i
+        if len(sets) != batch.n_spans:
+            raise ConfigError(f"{len(sets)} sets of adapters for {batch.n_spans} spans")
+        spans = []
+        for i in range(batch.n_spans):
+            spans.append(np.arange(batch.span[i].row, batch.span[i].row + batch.span[i].n, dtype=np.int32))
+        turns = _take_turns(spans, sets)
+        self._lengths = [_Turns(batch.n_rows, turns)]
+        if batch.outputs is not batch:
+            self._lengths.append(_Turns(batch.outputs.n_rows, _outputs_of(turns, batch)))
+        self._changed = {}
+        for changes in {id(c): c for one in sets for c, _ in one}.values():
+            self._changed.update(changes)
+
+    def changes(self, *weights):
+        """Whether any row may use a change of any of these."""
+        for w in weights:
+            if w in self._changed:
+                return True
+        return False
+
+    def add(self, Rows x, list ys, tuple weights):
+        """``ys[i]`` += the changes of ``weights[i]`` for the rows of ``x``, in two regions for each turn."""
+        cdef list todo
+        cdef _Users users
+        if not self.changes(*weights):
+            return
+        for turn in self._turns_of(x.n):
+            todo = []
+            for users in turn:
+                for y, w in zip(ys, weights):
+                    change = users.changes.get(w)
+                    if change is not None:
+                        todo.append((users, y, change))
+            _add(todo, x)
+
+    def add_one(self, Rows y, Rows x, Matrix w):
+        """``y`` += the change of ``w`` for the rows of ``x``."""
+        if w in self._changed:
+            self.add(x, [y], (w,))
+
+    def add_rows(self, Rows y, looked_up, tokens):
+        """``y`` += the change of an embedding table, in its rows ``tokens``."""
+        cdef _Users users
+        cdef LowRank change
+        cdef Rows t
+        cdef job j
+        if looked_up not in self._changed:
+            return
+        for users in chain(*self._turns_of(y.n)):
+            change = users.changes.get(looked_up)
+            if change is not None:
+                wanted = np.ascontiguousarray(np.asarray(tokens)[users.rows])
+                t = embed(y.workspace, change.table, change.type, change.rank, wanted)
+                _scale(users, change, t)
+                _second(&j, change, 0, users.n, t, y, usable_threads(y.workspace.num_threads))
+                j.y_rows = users.row
+                run(&j, 1, y.workspace, SERIAL_WORK)
+        y.q8 = NULL
+
+    def add_heads(self, Rows y, Rows x, Matrix w):
+        """The same for a matrix per head: heads side by side in ``x`` and in ``y``."""
+        cdef _Users users
+        cdef LowRank change
+        if w not in self._changed:
+            return
+        for users in chain(*self._turns_of(x.n)):
+            change = users.changes.get(w)
+            if change is not None:
+                _add_heads(users, change, x, y, <int>w.n_experts)
+        y.q8 = NULL
+
+    def add_experts(self, Rows y, Rows x, Routing routing, Matrix w, bint by_pair):
+        """The same for rows that were routed to the matrices of a stack.
+
+        ``y`` has a row for each pair of a row and one of its experts, and so has ``x``, if ``by_pair``.
+        """
+        cdef _Users users
+        cdef LowRank change
+        if w not in self._changed:
+            return
+        for users in chain(*self._turns_of(routing.n)):
+            change = users.changes.get(w)
+            if change is not None:
+                _add_experts(users, change, x, y, routing, by_pair)
+        y.q8 = NULL
+
+    cdef list _turns_of(self, int64_t n):
+        """Who uses what of Rows of this length, turn by turn."""
+        cdef _Turns found
+        for found in self._lengths:
+            if found.n == n:
+                return found.turns
+        raise ConfigError(f"{n} rows in a step of {' and '.join(str(t.n) for t in self._lengths)}")
+
+
+def _take_turns(spans, sets):
+    """Users of each adapter, turn by turn: those whose first it is, those whose second it is, and so on."""
+    turns = []
+    for k in range(max((len(one) for one in sets), default=0)):
+        found = {}
+        for rows, one in zip(spans, sets):
+            if k < len(one):
+                changes, scale = one[k]
+                _, parts, scales = found.setdefault(id(changes), (changes, [], []))
+                parts.append(rows)
+                scales.append(np.full(len(rows), scale, np.float32))
+        turns.append([_Users(c, np.concatenate(parts), np.concatenate(s)) for c, parts, s in found.values()])
+    return turns
+
+
+def _outputs_of(turns, Batch batch):
+    """The same for the rows that leave the model."""
+    place = np.full(batch.n_rows, -1, np.int32)
+    place[batch.output_rows] = np.arange(len(batch.output_rows), dtype=np.int32)
+    return [[users for users in (_placed(users, place) for users in turn) if users is not None] for turn in turns]
+
+
+def _placed(users, place):
+    rows = place[users.rows]
+    kept = rows >= 0
+    return _Users(users.changes, rows[kept], users.scales[kept]) if kept.any() else None
+
+
+cdef int _first(job *j, LowRank change, int64_t i, int64_t n, Rows x, Rows t, int nt) except -1:
+    """``t = x @ a[i].T``."""
+    prepare(j, change.a, i if change.a.n_experts > 1 else 0, n, nt)
+    set_input(j, change.a, x)
+    j.y = t.data
+    return 0
+
+
+cdef int _second(job *j, LowRank change, int64_t i, int64_t n, Rows t, Rows y, int nt) except -1:
+    """``y += t @ b[i].T``."""
+    if y.dim % change.b.n_out:
+        raise QuantError(f"{change.b.name}: a change of {change.b.n_out} values in rows of {y.dim}")
+    prepare(j, change.b, i if change.b.n_experts > 1 else 0, n, nt)
+    set_input(j, change.b, t)
+    j.y, j.y_stride, j.accumulate = y.data, y.dim, 1
+    return 0
+
+
+cdef int _scale(_Users users, LowRank change, Rows t) except -1:
+    cdef int64_t i
+    for i in range(users.n):
+        K.scale(t.data + i * t.dim, users.scale[i] * change.scale, t.dim)
+    return 0
+
+
+cdef int _add(list todo, Rows x) except -1:
+    """One turn: changes of matrices that have the same input, of adapters that have other rows."""
+    cdef Workspace ws = x.workspace
+    cdef int nt = usable_threads(ws.num_threads), i, n = <int>len(todo)
+    cdef job *first = <job *>ws.take(<size_t>max(n, 1) * sizeof(job))
+    cdef job *second = <job *>ws.take(<size_t>max(n, 1) * sizeof(job))
+    cdef _Users users
+    cdef LowRank change
+    cdef Rows y, t
+    cdef list ts = []
+    for i in range(n):
+        users, y, change = todo[i]
+        t = ws.rows(users.n, change.rank)
+        ts.append(t)
+        _first(&first[i], change, 0, users.n, x, t, nt)
+        _second(&second[i], change, 0, users.n, t, y, nt)
+        first[i].x_rows = second[i].y_rows = users.row
+        y.q8 = NULL
+    run(first, n, ws, SERIAL_WORK)
+    for i in range(n):
+        _scale(todo[i][0], todo[i][2], ts[i])
+    run(second, n, ws, SERIAL_WORK)
+    return 0
+
+
+cdef int _add_heads(_Users users, LowRank change, Rows x, Rows y, int n_heads) except -1:
+    cdef Workspace ws = x.workspace
+    cdef int nt = usable_threads(ws.num_threads), i
+    cdef job *first = <job *>ws.take(<size_t>n_heads * sizeof(job))
+    cdef job *second = <job *>ws.take(<size_t>n_heads * sizeof(job))
+    cdef int64_t n_in = x.dim // n_heads, n_out = y.dim // n_heads
+    cdef Rows t
+    cdef list ts = []
+    if change.a.n_in != n_in or change.b.n_out != n_out:
+        raise QuantError(f"{change.b.name}: a change of {change.a.n_in} to {change.b.n_out} values for heads of {n_in} "
+                         f"and {n_out}")
+    for i in range(n_heads):
+        t = ws.rows(users.n, change.rank)
+        ts.append(t)
+        prepare(&first[i], change.a, i if change.a.n_experts > 1 else 0, users.n, nt)
+        first[i].x, first[i].x_bytes = <const uint8_t *>(x.data + i * n_in), <size_t>x.dim * 4
+        first[i].x_rows, first[i].y = users.row, t.data
+        _second(&second[i], change, i, users.n, t, y, nt)
+        second[i].y, second[i].y_rows = y.data + i * n_out, users.row
+    run(first, n_heads, ws, SERIAL_WORK)
+    for t in ts:
+        _scale(users, change, t)
+    run(second, n_heads, ws, SERIAL_WORK)
+    return 0
+
+
+cdef int _add_experts(_Users users, LowRank change, Rows x, Rows y, Routing r, bint by_pair) except -1:
+    """Of each expert in use, the pairs whose rows use the change."""
+    cdef Workspace ws = x.workspace
+    cdef int nt = usable_threads(ws.num_threads), n_jobs = 0
+    cdef int64_t n_pairs = max(<int64_t>1, r.n * r.k), e, i, start, n = 0
+    cdef float *scale = _scale_of_rows(users, ws, r.n)
+    cdef int32_t *xs = <int32_t *>ws.take(<size_t>n_pairs * 4)
+    cdef int32_t *ys = <int32_t *>ws.take(<size_t>n_pairs * 4)
+    cdef job *first = <job *>ws.take(<size_t>r.n_experts * sizeof(job))
+    cdef job *second = <job *>ws.take(<size_t>r.n_experts * sizeof(job))
+    cdef Rows t = ws.rows(n_pairs, change.rank)
+    for e in range(r.n_experts):
+        start = n
+        for i in range(r.first[e], r.first[e + 1]):
+            if scale[r.row_of[i]] != 0:
+                xs[n], ys[n] = r.pair_of[i] if by_pair else r.row_of[i], r.pair_of[i]
+                n += 1
+        if n > start:
+            _first(&first[n_jobs], change, e, n - start, x, t, nt)
+            _second(&second[n_jobs], change, e, n - start, t, y, nt)
+            first[n_jobs].x_rows, second[n_jobs].y_rows = xs + start, ys + start
+            first[n_jobs].y += start * change.rank
+            second[n_jobs].x += <size_t>start * second[n_jobs].x_bytes
+            n_jobs += 1
+    run(first, n_jobs, ws, SERIAL_WORK)
+    for i in range(n):
+        K.scale(t.data + i * t.dim, scale[ys[i] // r.k] * change.scale, t.dim)
+    run(second, n_jobs, ws, SERIAL_WORK)
+    return 0
+
+
+cdef float *_scale_of_rows(_Users users, Workspace ws, int64_t n_rows) except NULL:
+    """The scale of each row, 0 for those that don't use the adapter: nobody uses one with a scale of 0."""
+    cdef float *scale = <float *>ws.take(<size_t>max(n_rows, <int64_t>1) * 4)
+    cdef int64_t i
+    for i in range(n_rows):
+        scale[i] = 0
+    for i in range(users.n):
+        scale[users.row[i]] = users.scale[i]
+    return scale

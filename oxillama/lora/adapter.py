@@ -1,0 +1,89 @@
+"""`Lora`: an adapter as its file has it, before it is bound to a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import blake3
+
+from oxillama.errors import ConfigError, LoraError, ModelNotFoundError
+from oxillama.lora.factors import Change
+from oxillama.lora.gguf_adapter import read_gguf
+from oxillama.lora.names import to_gguf
+from oxillama.lora.peft import read_peft
+from oxillama.models import ModelSpec
+
+__all__ = ["Lora"]
+
+
+class Lora:
+    """A low-rank adapter: Hu et al., "LoRA", 2021. `Lora.load` reads one; an engine binds it to its model.
+
+    path: where it was read from. arch: the architecture that it says it is for; None where it doesn't say (PEFT).
+    names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of them. digest: blake3 of all that
+    it computes with, in hexadecimal: equal digests, equal results.
+    """
+
+    def __init__(self, path: Path, arch: str | None, changes: Mapping[str, Change]) -> None:
+        self.path, self.arch = path, arch
+        self._changes = dict(changes)
+        self.digest = digest_of(arch, self._changes)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a GGUF file as llama.cpp's converter writes it, or a folder that Hugging Face PEFT wrote.
+
+        Raises LoadError and its children: ModelNotFoundError, GGUFError or LoraError for a damaged file (NaN, ranks
+        that can't be, factors that don't fit each other), MissingKeyError without alpha, UnsupportedModelError for what
+        is not LoRA alone (DoRA and others, by their names). ConfigError if `path` is no path.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"path must be that of an adapter, not {type(path).__name__}")
+        place = Path(os.fspath(path))
+        try:
+            folder = place.is_dir()
+        except (OSError, ValueError) as e:
+            raise ModelNotFoundError(f"{str(place)!r}: the adapter can't be read: {e}") from e
+        if folder:
+            return cls(place, None, read_peft(place))
+        if place.suffix in (".safetensors", ".bin", ".json"):
+            raise LoraError(f"{place}: of a PEFT adapter, the folder is needed that holds this and its configuration")
+        arch, changes = read_gguf(place)
+        return cls(place, arch, changes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._changes)
+
+    @property
+    def rank(self) -> int:
+        return max(change.rank for change in self._changes.values())
+
+    def changes(self, spec: ModelSpec) -> dict[str, Change]:
+        """What is added to each tensor of a model.
+
+        Raises LoraError if the adapter is for another architecture or has modules that the model lacks,
+        UnsupportedModelError if the names in its folder are not known for this architecture.
+        """
+        if self.arch is None:
+            return to_gguf(self._changes, spec)
+        if self.arch != spec.arch:
+            raise LoraError(f"{self.path}: the adapter is for architecture {self.arch}, the model is {spec.arch}")
+        return dict(self._changes)
+
+    def __repr__(self) -> str:
+        return f"<Lora {self.path}, {len(self._changes)} tensors, rank {self.rank}>"
+
+
+def digest_of(arch: str | None, changes: Mapping[str, Change]) -> str:
+    """Of names, shapes, scales and values, whatever type the file had them in."""
+    h = blake3.blake3(repr(arch).encode())
+    for name in sorted(changes):
+        c = changes[name]
+        h.update(repr((name, c.a.shape, c.b.shape, c.scale.hex(), c.lookups)).encode())
+        h.update(c.a.tobytes())
+        h.update(c.b.tobytes())
+    return h.hexdigest()

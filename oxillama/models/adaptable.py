@@ -1,0 +1,44 @@
+"""Where a model's matrices come from, for those who change them: which tensor, and which part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.gguf import TensorInfo
+from oxillama.kernels.matmul import Matrix
+
+# a [.., rank, n_in] and b [.., n_out, rank], whose product b @ a is added to a tensor [.., n_out, n_in].
+Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
+Share = Callable[[Factors], Factors]
+
+
+def all_of_it(factors: Factors) -> Factors:
+    return factors
+
+
+def rows(first: int, n: int) -> Share:
+    """Of a matrix that is some rows of the tensor."""
+    return lambda factors: (factors[0], factors[1][first : first + n])
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A matrix or stack of them that a tensor became, or a table that rows are looked up in.
+
+    ``share``: from factors of a change of the tensor to those of a change of the part.
+    """
+
+    whole: Matrix | TensorInfo
+    share: Share = all_of_it
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptable:
+    """A tensor that a change of low rank can be added to: its shape as the model takes it, and what became of it."""
+
+    shape: tuple[int, ...]
+    parts: list[Part] = field(default_factory=list)

@@ -1,0 +1,205 @@
+"""Adapters of requests: chosen by name, shared steps, caches, dialogues and sessions, unloaded while in use."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import oxillama as ox
+from oxillama.engine.loading import shipped_model
+from tests.lora.files import linear_shapes, random_factors, write_adapter
+
+PROMPTS = ["Once upon a time", "The little fox", "One day a girl", "There was a tree"]
+GREEDY = ox.SamplerConfig.greedy()
+SETS = [None, [("a", 0.8)], ["b"], [("a", 0.5), ("b", -0.5)]]
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    """Two adapters of every matrix of the shipped model, small enough that it still writes text."""
+    folder, shapes = tmp_path_factory.mktemp("adapters"), linear_shapes(shipped_model())
+    with ox.gguf.open(shipped_model()) as file:
+        arch = file.metadata.arch
+    return [write_adapter(folder / f"{i}.gguf", arch, random_factors(shapes, 4, i), alpha=0.4) for i in range(2)]
+
+
+@pytest.fixture
+def engine(adapters):
+    with ox.load(num_threads=2) as engine:
+        for name, path in zip("ab", adapters, strict=True):
+            engine.load_lora(name, path)
+        yield engine
+
+
+def text(engine, prompt, lora, n=24, **options):
+    return engine.generate(prompt, max_tokens=n, ignore_eos=True, sampler=GREEDY, lora=lora, **options).token_ids
+
+
+@pytest.fixture(scope="module")
+def alone(adapters):
+    """Tokens of each prompt under each set, each computed by an engine that serves nothing else."""
+    found = {}
+    for i, lora in enumerate(SETS):
+        for prompt in PROMPTS:
+            with ox.load(num_threads=1, prefix_cache=False) as engine:
+                for name, path in zip("ab", adapters, strict=True) if lora else ():
+                    engine.load_lora(name, path)
+                found[prompt, i] = text(engine, prompt, lora)
+    return found
+
+
+def test_adapters_change_the_text(alone):
+    assert len({tuple(alone[PROMPTS[0], i]) for i in range(len(SETS))}) == len(SETS)
+
+
+def test_one_batch_with_all_sets(engine, alone):
+    """Coroutines: all prompts under all sets at once, again and again over the same cache."""
+
+    async def all_of_them():
+        many = ox.AsyncEngine(engine)
+        calls = [
+            many.generate(p, max_tokens=24, ignore_eos=True, sampler=GREEDY, lora=lora)
+            for p in PROMPTS
+            for lora in SETS
+        ]
+        return await asyncio.gather(*calls)
+
+    for _ in range(2):
+        found = iter(asyncio.run(all_of_them()))
+        for prompt in PROMPTS:
+            for i in range(len(SETS)):
+                assert next(found).token_ids == alone[prompt, i]
+
+
+def test_threads(engine, alone):
+    found = {}
+
+    def work(prompt, i):
+        found[prompt, i] = text(engine, prompt, SETS[i])
+
+    threads = [threading.Thread(target=work, args=(p, i)) for p in PROMPTS for i in range(len(SETS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == alone
+
+
+def test_the_prefix_cache_tells_sets_apart(engine):
+    """The same long prompt under other weights finds nothing, under the same it does."""
+    prompt = engine.tokenize("Once upon a time there was a little fox. " * 6)
+    prefix = engine._core.scheduler.prefix
+    for lora in SETS:
+        before = prefix.hit_tokens
+        first = text(engine, prompt, lora, 4)
+        assert prefix.hit_tokens == before
+        assert text(engine, prompt, lora, 4) == first
+        assert prefix.hit_tokens > before
+    before = prefix.hit_tokens
+    text(engine, prompt, [("a", 0.81)], 1)
+    assert prefix.hit_tokens == before
+    text(engine, prompt, ["b", ("a", 0.0)], 1)  # the set of "b" alone
+    assert prefix.hit_tokens > before
+
+
+def test_equal_adapters_are_one(engine, adapters):
+    engine.load_lora("a too", adapters[0])
+    held = engine.memory_bytes()["loras"]
+    assert text(engine, PROMPTS[0], [("a too", 0.8)]) == text(engine, PROMPTS[0], [("a", 0.8)])
+    assert engine.memory_bytes()["loras"] == held > 0
+    assert set(engine.loras) == {"a", "b", "a too"}
+
+
+def test_pushed_adapters_are_for_requests_that_dont_say(engine, adapters, alone):
+    prompt = PROMPTS[0]
+    engine.push_lora("a", 0.5)
+    applied = engine.apply_lora(adapters[1], -0.5)
+    assert [scale for _, scale in engine.pushed_loras] == [0.5, -0.5]
+    assert text(engine, prompt, None) == alone[prompt, 3]
+    assert text(engine, prompt, []) == alone[prompt, 0]
+    assert text(engine, prompt, ["b"]) == alone[prompt, 2]
+    assert engine.pop_lora() is applied
+    engine.push_lora("a", 0.3)
+    assert text(engine, prompt, None) == text(engine, prompt, [("a", np.float32(0.5) + np.float32(0.3))])
+    engine.clear_loras()
+    assert engine.pushed_loras == []
+    assert text(engine, prompt, None) == alone[prompt, 0]
+
+
+def test_unloading_leaves_it_to_those_who_use_it(engine, alone):
+    prompt = PROMPTS[1]
+    running = engine.stream(prompt, max_tokens=24, ignore_eos=True, sampler=GREEDY, lora=[("a", 0.8)])
+    tokens = list(next(running).token_ids)
+    engine.unload_lora("a")
+    with pytest.raises(ox.ConfigError, match="no adapter is called 'a'; loaded: 'b'"):
+        text(engine, prompt, ["a"])
+    for chunk in running:
+        tokens += chunk.token_ids
+    assert tokens == alone[prompt, 1]
+    assert text(engine, prompt, None) == alone[prompt, 0]
+
+
+def test_nobody_holds_what_was_unloaded(engine):
+    text(engine, PROMPTS[0], ["a", "b"])
+    for name in "ab":
+        engine.unload_lora(name)
+    text(engine, PROMPTS[0], None)
+    assert engine.memory_bytes()["loras"] == 0
+
+
+def test_streams_chats_lists_and_batches(engine, alone):
+    for i, lora in enumerate(SETS):
+        options = {"max_tokens": 24, "ignore_eos": True, "sampler": GREEDY, "lora": lora}
+        streamed = [t for chunk in engine.stream(PROMPTS[0], **options) for t in chunk.token_ids]
+        assert streamed == alone[PROMPTS[0], i]
+        for result, prompt in zip(engine.generate(PROMPTS, **options), PROMPTS, strict=True):
+            assert result.token_ids == alone[prompt, i]
+        for result in engine.batch(PROMPTS, **options):
+            assert result.token_ids == alone[PROMPTS[result.index], i]
+
+
+def test_numbers(engine):
+    ids = engine.tokenize(PROMPTS[0])
+    plain, changed = engine.forward_logits(ids), engine.forward_logits(ids, lora=["a"])
+    assert not np.array_equal(plain, changed)
+    assert not np.array_equal(engine.embed(ids), engine.embed(ids, lora=["a"]))
+    engine.push_lora("a")
+    assert np.array_equal(engine.forward_logits(ids), changed)
+    assert np.array_equal(engine.forward_logits(ids, lora=[]), plain)
+
+
+def test_a_session_computes_its_tokens_again(engine):
+    """Its logits are those of all its tokens under what is pushed now."""
+    ids = engine.tokenize("Once upon a time there was a little fox")
+    wanted = {name: engine.forward_logits(ids, lora=lora) for name, lora in (("plain", []), ("a", ["a"]))}
+    engine.prefill(ids[:5])
+    engine.push_lora("a")
+    assert np.array_equal(engine.forward_one(ids[5]), wanted["a"][5])
+    assert np.array_equal(engine.forward_one(ids[6]), wanted["a"][6])
+    engine.clear_loras()
+    assert np.array_equal(engine.forward_decode(ids[3], 3), wanted["plain"][3])
+    assert engine.position == 4
+    assert np.array_equal(engine.prefill(ids[4:]), wanted["plain"][-1])
+    engine.reset()
+    engine._core.scheduler.prefix.clear()
+    assert engine._core.pool.blocks.n_free == engine._core.pool.n_blocks
+
+
+def test_a_dialogue_keeps_nothing_of_other_weights(engine):
+    from oxillama.engine.texts import read_options
+
+    ids = engine.tokenize("Once upon a time there was a little fox")
+    with engine.conversation() as talk:
+        for lora in ([], ["a"], ["a"], [("a", 0.5)], []):
+            options = read_options("stream", {"max_tokens": 6, "sampler": GREEDY, "ignore_eos": True, "lora": lora})
+            answer = [t for chunk in talk.stream(ids, options) for t in chunk.token_ids]
+            assert answer == text(engine, ids, lora, 6)
+
+
+def test_an_adapter_may_be_read_before(engine, adapters, alone):
+    lora = ox.Lora.load(adapters[0])
+    assert lora.rank == 4
+    assert "blk.0.attn_q.weight" in lora.names
+    assert engine.load_lora("mine", lora) is lora
+    assert text(engine, PROMPTS[0], [("mine", 0.8)]) == alone[PROMPTS[0], 1]
