@@ -33,8 +33,8 @@ cdef class LowRank:
 
     A factor of a stack is a stack of as many, or a single matrix that all share. Of an embedding table, whose rows
     [n_vocab, rank] are looked up, ``a`` is not a matrix but ``(uint8 data, type)``, and ``b`` [n_embd, rank]. The
-    product is multiplied by ``scale``, beside that of whoever uses it. Raises QuantError for factors that don't fit each
-    other.
+    product is multiplied by ``scale``, beside that of whoever uses it. Raises QuantError for factors that don't fit
+    each other.
     """
 
     def __init__(self, a, Matrix b, float scale=1.0):

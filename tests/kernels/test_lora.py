@@ -1,0 +1,125 @@
+"""Low-rank changes against double precision, each row's bits against the row alone, and factors that can't be."""
+
+import numpy as np
+import pytest
+
+from oxillama.errors import ConfigError, QuantError
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.gated import gated
+from oxillama.kernels.lora import Adapters, LowRank
+from oxillama.kernels.matmul import Matrix, embed, linear, linear_add_, matmul, quantize
+from oxillama.kernels.rows import Workspace
+
+N_IN, N_OUT = 64, 96
+
+
+def floats(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def matrix(values, type="F32"):
+    return Matrix(quantize(values, type), type, values.shape, rounds=False)
+
+
+def low_rank(seed, rank, n_out=N_OUT, n_in=N_IN, type="F32", scale=1.0):
+    """A change, and its factors as they are kept."""
+    a, b = floats(seed, rank, n_in), floats(seed + 1, n_out, rank)
+    if type != "F32":
+        a, b = (x.astype(np.float16).astype(np.float32) for x in (a, b))
+    return LowRank(matrix(a, type), matrix(b, type), scale), (a.astype(np.float64), b.astype(np.float64))
+
+
+def workspace(sets, threads=1, wants=None):
+    """For spans of these numbers of rows: ``(n, set)``."""
+    ws = Workspace(threads)
+    batch = Batch([([1] * n, 0, [0]) for n, _ in sets], ws, None, wants)
+    ws.adapters = Adapters(batch, [used for _, used in sets])
+    return ws, batch
+
+
+@pytest.mark.parametrize("type", ["F32", "F16"])
+@pytest.mark.parametrize("rank", [1, 3, 16, 33])
+@pytest.mark.parametrize("base", ["F32", "Q8_0"])
+def test_products_in_double(type, rank, base):
+    w, x = matrix(floats(0, N_OUT, N_IN), base), floats(1, 6, N_IN)
+    change, (a, b) = low_rank(2, rank, type=type, scale=0.5)
+    plain = linear(Workspace(1).from_array(x), w).numpy().astype(np.float64)
+    ws, _ = workspace([(2, ()), (4, (({w: change}, 3.0),))])
+    got = linear(ws.from_array(x), w).numpy()
+    assert np.array_equal(got[:2], plain[:2])
+    wanted = plain[2:] + 1.5 * (x[2:].astype(np.float64) @ a.T) @ b.T
+    # Each of N_IN and rank products and sums is rounded once.
+    size = 1.5 * (np.abs(x[2:]) @ np.abs(a).T) @ np.abs(b).T + np.abs(plain[2:])
+    assert (np.abs(got[2:] - wanted) <= (N_IN + rank + 3) * 2.0**-24 * size).all()
+
+
+def test_every_way_to_multiply_gives_each_row_its_own_bits():
+    """Eight rows of four spans, with no, one and two changes; each alone, in company, with any number of threads."""
+    gate, up = (matrix(floats(i, N_OUT, N_IN), "Q8_0") for i in (10, 11))
+    down = matrix(floats(12, N_IN, N_OUT), "F16")
+    one = {gate: low_rank(20, 4)[0], up: low_rank(22, 4)[0], down: low_rank(24, 4, N_IN, N_OUT)[0]}
+    two = {up: low_rank(30, 7)[0], down: low_rank(32, 7, N_IN, N_OUT)[0]}
+    used = [(), ((one, 0.5),), ((one, 2.0), (two, 1.0)), ((two, -1.0),)]
+    counts, x = [1, 3, 2, 2], floats(13, 8, N_IN)
+
+    def all_of_it(rows, sets, threads):
+        ws, _ = workspace(sets, threads)
+        h = ws.from_array(rows)
+        hidden = gated(h, gate, up, "silu", True)
+        y = ws.from_array(rows)
+        linear_add_(y, hidden, down)
+        return [r.numpy().copy() for r in (hidden, y, *matmul(h, gate, up, gate))]
+
+    together = all_of_it(x, list(zip(counts, used, strict=True)), 1)
+    for got, again in zip(together, all_of_it(x, list(zip(counts, used, strict=True)), 3), strict=True):
+        assert np.array_equal(got, again)
+    first = 0
+    for n, used_by in zip(counts, used, strict=True):
+        for i in range(first, first + n):
+            for got, alone in zip(together, all_of_it(x[i : i + 1], [(1, used_by)], 2), strict=True):
+                assert np.array_equal(got[i], alone[0])
+        first += n
+    assert not np.array_equal(together[0][:1], together[0][1:2])
+
+
+def test_tables():
+    """A row of the first factor for each row of the table."""
+    a, b, tokens = floats(1, 40, 5), floats(2, N_OUT, 5), np.array([3, 39, 0, 3], np.int32)
+    table = quantize(floats(3, 40, N_OUT), "F32")
+    change = LowRank((quantize(a, "F32"), "F32"), matrix(b))
+    ws, batch = workspace([(2, (({"table": change}, 2.0),)), (2, ())])
+    y = embed(ws, table, "F32", N_OUT, tokens)
+    before = y.numpy().copy()
+    batch.workspace.adapters.add_rows(y, "table", tokens)
+    wanted = before[:2] + 2.0 * a[tokens[:2]].astype(np.float64) @ b.T
+    assert np.abs(y.numpy()[:2] - wanted).max() <= 1e-6 * np.abs(wanted).max()
+    assert np.array_equal(y.numpy()[2:], before[2:])
+
+
+def test_rows_that_leave_the_model():
+    """Their number tells them from all rows of the batch."""
+    w, x = matrix(floats(0, N_OUT, N_IN)), floats(1, 6, N_IN)
+    used = (({w: low_rank(2, 4)[0]}, 1.0),)
+    ws, batch = workspace([(3, used), (2, ()), (1, used)], wants=["last", "all", "none"])
+    whole = linear(ws.from_array(x), w).numpy().copy()
+    kept = batch.output_rows
+    assert kept.tolist() == [2, 3, 4]
+    assert np.array_equal(linear(ws.from_array(x[kept]), w).numpy(), whole[kept])
+    with pytest.raises(ConfigError, match="4 rows in a step of 6 and 3"):
+        linear(ws.from_array(x[:4]), w)
+
+
+def test_factors_that_dont_fit():
+    with pytest.raises(QuantError, match="don't make a change"):
+        LowRank(matrix(floats(0, 4, N_IN)), matrix(floats(1, N_OUT, 5)))
+    with pytest.raises(QuantError, match="don't make a change"):
+        LowRank(matrix(floats(0, 2, 4, N_IN)), matrix(floats(1, 3, N_OUT, 4)))
+    with pytest.raises(QuantError, match="multiplied in float32"):
+        LowRank(matrix(floats(0, 32, N_IN), "Q8_0"), matrix(floats(1, N_OUT, 32)))
+    w = matrix(floats(2, N_OUT, N_IN))
+    for n_out, n_in in ((N_OUT, N_IN + 1), (N_OUT + 1, N_IN)):
+        ws, _ = workspace([(1, (({w: low_rank(3, 4, n_out, n_in)[0]}, 1.0),))])
+        with pytest.raises(QuantError):
+            linear(ws.from_array(floats(4, 1, N_IN)), w)
+    with pytest.raises(ConfigError, match="2 sets of adapters for 1 spans"):
+        Adapters(Batch([([1], 0, [0])], Workspace(1)), [(), ()])
