@@ -70,6 +70,6 @@ class Adapters:
         calls = []
         for i in range(n_requests):
             used = self.names if n_requests == 1 else [name for name in [next(names)] if name is not None]
-            options = {"max_tokens": N_TOKENS, "ignore_eos": True, "sampler": GREEDY, "lora": used}
-            calls.append(engine.generate(STORY[i:], **options))
+            call = engine.generate(STORY[i:], max_tokens=N_TOKENS, ignore_eos=True, sampler=GREEDY, lora=used)
+            calls.append(call)
         await asyncio.gather(*calls)

@@ -225,15 +225,15 @@ class AsyncEngine:
         return self.engine.closed
 
     async def close(self) -> None:
-        """Ends what is under way, of threads too, with EngineClosedError, and frees the model.
-
-        Waits for the step under way. Further calls do nothing.
+        """Ends what is under way, of threads too, with EngineClosedError, and frees the model when the present step has
+        ended. Further calls do nothing.
         """
         core = self.engine._core
         bell = CoroutineBell(core.loop)
         core.shut(bell.ring)
         await bell.wait(lambda: core.closed)
         core.loop.dismiss()
+        self.engine.close()  # adapters, too
 
     async def __aenter__(self) -> Self:
         self.engine._core.check_open()

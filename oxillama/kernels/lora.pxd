@@ -7,7 +7,7 @@ cdef class LowRank:
     cdef readonly Matrix a, b
     cdef readonly object table
     cdef readonly str type
-    cdef readonly int64_t rank, n_stack
+    cdef readonly int64_t rank
     cdef readonly float scale
 
 

@@ -15,7 +15,6 @@ class LowRank:
     table: NDArray[np.uint8] | None
     type: str | None
     rank: int
-    n_stack: int
     scale: float
     nbytes: int
     def __init__(self, a: Matrix | tuple[NDArray[np.uint8], str], b: Matrix, scale: float = ...) -> None: ...

@@ -38,11 +38,12 @@ cdef class LowRank:
     """
 
     def __init__(self, a, Matrix b, float scale=1.0):
-        self.b, self.rank, self.n_stack, self.scale = b, b.n_in, b.n_experts, scale
+        cdef int64_t n_stack
+        self.b, self.rank, self.scale = b, b.n_in, scale
         if isinstance(a, Matrix):
             self.a = a
-            self.n_stack = max(b.n_experts, self.a.n_experts)
-            if self.a.n_out != b.n_in or min(b.n_experts, self.a.n_experts) not in (1, self.n_stack):
+            n_stack = max(b.n_experts, self.a.n_experts)
+            if self.a.n_out != b.n_in or min(b.n_experts, self.a.n_experts) not in (1, n_stack):
                 raise QuantError(f"{b.name}: factors of shapes {a.shape} and {b.shape} don't make a change")
             if self.a.integer or self.a.rounds:
                 raise QuantError(f"{b.name}: a factor in {self.a.type}; they are multiplied in float32")

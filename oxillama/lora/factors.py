@@ -33,11 +33,6 @@ class Change:
     def rank(self) -> int:
         return int(self.a.shape[-2])
 
-    def product(self, scale: float = 1.0) -> NDArray[np.float32]:
-        """What is added, times ``scale``; computed in double."""
-        whole = self.b.astype(np.float64) @ self.a.astype(np.float64)
-        return (whole * (self.scale * scale)).astype(np.float32)
-
 
 def check_shapes(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """Raises LoraError, which names the tensor, unless these can be factors of one change. Reads no values."""

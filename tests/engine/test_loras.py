@@ -197,6 +197,27 @@ def test_a_dialogue_keeps_nothing_of_other_weights(engine):
             assert answer == text(engine, ids, lora, 6)
 
 
+def test_closing_lets_go_of_adapters(adapters):
+    async def closed():
+        many = await ox.AsyncEngine.load()
+        many.engine.load_lora("a", adapters[0])
+        many.engine.push_lora("a")
+        first = await many.forward_logits([1, 5, 9], lora=[])
+        second = await many.forward_logits([1, 5, 9])
+        assert not np.array_equal(first, second)
+        assert not np.array_equal(await many.embed([1, 5, 9], lora=[]), await many.embed([1, 5, 9]))
+        await many.close()
+        return many.engine
+
+    with ox.load() as plain:
+        plain.load_lora("a", adapters[0])
+        plain.push_lora("a")
+    for engine in (plain, asyncio.run(closed())):
+        assert engine.loras == {}
+        assert engine.pushed_loras == []
+        assert engine.memory_bytes()["loras"] == 0
+
+
 def test_an_adapter_may_be_read_before(engine, adapters, alone):
     lora = ox.Lora.load(adapters[0])
     assert lora.rank == 4
