@@ -5,9 +5,10 @@ the rows that use a change follow. Both factors are multiplied in float32, by ro
 kernels: a row's result depends on that row and its own changes, and on nothing else in the step.
 """
 
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
 import numpy as np
 
@@ -114,25 +115,28 @@ cdef class Adapters:
                 return True
         return False
 
-    def add(self, Rows x, list ys, tuple weights):
-        """``ys[i]`` += the changes of ``weights[i]`` for the rows of ``x``, in two regions for each turn."""
-        cdef list todo
+    def begin(self, Rows x, tuple weights):
+        """The products of ``x`` with the first factors of all changes of ``weights``, for who computes them beside its own:
+        ``(address of jobs, their number, what finish() takes)``. None if there are none.
+
+        They are short and have few rows to share out: in the region of the product that is changed they cost no wait.
+        """
         cdef _Users users
+        cdef list todo = [], turn
         if not self.changes(*weights):
-            return
-        for turn in self._turns_of(x.n):
-            todo = []
+            return None
+        for k, turn in enumerate(self._turns_of(x.n)):
             for users in turn:
-                for y, w in zip(ys, weights):
+                for i, w in enumerate(weights):
                     change = users.changes.get(w)
                     if change is not None:
-                        todo.append((users, y, change))
-            _add(todo, x)
+                        todo.append((k, users, i, change, x.workspace.rows(users.n, change.rank)))
+        return _begin(todo, x), len(todo), todo
 
-    def add_one(self, Rows y, Rows x, Matrix w):
-        """``y`` += the change of ``w`` for the rows of ``x``."""
-        if w in self._changed:
-            self.add(x, [y], (w,))
+    def finish(self, started, list ys):
+        """``ys[i]`` += the changes of the i-th matrix, once the first products are there."""
+        for _, turn in groupby(started[2], key=itemgetter(0)):
+            _finish(list(turn), ys)
 
     def add_rows(self, Rows y, looked_up, tokens):
         """``y`` += the change of an embedding table, in its rows ``tokens``."""
@@ -242,28 +246,41 @@ cdef int _scale(_Users users, LowRank change, Rows t) except -1:
     return 0
 
 
-cdef int _add(list todo, Rows x) except -1:
-    """One turn: changes of matrices that have the same input, of adapters that have other rows."""
+cdef uintptr_t _begin(list todo, Rows x) except 0:
+    """Jobs for the first factors of all."""
     cdef Workspace ws = x.workspace
-    cdef int nt = usable_threads(ws.num_threads), i, n = <int>len(todo)
-    cdef job *first = <job *>ws.take(<size_t>max(n, 1) * sizeof(job))
-    cdef job *second = <job *>ws.take(<size_t>max(n, 1) * sizeof(job))
+    cdef int nt = usable_threads(ws.num_threads), i = 0
+    cdef job *first = <job *>ws.take(<size_t>max(<int>len(todo), 1) * sizeof(job))
+    cdef _Users users
+    cdef LowRank change
+    cdef Rows t
+    for _, users, _, change, t in todo:
+        _first(&first[i], change, 0, users.n, x, t, nt)
+        first[i].x_rows = users.row
+        i += 1
+    return <uintptr_t>first
+
+
+cdef int _finish(list turn, list ys) except -1:
+    """The second factors of one turn: adapters that have other rows, or other matrices."""
+    cdef Workspace ws
+    cdef int nt, i = 0
+    cdef job *second
     cdef _Users users
     cdef LowRank change
     cdef Rows y, t
-    cdef list ts = []
-    for i in range(n):
-        users, y, change = todo[i]
-        t = ws.rows(users.n, change.rank)
-        ts.append(t)
-        _first(&first[i], change, 0, users.n, x, t, nt)
+    y = ys[0]
+    ws = y.workspace
+    nt = usable_threads(ws.num_threads)
+    second = <job *>ws.take(<size_t>len(turn) * sizeof(job))
+    for _, users, which, change, t in turn:
+        y = ys[which]
+        _scale(users, change, t)
         _second(&second[i], change, 0, users.n, t, y, nt)
-        first[i].x_rows = second[i].y_rows = users.row
+        second[i].y_rows = users.row
         y.q8 = NULL
-    run(first, n, ws, SERIAL_WORK)
-    for i in range(n):
-        _scale(todo[i][0], todo[i][2], ts[i])
-    run(second, n, ws, SERIAL_WORK)
+        i += 1
+    run(second, i, ws, SERIAL_WORK)
     return 0
 
 

@@ -7,6 +7,7 @@ is packed panel by panel on the way into the same kernels: slower, equal bits, n
 from cython.parallel cimport prange, threadid
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
 
 import numpy as np
 
@@ -227,6 +228,20 @@ cdef int describe(job *j, Matrix w, Rows x, int nt) except -1:
     return 0
 
 
+cdef int _run_beside(started, job *jobs, int n_jobs, Workspace ws) except -1:
+    """The jobs, and before them in the same region the first halves of what adapters add."""
+    cdef uintptr_t address
+    cdef int n
+    cdef job *both
+    if started is None:
+        return run(jobs, n_jobs, ws)
+    address, n = started[0], started[1]
+    both = <job *>ws.take(<size_t>(n + n_jobs) * sizeof(job))
+    memcpy(both, <job *>address, <size_t>n * sizeof(job))
+    memcpy(both + n, jobs, <size_t>n_jobs * sizeof(job))
+    return run(both, n + n_jobs, ws)
+
+
 def matmul(Rows x, *weights):
     """``x @ w.T`` (+ bias) for each of up to eight matrices, in one region: a list of Rows [x.n, w.n_out]."""
     cdef job jobs[MAX_JOBS]
@@ -245,13 +260,14 @@ def matmul(Rows x, *weights):
         biased = biased or w.bias is not None
         out.append(y)
         i += 1
-    run(jobs, i, x.workspace)
+    started = None if x.workspace.adapters is None else x.workspace.adapters.begin(x, weights)
+    _run_beside(started, jobs, i, x.workspace)
     if biased:
         for y, w in zip(out, weights):
             if w.bias is not None:
                 add_bias_(y, w.bias)
-    if x.workspace.adapters is not None:
-        x.workspace.adapters.add(x, out, weights)
+    if started is not None:
+        x.workspace.adapters.finish(started, out)
     return out
 
 
@@ -261,11 +277,12 @@ def linear(Rows x, Matrix w):
     cdef Rows y = x.workspace.rows(x.n, w.n_out)
     describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y = y.data
-    run(&j, 1, x.workspace)
+    started = None if x.workspace.adapters is None else x.workspace.adapters.begin(x, (w,))
+    _run_beside(started, &j, 1, x.workspace)
     if w.bias is not None:
         add_bias_(y, w.bias)
-    if x.workspace.adapters is not None:
-        x.workspace.adapters.add_one(y, x, w)
+    if started is not None:
+        x.workspace.adapters.finish(started, [y])
     return y
 
 
@@ -276,11 +293,12 @@ def linear_add_(Rows y, Rows x, Matrix w):
         raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
     describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y, j.accumulate = y.data, 1
-    run(&j, 1, x.workspace)
+    started = None if x.workspace.adapters is None else x.workspace.adapters.begin(x, (w,))
+    _run_beside(started, &j, 1, x.workspace)
     if w.bias is not None:
         add_bias_(y, w.bias)
-    if x.workspace.adapters is not None:
-        x.workspace.adapters.add_one(y, x, w)
+    if started is not None:
+        x.workspace.adapters.finish(started, [y])
     y.q8 = NULL
 
 
