@@ -17,6 +17,7 @@ from oxillama.lora.adapter import Lora
 from oxillama.lora.factors import Change
 from oxillama.models import ModelSpec
 from oxillama.models.adaptable import Adaptable, Part
+from oxillama.models.weights import Arena
 
 __all__ = ["BoundLora", "bind", "changed_tensors"]
 
@@ -44,11 +45,12 @@ def bind(lora: Lora, spec: ModelSpec, adaptable: Mapping[str, Adaptable]) -> Bou
     `Lora.changes` raises.
     """
     found: dict[Any, LowRank] = {}
+    arena = Arena()  # a step reads all of it, which small pages make a third slower
     for name, change, parts, _ in changed_tensors(lora, spec, adaptable):
         for part in parts:
             if part.whole in found:
                 raise LoraError(f"{name}: the adapter changes the same weights under another name")
-            found[part.whole] = low_rank(name, part, change)
+            found[part.whole] = low_rank(name, part, change, arena)
     return BoundLora(lora, found)
 
 
@@ -106,17 +108,19 @@ def check_fits(name: str, change: Change, shape: tuple[int, ...]) -> None:
         )
 
 
-def low_rank(name: str, part: Part, change: Change) -> LowRank:
+def low_rank(name: str, part: Part, change: Change, arena: Arena) -> LowRank:
     """Factors as the kernels take them."""
     a, b = part.share((change.a, change.b))
     if isinstance(part.whole, TensorInfo):
-        return LowRank(encoded(b), factor(f"{name}.lora_a", a.T), change.scale)
-    return LowRank(factor(f"{name}.lora_a", a), factor(f"{name}.lora_b", b), change.scale)
+        return LowRank(encoded(b), factor(f"{name}.lora_a", a.T, arena), change.scale)
+    return LowRank(factor(f"{name}.lora_a", a, arena), factor(f"{name}.lora_b", b, arena), change.scale)
 
 
-def factor(name: str, values: NDArray[np.float32]) -> Matrix:
+def factor(name: str, values: NDArray[np.float32], arena: Arena) -> Matrix:
     data, type = encoded(values)
-    return Matrix(data, type, values.shape, name=name, rounds=False)
+    made = Matrix(data, type, values.shape, name=name, repack=False, rounds=False)
+    made.repack(allocate=arena.take)
+    return made
 
 
 def encoded(values: NDArray[np.float32]) -> tuple[NDArray[np.uint8], str]:
