@@ -116,8 +116,8 @@ cdef class Adapters:
         return False
 
     def begin(self, Rows x, tuple weights):
-        """The products of ``x`` with the first factors of all changes of ``weights``, for who computes them beside its own:
-        ``(address of jobs, their number, what finish() takes)``. None if there are none.
+        """The products of ``x`` with the first factors of all changes of ``weights``, for who computes them beside his
+        own: ``(address of jobs, their number, what finish() takes)``. None if there are none.
 
         They are short and have few rows to share out: in the region of the product that is changed they cost no wait.
         """
