@@ -35,7 +35,7 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings
+    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings, TokenLogprob
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
@@ -83,6 +83,7 @@ __all__ = [
     "SequencePool",
     "SnapshotError",
     "Timings",
+    "TokenLogprob",
     "TokenStream",
     "Tokenizer",
     "TokenizerError",
@@ -110,6 +111,7 @@ _LAZY = {
     "SequencePool": "oxillama.kv_cache",
     "Scheduler": "oxillama.engine",
     "Timings": "oxillama.engine",
+    "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
     "from_hub": "oxillama.hub",
