@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from oxillama.engine.core import EngineCore
-from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.texts import Prompt, StreamOptions, TextMaker, read_options
 from oxillama.errors import ConfigError
@@ -41,7 +41,7 @@ class Batch(Iterator[T]):
             raise StopIteration
         return cast(T, pipeline.outcome(found))
 
-    def _next(self, pipeline: Pipeline) -> Completion | BatchFailure | None:
+    def _next(self, pipeline: Pipeline) -> Outcome | None:
         pipeline.retry()
         while pipeline.wants_more:
             try:
@@ -93,6 +93,7 @@ class BatchMethods:
         max_in_flight: int = MAX_IN_FLIGHT,
         errors: Literal["raise"] = "raise",
         progress: Progress = False,
+        n: None = None,
         **options: Unpack[StreamOptions],
     ) -> Batch[Completion]: ...
 
@@ -103,10 +104,37 @@ class BatchMethods:
         *,
         ordered: bool = True,
         max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[list[Completion]]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
         errors: Errors,
         progress: Progress = False,
+        n: None = None,
         **options: Unpack[StreamOptions],
     ) -> Batch[Completion | BatchFailure]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[list[Completion] | BatchFailure]: ...
 
     def batch(
         self,
@@ -116,6 +144,7 @@ class BatchMethods:
         max_in_flight: int = MAX_IN_FLIGHT,
         errors: Errors = "raise",
         progress: Progress = False,
+        n: int | None = None,
         **options: Unpack[StreamOptions],
     ) -> Batch[Any]:
         """Continues any number of prompts, computed together; an iterator over the completions.
@@ -128,6 +157,7 @@ class BatchMethods:
             or "yield": a `BatchFailure` in its place. No other result is lost either way.
         progress: True shows a bar on stderr; a function is called with the number of results given, and of all if
             `prompts` has a length, else None.
+        n: so many completions of each prompt: a list of them is its result.
         options: those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more prompts.
 
         An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
@@ -136,6 +166,6 @@ class BatchMethods:
         settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
         if not isinstance(prompts, Iterable):
             raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
-        parsed = read_options("batch", options)
+        parsed = read_options("batch", {"n": n, **options})
         self._core.check_generates()
         return Batch(self._core, Pipeline(self._core, self._maker, parsed, settings), iter(prompts))

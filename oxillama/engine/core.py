@@ -162,7 +162,7 @@ class EngineCore:
         for sequence in ended + scheduler.expired(time.perf_counter()):
             self._end(cast(Request, sequence.handle), "cancelled")
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
-        self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
+        self._end_all([r for r in self._guests() if r.cancelled or r.lost], "cancelled")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
@@ -209,13 +209,30 @@ class EngineCore:
                 row += n_wanted
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
+        reason: FinishReason | None = "cancelled"
+        error = None
         try:
             reason = request.absorb(rows)
-        except Exception as error:
-            self._end(request, "cancelled", error)
-        else:
-            if reason is not None:
-                self._end(request, reason)
+        except Exception as caught:
+            error = caught
+        if request.followers and request.sequence.n_computed >= request.n_prompt:
+            self._fork(request, rows)
+        if reason is not None:
+            self._end(request, reason, error)
+
+    def _fork(self, leader: Request, rows: NDArray[np.float32]) -> None:
+        """A prompt is computed: those that waited for it take its last row, and go on from its blocks."""
+        followers, leader.followers = leader.followers, []
+        for request in followers:
+            if request.finish_reason is None:
+                request.started_at = leader.started_at
+                self.meter.started(request)
+                self._absorb(request, rows)
+                self.meter.forked(request)
+            if request.finish_reason is None:
+                request.sequence.handle = request
+                self.scheduler.fork(leader.sequence, request.sequence)
+                self.scheduler.add(request.sequence, accepted=True, beside=leader.sequence)
 
     def _end(self, request: Request, reason: FinishReason, error: Exception | None = None) -> None:
         if request.finish_reason is None:
@@ -225,6 +242,7 @@ class EngineCore:
             request.finish(reason, error)
             if request.submitted_at:
                 self.meter.ended(request, error)
+            self._end_all(request.followers, reason, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
         for request in requests:
@@ -234,17 +252,20 @@ class EngineCore:
         now = time.perf_counter()
         self._coming.popleft()
         for request in requests:
+            if request.finish_reason is not None:  # with the one that it follows
+                continue
             request.submitted_at = now
             self.meter.queued()
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
-                self.scheduler.add(request.sequence, accepted=True)
+                if not request.follows:
+                    self.scheduler.add(request.sequence, accepted=True)
             except OxiLlamaError as error:
-                request.finish("cancelled", error)
-                self.meter.ended(request, error)
+                self._end(request, "cancelled", error)
             else:
-                request.sequence.handle = request
+                if not request.follows:
+                    request.sequence.handle = request
                 if request.outbox.bell is not None:
                     self.loop.guests.add(request)
         if self.closed:  # between the check in `submit` and now
@@ -274,8 +295,3 @@ class EngineCore:
         self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
-
-
-def _is_lost(request: Request) -> bool:
-    bell = request.outbox.bell
-    return bell is not None and bell.lost

@@ -6,30 +6,28 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.batch import BatchMethods
+from oxillama.engine.completions import Chunks, answer, completions_of, shaped
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import CancelToken, Chunk, Completion
+from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import (
-    Chunks,
     GenerateOptions,
     Prompt,
     Stop,
     TextMaker,
     TextOptions,
-    answer,
-    completion_of,
     parse_options,
 )
 from oxillama.errors import ConfigError
@@ -87,11 +85,23 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
     # A text is also a sequence of texts to the type system; the first signature that fits counts.
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+        self, prompt: Prompt, *, n: None = None, **options: Unpack[GenerateOptions]
     ) -> Completion: ...
 
     @overload
-    def generate(self, prompt: SequenceOf[Prompt], **options: Unpack[GenerateOptions]) -> list[Completion]: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self, prompt: SequenceOf[Prompt], *, n: None = None, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self, prompt: SequenceOf[Prompt], *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[list[Completion]]: ...
 
     def generate(
         self,
@@ -105,8 +115,9 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         cancel_token: CancelToken | None = None,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
+        n: int | None = None,
         **sampling: Any,
-    ) -> Completion | list[Completion]:
+    ) -> Completion | list[Completion] | list[list[Completion]]:
         """Continues a prompt (text or token ids), or a list of prompts together; a list gives a list.
 
         max_tokens: tokens to generate at most; None: up to the context's end.
@@ -114,13 +125,16 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         ignore_eos: go on after end-of-generation tokens.
         sampler, sampling: fields of `SamplerConfig`, singly or together; a list's prompts all use the same seed.
             Also `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
-        on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list.
-            What it raises ends this call and nothing else.
+        on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with
+            n always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends
+            this call and nothing else.
         cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
         logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts
             and grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.
         prompt_logprobs: the same for the tokens of the prompt, which then is computed whole: what others left in the
             prefix cache is not used.
+        n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
+            Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
 
         Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
         never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder); TypeError for
@@ -128,12 +142,13 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, sampling=sampling,
+            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
-        if is_single_prompt("prompt", prompt):
-            return self._complete([("prompt", prompt)], options, on_token)[0]
-        return self._complete(named_prompts("prompt", prompt), options, on_token, indexed=True)
+        single = is_single_prompt("prompt", prompt)
+        prompts = [("prompt", prompt)] if single else named_prompts("prompt", prompt)
+        found = self._complete(prompts, options, on_token, indexed=not single or n is not None)
+        return cast(Completion, shaped(found, options.n, single))
 
     def stream(
         self,
@@ -146,16 +161,17 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         cancel_token: CancelToken | None = None,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
+        n: int | None = None,
         **sampling: Unpack[RequestOptions],
     ) -> Chunks:
         """Continues one prompt, piece by piece; options and errors are those of `generate`.
 
         Starts with the first piece that is asked for. Leaving early (`close`, or dropping the generator) ends the
-        request. Together the chunks are what `generate` returns.
+        request. Together the chunks are what `generate` returns; with n, those of each `index`.
         """
         options = parse_options(
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, sampling=sampling,
+            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         if not is_single_prompt("prompt", prompt):
@@ -165,13 +181,20 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         return answer(self._core, self._maker, ids, options)
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[False] = False, **options: Any) -> Completion: ...
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Any
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Any
+    ) -> list[Completion]: ...
 
     @overload
     def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> Chunks: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | Chunks: ...
+    def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | list[Completion] | Chunks: ...
 
     def chat(
         self,
@@ -182,7 +205,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         chat_template: str | None = None,
         on_token: Callable[[str], object] | None = None,
         **options: Any,
-    ) -> Completion | Chunks:
+    ) -> Completion | list[Completion] | Chunks:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
         chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
@@ -192,7 +215,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         self._core.check_generates()
         ids = self.chat_tokens(messages, tools=tools, chat_template=chat_template)
         if not check_bool("stream", stream):
-            return self.generate(ids, on_token=on_token, **options)
+            return cast(Completion, self.generate(ids, on_token=on_token, **options))
         if on_token is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
@@ -262,12 +285,12 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         indexed: bool = False,
     ) -> list[Completion]:
         check_callback(on_token)
-        outbox = Outbox(len(prompts))
+        outbox = Outbox(len(prompts) * options.n_each)
         requests = self._maker.requests(prompts, options, outbox)
-        pieces: list[list[Chunk]] = [[] for _ in prompts]
+        found = []
         with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:
             for index, chunk in running:
-                pieces[index].append(chunk)
+                found.append((index, chunk))
                 if on_token is not None and chunk.text:
                     on_token(index, chunk.text) if indexed else on_token(chunk.text)
-        return [completion_of(request, found) for request, found in zip(requests, pieces, strict=True)]
+        return completions_of(requests, found, options.n_each)

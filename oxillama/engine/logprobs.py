@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,12 @@ class Scores:
         self._k, self._prompt_k = k or 0, prompt_k or 0
         self.tokens: list[TokenLogprob] | None = None if k is None else []
         self.prompt: list[TokenLogprob | None] | None = None if prompt_k is None else [None]
+
+    def sibling(self) -> "Scores":
+        """Of another completion of the same prompt: what is found of that is for both."""
+        other = copy(self)
+        other.tokens = None if self.tokens is None else []
+        return other
 
     def wants_prompt(self, sequence: Sequence) -> bool:
         """Whether rows of the prompt are missing."""

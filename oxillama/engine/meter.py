@@ -60,6 +60,10 @@ class Meter:
         self._queue_time.observe(request.started_at - request.submitted_at)
         self._changed = True
 
+    def forked(self, request: Request) -> None:
+        """A request had its first token from the last row of a prompt that another one computed."""
+        self._generation_tokens += self._first(request, time.perf_counter())
+
     def ended(self, request: Request, error: Exception | None) -> None:
         """A request is finished; it was queued before."""
         self._n_live -= 1

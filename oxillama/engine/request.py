@@ -65,6 +65,8 @@ class Request:
     """One sequence with a purpose. `absorb` gets the rows that were asked for, in order, and says when it is enough.
 
     want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
+    followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
+    from what it has; those that still wait end with it.
     """
 
     want: Want = "last"
@@ -78,12 +80,20 @@ class Request:
         cancel_token: CancelToken | None = None,
         keep_blocks: bool = False,
         begin: Callable[[Sequence], None] | None = None,
+        leader: "Request | None" = None,
     ) -> None:
-        """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError."""
+        """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError.
+
+        `leader`: whom this one follows; it is submitted before.
+        """
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
         self.keep_blocks = keep_blocks
         self.begin = begin
+        self.follows = leader is not None
+        self.followers: list[Request] = []
+        if leader is not None:
+            leader.followers.append(self)
         self.outbox = outbox
         self.index = index
         self.cancel_token = cancel_token
@@ -99,6 +109,11 @@ class Request:
         if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
             return True
         return self.unwanted or (self.cancel_token is not None and self.cancel_token.cancelled)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody can hear any more that it is done."""
+        return self.outbox.bell is not None and self.outbox.bell.lost
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""

@@ -47,7 +47,8 @@ class Chunk:
     """A piece of a running completion. Only the last one has a finish_reason; its text may be empty.
 
     text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk. logprobs: of these
-    tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk.
+    tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk. index: of n
+    completions, which one it continues.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Chunk:
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,10 @@ class Scheduler(Holdings):
                 "(max_queue_size): try again later, or send fewer at once"
             )
 
-    def add(self, sequence: Sequence, *, accepted: bool = False) -> None:
+    def add(self, sequence: Sequence, *, accepted: bool = False, beside: Sequence | None = None) -> None:
         """Queues a sequence that has tokens to compute; its block table may already hold some.
 
+        beside: one with which it ranks, as if they had come together.
         Raises GenerateError if it waits or runs already, KvCacheFullError if it could never run, QueueFullError.
         """
         if sequence.busy:
@@ -98,7 +99,7 @@ class Scheduler(Holdings):
         if sequence.slots is None and self.pool.n_slots:
             sequence.slots = StateSlots()
         sequence.finished = sequence.preempted = False
-        self.waiting.add(sequence, self.n_steps)
+        self.waiting.add(sequence, self.n_steps, beside)
         if sequence.deadline < math.inf:
             if len(self._deadlines) > 2 * (len(self.running) + len(self.waiting)) + 64:
                 self._deadlines = [entry for entry in self._deadlines if entry[2].busy]

@@ -79,16 +79,21 @@ class TextRequest(Request):
         max_tokens: int,
         end_ids: Collection[int],
         scores: Scores | None = None,
+        number: int = 0,
         **options: Any,
     ) -> None:
-        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities."""
+        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities.
+
+        `number`: which of the completions of its prompt it is.
+        """
         super().__init__(sequence, outbox, **options)
         self._sampler = sampler
         self._stream = stream
         self._stops = stops
         self._end_ids = end_ids
         self.scores = scores
-        if scores is not None and scores.wants_prompt(sequence):
+        self.number = number
+        if scores is not None and scores.wants_prompt(sequence) and not self.follows:
             self.want = "all"
         self._limit = sequence.n_prompt + max_tokens
         self._n_shown = sequence.n_prompt
@@ -141,7 +146,7 @@ class TextRequest(Request):
         self._n_shown += len(ids)
         tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
         logprobs = None if tokens is None else tokens[first:]
-        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt))
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt, self.number))
 
 
 def chunks(
@@ -165,7 +170,7 @@ def chunks(
 
     try:
         core.submit(requests)
-        while outbox.n_open:
+        while outbox.n_open and not outbox.error:
             core.drive(ready)
             if cancel_token is not None and cancel_token.cancelled:
                 core.cancel(requests)

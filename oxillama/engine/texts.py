@@ -1,22 +1,20 @@
 """From prompts and options to requests that generate text."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from oxillama.checks import check_bool, check_int
-from oxillama.config import MAX_CONTEXT, SamplerConfig
-from oxillama.engine.core import EngineCore
+from oxillama.config import MAX_CONTEXT, MAX_SEED, SamplerConfig
 from oxillama.engine.logprobs import Scores, TokenScorer, check_logprobs
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import CancelToken, Chunk, Completion
+from oxillama.engine.results import CancelToken
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
-from oxillama.engine.stream import StopMatcher, TextRequest, chunks
+from oxillama.engine.stream import StopMatcher, TextRequest
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain
@@ -24,24 +22,21 @@ from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
-    "Chunks",
     "GenerateOptions",
     "Prompt",
     "Stop",
     "StreamOptions",
     "TextMaker",
     "TextOptions",
-    "answer",
-    "completion_of",
     "parse_options",
     "read_options",
 ]
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
-Chunks = Generator[Chunk, None, None]
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
+MAX_COMPLETIONS = 1024  # of one prompt; each takes a place in the queue
 KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
@@ -63,12 +58,13 @@ class GenerateOptions(StreamOptions, total=False):
     on_token: Callable[..., object] | None
 
 
-_STREAM_FIELDS = set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
+# n decides what comes back, so that each function has it in its own signature.
+_STREAM_FIELDS = {"n"} | set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What a caller asks for, checked. max_tokens None: up to the context's end; logprobs None: none."""
+    """What a caller asks for, checked. max_tokens None: up to the context's end; logprobs None: none; n None: one."""
 
     max_tokens: int | None
     stops: tuple[str, ...]
@@ -78,6 +74,20 @@ class TextOptions:
     serving: ServingOptions
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    n: int | None = None
+
+    @property
+    def n_each(self) -> int:
+        """Completions of each prompt."""
+        return self.n or 1
+
+    def of_completion(self, i: int) -> "TextOptions":
+        """Those of the i-th completion of a prompt alone: with its own seed, if there is one."""
+        config = self.chain.config
+        if config.seed is None or not i:
+            return self
+        seeded = replace(config, seed=(config.seed + i) & MAX_SEED)
+        return replace(self, chain=SamplerChain(self.chain.stages, seeded))
 
 
 def parse_options(
@@ -90,6 +100,7 @@ def parse_options(
     cancel_token: CancelToken | None = None,
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
+    n: int | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
     """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
@@ -106,6 +117,7 @@ def parse_options(
     return TextOptions(
         max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
         check_logprobs("logprobs", logprobs), check_logprobs("prompt_logprobs", prompt_logprobs),
+        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS),
     )  # fmt: skip
 
 
@@ -201,10 +213,23 @@ class TextMaker:
         return max(1, min(room, self._n_cached - n_prompt))
 
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
-        """One request for each (name, prompt)."""
-        return [
-            self.request(self.ids(name, prompt), options, outbox, name=name, index=i)
-            for i, (name, prompt) in enumerate(prompts)
+        """Those for each (name, prompt), one after another."""
+        made: list[TextRequest] = []
+        for name, prompt in prompts:
+            made += self.group(self.ids(name, prompt), options, outbox, name=name, index=len(made))
+        return made
+
+    def group(
+        self, ids: list[int], options: TextOptions, outbox: Outbox, *, name: str = "prompt", index: int = 0, **held: Any
+    ) -> list[TextRequest]:
+        """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
+
+        `index`: of the first, which also gets `held`.
+        """
+        leader = self.request(ids, options, outbox, name=name, index=index, **held)
+        return [leader] + [
+            self.request(ids, options, outbox, name=name, index=index + i, number=i, leader=leader)
+            for i in range(1, options.n_each)
         ]
 
     def request(
@@ -215,9 +240,12 @@ class TextMaker:
         *,
         name: str = "prompt",
         index: int = 0,
+        number: int = 0,
+        leader: TextRequest | None = None,
         **held: Any,
     ) -> TextRequest:
-        """A request for text after `ids`; `held` are options of `Request`."""
+        """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
+        options = options.of_completion(number)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
         window = options.chain.config.repetition_penalty_window
         return TextRequest(
@@ -233,31 +261,10 @@ class TextMaker:
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
-            scores=self._scores(options),
+            scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
+            number=number,
             index=index,
+            leader=leader,
             cancel_token=options.cancel_token,
             **held,
         )
-
-
-def answer(core: EngineCore, maker: TextMaker, ids: list[int], options: TextOptions, **held: Any) -> Chunks:
-    """Chunks of what follows `ids`; the request is made and queued when the first is asked for."""
-    outbox = Outbox(1)
-    request = maker.request(ids, options, outbox, **held)
-    with closing(chunks(core, [request], outbox, options.cancel_token)) as pieces:
-        for _, chunk in pieces:
-            yield chunk
-
-
-def completion_of(request: TextRequest, pieces: list[Chunk], index: int | None = None) -> Completion:
-    """All chunks of a finished request as one; `index`: of its prompt, if not the request's own."""
-    return Completion(
-        text="".join(piece.text for piece in pieces),
-        token_ids=[token for piece in pieces for token in piece.token_ids],
-        finish_reason=request.finish_reason or "cancelled",
-        prompt_tokens=request.n_prompt,
-        logprobs=request.scores.tokens if request.scores else None,
-        timings=request.timings,
-        index=request.index if index is None else index,
-        prompt_logprobs=request.scores.prompt if request.scores else None,
-    )

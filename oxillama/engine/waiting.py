@@ -24,10 +24,11 @@ class WaitingQueue:
         self._n_added = 0
         self.n = 0
 
-    def add(self, sequence: Sequence, step: int) -> None:
-        """At the end of those of its priority."""
+    def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
+        """At the end of those of its priority; or of those that rank with another one, which came before."""
         self._n_added += 1
-        sequence.rank = (step - AGEING_STEPS * sequence.priority, self._n_added)
+        first = step - AGEING_STEPS * sequence.priority if beside is None else beside.rank[0]
+        sequence.rank = (first, self._n_added)
         self.put_back(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
