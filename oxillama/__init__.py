@@ -35,7 +35,17 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings
+    from oxillama.engine import (
+        BatchFailure,
+        CancelToken,
+        Chunk,
+        Completion,
+        Engine,
+        Scheduler,
+        Sequence,
+        SequenceState,
+        Timings,
+    )
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
@@ -80,7 +90,9 @@ __all__ = [
     "SamplerChain",
     "SamplerConfig",
     "Scheduler",
+    "Sequence",
     "SequencePool",
+    "SequenceState",
     "SnapshotError",
     "Timings",
     "TokenStream",
@@ -109,6 +121,8 @@ _LAZY = {
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",
     "Scheduler": "oxillama.engine",
+    "Sequence": "oxillama.engine",
+    "SequenceState": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",

@@ -159,16 +159,17 @@ class EngineCore:
     def _drop_cancelled(self) -> None:
         scheduler = self.scheduler
         ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
-        for sequence in ended + scheduler.expired(time.perf_counter()):
-            self._end(cast(Request, sequence.handle), "cancelled")
+        requests = [cast(Request, s.handle) for s in ended + scheduler.expired(time.perf_counter())]
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
-        self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
+        requests += [r for r in self._guests() if r.cancelled or _is_lost(r)]
+        if requests:
+            self._end_all(requests, "cancelled")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
-        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step()]
         for source, target in self.scheduler.copies:
             self.runner.copy_block(source, target)
         self.scheduler.copies.clear()
@@ -187,8 +188,7 @@ class EngineCore:
         except _StepAbandoned:
             return None
         except Exception as error:
-            for request, _ in plan:
-                self._end(request, "cancelled", error)
+            self._end_all([request for request, _ in plan], "cancelled", error)
             return None
 
     def _poll(self) -> None:
@@ -207,6 +207,7 @@ class EngineCore:
             if n_wanted:
                 self._absorb(request, rows[row : row + n_wanted])
                 row += n_wanted
+        self._tell_ended()
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
         try:
@@ -218,17 +219,31 @@ class EngineCore:
                 self._end(request, reason)
 
     def _end(self, request: Request, reason: FinishReason, error: Exception | None = None) -> None:
-        if request.finish_reason is None:
-            if request.sequence.handle is request:  # otherwise it was never queued
+        """Frees what a request has, unless it ended before; `_tell_ended` does the rest."""
+        if request.outcome is None:
+            request.outcome = reason, error
+            if request.sequence.handle is not request:
+                self._tell(request)  # it was never queued
+            elif reason == "cancelled":
+                self.scheduler.cancel(request.sequence, keep_blocks=request.keep_blocks)
+            else:
                 self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
-            self.loop.guests.discard(request)
-            request.finish(reason, error)
-            if request.submitted_at:
-                self.meter.ended(request, error)
+
+    def _tell_ended(self) -> None:
+        for sequence in self.scheduler.drain_finished():
+            self._tell(cast(Request, sequence.handle))
+
+    def _tell(self, request: Request) -> None:
+        reason, error = request.outcome or ("cancelled", None)
+        self.loop.guests.discard(request)
+        request.finish(reason, error)
+        if request.submitted_at:
+            self.meter.ended(request, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
         for request in requests:
             self._end(request, reason, error)
+        self._tell_ended()
 
     def _enqueue(self, requests: list[Request]) -> None:
         now = time.perf_counter()
@@ -239,10 +254,10 @@ class EngineCore:
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
-                self.scheduler.add(request.sequence, accepted=True)
+                self.scheduler.add_request(request.sequence, accepted=True)
             except OxiLlamaError as error:
-                request.finish("cancelled", error)
-                self.meter.ended(request, error)
+                request.outcome = "cancelled", error
+                self._tell(request)
             else:
                 request.sequence.handle = request
                 if request.outbox.bell is not None:
@@ -251,8 +266,7 @@ class EngineCore:
             self._shut()
 
     def _live(self) -> list[Request]:
-        sequences = [*self.scheduler.running, *self.scheduler.waiting]
-        return [cast(Request, s.handle) for s in sequences]
+        return [cast(Request, sequence.handle) for sequence in self.scheduler.live.values()]
 
     def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True

@@ -8,11 +8,10 @@ from typing import Any
 
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
+from oxillama.engine.sequence import MAX_PRIORITY
 from oxillama.errors import ConfigError
 
-__all__ = ["MAX_PRIORITY", "RequestOptions", "ServingOptions", "split_options"]
-
-MAX_PRIORITY = 100
+__all__ = ["RequestOptions", "ServingOptions", "split_options"]
 
 
 class RequestOptions(SamplingOptions, total=False):
