@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
+    from oxillama.metrics import MetricsSnapshot
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -78,6 +79,7 @@ __all__ = [
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
+    "MetricsSnapshot",
     "MissingKeyError",
     "MissingTensorError",
     "ModelNotFoundError",
@@ -116,6 +118,7 @@ _LAZY = {
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
+    "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",

@@ -15,9 +15,9 @@ from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
-from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
-from oxillama.interrupt import DeferredInterrupt
+from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.metrics import RejectedReason
 
 __all__ = ["EngineCore"]
 
@@ -58,7 +58,7 @@ class EngineCore:
         self.runner: RunnerLike = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
-        self.meter = Meter(self.scheduler)
+        self.meter = Meter(self.scheduler, runner.memory_bytes())
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
@@ -68,16 +68,22 @@ class EngineCore:
 
     # ---- from any thread
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[Request], *, patient: bool = False) -> None:
         """Queues requests. Raises EngineClosedError, KvCacheFullError if one can never fit, or QueueFullError, and
-        queues none then."""
+        queues none then. patient: it will be tried again, so that a refusal doesn't count."""
         self.check_open()
-        self.scheduler.check_queue(sum(self._coming) + len(requests))
-        for request in requests:
-            self.scheduler.check_fits(request.sequence.n_reserve)
-        with DeferredInterrupt():
-            self._coming.append(len(requests))
-            self.loop.post(lambda: self._enqueue(list(requests)))
+        try:
+            for request in requests:
+                self.scheduler.check_fits(request.sequence.n_reserve)
+            with self.loop.alone():  # or two that come together could both find the last place
+                self.scheduler.check_queue(sum(self._coming) + len(requests))
+                self._coming.append(len(requests))
+                self.loop.post(lambda: self._enqueue(list(requests)))
+        except (KvCacheFullError, QueueFullError) as error:
+            if not patient:
+                reason: RejectedReason = "queue_full" if isinstance(error, QueueFullError) else "too_large"
+                self.loop.post(lambda: self.meter.rejected(reason, len(requests)))
+            raise
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
@@ -125,6 +131,15 @@ class EngineCore:
         """`close` without waiting: calls `tell` in the turn that did it."""
         self.loop.post(self._shut)
         self.loop.post(tell)
+
+    def publish(self) -> None:
+        """Has the numbers of now seen, or if a step is under way, those of its end."""
+
+        def change() -> None:
+            self.meter.memory = self.runner.memory_bytes()
+            self.meter.publish()
+
+        self.loop.post(change)
 
     def check_open(self) -> None:
         """Raises EngineClosedError once the engine is closed."""

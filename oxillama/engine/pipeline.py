@@ -138,10 +138,11 @@ class Pipeline:
                 item.end(error)
 
     def _submit(self, item: _Item) -> None:
+        others = len(self._in_flight) > 1
         try:
-            self._core.submit([cast(TextRequest, item.request)])
+            self._core.submit([cast(TextRequest, item.request)], patient=others)
         except QueueFullError:
-            if len(self._in_flight) == 1:
+            if not others:
                 raise
             self._held = item
 
