@@ -184,7 +184,8 @@ class Scheduler(Admission):
         before = sequence.n_computed
         if not self.adopt(sequence, reserve):
             return False
-        if self.prefix and sequence.cache_key is not None and not sequence.preempted:
+        asked = before < len(sequence.tokens) - 1  # that one is computed in any case
+        if asked and self.prefix and sequence.cache_key is not None and not sequence.preempted:
             self.prefix.hit_tokens += sequence.n_computed - before
             self.prefix.miss_tokens += len(sequence.tokens) - sequence.n_computed
         return True

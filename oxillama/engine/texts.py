@@ -109,8 +109,11 @@ def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
 class TextMaker:
     """Builds requests for one engine."""
 
-    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int) -> None:
-        """`n_cached`: tokens that the KV cache holds."""
+    def __init__(
+        self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, kv_type: str = "f16"
+    ) -> None:
+        """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
+        self._kv_type = kv_type
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
@@ -196,7 +199,7 @@ class TextMaker:
         n_reserve = len(ids) + max_tokens - 1
         window = options.chain.config.repetition_penalty_window
         return TextRequest(
-            Sequence(ids, n_reserve, **options.serving.of_sequence()),
+            Sequence(ids, n_reserve, **options.serving.of_sequence(self._kv_type)),
             outbox,
             sampler=Sampler(
                 options.chain,
