@@ -35,11 +35,23 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings, TokenLogprob
+    from oxillama.engine import (
+        BatchFailure,
+        CancelToken,
+        Chunk,
+        Completion,
+        Engine,
+        Scheduler,
+        Sequence,
+        SequenceState,
+        Timings,
+        TokenLogprob,
+    )
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
+    from oxillama.metrics import MetricsSnapshot
     from oxillama.sampling import Grammar, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
@@ -68,6 +80,7 @@ __all__ = [
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
+    "MetricsSnapshot",
     "MissingKeyError",
     "MissingTensorError",
     "ModelNotFoundError",
@@ -80,7 +93,9 @@ __all__ = [
     "SamplerChain",
     "SamplerConfig",
     "Scheduler",
+    "Sequence",
     "SequencePool",
+    "SequenceState",
     "SnapshotError",
     "Timings",
     "TokenLogprob",
@@ -105,11 +120,14 @@ _LAZY = {
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
+    "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",
     "Scheduler": "oxillama.engine",
+    "Sequence": "oxillama.engine",
+    "SequenceState": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",

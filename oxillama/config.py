@@ -20,6 +20,7 @@ MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
 MAX_SEED = (1 << 64) - 1
 MAX_QUEUE = 1 << 24
+PREFILL_CHUNK = 512
 
 
 def field_names(config: type) -> tuple[str, ...]:
@@ -123,7 +124,7 @@ class EngineConfig:
     tokenizer_path: str | os.PathLike[str] | None = None
     context_size: int | None = None
     num_threads: int | None = None
-    prefill_chunk_size: int = 512
+    prefill_chunk_size: int = PREFILL_CHUNK
     kv_type: str = "f16"
     kv_block_size: int = 16
     kv_budget: int | None = None

@@ -21,10 +21,10 @@ PUBLIC = {
     # what one starts with
     "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
     # what comes back, and how to stop it
-    "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings", "TokenLogprob",
+    "BatchFailure", "CancelToken", "Chunk", "Completion", "MetricsSnapshot", "Timings", "TokenLogprob",
     # parts that stand alone
     "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",

@@ -28,6 +28,7 @@ NEVER = {
 SHARED = ("oxillama.kv_cache.shapes",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
 PLAIN = (
+    "engine.admission",
     "engine.holdings",
     "engine.scheduler",
     "engine.sequence",

@@ -3,5 +3,17 @@
 from oxillama.engine.engine import Engine
 from oxillama.engine.results import BatchFailure, CancelToken, Chunk, Completion, Timings, TokenLogprob
 from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.sequence import Sequence, SequenceState
 
-__all__ = ["BatchFailure", "CancelToken", "Chunk", "Completion", "Engine", "Scheduler", "Timings", "TokenLogprob"]
+__all__ = [
+    "BatchFailure",
+    "CancelToken",
+    "Chunk",
+    "Completion",
+    "Engine",
+    "Scheduler",
+    "Sequence",
+    "SequenceState",
+    "Timings",
+    "TokenLogprob",
+]

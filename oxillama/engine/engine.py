@@ -19,7 +19,7 @@ from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Completion
-from oxillama.engine.serving import RequestOptions
+from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import (
@@ -70,8 +70,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
             prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
         cached = parts.n_blocks * block_size or self.context_size
-        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached)
-        self._session = Session(self._core, self.n_vocab, self.context_size)
+        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached, self.config.kv_type)
+        self._session = Session(self._core, self.n_vocab, self.context_size, ServingOptions(), self.config.kv_type)
         self._pooling = parts.pooling
         self._end_ids = self.tokenizer.eog_ids
 
@@ -256,7 +256,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
 
         All are of one moment between two steps. Its `prometheus()` is their text.
         """
-        self._core.loop.post(self._core.meter.publish)  # now, or if a step is under way, with its end
+        self._core.publish()
         return self._core.meter.snapshot()
 
     def close(self) -> None:

@@ -74,7 +74,9 @@ class Holdings:
         in any case, since its logits are wanted.
         """
         size, n = self.block_size, len(sequence.tokens)
-        if self.prefix and sequence.cache_key is not None:
+        # A session that is fed token by token has all full blocks itself: it would look for more in vain each time.
+        longer = (n - 1) // size > sequence.n_computed // size
+        if longer and self.prefix and sequence.cache_key is not None:
             found = self.prefix.find(sequence.cache_key, sequence.tokens, n - 1)
             n_idle = sum(not node.n_users for node in found)
             needed = self.n_blocks(n) - len(found) + reserve

@@ -1,8 +1,9 @@
 """Counts what the engine does, for its metrics."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from oxillama.engine.request import Request
 from oxillama.engine.scheduler import Scheduler
@@ -12,10 +13,12 @@ from oxillama.metrics import (
     FIRST_TOKEN_BUCKETS,
     INTER_TOKEN_BUCKETS,
     ITERATION_BUCKETS,
+    REJECTED_REASONS,
     REQUEST_BUCKETS,
     Histogram,
     HistogramSnapshot,
     MetricsSnapshot,
+    RejectedReason,
 )
 
 __all__ = ["Meter"]
@@ -30,14 +33,18 @@ class Meter:
 
     What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers
     need no lock, never see half of a step, and never make one wait.
+
+    memory: bytes by part, as `Engine.memory_bytes` has them.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, memory: Mapping[str, int] = MappingProxyType({})) -> None:
         self._scheduler = scheduler
+        self.memory = memory
         self._n_live = 0
         self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
+        self._rejected = MappingProxyType(dict.fromkeys(REJECTED_REASONS, 0))
         self._first_token = Histogram(FIRST_TOKEN_BUCKETS)
         self._inter_token = Histogram(INTER_TOKEN_BUCKETS)
         self._queue_time = Histogram(REQUEST_BUCKETS)
@@ -53,6 +60,11 @@ class Meter:
     def queued(self) -> None:
         """A request was submitted."""
         self._n_live += 1
+        self._changed = True
+
+    def rejected(self, reason: RejectedReason, n: int) -> None:
+        """So many requests were refused."""
+        self._rejected = MappingProxyType({**self._rejected, reason: self._rejected[reason] + n})
         self._changed = True
 
     def started(self, request: Request) -> None:
@@ -139,12 +151,13 @@ class Meter:
         scheduler = self._scheduler
         pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
         hits, misses, n_idle = (prefix.hit_tokens, prefix.miss_tokens, prefix.n_idle) if prefix else (0, 0, 0)
-        numbers = (  # in the order of the snapshot's fields, which is made when somebody asks
+        numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made when somebody asks
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
-            self._finished, n_running, self._n_live - n_running,
+            self._finished, self._rejected, n_running, self._n_live - n_running,
             pool.n_blocks, pool.n_blocks - pool.blocks.n_free - n_idle, n_idle,
             pool.n_slots, pool.n_slots - pool.slots.n_free,
+            *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
         )  # fmt: skip
         histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)
         self._published = numbers, tuple(histogram.values() for histogram in histograms)

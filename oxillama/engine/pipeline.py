@@ -145,10 +145,11 @@ class Pipeline:
                 item.fail(error)
 
     def _submit(self, item: _Item) -> None:
+        others = len(self._in_flight) > 1
         try:
-            self._core.submit(item.requests)
+            self._core.submit(item.requests, patient=others)
         except QueueFullError:
-            if len(self._in_flight) == 1:
+            if not others:
                 raise
             self._held = item
 

@@ -99,6 +99,7 @@ class Request:
         self.cancel_token = cancel_token
         self.thread = threading.get_ident()
         self.unwanted = False  # whoever made it is gone
+        self.outcome: tuple[FinishReason, Exception | None] | None = None  # how it ended, before it is told
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
         # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.

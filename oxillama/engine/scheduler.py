@@ -1,30 +1,27 @@
 """Who computes how much in the next step: ids and counts only."""
 
-import heapq
-import math
 from bisect import insort
 
-from oxillama.engine.holdings import Holdings
+from oxillama.checks import check_int
+from oxillama.config import PREFILL_CHUNK
+from oxillama.engine.admission import MAX_WAITING, MOST, Admission
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.waiting import WaitingQueue
-from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
+from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.kv_cache.prefix import PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
-from oxillama.kv_cache.state_slots import RUNNING_SLOTS, StateSlots
+from oxillama.kv_cache.state_slots import RUNNING_SLOTS
 
 __all__ = ["MAX_RUNNING", "MAX_WAITING", "Scheduler"]
 
 # Sequences in one step. Each costs a row of logits (600 kB for 150k tokens), and beyond this a step of a model that
 # reads its weights once for all rows hardly gets cheaper per row.
 MAX_RUNNING = 64
-# Sequences in the queue; a list of prompts is queued as a whole.
-MAX_WAITING = 1 << 16
 # Who shares at least so much with a prompt that is being computed waits for it. A step for less costs about as much as
 # computing it twice.
 PREFIX_WORTH_WAITING = 64
 
 
-class Scheduler(Holdings):
+class Scheduler(Admission):
     """First come, first served within each priority, with one token budget per step.
 
     Running sequences go first: each decoding one gets its token, then prompts share what is left of the budget, in
@@ -35,96 +32,57 @@ class Scheduler(Holdings):
 
     Sequences may keep blocks and slots when they are finished; they lose them rather than that nothing runs, and
     checkpoints before that. What was lost is computed again when it is wanted. So whatever fits the pool alone ends.
+
+    It computes nothing itself, and serves any model. Who drives it does in turns, all from one thread: `step`; the
+    `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was
+    computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; one that
+    runs and has nothing to compute is passed over, and keeps what it has.
+
+    running: by rank. live: those that wait or run, by id. n_steps, n_preempted: counts. preempting: whether the last
+    step sent somebody back. debug: check everything in each step.
     """
 
     def __init__(
         self,
         pool: SequencePool,
-        block_size: int,
-        token_budget: int,
+        block_size: int = 16,
+        token_budget: int = PREFILL_CHUNK,
         max_running: int = MAX_RUNNING,
         whole: bool = False,
         *,
         max_waiting: int = MAX_WAITING,
         prefix_cache: bool = True,
     ) -> None:
-        """`whole`: each sequence is computed in one step, however long it is. Raises ConfigError for one slot."""
+        """token_budget: tokens of a step at most. max_running, max_waiting: sequences.
+
+        whole: each sequence is computed in one step, however long it is; it may keep nothing, and need no blocks.
+        Raises ConfigError for numbers below 1, and for a pool in which nothing can run.
+        """
+        self.token_budget = check_int("token_budget", token_budget, 1, MOST)
+        max_running = check_int("max_running", max_running, 1, MOST)
+        if not (pool.n_blocks or pool.n_slots or whole):
+            raise ConfigError("the pool has 0 KV blocks and 0 recurrent slots: nothing can run in it")
         if 0 < pool.n_slots < RUNNING_SLOTS:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
         # A recurrent state is that of one place, and can't be had for the beginning of what led there.
         shares = prefix_cache and pool.n_blocks > 0 and not pool.n_slots
-        super().__init__(pool, block_size, PrefixKvCache(pool.blocks, block_size) if shares else None)
-        self.token_budget = token_budget
+        prefix = PrefixKvCache(pool.blocks, block_size) if shares else None
+        super().__init__(pool, block_size, prefix, max_waiting)
         self.whole = whole
         # Never more than the budget, so that decoding sequences leave at least one token to a prompt.
         self.max_running = min(max_running, token_budget)
-        self.max_waiting = max_waiting
-        self.running: list[Sequence] = []  # by rank
-        self.waiting = WaitingQueue()
-        self.n_steps = 0
         self.n_preempted = 0
         self.preempting = False
         self.debug = False
-        self._deadlines: list[tuple[float, int, Sequence]] = []
         self._stuck = (-1, 0)  # id of the first in the queue, blocks that could be had: too few
-
-    def check_fits(self, n_tokens: int) -> None:
-        """Raises KvCacheFullError if a sequence of n_tokens could never run, however empty the cache."""
-        need = self.n_blocks(n_tokens)
-        if need > self.pool.n_blocks:
-            raise KvCacheFullError(
-                f"{n_tokens} tokens of prompt and output need {need} KV blocks of {self.block_size} tokens, and there "
-                f"are {self.pool.n_blocks} in all: lower max_tokens or raise kv_budget"
-            )
-
-    def check_queue(self, n: int = 1) -> None:
-        """Raises QueueFullError if n more can't wait."""
-        if len(self.waiting) + n > self.max_waiting:
-            raise QueueFullError(
-                f"{len(self.waiting)} requests are waiting, and {n} more would be over the limit of {self.max_waiting} "
-                "(max_queue_size): try again later, or send fewer at once"
-            )
-
-    def add(self, sequence: Sequence, *, accepted: bool = False, beside: Sequence | None = None) -> None:
-        """Queues a sequence that has tokens to compute; its block table may already hold some.
-
-        beside: one with which it ranks, as if they had come together.
-        Raises GenerateError if it waits or runs already, KvCacheFullError if it could never run, QueueFullError.
-        """
-        if sequence.busy:
-            raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")
-        self.check_fits(sequence.n_reserve)
-        if not accepted:  # by `check_queue`, when it was asked for
-            self.check_queue()
-        if sequence.slots is None and self.pool.n_slots:
-            sequence.slots = StateSlots()
-        sequence.finished = sequence.preempted = False
-        self.waiting.add(sequence, self.n_steps, beside)
-        if sequence.deadline < math.inf:
-            if len(self._deadlines) > 2 * (len(self.running) + len(self.waiting)) + 64:
-                self._deadlines = [entry for entry in self._deadlines if entry[2].busy]
-                heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (sequence.deadline, sequence.id, sequence))
-
-    def expired(self, now: float) -> list[Sequence]:
-        """Those whose deadline has passed, each told once; they are to be ended by `finish`."""
-        found = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.busy:
-                found.append(sequence)
-        return found
-
-    def first_waiting(self) -> Sequence | None:
-        """Who is next in the queue."""
-        return self.waiting.first()
 
     # ---- steps
 
-    def schedule(self) -> list[tuple[Sequence, int]]:
-        """The sequences of the next step with how many tokens each computes; empty if none can run.
+    def step(self) -> list[tuple[Sequence, int]]:
+        """The sequences of the next step with how many tokens each computes; empty if there is nothing to do.
 
-        `preempting` tells whether it sent somebody back: then an empty step is followed by others.
+        It may also be empty where somebody was sent back (`preempting`): then others follow. Raises KvCacheFullError if
+        a sequence has grown beyond its `n_reserve`, and the pool.
         """
         self.n_steps += 1
         self.preempting = False
@@ -146,9 +104,19 @@ class Scheduler(Holdings):
             n = self._share(admitted, budget)
             plan.append((admitted, n))
             budget -= n
+        if not plan and self.live and not self.preempting:
+            self._check_reserves()
         if self.debug:
             self.check_invariants(plan)
         return plan
+
+    def _check_reserves(self) -> None:
+        for sequence in self.live.values():
+            if len(sequence.tokens) > sequence.n_reserve and self.n_blocks(len(sequence.tokens)) > self.pool.n_blocks:
+                raise KvCacheFullError(
+                    f"sequence {sequence.id} has {len(sequence.tokens)} tokens to compute, more than its n_reserve of "
+                    f"{sequence.n_reserve} and than {self.pool.n_blocks} KV blocks hold: finish it, or reserve more"
+                )
 
     def _share(self, sequence: Sequence, budget: int) -> int:
         """Tokens that a sequence computes, of the budget that is left."""
@@ -216,7 +184,8 @@ class Scheduler(Holdings):
         before = sequence.n_computed
         if not self.adopt(sequence, reserve):
             return False
-        if self.prefix and sequence.cache_key is not None and not sequence.preempted:
+        asked = before < len(sequence.tokens) - 1  # that one is computed in any case
+        if asked and self.prefix and sequence.cache_key is not None and not sequence.preempted:
             self.prefix.hit_tokens += sequence.n_computed - before
             self.prefix.miss_tokens += len(sequence.tokens) - sequence.n_computed
         return True
@@ -238,7 +207,13 @@ class Scheduler(Holdings):
         return False
 
     def advance(self, sequence: Sequence, n: int) -> None:
-        """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed."""
+        """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed.
+
+        Raises ConfigError for more tokens than it has.
+        """
+        if not 0 < n <= len(sequence.tokens) - sequence.n_computed:
+            left = len(sequence.tokens) - sequence.n_computed
+            raise ConfigError(f"sequence {sequence.id} can't advance by {n} tokens: {left} are not computed")
         sequence.n_computed += n
         if sequence.slots is not None:
             sequence.slots.commit(self.pool.slots)
@@ -246,18 +221,6 @@ class Scheduler(Holdings):
                 self.checkpoint(sequence)
         if sequence.cache_key is not None and sequence.n_computed // self.block_size > len(sequence.path):
             self.remember(sequence)
-
-    def finish(self, sequence: Sequence, *, keep_blocks: bool = False) -> None:
-        """Ends a sequence, waiting or running; its blocks and slots are free at once unless they are to be kept."""
-        if sequence.running:
-            self.running.remove(sequence)
-        if sequence.queued:
-            self.waiting.remove(sequence)
-        sequence.finished, sequence.running = True, False
-        if sequence.slots is not None:
-            self.pool.slots.free(sequence.slots.drop_spare())
-        if not keep_blocks:
-            self.rewind(sequence, 0)
 
     def check_invariants(self, plan: list[tuple[Sequence, int]]) -> None:
         """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""

@@ -2,17 +2,26 @@
 
 import math
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
+from oxillama.engine.sequence import MAX_PRIORITY
 from oxillama.errors import ConfigError
 
-__all__ = ["MAX_PRIORITY", "RequestOptions", "ServingOptions", "split_options"]
+__all__ = ["CacheKey", "RequestOptions", "ServingOptions", "split_options"]
 
-MAX_PRIORITY = 100
+
+class CacheKey(NamedTuple):
+    """What two sequences must have in common, besides tokens, for the KV of one to be that of the other.
+
+    adapters: those that the weights are changed by. kv_type: how KV is stored. salt: whose it is.
+    """
+
+    adapters: tuple[str, ...]
+    kv_type: str
+    salt: str | None
 
 
 class RequestOptions(SamplingOptions, total=False):
@@ -49,12 +58,14 @@ class ServingOptions:
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ConfigError(f"cache_salt must be a str or None, not {self.cache_salt!r}")
 
-    def of_sequence(self) -> dict[str, Any]:
+    def cache_key(self, kv_type: str) -> CacheKey | None:
+        """Under which the prefix cache has what a request computes; None if it is neither to find nor to leave any."""
+        return CacheKey((), kv_type, self.cache_salt) if self.cache_prompt else None
+
+    def of_sequence(self, kv_type: str) -> dict[str, Any]:
         """The same as options of `Sequence`; the deadline counts from now."""
         deadline = math.inf if self.deadline is None else time.perf_counter() + self.deadline
-        # A cache belongs to one engine, and thereby to one KV type; weights are the same without adapters.
-        key: Hashable = ((), self.cache_salt) if self.cache_prompt else None
-        return {"priority": self.priority, "deadline": deadline, "cache_key": key}
+        return {"priority": self.priority, "deadline": deadline, "cache_key": self.cache_key(kv_type)}
 
 
 _FIELDS = field_names(ServingOptions)

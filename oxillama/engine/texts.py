@@ -131,8 +131,11 @@ def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
 class TextMaker:
     """Builds requests for one engine."""
 
-    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int) -> None:
-        """`n_cached`: tokens that the KV cache holds."""
+    def __init__(
+        self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, kv_type: str = "f16"
+    ) -> None:
+        """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
+        self._kv_type = kv_type
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
@@ -158,7 +161,7 @@ class TextMaker:
         return Scores(self._scorer, options.logprobs, options.prompt_logprobs)
 
     def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions) -> Sequence:
-        serving = options.serving.of_sequence()
+        serving = options.serving.of_sequence(self._kv_type)
         if options.prompt_logprobs is not None:
             serving["cache_key"] = None  # rows of logits aren't cached
         # The last token is drawn, but never computed.

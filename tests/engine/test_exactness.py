@@ -115,7 +115,7 @@ class Serving(RuleBasedStateMachine):
 
     def bound_steps(self, left):
         """A request that never ends is a failure, and not a test that hangs."""
-        scheduler, schedule = self.core.scheduler, self.core.scheduler.schedule
+        scheduler, schedule = self.core.scheduler, self.core.scheduler.step
 
         def bounded():
             nonlocal left
@@ -123,7 +123,7 @@ class Serving(RuleBasedStateMachine):
             assert left, "a request never ends"
             return schedule()
 
-        scheduler.schedule = bounded
+        scheduler.step = bounded
 
     @rule(jobs=st.lists(st.tuples(PROMPTS, LENGTHS, SERVED), min_size=1, max_size=5))
     def submit(self, jobs):
