@@ -30,6 +30,12 @@ from oxillama.errors import (
     QueueFullError,
     SnapshotError,
     TokenizerError,
+    ToolArgumentsError,
+    ToolCallError,
+    ToolError,
+    ToolFailedError,
+    ToolFormatError,
+    UnknownToolError,
     UnsupportedModelError,
 )
 
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.sampling import Grammar, Sampler, SamplerChain
+    from oxillama.sampling.grammar.tools import BrokenToolCall, ToolCall, ToolCallDetector, ToolFormat
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -51,6 +58,7 @@ logging.getLogger("oxillama").addHandler(logging.NullHandler())
 __all__ = [
     "AsyncEngine",
     "BatchFailure",
+    "BrokenToolCall",
     "CancelToken",
     "ChatTemplate",
     "ChatTemplateError",
@@ -86,6 +94,15 @@ __all__ = [
     "TokenStream",
     "Tokenizer",
     "TokenizerError",
+    "ToolArgumentsError",
+    "ToolCall",
+    "ToolCallDetector",
+    "ToolCallError",
+    "ToolError",
+    "ToolFailedError",
+    "ToolFormat",
+    "ToolFormatError",
+    "UnknownToolError",
     "UnsupportedModelError",
     "from_hub",
     "gguf",
@@ -97,6 +114,7 @@ __all__ = [
 _LAZY = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "BatchFailure": "oxillama.engine",
+    "BrokenToolCall": "oxillama.sampling.grammar.tools",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
@@ -112,6 +130,9 @@ _LAZY = {
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
+    "ToolCall": "oxillama.sampling.grammar.tools",
+    "ToolCallDetector": "oxillama.sampling.grammar.tools",
+    "ToolFormat": "oxillama.sampling.grammar.tools",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }
