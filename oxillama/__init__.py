@@ -47,7 +47,15 @@ if TYPE_CHECKING:
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.sampling import Grammar, Sampler, SamplerChain
-    from oxillama.sampling.grammar.tools import BrokenToolCall, ToolCall, ToolCallDetector, ToolFormat
+    from oxillama.sampling.grammar.tools import (
+        BrokenToolCall,
+        ToolCall,
+        ToolCallDetector,
+        ToolDispatcher,
+        ToolFormat,
+        ToolFunctions,
+        ToolResult,
+    )
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -98,10 +106,13 @@ __all__ = [
     "ToolCall",
     "ToolCallDetector",
     "ToolCallError",
+    "ToolDispatcher",
     "ToolError",
     "ToolFailedError",
     "ToolFormat",
     "ToolFormatError",
+    "ToolFunctions",
+    "ToolResult",
     "UnknownToolError",
     "UnsupportedModelError",
     "from_hub",
@@ -132,7 +143,10 @@ _LAZY = {
     "Tokenizer": "oxillama.tokenizer",
     "ToolCall": "oxillama.sampling.grammar.tools",
     "ToolCallDetector": "oxillama.sampling.grammar.tools",
+    "ToolDispatcher": "oxillama.sampling.grammar.tools",
     "ToolFormat": "oxillama.sampling.grammar.tools",
+    "ToolFunctions": "oxillama.sampling.grammar.tools",
+    "ToolResult": "oxillama.sampling.grammar.tools",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }

@@ -26,7 +26,7 @@ PUBLIC = {
     "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
     "SequencePool", "TokenStream", "Tokenizer", "gguf",
     # tools
-    "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolFormat",
+    "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
