@@ -4,12 +4,12 @@ from collections.abc import Callable, Generator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from oxillama.checks import check_bool, check_int
 from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.engine.core import EngineCore
+from oxillama.engine.grammars import Grammars
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
@@ -19,7 +19,6 @@ from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain
-from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -40,8 +39,6 @@ Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
 Chunks = Generator[Chunk, None, None]
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
-
-KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
 class StreamOptions(RequestOptions, total=False):
@@ -117,25 +114,7 @@ class TextMaker:
         self._n_cached = n_cached
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
-        self._grammars: dict[str, Grammar] = {}
-
-    @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        """The tokens as grammars see them; takes a moment, once."""
-        t = self._tokenizer
-        return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
-
-    def _grammar_state(self, config: SamplerConfig) -> GrammarState | None:
-        """The beginning of a text that follows the grammar of `config`. Raises GrammarError."""
-        if config.grammar is None:
-            return None
-        grammar = self._grammars.pop(config.grammar, None)
-        if grammar is None:
-            grammar = Grammar.parse(config.grammar, token_id=self._tokenizer.token_to_id)
-        self._grammars[config.grammar] = grammar  # the last one used is the last to leave
-        while len(self._grammars) > KEPT_GRAMMARS:
-            del self._grammars[next(iter(self._grammars))]
-        return grammar.state(self._vocabulary)
+        self._grammars = Grammars(tokenizer)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
@@ -173,6 +152,10 @@ class TextMaker:
             return min(room, max_tokens)
         return max(1, min(room, self._n_cached - n_prompt))
 
+    def prepare(self, options: TextOptions) -> None:
+        """Compiles what the text must follow. Raises GrammarError."""
+        self._grammars.state(options.chain.config.constraint)
+
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
         """One request for each (name, prompt)."""
         return [
@@ -202,7 +185,7 @@ class TextMaker:
                 options.chain,
                 prompt=ids[-window:] if window else (),
                 scratch=self._scratch,
-                grammar=self._grammar_state(options.chain.config),
+                grammar=self._grammars.state(options.chain.config.constraint),
             ),
             stream=self._tokenizer.stream(skip_special=True),
             stops=StopMatcher(options.stops),
