@@ -41,7 +41,7 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf
-    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings
+    from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings, TokenLogprob
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
@@ -99,6 +99,7 @@ __all__ = [
     "SequencePool",
     "SnapshotError",
     "Timings",
+    "TokenLogprob",
     "TokenStream",
     "Tokenizer",
     "TokenizerError",
@@ -139,6 +140,7 @@ _LAZY = {
     "SequencePool": "oxillama.kv_cache",
     "Scheduler": "oxillama.engine",
     "Timings": "oxillama.engine",
+    "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
     "ToolCall": "oxillama.sampling.grammar.tools",

@@ -21,7 +21,7 @@ PUBLIC = {
     # what one starts with
     "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
     # what comes back, and how to stop it
-    "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings",
+    "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings", "TokenLogprob",
     # parts that stand alone
     "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
     "SequencePool", "TokenStream", "Tokenizer", "gguf",

@@ -11,7 +11,7 @@ from oxillama.engine.results import Chunk
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.texts import TextMaker, TextOptions, answer
-from oxillama.errors import GenerateError
+from oxillama.errors import ConfigError, GenerateError
 
 __all__ = ["Conversation"]
 
@@ -92,8 +92,10 @@ class Conversation:
         """Chunks of what follows the whole prompt, which is given as token ids.
 
         Raises what `Engine.stream` raises, and GenerateError while another answer is under way or after `close`; the
-        conversation can go on after any error.
+        conversation can go on after any error. ConfigError for prompt_logprobs.
         """
+        if options.prompt_logprobs is not None:
+            raise ConfigError("prompt_logprobs is not for a conversation, which doesn't compute its prompts whole")
         self._core.check_open()
         self._memory.check_idle()
         ids = self._maker.ids("prompt", prompt)

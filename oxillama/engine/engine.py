@@ -103,6 +103,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         sampler: SamplerConfig | None = None,
         on_token: Callable[..., object] | None = None,
         cancel_token: CancelToken | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         **sampling: Any,
     ) -> Completion | list[Completion]:
         """Continues a prompt (text or token ids), or a list of prompts together; a list gives a list.
@@ -115,6 +117,10 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list.
             What it raises ends this call and nothing else.
         cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
+        logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts
+            and grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.
+        prompt_logprobs: the same for the tokens of the prompt, which then is computed whole: what others left in the
+            prefix cache is not used.
 
         Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
         never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder); TypeError for
@@ -122,7 +128,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, sampling=sampling,
+            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         if is_single_prompt("prompt", prompt):
@@ -138,6 +144,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         ignore_eos: bool = False,
         sampler: SamplerConfig | None = None,
         cancel_token: CancelToken | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         **sampling: Unpack[RequestOptions],
     ) -> Chunks:
         """Continues one prompt, piece by piece; options and errors are those of `generate`.
@@ -147,7 +155,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         """
         options = parse_options(
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, sampling=sampling,
+            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         if not is_single_prompt("prompt", prompt):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.logprobs import Scores
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import CancelToken, Chunk, FinishReason
 from oxillama.engine.sequence import Sequence
@@ -77,26 +78,41 @@ class TextRequest(Request):
         stops: StopMatcher,
         max_tokens: int,
         end_ids: Collection[int],
+        scores: Scores | None = None,
         **options: Any,
     ) -> None:
-        """`end_ids` are the tokens that end the text."""
+        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities."""
         super().__init__(sequence, outbox, **options)
         self._sampler = sampler
         self._stream = stream
         self._stops = stops
         self._end_ids = end_ids
+        self.scores = scores
+        if scores is not None and scores.wants_prompt(sequence):
+            self.want = "all"
         self._limit = sequence.n_prompt + max_tokens
         self._n_shown = sequence.n_prompt
         self._stopped = False
         self._last_text = ""
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        token = self._sampler.sample(rows[0])
+        if self.scores is not None and self.want == "all":
+            self.scores.add_prompt(self.sequence, rows)
+            if not self.scores.wants_prompt(self.sequence):
+                self.want = "last"
+            if self.sequence.n_computed < len(self.sequence.tokens):
+                return None
+        return self._draw(rows[-1])
+
+    def _draw(self, row: NDArray[np.float32]) -> FinishReason | None:
+        token = self._sampler.sample(row)
         if not self.first_at:
             self.first_at = time.perf_counter()
         if token in self._end_ids:
             return "stop"
         self._sampler.accept(token)
+        if self.scores is not None:
+            self.scores.add(row, token)
         tokens = self.sequence.tokens
         tokens.append(token)
         text, self._stopped = self._stops.push(self._stream.push(token))
@@ -120,9 +136,12 @@ class TextRequest(Request):
         return reason
 
     def _put(self, text: str, reason: FinishReason | None) -> None:
+        first = self._n_shown - self.n_prompt
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
-        self.outbox.put(self.index, Chunk(text, ids, reason))
+        tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
+        logprobs = None if tokens is None else tokens[first:]
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt))
 
 
 def chunks(

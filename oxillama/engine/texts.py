@@ -10,6 +10,7 @@ from oxillama.checks import check_bool, check_int
 from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.grammars import Grammars
+from oxillama.engine.logprobs import Scores, TokenScorer, check_logprobs
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
@@ -49,6 +50,8 @@ class StreamOptions(RequestOptions, total=False):
     ignore_eos: bool
     sampler: SamplerConfig | None
     cancel_token: CancelToken | None
+    logprobs: int | None
+    prompt_logprobs: int | None
 
 
 class GenerateOptions(StreamOptions, total=False):
@@ -62,7 +65,7 @@ _STREAM_FIELDS = set(StreamOptions.__annotations__) - set(RequestOptions.__annot
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What a caller asks for, checked. max_tokens None: up to the context's end."""
+    """What a caller asks for, checked. max_tokens None: up to the context's end; logprobs None: none."""
 
     max_tokens: int | None
     stops: tuple[str, ...]
@@ -70,6 +73,8 @@ class TextOptions:
     chain: SamplerChain
     cancel_token: CancelToken | None
     serving: ServingOptions
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 def parse_options(
@@ -80,6 +85,8 @@ def parse_options(
     ignore_eos: bool = False,
     sampler: SamplerConfig | None = None,
     cancel_token: CancelToken | None = None,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
     """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
@@ -93,7 +100,10 @@ def parse_options(
     fields = dict(sampling)
     serving = split_options(fields)
     chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
-    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving)
+    return TextOptions(
+        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
+        check_logprobs("logprobs", logprobs), check_logprobs("prompt_logprobs", prompt_logprobs),
+    )  # fmt: skip
 
 
 def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
@@ -114,7 +124,24 @@ class TextMaker:
         self._n_cached = n_cached
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
+        self._scorer = TokenScorer(self._token_bytes, self._scratch)
         self._grammars = Grammars(tokenizer)
+
+    def _token_bytes(self, token: int) -> bytes:
+        """Nothing for rows of logits beyond the vocabulary."""
+        return self._tokenizer.token_bytes(token) if token < self._tokenizer.n_vocab else b""
+
+    def _scores(self, options: TextOptions) -> Scores | None:
+        if options.logprobs is None and options.prompt_logprobs is None:
+            return None
+        return Scores(self._scorer, options.logprobs, options.prompt_logprobs)
+
+    def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions) -> Sequence:
+        serving = options.serving.of_sequence()
+        if options.prompt_logprobs is not None:
+            serving["cache_key"] = None  # rows of logits aren't cached
+        # The last token is drawn, but never computed.
+        return Sequence(ids, len(ids) + max_tokens - 1, **serving)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
@@ -175,11 +202,9 @@ class TextMaker:
     ) -> TextRequest:
         """A request for text after `ids`; `held` are options of `Request`."""
         max_tokens = self.limit(name, len(ids), options.max_tokens)
-        # The last token is drawn, but never computed.
-        n_reserve = len(ids) + max_tokens - 1
         window = options.chain.config.repetition_penalty_window
         return TextRequest(
-            Sequence(ids, n_reserve, **options.serving.of_sequence()),
+            self._sequence(ids, max_tokens, options),
             outbox,
             sampler=Sampler(
                 options.chain,
@@ -191,6 +216,7 @@ class TextMaker:
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
+            scores=self._scores(options),
             index=index,
             cancel_token=options.cancel_token,
             **held,
@@ -213,6 +239,8 @@ def completion_of(request: TextRequest, pieces: list[Chunk], index: int | None =
         token_ids=[token for piece in pieces for token in piece.token_ids],
         finish_reason=request.finish_reason or "cancelled",
         prompt_tokens=request.n_prompt,
+        logprobs=request.scores.tokens if request.scores else None,
         timings=request.timings,
         index=request.index if index is None else index,
+        prompt_logprobs=request.scores.prompt if request.scores else None,
     )

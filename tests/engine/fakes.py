@@ -37,6 +37,9 @@ class FakeTokenizer:
             raw = raw[len(PIECES[best]) :]
         return ids
 
+    def token_bytes(self, token):
+        return PIECES[token]
+
     def id_to_token(self, token):
         return PIECES[token].decode()
 

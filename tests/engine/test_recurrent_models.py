@@ -26,8 +26,11 @@ class Letters(FakeTokenizer):
     n_vocab = N_VOCAB
     eog_ids = frozenset()
 
+    def token_bytes(self, token):
+        return b"%c" % (97 + token % 26)
+
     def stream(self, *, skip_special=False):
-        return TokenStream(lambda i: b"%c" % (97 + i % 26))
+        return TokenStream(self.token_bytes)
 
 
 @pytest.fixture(scope="module", params=MODELS)
