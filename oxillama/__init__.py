@@ -30,6 +30,12 @@ from oxillama.errors import (
     QueueFullError,
     SnapshotError,
     TokenizerError,
+    ToolArgumentsError,
+    ToolCallError,
+    ToolError,
+    ToolFailedError,
+    ToolFormatError,
+    UnknownToolError,
     UnsupportedModelError,
 )
 
@@ -53,6 +59,15 @@ if TYPE_CHECKING:
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.metrics import MetricsSnapshot
     from oxillama.sampling import Grammar, Sampler, SamplerChain
+    from oxillama.sampling.grammar.tools import (
+        BrokenToolCall,
+        ToolCall,
+        ToolCallDetector,
+        ToolDispatcher,
+        ToolFormat,
+        ToolFunctions,
+        ToolResult,
+    )
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -63,6 +78,7 @@ logging.getLogger("oxillama").addHandler(logging.NullHandler())
 __all__ = [
     "AsyncEngine",
     "BatchFailure",
+    "BrokenToolCall",
     "CancelToken",
     "ChatTemplate",
     "ChatTemplateError",
@@ -102,6 +118,18 @@ __all__ = [
     "TokenStream",
     "Tokenizer",
     "TokenizerError",
+    "ToolArgumentsError",
+    "ToolCall",
+    "ToolCallDetector",
+    "ToolCallError",
+    "ToolDispatcher",
+    "ToolError",
+    "ToolFailedError",
+    "ToolFormat",
+    "ToolFormatError",
+    "ToolFunctions",
+    "ToolResult",
+    "UnknownToolError",
     "UnsupportedModelError",
     "from_hub",
     "gguf",
@@ -113,6 +141,7 @@ __all__ = [
 _LAZY = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "BatchFailure": "oxillama.engine",
+    "BrokenToolCall": "oxillama.sampling.grammar.tools",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
@@ -132,6 +161,12 @@ _LAZY = {
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
+    "ToolCall": "oxillama.sampling.grammar.tools",
+    "ToolCallDetector": "oxillama.sampling.grammar.tools",
+    "ToolDispatcher": "oxillama.sampling.grammar.tools",
+    "ToolFormat": "oxillama.sampling.grammar.tools",
+    "ToolFunctions": "oxillama.sampling.grammar.tools",
+    "ToolResult": "oxillama.sampling.grammar.tools",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }

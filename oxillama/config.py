@@ -1,12 +1,13 @@
 """Settings as frozen dataclasses that check themselves: a wrong value never gets past construction."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Self, TypedDict
 
 from oxillama.checks import check_bool, check_choice, check_float, check_int
+from oxillama.constraints import CONSTRAINTS, checked_constraints
 from oxillama.errors import ConfigError
 
 __all__ = ["EngineConfig", "EngineOptions", "ModelSource", "RopeConfig", "SamplerConfig", "SamplingOptions"]
@@ -207,6 +208,8 @@ class SamplerConfig:
     repetition_penalty_window: how many recent tokens, those of the prompt included; 0 is none.
     seed: the same seed gives the same text; None is random.
     grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
+    regex: a pattern that the whole text must match. choices: texts of which it must be one.
+        One of grammar, regex and choices can be given.
 
     Raises ConfigError, which names the field, its value and its range.
     """
@@ -219,9 +222,11 @@ class SamplerConfig:
     repetition_penalty_window: int = 64
     seed: int | None = None
     grammar: str | None = None
+    regex: str | None = None
+    choices: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        checked = {
+        checked: dict[str, object] = {
             "temperature": check_float("temperature", self.temperature, 0.0),
             "top_k": check_int("top_k", self.top_k, 0, (1 << 31) - 1),
             "top_p": check_float("top_p", self.top_p, 0.0, 1.0),
@@ -233,10 +238,15 @@ class SamplerConfig:
         }
         if self.seed is not None:
             checked["seed"] = check_int("seed", self.seed, 0, MAX_SEED)
-        if self.grammar is not None and not isinstance(self.grammar, str):
-            raise ConfigError(f"grammar must be GBNF as a str or None, not {self.grammar!r}")
+        checked.update(checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def constraint(self) -> tuple[str, Any] | None:
+        """(name, value) of what the text must follow, if there is something."""
+        given = ((name, getattr(self, name)) for name in CONSTRAINTS)
+        return next((pair for pair in given if pair[1] is not None), None)
 
     @classmethod
     def greedy(cls) -> Self:
@@ -255,3 +265,5 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty_window: int
     seed: int | None
     grammar: str | None
+    regex: str | None
+    choices: Sequence[str] | None

@@ -25,10 +25,13 @@ PUBLIC = {
     # parts that stand alone
     "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
     "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
+    # tools
+    "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
-    "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError", "UnsupportedModelError",
+    "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError", "ToolArgumentsError",
+    "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError", "UnsupportedModelError",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import oxillama
+from oxillama.cli.constraints import CONSTRAINT_FLAGS, add_constraints, read_constraints
 from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ FLAGS |= {
     name: f"--{name.replace('_', '-')}"
     for name in ("context_size", "allow_requantize", "kv_type", "max_tokens", "stop", "pooling")
 }
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING}
+FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS
 
 
 class Parser(argparse.ArgumentParser):
@@ -165,6 +166,7 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
         default = getattr(defaults, name)
         shown = "random" if default is None else default
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"{text}; default {shown}")
+    add_constraints(parser)
     _add_engine_options(parser)
 
 
@@ -218,6 +220,7 @@ def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
 def text_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `Engine.stream`."""
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
+    sampling |= read_constraints(args)
     return {"max_tokens": args.max_tokens, "stop": args.stop, "ignore_eos": args.ignore_eos, **sampling}
 
 

@@ -103,6 +103,7 @@ class Conversation:
         self._memory.check_idle()
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
+        self._maker.prepare(options)
         return self._answer(ids, options)
 
     def _answer(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:

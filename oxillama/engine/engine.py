@@ -178,6 +178,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
+        self._maker.prepare(options)
         return answer(self._core, self._maker, ids, options)
 
     @overload

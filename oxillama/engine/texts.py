@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from oxillama.checks import check_bool, check_int
 from oxillama.config import MAX_CONTEXT, MAX_SEED, SamplerConfig
+from oxillama.engine.grammars import Grammars
 from oxillama.engine.logprobs import Scores, TokenScorer, check_logprobs
 from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
 from oxillama.engine.request import Outbox
@@ -18,7 +18,6 @@ from oxillama.engine.stream import StopMatcher, TextRequest
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain
-from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -37,7 +36,6 @@ Stop = str | SequenceOf[str] | None
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
 MAX_COMPLETIONS = 1024  # of one prompt; each takes a place in the queue
-KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
 
 
 class StreamOptions(RequestOptions, total=False):
@@ -143,13 +141,7 @@ class TextMaker:
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
         self._scorer = TokenScorer(self._token_bytes, self._scratch)
-        self._grammars: dict[str, Grammar] = {}
-
-    @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        """The tokens as grammars see them; takes a moment, once."""
-        t = self._tokenizer
-        return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
+        self._grammars = Grammars(tokenizer)
 
     def _token_bytes(self, token: int) -> bytes:
         """Nothing for rows of logits beyond the vocabulary."""
@@ -166,18 +158,6 @@ class TextMaker:
             serving["cache_key"] = None  # rows of logits aren't cached
         # The last token is drawn, but never computed.
         return Sequence(ids, len(ids) + max_tokens - 1, **serving)
-
-    def _grammar_state(self, config: SamplerConfig) -> GrammarState | None:
-        """The beginning of a text that follows the grammar of `config`. Raises GrammarError."""
-        if config.grammar is None:
-            return None
-        grammar = self._grammars.pop(config.grammar, None)
-        if grammar is None:
-            grammar = Grammar.parse(config.grammar, token_id=self._tokenizer.token_to_id)
-        self._grammars[config.grammar] = grammar  # the last one used is the last to leave
-        while len(self._grammars) > KEPT_GRAMMARS:
-            del self._grammars[next(iter(self._grammars))]
-        return grammar.state(self._vocabulary)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
@@ -214,6 +194,10 @@ class TextMaker:
         if max_tokens is not None:
             return min(room, max_tokens)
         return max(1, min(room, self._n_cached - n_prompt))
+
+    def prepare(self, options: TextOptions) -> None:
+        """Compiles what the text must follow. Raises GrammarError."""
+        self._grammars.state(options.chain.config.constraint)
 
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
         """Those for each (name, prompt), one after another."""
@@ -258,7 +242,7 @@ class TextMaker:
                 options.chain,
                 prompt=ids[-window:] if window else (),
                 scratch=self._scratch,
-                grammar=self._grammar_state(options.chain.config),
+                grammar=self._grammars.state(options.chain.config.constraint),
             ),
             stream=self._tokenizer.stream(skip_special=True),
             stops=StopMatcher(options.stops),

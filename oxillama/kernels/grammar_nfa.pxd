@@ -24,6 +24,7 @@ cdef class Nfa:
     cdef int one(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times, Ints *todo) except -1
     cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
+    cdef int graph(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
     cdef int find_inlined(self, int32_t root) except -1
     cdef int references(self, int32_t rule, Ints *out) except -1
     cdef int find_nullable(self) except -1

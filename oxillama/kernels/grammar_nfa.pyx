@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, drop, fill, push
-from oxillama.kernels.grammar_rules cimport ALT, CHARS, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
+from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
 cdef enum:
     MAX_STATES = 4000000
@@ -123,6 +123,8 @@ cdef class Nfa:
             return self.edge(source, NOT_TOKEN if b else ONE_TOKEN, a, target)
         if kind == REPEAT:
             return self.repeat(tasks, expr, source, target, times)
+        if kind == GRAPH:
+            return self.graph(tasks, expr, source, target, times)
         if kind == RULE:
             i = self.inlined.at[a]
             if 0 < i <= TINY or (i and times and <int64_t> i * times <= MAX_COPIES):
@@ -196,6 +198,23 @@ cdef class Nfa:
             here = following
         return self.edge(here, EPS, 0, target)
 
+    cdef int graph(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
+        """A state for each node; the first one is new too, since ways may lead back to it."""
+        cdef Rules r = self.rules
+        cdef int32_t at = r.a.at[expr]
+        cdef int32_t n = r.pool.at[at]
+        cdef int32_t edges_end = at + 2 + 3 * r.pool.at[at + 1]
+        cdef int32_t first = self.state()
+        cdef int32_t i
+        for _ in range(1, n):
+            self.state()
+        self.edge(source, EPS, 0, first)
+        for i in range(at + 2, edges_end, 3):
+            self.task(tasks, r.pool.at[i + 1], first + r.pool.at[i], first + r.pool.at[i + 2], max(times, 1))
+        for i in range(edges_end, at + r.b.at[expr]):
+            self.edge(first + r.pool.at[i], EPS, 0, target)
+        return 0
+
     # ---- rules that are copied instead of called
 
     cdef int references(self, int32_t rule, Ints *out) except -1:
@@ -214,6 +233,10 @@ cdef class Nfa:
                     push(out, r.a.at[expr])
                 elif r.kind.at[expr] == REPEAT:
                     push(&tasks, r.a.at[expr])
+                elif r.kind.at[expr] == GRAPH and expr not in seen:
+                    seen.add(expr)
+                    for i in range(r.pool.at[r.a.at[expr] + 1]):
+                        push(&tasks, r.pool.at[r.a.at[expr] + 3 + 3 * i])
                 elif r.kind.at[expr] in (SEQ, ALT) and expr not in seen:
                     seen.add(expr)
                     for i in range(r.b.at[expr]):

@@ -37,11 +37,16 @@ def repetition_penalty(candidates: Candidates, config: SamplerConfig, state: Sam
 def grammar(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Bans the tokens that the request's grammar doesn't allow next. Comes before any stage that cuts.
 
-    Raises ConfigError if the request has a grammar in its settings, but no state to follow it; GrammarError if no token
-    of the vocabulary can go on.
+    Raises ConfigError if the settings have one, or a pattern or choices, but there is no state to follow it;
+    GrammarError if no token of the vocabulary can go on.
     """
     if state.grammar is None:
-        raise ConfigError("grammar is set, but this Sampler was made without a state of it: give Sampler(grammar=...)")
+        if config.constraint is not None:
+            name = config.constraint[0]
+            raise ConfigError(
+                f"{name} is set, but this Sampler was made without a state of it: give Sampler(grammar=...)"
+            )
+        return
     mask = np.empty(state.grammar.vocabulary.n_words, np.uint32)
     if not state.grammar.mask(mask):
         raise GrammarError("no token of the vocabulary can go on here: it can't spell what the grammar asks for")
@@ -81,7 +86,7 @@ def draw(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> 
 # Each stage with the test that says whether a configuration needs it.
 DEFAULT_ORDER: tuple[tuple[Stage, Callable[[SamplerConfig], bool]], ...] = (
     (repetition_penalty, lambda c: c.repetition_penalty != 1.0 and c.repetition_penalty_window > 0),
-    (grammar, lambda c: c.grammar is not None),
+    (grammar, lambda c: True),
     (greedy, lambda c: c.temperature <= 0.0),
     (top_k, lambda c: c.top_k > 0),
     (top_p, lambda c: c.top_p < 1.0),

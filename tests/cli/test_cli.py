@@ -299,3 +299,49 @@ def test_ctrl_c_and_ctrl_d_at_the_prompt_leave(run, monkeypatch, key):
 
     monkeypatch.setattr("builtins.input", press)
     assert run("chat", *ONE_THREAD) == (0, "", "")
+
+
+# ---- what the text may be
+
+
+def test_run_holds_the_text_to_what_is_asked(run, tmp_path):
+    (tmp_path / "g.gbnf").write_text('root ::= "é" | "à"', "utf-8")
+    for flags, texts in (
+        (["--choices", "yes", "--choices", "no"], {"yes", "no"}),
+        (["--regex", "(a|b)"], {"a", "b"}),
+        (["--grammar", 'root ::= "x" | "y"'], {"x", "y"}),
+        (["--grammar-file", tmp_path / "g.gbnf"], {"é", "à"}),
+    ):
+        status, out, _ = run("run", "Once", *flags, *ONE_THREAD)
+        assert status == 0
+        assert out.strip() in texts
+
+
+def test_chat_holds_answers_to_what_is_asked(run):
+    _, out, _ = run("chat", "--choices", "yes", "--choices", "no", *ONE_THREAD, stdin="Hello\nHello\n")
+    assert {line.removeprefix("> ") for line in out.split()} <= {"yes", "no"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--grammar", "root ::= ("], "line 1, column 10"),
+        (["--regex", "("], "column 1"),
+        (["--regex", "a", "--choices", "b"], "argument --choices: not allowed with argument --regex"),
+        (["--grammar", "a", "--grammar-file", "b"], "not allowed with argument --grammar"),
+        (["--grammar-file", "/no/such/file"], "/no/such/file"),
+        (["--grammar-file", ""], "--grammar-file is empty"),
+    ],
+)
+def test_bad_constraints_are_one_line(run, flags, message):
+    status, out, err = run("run", "Once", *flags, *ONE_THREAD)
+    assert (status, out.strip()) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_grammar_file_that_is_no_text(run, tmp_path):
+    (tmp_path / "g").write_bytes(b"root ::= \xff")
+    status, _, err = run("run", "Once", "--grammar-file", tmp_path / "g", *ONE_THREAD)
+    assert status == 2
+    assert "is not UTF-8 at byte 9" in err
