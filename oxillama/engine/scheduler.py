@@ -3,12 +3,13 @@
 import heapq
 import math
 from bisect import insort
+from operator import le
 
 from oxillama.engine.holdings import Holdings
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.waiting import WaitingQueue
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
-from oxillama.kv_cache.prefix import PrefixKvCache
+from oxillama.kv_cache.prefix import BLOCK, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import RUNNING_SLOTS, StateSlots
 
@@ -51,9 +52,7 @@ class Scheduler(Holdings):
         """`whole`: each sequence is computed in one step, however long it is. Raises ConfigError for one slot."""
         if 0 < pool.n_slots < RUNNING_SLOTS:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
-        # A recurrent state is that of one place, and can't be had for the beginning of what led there.
-        shares = prefix_cache and pool.n_blocks > 0 and not pool.n_slots
-        super().__init__(pool, block_size, PrefixKvCache(pool.blocks, block_size) if shares else None)
+        super().__init__(pool, block_size, PrefixKvCache(pool, block_size) if prefix_cache else None)
         self.token_budget = token_budget
         self.whole = whole
         # Never more than the budget, so that decoding sequences leave at least one token to a prompt.
@@ -66,7 +65,7 @@ class Scheduler(Holdings):
         self.preempting = False
         self.debug = False
         self._deadlines: list[tuple[float, int, Sequence]] = []
-        self._stuck = (-1, 0)  # id of the first in the queue, blocks that could be had: too few
+        self._stuck = (-1, (0, 0))  # id of the first in the queue, what room there was: too little
 
     def check_fits(self, n_tokens: int) -> None:
         """Raises KvCacheFullError if a sequence of n_tokens could never run, however empty the cache."""
@@ -145,6 +144,8 @@ class Scheduler(Holdings):
             n = self._share(admitted, budget)
             plan.append((admitted, n))
             budget -= n
+        if self.pool.n_slots:  # who waits for a beginning may have asked for a state before the end of this step
+            plan = [(sequence, self.chunk(sequence, n)) for sequence, n in plan]
         if self.debug:
             self.check_invariants(plan)
         return plan
@@ -154,9 +155,7 @@ class Scheduler(Holdings):
         n = len(sequence.tokens) - sequence.n_computed
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
-        if sequence.slots is not None and sequence.n_computed < sequence.slots.mark:
-            n = min(n, sequence.slots.mark - sequence.n_computed)
-        return max(0, min(n, budget))
+        return self.chunk(sequence, min(n, budget)) if budget > 0 else 0
 
     def _make_room(self, sequence: Sequence, n: int) -> bool:
         """Gives a running sequence blocks for n more tokens; False if it had to go itself."""
@@ -186,14 +185,14 @@ class Scheduler(Holdings):
         sequence = self.waiting.first()
         if sequence is None or len(self.running) >= self.max_running or not self._share(sequence, budget):
             return None
-        if self.running and self._stuck[0] == sequence.id and self.n_available <= self._stuck[1]:
+        if self.running and self._stuck[0] == sequence.id and all(map(le, self.room, self._stuck[1])):
             return None  # nothing has changed for it
         if self._awaits_prefix(sequence):
             return None
         # One block for each that runs, or the newcomer would soon be sent back for them.
         reserve = len(self.running) if self.pool.n_blocks else 0
         if not self._start(sequence, reserve):
-            self._stuck = (sequence.id, self.n_available)
+            self._stuck = (sequence.id, self.room)
             return None
         self.waiting.remove(sequence)
         sequence.running = True
@@ -208,12 +207,8 @@ class Scheduler(Holdings):
             self.reclaim_blocks(missing, sequence)
             if missing > self.n_available:  # copies of blocks that it shares with the prefix cache
                 self.rewind(sequence, 0)
-        if sequence.slots is not None and missing + reserve > self.n_available:
-            return False
-        if not self.take_slots(sequence, reclaim_states=not self.running):
-            return False
         before = sequence.n_computed
-        if not self.adopt(sequence, reserve):
+        if not self.begin(sequence, reserve, reclaim_states=not self.running):
             return False
         if self.prefix and sequence.cache_key is not None and not sequence.preempted:
             self.prefix.hit_tokens += sequence.n_computed - before
@@ -233,6 +228,7 @@ class Scheduler(Holdings):
             need = max(known, sequence.n_computed) + PREFIX_WORTH_WAITING
             reach = min(len(tokens) - 1, len(other.tokens))
             if other.n_computed < need <= reach and other.tokens[:need] == tokens[:need]:
+                self.expect(other, tokens)
                 return True
         return False
 
@@ -240,7 +236,7 @@ class Scheduler(Holdings):
         """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed."""
         sequence.n_computed += n
         if sequence.slots is not None:
-            sequence.slots.commit(self.pool.slots)
+            self.commit(sequence.slots)
             if sequence.n_computed == sequence.slots.mark:
                 self.checkpoint(sequence)
         if sequence.cache_key is not None and sequence.n_computed // self.block_size > len(sequence.path):
@@ -267,7 +263,14 @@ class Scheduler(Holdings):
             self.prefix.check_invariants()
         for sequence in self.running:
             table, path = sequence.block_table, sequence.path
-            assert [node.block for node in path] == table[: len(path)], "a path that is not that of the table"
+            blocks_of_path = [node.ids[BLOCK] for node in path] if self.pool.n_blocks else table
+            assert blocks_of_path == table[: len(path)], "a path that is not that of the table"
+            assert len(path) <= sequence.n_computed // self.block_size, "a path to what is not computed"
+            if sequence.slots is not None:
+                assert sequence.slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
+                assert all(self.pool.slots.users[i] == 1 for i in sequence.slots.spare), (
+                    "a shared slot would be written"
+                )
             assert len(set(table)) == len(table), "a block is in a table twice"
         for sequence, n in plan:
             first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)
