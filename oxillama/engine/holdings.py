@@ -1,7 +1,7 @@
 """What sequences have of the cache: blocks, beginnings that they share, and slots. Ids and counts only."""
 
 from oxillama.engine.sequence import Sequence
-from oxillama.kv_cache.prefix import PrefixKvCache
+from oxillama.kv_cache.prefix import BLOCK, STATE, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import StateSlots
 
@@ -31,7 +31,12 @@ class Holdings:
     @property
     def n_available(self) -> int:
         """Blocks that can be had: the free ones, and those that only the prefix cache has."""
-        return self.pool.blocks.n_free + (self.prefix.n_idle if self.prefix else 0)
+        return self.pool.blocks.n_available
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Blocks and slots that can be had without taking anything from a sequence."""
+        return self.pool.blocks.n_available, self.pool.slots.n_available
 
     def missing_blocks(self, sequence: Sequence, n_tokens: int) -> int:
         """Blocks that a sequence needs to compute its tokens up to the first n_tokens."""
@@ -56,45 +61,109 @@ class Holdings:
             return False
         blocks = self.pool.blocks
         if self.prefix:
-            self.prefix.evict(missing - blocks.n_free)
+            self.prefix.evict(BLOCK, missing - blocks.n_free)
         first, filled = divmod(sequence.n_computed, self.block_size)
         table, n = sequence.block_table, self.n_blocks(n_tokens)
         partial = bool(filled) and blocks.n_shared(table, first, first + 1)
         replaced = blocks.own(table, first, n)
-        if self.prefix:
-            self.prefix.leave(sequence.path, first)
         self.copies += replaced[:1] if partial else []
         table += blocks.alloc(max(0, n - len(table)))
         return True
 
-    def adopt(self, sequence: Sequence, reserve: int) -> bool:
-        """Starts a sequence with blocks for all its tokens, as many of them computed as the prefix cache has.
+    def begin(self, sequence: Sequence, reserve: int, *, reclaim_states: bool) -> bool:
+        """Starts a sequence with slots, and blocks for all its tokens, as many computed as the prefix cache has.
 
-        False, and nothing changes, unless `reserve` blocks more could be had after that. The last token is computed
-        in any case, since its logits are wanted.
+        False, and it has nothing more than before, if there is too little room: `reserve` blocks more must be left. The
+        last token is computed in any case, since its logits are wanted.
         """
-        size, n = self.block_size, len(sequence.tokens)
+        n = len(sequence.tokens)
+        adopted = self._adopt(sequence, n, reserve)
+        if not adopted and self.missing_blocks(sequence, n) + reserve > self.n_available:
+            return False
+        if not self.take_slots(sequence, reclaim_states=reclaim_states):
+            if adopted:  # which would keep others from it
+                self.rewind(sequence, 0)
+            return False
+        return self.grow(sequence, n)
+
+    def _adopt(self, sequence: Sequence, n: int, reserve: int) -> bool:
+        """Begins with what the prefix cache has, if that is more than the sequence has, and there is room for n tokens.
+
+        Where others went on alike, but left no state, the next one is to find one: the sequence leaves it there.
+        """
+        size = self.block_size
         # A session that is fed token by token has all full blocks itself: it would look for more in vain each time.
         longer = (n - 1) // size > sequence.n_computed // size
-        if longer and self.prefix and sequence.cache_key is not None:
-            found = self.prefix.find(sequence.cache_key, sequence.tokens, n - 1)
-            n_idle = sum(not node.n_users for node in found)
-            needed = self.n_blocks(n) - len(found) + reserve
-            # Without room for what was found it goes on with what it has, which the count leaves out.
-            if len(found) * size > sequence.n_computed and needed <= self.n_available - n_idle:
-                held = self.prefix.hold(found)
-                self.rewind(sequence, 0)
-                sequence.path, sequence.block_table, sequence.n_computed = found, held, len(found) * size
-                return self.grow(sequence, n)
-        return self.missing_blocks(sequence, n) + reserve <= self.n_available and self.grow(sequence, n)
+        if self.prefix is None or sequence.cache_key is None or not longer:
+            return False
+        known = self.prefix.walk(sequence.cache_key, sequence.tokens, n - 1)
+        found = known[: self.prefix.n_usable(known)]
+        if sequence.slots is not None:
+            sequence.slots.shared_marks = [len(known) * size, (n - 1) // size * size]
+        n_idle = sum(self.pool.blocks.users[node.ids[BLOCK]] == 1 for node in found) if self.pool.n_blocks else 0
+        needed = self.n_blocks(n) - self.n_blocks(len(found) * size) + reserve
+        # Without room for what was found it goes on with what it has, which the count leaves out.
+        if len(found) * size <= sequence.n_computed or needed > self.n_available - n_idle:
+            return False
+        held = self.prefix.hold(found)
+        state = found[-1].ids[STATE]
+        if sequence.slots is not None:
+            self.pool.slots.share([state])
+        self.rewind(sequence, 0)
+        if sequence.slots is not None:
+            sequence.slots.current = state
+        sequence.path, sequence.block_table, sequence.n_computed = found, held, len(found) * size
+        return True
+
+    def chunk(self, sequence: Sequence, n: int) -> int:
+        """n tokens, or less: so that a step ends where a checkpoint is wanted, or otherwise at the end of a block."""
+        if sequence.slots is None:
+            return n
+        at = sequence.n_computed
+        n = sequence.slots.until_mark(at, n)
+        if self.prefix is None or sequence.cache_key is None or at + n == len(sequence.tokens):
+            return n
+        return (at + n) // self.block_size * self.block_size - at if (at + n) % self.block_size < n else n
 
     def remember(self, sequence: Sequence) -> None:
-        """Shows the prefix cache the full blocks of what a sequence has computed."""
+        """Shows the prefix cache the full blocks of what a sequence has computed, and the state if it is after one."""
         if self.prefix is None or sequence.cache_key is None:
             return
-        n_full = sequence.n_computed // self.block_size
+        n_full, over = divmod(sequence.n_computed, self.block_size)
         while len(sequence.path) < n_full:
             self.prefix.extend(sequence.cache_key, sequence.tokens, sequence.path, sequence.block_table)
+        if sequence.slots is not None and not over:
+            self._share_state(sequence, sequence.slots)
+
+    def expect(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Another one, of these tokens, waits for what a sequence computes of their common beginning.
+
+        It is to leave its state where they part.
+        """
+        if sequence.slots is None:
+            return
+        size, mine = self.block_size, sequence.tokens
+        end = sequence.n_computed // size * size
+        while end + size < min(len(tokens), len(mine)) and tokens[end : end + size] == mine[end : end + size]:
+            end += size
+        if end not in sequence.slots.shared_marks:
+            sequence.slots.shared_marks.append(end)
+
+    def _share_state(self, sequence: Sequence, slots: StateSlots) -> None:
+        """A checkpoint for others: in a free slot, or in another checkpoint's if it is at one of the marks.
+
+        The sequence gets another slot for the one that it can't write again. What a prompt leaves on its way takes
+        nobody's place, or a long one would leave nothing of the others.
+        """
+        assert self.prefix is not None
+        pool, node = self.pool.slots, sequence.path[-1]
+        if node.ids[STATE] >= 0:
+            return
+        if sequence.n_computed in slots.shared_marks and not pool.n_free:
+            self.prefix.evict(STATE, 1)
+        if pool.n_free and sequence.n_computed < len(sequence.tokens):
+            self.prefix.add(STATE, node, slots.current)
+            slots.spare += pool.alloc(1)
 
     # ---- both
 
@@ -108,11 +177,11 @@ class Holdings:
         else:
             sequence.n_computed, freed = sequence.slots.rewind(sequence.n_computed, n_tokens)
             self.pool.slots.free(freed)
-        kept = self.n_blocks(n_tokens)
-        if self.prefix:
-            self.prefix.leave(sequence.path, kept)
+        kept = self.n_blocks(sequence.n_computed)
         self.pool.blocks.free(sequence.block_table[kept:])
         del sequence.block_table[kept:]
+        if self.prefix:
+            self.prefix.leave(sequence.path, sequence.n_computed // self.block_size)
         if not sequence.block_table and (sequence.slots is None or sequence.slots.current < 0):
             self._owners.pop(sequence, None)
 
@@ -145,9 +214,10 @@ class Holdings:
         held = self.prefix.hold(sequence.path) if self.prefix else []
         rest = source.block_table[len(held) : self.n_blocks(source.n_computed)]
         sequence.block_table = held + self.pool.blocks.fork(rest)
-        # The last token is to be computed, since its logits are wanted.
-        sequence.n_computed = min(source.n_computed, len(sequence.tokens) - 1)
+        sequence.n_computed = source.n_computed
         self.owns(sequence)
+        # The last token is to be computed, since its logits are wanted.
+        self.rewind(sequence, len(sequence.tokens) - 1)
 
     def owns(self, sequence: Sequence) -> None:
         """From now on a sequence has blocks or slots; it is the last to lose them."""
@@ -170,17 +240,31 @@ class Holdings:
         """
         if sequence.slots is None:
             return True
-        n, pool = sequence.slots.n_missing, self.pool.slots
+        slots, pool = sequence.slots, self.pool.slots
+
+        def short() -> bool:
+            if self.prefix:
+                self.prefix.evict(STATE, slots.n_missing(pool) - pool.n_free)
+            return slots.n_missing(pool) > pool.n_free
+
         for owner in self._owners:
-            while pool.n_free < n and owner.slots is not None and owner.slots.checkpoints:
+            while short() and owner.slots is not None and owner.slots.checkpoints:
                 pool.free(owner.slots.drop_checkpoint())
         for owner in list(self._owners) if reclaim_states else []:
-            if pool.n_free < n and owner is not sequence:
+            if short() and owner is not sequence:
                 self.rewind(owner, 0)
-        if n > pool.n_free:
+        if short() and self.prefix:  # not of use to the next one any more: this one goes on writing it
+            self.prefix.disown(STATE, slots.current)
+        if short():
             return False
-        sequence.slots.spare.extend(pool.alloc(n))
+        slots.spare.extend(pool.alloc(slots.n_missing(pool)))
         return True
+
+    def commit(self, slots: StateSlots) -> None:
+        """A step wrote a sequence's next state. Checkpoints of its own are worth more than what nobody uses."""
+        if slots.needs_another and self.prefix and not self.pool.slots.n_free:
+            self.prefix.evict(STATE, 1)
+        slots.commit(self.pool.slots)
 
     def checkpoint(self, sequence: Sequence) -> None:
         """Keeps the state after what is computed so far, to come back to; nothing without recurrent layers."""

@@ -1,13 +1,14 @@
 """Who computes how much in the next step: ids and counts only."""
 
 from bisect import insort
+from operator import le
 
 from oxillama.checks import check_int
 from oxillama.config import PREFILL_CHUNK
 from oxillama.engine.admission import MAX_WAITING, MOST, Admission
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.kv_cache.prefix import PrefixKvCache
+from oxillama.kv_cache.prefix import BLOCK, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import RUNNING_SLOTS
 
@@ -64,17 +65,14 @@ class Scheduler(Admission):
             raise ConfigError("the pool has 0 KV blocks and 0 recurrent slots: nothing can run in it")
         if 0 < pool.n_slots < RUNNING_SLOTS:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
-        # A recurrent state is that of one place, and can't be had for the beginning of what led there.
-        shares = prefix_cache and pool.n_blocks > 0 and not pool.n_slots
-        prefix = PrefixKvCache(pool.blocks, block_size) if shares else None
-        super().__init__(pool, block_size, prefix, max_waiting)
+        super().__init__(pool, block_size, PrefixKvCache(pool, block_size) if prefix_cache else None, max_waiting)
         self.whole = whole
         # Never more than the budget, so that decoding sequences leave at least one token to a prompt.
         self.max_running = min(max_running, token_budget)
         self.n_preempted = 0
         self.preempting = False
         self.debug = False
-        self._stuck = (-1, 0)  # id of the first in the queue, blocks that could be had: too few
+        self._stuck = (-1, (0, 0))  # id of the first in the queue, what room there was: too little
 
     # ---- steps
 
@@ -106,6 +104,8 @@ class Scheduler(Admission):
             budget -= n
         if not plan and self.live and not self.preempting:
             self._check_reserves()
+        if self.pool.n_slots:  # who waits for a beginning may have asked for a state before the end of this step
+            plan = [(sequence, self.chunk(sequence, n)) for sequence, n in plan]
         if self.debug:
             self.check_invariants(plan)
         return plan
@@ -123,9 +123,7 @@ class Scheduler(Admission):
         n = len(sequence.tokens) - sequence.n_computed
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
-        if sequence.slots is not None and sequence.n_computed < sequence.slots.mark:
-            n = min(n, sequence.slots.mark - sequence.n_computed)
-        return max(0, min(n, budget))
+        return self.chunk(sequence, min(n, budget)) if budget > 0 else 0
 
     def _make_room(self, sequence: Sequence, n: int) -> bool:
         """Gives a running sequence blocks for n more tokens; False if it had to go itself."""
@@ -155,14 +153,14 @@ class Scheduler(Admission):
         sequence = self.waiting.first()
         if sequence is None or len(self.running) >= self.max_running or not self._share(sequence, budget):
             return None
-        if self.running and self._stuck[0] == sequence.id and self.n_available <= self._stuck[1]:
+        if self.running and self._stuck[0] == sequence.id and all(map(le, self.room, self._stuck[1])):
             return None  # nothing has changed for it
         if self._awaits_prefix(sequence):
             return None
         # One block for each that runs, or the newcomer would soon be sent back for them.
         reserve = len(self.running) if self.pool.n_blocks else 0
         if not self._start(sequence, reserve):
-            self._stuck = (sequence.id, self.n_available)
+            self._stuck = (sequence.id, self.room)
             return None
         self.waiting.remove(sequence)
         sequence.running = True
@@ -177,12 +175,8 @@ class Scheduler(Admission):
             self.reclaim_blocks(missing, sequence)
             if missing > self.n_available:  # copies of blocks that it shares with the prefix cache
                 self.rewind(sequence, 0)
-        if sequence.slots is not None and missing + reserve > self.n_available:
-            return False
-        if not self.take_slots(sequence, reclaim_states=not self.running):
-            return False
         before = sequence.n_computed
-        if not self.adopt(sequence, reserve):
+        if not self.begin(sequence, reserve, reclaim_states=not self.running):
             return False
         asked = before < len(sequence.tokens) - 1  # that one is computed in any case
         if asked and self.prefix and sequence.cache_key is not None and not sequence.preempted:
@@ -203,6 +197,7 @@ class Scheduler(Admission):
             need = max(known, sequence.n_computed) + PREFIX_WORTH_WAITING
             reach = min(len(tokens) - 1, len(other.tokens))
             if other.n_computed < need <= reach and other.tokens[:need] == tokens[:need]:
+                self.expect(other, tokens)
                 return True
         return False
 
@@ -216,7 +211,7 @@ class Scheduler(Admission):
             raise ConfigError(f"sequence {sequence.id} can't advance by {n} tokens: {left} are not computed")
         sequence.n_computed += n
         if sequence.slots is not None:
-            sequence.slots.commit(self.pool.slots)
+            self.commit(sequence.slots)
             if sequence.n_computed == sequence.slots.mark:
                 self.checkpoint(sequence)
         if sequence.cache_key is not None and sequence.n_computed // self.block_size > len(sequence.path):
@@ -231,7 +226,14 @@ class Scheduler(Admission):
             self.prefix.check_invariants()
         for sequence in self.running:
             table, path = sequence.block_table, sequence.path
-            assert [node.block for node in path] == table[: len(path)], "a path that is not that of the table"
+            blocks_of_path = [node.ids[BLOCK] for node in path] if self.pool.n_blocks else table
+            assert blocks_of_path == table[: len(path)], "a path that is not that of the table"
+            assert len(path) <= sequence.n_computed // self.block_size, "a path to what is not computed"
+            if sequence.slots is not None:
+                assert sequence.slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
+                assert all(self.pool.slots.users[i] == 1 for i in sequence.slots.spare), (
+                    "a shared slot would be written"
+                )
             assert len(set(table)) == len(table), "a block is in a table twice"
         for sequence, n in plan:
             first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)

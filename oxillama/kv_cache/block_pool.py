@@ -45,6 +45,6 @@ class KvCachePool(IdPool):
             old = table[i]
             if self.users[old] > 1:
                 table[i] = self.alloc(1)[0]
-                self.users[old] -= 1
+                self._less(old)
                 replaced.append((old, table[i]))
         return replaced

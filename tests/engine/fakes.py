@@ -108,8 +108,9 @@ class FakeRunner:
         return pasts
 
     def from_slots(self, spans):
-        used = [slot for s in spans for slot in s.slots if slot >= 0]
-        assert len(set(used)) == len(used), "a slot with two owners"
+        written = [s.slots[1] for s in spans]
+        assert len(set(written)) == len(written), "a slot with two owners"
+        assert not {s.slots[0] for s in spans} & set(written), "a slot is written that another reads"
         pasts = []
         for s in spans:
             read, write = s.slots
@@ -182,7 +183,7 @@ def assert_idle(engine):
     cached = scheduler.prefix.n_blocks if scheduler.prefix else 0
     n_own = len(sequence.block_table) - len(sequence.path)
     assert pool.blocks.n_free == pool.n_blocks - cached - n_own
-    assert pool.slots.n_free == pool.n_slots - len(slots_of(sequence))
+    assert pool.slots.n_free == pool.n_slots - len(slots_of(sequence) | set(pool.slots._kept))
     scheduler.check_invariants([])
 
 
