@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from oxillama.engine.calls import CoreCalls
 from oxillama.engine.loop import StepLoop
 from oxillama.engine.meter import Meter
+from oxillama.engine.pace import Pace
 from oxillama.engine.request import Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
@@ -58,6 +59,7 @@ class EngineCore(CoreCalls):
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
         self.meter = Meter(self.scheduler, runner.memory_bytes())
+        self.pace = Pace(token_budget)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
@@ -79,7 +81,7 @@ class EngineCore(CoreCalls):
                 rows = self._forward(plan, want_hidden)
                 if rows is not None:
                     self._advance(plan, rows)
-                    self.meter.count(plan, began)
+                    self.pace.observe(*self.meter.count(plan, began))
         self.meter.end()
 
     def _drop_cancelled(self) -> None:
@@ -95,7 +97,7 @@ class EngineCore(CoreCalls):
         return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
-        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step()]
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
         for source, target in self.scheduler.copies:
             self.runner.copy_block(source, target)
         self.scheduler.copies.clear()
