@@ -10,7 +10,7 @@ from typing import Any
 from oxillama.checks import check_bool, check_int
 from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.engine.core import EngineCore
-from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
+from oxillama.engine.prompts import check_stop, check_tokens, make_chain
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.sequence import Sequence
@@ -18,8 +18,9 @@ from oxillama.engine.serving import RequestOptions, ServingOptions, split_option
 from oxillama.engine.stream import StopMatcher, TextRequest, chunks
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
-from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.sampling.sampler import check_processors
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -50,7 +51,8 @@ class StreamOptions(RequestOptions, total=False):
     max_tokens: int | None
     stop: Stop
     ignore_eos: bool
-    sampler: SamplerConfig | None
+    sampler: SamplerConfig | SamplerChain | None
+    logits_processors: SequenceOf[LogitsProcessor] | None
     cancel_token: CancelToken | None
 
 
@@ -73,6 +75,7 @@ class TextOptions:
     chain: SamplerChain
     cancel_token: CancelToken | None
     serving: ServingOptions
+    processors: tuple[LogitsProcessor, ...] = ()
 
 
 def parse_options(
@@ -81,7 +84,8 @@ def parse_options(
     max_tokens: int | None = None,
     stop: Any = None,
     ignore_eos: bool = False,
-    sampler: SamplerConfig | None = None,
+    sampler: SamplerConfig | SamplerChain | None = None,
+    logits_processors: Any = None,
     cancel_token: CancelToken | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
@@ -95,8 +99,15 @@ def parse_options(
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
     serving = split_options(fields)
-    chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
-    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving)
+    return TextOptions(
+        max_tokens,
+        check_stop(stop),
+        check_bool("ignore_eos", ignore_eos),
+        make_chain(function, sampler, fields),
+        cancel_token,
+        serving,
+        check_processors(logits_processors),
+    )
 
 
 def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
@@ -191,18 +202,20 @@ class TextMaker:
         **held: Any,
     ) -> TextRequest:
         """A request for text after `ids`; `held` are options of `Request`."""
+        options.chain.config.check_ids(self._n_vocab)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
         # The last token is drawn, but never computed.
         n_reserve = len(ids) + max_tokens - 1
-        window = options.chain.config.repetition_penalty_window
         return TextRequest(
             Sequence(ids, n_reserve, **options.serving.of_sequence()),
             outbox,
             sampler=Sampler(
                 options.chain,
-                prompt=ids[-window:] if window else (),
+                prompt=ids,
                 scratch=self._scratch,
                 grammar=self._grammar_state(options.chain.config),
+                token_bytes=self._tokenizer.token_bytes,
+                processors=options.processors,
             ),
             stream=self._tokenizer.stream(skip_special=True),
             stops=StopMatcher(options.stops),

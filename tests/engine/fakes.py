@@ -40,6 +40,9 @@ class FakeTokenizer:
     def id_to_token(self, token):
         return PIECES[token].decode()
 
+    def token_bytes(self, token):
+        return PIECES[token]
+
     def decode(self, ids):
         return b"".join(PIECES[i] for i in ids).decode("utf-8", "replace")
 
