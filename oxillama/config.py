@@ -1,25 +1,31 @@
 """Settings as frozen dataclasses that check themselves: a wrong value never gets past construction."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
-from oxillama.checks import check_bool, check_choice, check_float, check_int
-from oxillama.constraints import CONSTRAINTS, checked_constraints
+from oxillama.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int
 from oxillama.errors import ConfigError
+from oxillama.sampler_config import SamplerConfig, SamplingOptions
 
-__all__ = ["EngineConfig", "EngineOptions", "ModelSource", "RopeConfig", "SamplerConfig", "SamplingOptions"]
+__all__ = [
+    "MAX_CONTEXT",
+    "EngineConfig",
+    "EngineOptions",
+    "ModelSource",
+    "RopeConfig",
+    "SamplerConfig",
+    "SamplingOptions",
+]
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
 
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
 KV_TYPES = ("f16", "f32", "q8_0")
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope", "dynamic")
-MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
-MAX_SEED = (1 << 64) - 1
 MAX_QUEUE = 1 << 24
 PREFILL_CHUNK = 512
 
@@ -194,76 +200,3 @@ class EngineOptions(TypedDict, total=False):
     repack: bool
     rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None
-
-
-@dataclass(frozen=True, slots=True)
-class SamplerConfig:
-    """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
-
-    temperature: 0 takes the likeliest token (after the penalty); higher is more random.
-    top_k: keep the k likeliest tokens; 0 keeps all.
-    top_p: keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.
-    min_p: keep tokens at least p times as likely as the likeliest; 0 keeps all.
-    repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
-    repetition_penalty_window: how many recent tokens, those of the prompt included; 0 is none.
-    seed: the same seed gives the same text; None is random.
-    grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
-    regex: a pattern that the whole text must match. choices: texts of which it must be one.
-        One of grammar, regex and choices can be given.
-
-    Raises ConfigError, which names the field, its value and its range.
-    """
-
-    temperature: float = 0.7
-    top_k: int = 40
-    top_p: float = 0.9
-    min_p: float = 0.0
-    repetition_penalty: float = 1.1
-    repetition_penalty_window: int = 64
-    seed: int | None = None
-    grammar: str | None = None
-    regex: str | None = None
-    choices: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        checked: dict[str, object] = {
-            "temperature": check_float("temperature", self.temperature, 0.0),
-            "top_k": check_int("top_k", self.top_k, 0, (1 << 31) - 1),
-            "top_p": check_float("top_p", self.top_p, 0.0, 1.0),
-            "min_p": check_float("min_p", self.min_p, 0.0, 1.0),
-            "repetition_penalty": check_float("repetition_penalty", self.repetition_penalty, 0.0, above=True),
-            "repetition_penalty_window": check_int(
-                "repetition_penalty_window", self.repetition_penalty_window, 0, MAX_CONTEXT
-            ),
-        }
-        if self.seed is not None:
-            checked["seed"] = check_int("seed", self.seed, 0, MAX_SEED)
-        checked.update(checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}))
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def constraint(self) -> tuple[str, Any] | None:
-        """(name, value) of what the text must follow, if there is something."""
-        given = ((name, getattr(self, name)) for name in CONSTRAINTS)
-        return next((pair for pair in given if pair[1] is not None), None)
-
-    @classmethod
-    def greedy(cls) -> Self:
-        """Always the likeliest token: temperature 0 and no penalty."""
-        return cls(temperature=0.0, repetition_penalty=1.0)
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `SamplerConfig` as keywords."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    repetition_penalty_window: int
-    seed: int | None
-    grammar: str | None
-    regex: str | None
-    choices: Sequence[str] | None

@@ -34,6 +34,7 @@ from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
 from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
+from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
@@ -110,7 +111,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         max_tokens: int | None = None,
         stop: Stop = None,
         ignore_eos: bool = False,
-        sampler: SamplerConfig | None = None,
+        sampler: SamplerConfig | SamplerChain | None = None,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
         on_token: Callable[..., object] | None = None,
         cancel_token: CancelToken | None = None,
         logprobs: int | None = None,
@@ -123,8 +125,10 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         max_tokens: tokens to generate at most; None: up to the context's end.
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
-        sampler, sampling: fields of `SamplerConfig`, singly or together; a list's prompts all use the same seed.
-            Also `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
+        sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use
+            the same seed. Also `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
+        logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
+            place before everything else; they run inside the engine's step. What one raises ends its request alone.
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with
             n always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends
             this call and nothing else.
@@ -142,7 +146,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
+            logits_processors=logits_processors, cancel_token=cancel_token, logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         single = is_single_prompt("prompt", prompt)
@@ -157,7 +162,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         max_tokens: int | None = None,
         stop: Stop = None,
         ignore_eos: bool = False,
-        sampler: SamplerConfig | None = None,
+        sampler: SamplerConfig | SamplerChain | None = None,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
         cancel_token: CancelToken | None = None,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
@@ -171,7 +177,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         """
         options = parse_options(
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
+            logits_processors=logits_processors, cancel_token=cancel_token, logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         if not is_single_prompt("prompt", prompt):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oxillama.checks import check_bool, check_int
-from oxillama.config import MAX_CONTEXT, MAX_SEED, SamplerConfig
+from oxillama.config import MAX_CONTEXT
 from oxillama.engine.grammars import Grammars
 from oxillama.engine.logprobs import Scores, TokenScorer, check_logprobs
-from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
+from oxillama.engine.prompts import check_stop, check_tokens, make_chain
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken
 from oxillama.engine.sequence import Sequence
@@ -17,7 +17,9 @@ from oxillama.engine.serving import RequestOptions, ServingOptions, split_option
 from oxillama.engine.stream import StopMatcher, TextRequest
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
-from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampler_config import MAX_SEED, SamplerConfig
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling.sampler import check_processors
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -44,7 +46,8 @@ class StreamOptions(RequestOptions, total=False):
     max_tokens: int | None
     stop: Stop
     ignore_eos: bool
-    sampler: SamplerConfig | None
+    sampler: SamplerConfig | SamplerChain | None
+    logits_processors: SequenceOf[LogitsProcessor] | None
     cancel_token: CancelToken | None
     logprobs: int | None
     prompt_logprobs: int | None
@@ -70,6 +73,7 @@ class TextOptions:
     chain: SamplerChain
     cancel_token: CancelToken | None
     serving: ServingOptions
+    processors: tuple[LogitsProcessor, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int | None = None
@@ -84,8 +88,7 @@ class TextOptions:
         config = self.chain.config
         if config.seed is None or not i:
             return self
-        seeded = replace(config, seed=(config.seed + i) & MAX_SEED)
-        return replace(self, chain=SamplerChain(self.chain.stages, seeded))
+        return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
 
 
 def parse_options(
@@ -94,7 +97,8 @@ def parse_options(
     max_tokens: int | None = None,
     stop: Any = None,
     ignore_eos: bool = False,
-    sampler: SamplerConfig | None = None,
+    sampler: SamplerConfig | SamplerChain | None = None,
+    logits_processors: Any = None,
     cancel_token: CancelToken | None = None,
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
@@ -111,10 +115,10 @@ def parse_options(
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
     serving = split_options(fields)
-    chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
     return TextOptions(
-        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
-        check_logprobs("logprobs", logprobs), check_logprobs("prompt_logprobs", prompt_logprobs),
+        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), make_chain(function, sampler, fields),
+        cancel_token, serving, check_processors(logits_processors), check_logprobs("logprobs", logprobs),
+        check_logprobs("prompt_logprobs", prompt_logprobs),
         None if n is None else check_int("n", n, 1, MAX_COMPLETIONS),
     )  # fmt: skip
 
@@ -233,16 +237,18 @@ class TextMaker:
     ) -> TextRequest:
         """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
         options = options.of_completion(number)
+        options.chain.config.check_ids(self._n_vocab)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
-        window = options.chain.config.repetition_penalty_window
         return TextRequest(
             self._sequence(ids, max_tokens, options),
             outbox,
             sampler=Sampler(
                 options.chain,
-                prompt=ids[-window:] if window else (),
+                prompt=ids,
                 scratch=self._scratch,
                 grammar=self._grammars.state(options.chain.config.constraint),
+                token_bytes=self._tokenizer.token_bytes,
+                processors=options.processors,
             ),
             stream=self._tokenizer.stream(skip_special=True),
             stops=StopMatcher(options.stops),
