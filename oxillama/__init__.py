@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from oxillama import gguf
     from oxillama.engine import BatchFailure, CancelToken, Chunk, Completion, Engine, Scheduler, Timings, TokenLogprob
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.tool_use import ToolUse
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
@@ -114,6 +115,7 @@ __all__ = [
     "ToolFormatError",
     "ToolFunctions",
     "ToolResult",
+    "ToolUse",
     "UnknownToolError",
     "UnsupportedModelError",
     "from_hub",
@@ -149,6 +151,7 @@ _LAZY = {
     "ToolFormat": "oxillama.sampling.grammar.tools",
     "ToolFunctions": "oxillama.sampling.grammar.tools",
     "ToolResult": "oxillama.sampling.grammar.tools",
+    "ToolUse": "oxillama.engine.tool_use",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
+from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError
 
 __all__ = ["MAX_PRIORITY", "RequestOptions", "ServingOptions", "split_options"]
@@ -16,12 +17,13 @@ MAX_PRIORITY = 100
 
 
 class RequestOptions(SamplingOptions, total=False):
-    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`."""
+    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`, and `tool_use`."""
 
     priority: int
     deadline: float | None
     cache_prompt: bool
     cache_salt: str | None
+    tool_use: ToolUse | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
 from oxillama.engine.stream import StopMatcher, TextRequest, chunks
+from oxillama.engine.tool_use import ToolUse, check_tool_use
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Sampler, SamplerChain
-from oxillama.tokenizer import Tokenizer
+from oxillama.tokenizer import Tokenizer, TokenStream
 
 __all__ = [
     "Chunks",
@@ -75,6 +76,7 @@ class TextOptions:
     serving: ServingOptions
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    tool_use: ToolUse | None = None
 
 
 def parse_options(
@@ -89,7 +91,7 @@ def parse_options(
     prompt_logprobs: int | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
+    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`, and `tool_use`.
 
     Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
     """
@@ -98,11 +100,12 @@ def parse_options(
     if cancel_token is not None and not isinstance(cancel_token, CancelToken):
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
+    tool_use = check_tool_use(fields.pop("tool_use", None))
     serving = split_options(fields)
     chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
     return TextOptions(
         max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
-        check_logprobs("logprobs", logprobs), check_logprobs("prompt_logprobs", prompt_logprobs),
+        check_logprobs("logprobs", logprobs), check_logprobs("prompt_logprobs", prompt_logprobs), tool_use,
     )  # fmt: skip
 
 
@@ -130,6 +133,11 @@ class TextMaker:
     def _token_bytes(self, token: int) -> bytes:
         """Nothing for rows of logits beyond the vocabulary."""
         return self._tokenizer.token_bytes(token) if token < self._tokenizer.n_vocab else b""
+
+    def _stream(self, tools: ToolUse | None) -> TokenStream:
+        if tools is None:
+            return self._tokenizer.stream(skip_special=True)
+        return self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer))
 
     def _scores(self, options: TextOptions) -> Scores | None:
         if options.logprobs is None and options.prompt_logprobs is None:
@@ -203,6 +211,7 @@ class TextMaker:
         """A request for text after `ids`; `held` are options of `Request`."""
         max_tokens = self.limit(name, len(ids), options.max_tokens)
         window = options.chain.config.repetition_penalty_window
+        tools = options.tool_use
         return TextRequest(
             self._sequence(ids, max_tokens, options),
             outbox,
@@ -212,11 +221,12 @@ class TextMaker:
                 scratch=self._scratch,
                 grammar=self._grammars.state(options.chain.config.constraint),
             ),
-            stream=self._tokenizer.stream(skip_special=True),
+            stream=self._stream(tools),
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
             scores=self._scores(options),
+            tools=tools.detector if tools else None,
             index=index,
             cancel_token=options.cancel_token,
             **held,
@@ -243,4 +253,5 @@ def completion_of(request: TextRequest, pieces: list[Chunk], index: int | None =
         timings=request.timings,
         index=request.index if index is None else index,
         prompt_logprobs=request.scores.prompt if request.scores else None,
+        tool_calls=[call for piece in pieces for call in piece.tool_calls],
     )
