@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
-    from oxillama.sampling import Grammar, Sampler, SamplerChain
+    from oxillama.sampling import Grammar, JsonSchemaCompiler, Sampler, SamplerChain
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -65,6 +65,7 @@ __all__ = [
     "GenerateError",
     "Grammar",
     "GrammarError",
+    "JsonSchemaCompiler",
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
@@ -103,6 +104,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "JsonSchemaCompiler": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
     "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
