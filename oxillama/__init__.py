@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
-    from oxillama.sampling import Grammar, Sampler, SamplerChain
+    from oxillama.sampling import Grammar, JsonSchemaCompiler, Sampler, SamplerChain
     from oxillama.sampling.grammar.tools import (
         BrokenToolCall,
         ToolCall,
@@ -82,6 +82,7 @@ __all__ = [
     "GenerateError",
     "Grammar",
     "GrammarError",
+    "JsonSchemaCompiler",
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
@@ -135,6 +136,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "JsonSchemaCompiler": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
     "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",

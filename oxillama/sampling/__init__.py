@@ -2,6 +2,7 @@
 
 from oxillama.sampling.chain import Sampler, SamplerChain
 from oxillama.sampling.grammar import Grammar
+from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
 from oxillama.sampling.stages import Stage
 
-__all__ = ["Grammar", "Sampler", "SamplerChain", "Stage"]
+__all__ = ["Grammar", "JsonSchemaCompiler", "Sampler", "SamplerChain", "Stage"]
