@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypedDict
 
 from oxillama.checks import check_bool, check_choice, check_float, check_int
-from oxillama.constraints import CONSTRAINTS, checked_constraints
+from oxillama.constraints import CONSTRAINTS, JsonSchema, checked_constraints
 from oxillama.errors import ConfigError
 
 __all__ = ["EngineConfig", "EngineOptions", "ModelSource", "RopeConfig", "SamplerConfig", "SamplingOptions"]
@@ -207,8 +207,9 @@ class SamplerConfig:
     repetition_penalty_window: how many recent tokens, those of the prompt included; 0 is none.
     seed: the same seed gives the same text; None is random.
     grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
+    json_schema: a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.
     regex: a pattern that the whole text must match. choices: texts of which it must be one.
-        One of grammar, regex and choices can be given.
+        One of grammar, json_schema, regex and choices can be given.
 
     Raises ConfigError, which names the field, its value and its range.
     """
@@ -221,6 +222,7 @@ class SamplerConfig:
     repetition_penalty_window: int = 64
     seed: int | None = None
     grammar: str | None = None
+    json_schema: JsonSchema | None = None
     regex: str | None = None
     choices: Sequence[str] | None = None
 
@@ -264,5 +266,6 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty_window: int
     seed: int | None
     grammar: str | None
+    json_schema: JsonSchema | None
     regex: str | None
     choices: Sequence[str] | None
