@@ -54,11 +54,12 @@ if TYPE_CHECKING:
         TokenLogprob,
     )
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.tool_use import ToolUse
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.metrics import MetricsSnapshot
-    from oxillama.sampling import Grammar, Sampler, SamplerChain
+    from oxillama.sampling import Grammar, JsonSchemaCompiler, Sampler, SamplerChain
     from oxillama.sampling.grammar.tools import (
         BrokenToolCall,
         ToolCall,
@@ -93,6 +94,7 @@ __all__ = [
     "GenerateError",
     "Grammar",
     "GrammarError",
+    "JsonSchemaCompiler",
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
@@ -129,6 +131,7 @@ __all__ = [
     "ToolFormatError",
     "ToolFunctions",
     "ToolResult",
+    "ToolUse",
     "UnknownToolError",
     "UnsupportedModelError",
     "from_hub",
@@ -148,6 +151,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "JsonSchemaCompiler": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
     "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.kv_cache",
@@ -167,6 +171,7 @@ _LAZY = {
     "ToolFormat": "oxillama.sampling.grammar.tools",
     "ToolFunctions": "oxillama.sampling.grammar.tools",
     "ToolResult": "oxillama.sampling.grammar.tools",
+    "ToolUse": "oxillama.engine.tool_use",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }

@@ -1,13 +1,16 @@
-"""What a text may be, as settings: a grammar, a pattern or a list of texts."""
+"""What a text may be, as settings: a grammar, a schema, a pattern or a list of texts."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oxillama.errors import ConfigError
 
-__all__ = ["CONSTRAINTS", "checked_constraints"]
+__all__ = ["CONSTRAINTS", "JsonSchema", "checked_constraints"]
 
-CONSTRAINTS = ("grammar", "regex", "choices")
+JsonSchema = Mapping[str, Any] | bool | str
+
+CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
 
 
 def checked_constraints(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,4 +50,35 @@ def _choices(value: Any) -> tuple[str, ...]:
     return texts
 
 
-_CHECKS = {"grammar": _grammar, "regex": _regex, "choices": _choices}
+def _json_schema(value: Any) -> str:
+    """The schema as JSON text: order counts in it, and nobody can change it later."""
+    try:
+        if isinstance(value, str):
+            text, value = value, json.loads(value)
+        else:
+            text = json.dumps(value, allow_nan=False)
+            _check_keys(value)
+    except RecursionError:
+        raise ConfigError("json_schema nests too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"json_schema must be a schema as a dict, a bool or JSON text: {error}") from None
+    if not isinstance(value, Mapping | bool):
+        raise ConfigError(f"json_schema must be an object, true or false, not {text:.60}")
+    return text
+
+
+def _check_keys(value: Any) -> None:
+    """json.dumps makes texts of other keys."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    raise TypeError(f"keys are str, not {key!r:.60}")
+            todo += item.values()
+        elif isinstance(item, list | tuple):
+            todo += item
+
+
+_CHECKS = {"grammar": _grammar, "json_schema": _json_schema, "regex": _regex, "choices": _choices}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
 from oxillama.checks import MAX_CONTEXT, check_float, check_int
-from oxillama.constraints import CONSTRAINTS, checked_constraints
+from oxillama.constraints import CONSTRAINTS, JsonSchema, checked_constraints
 from oxillama.errors import ConfigError
 
 __all__ = ["Biases", "Breakers", "SamplerConfig", "SamplingOptions"]
@@ -59,8 +59,9 @@ class SamplerConfig:
     dry_sequence_breakers: strings (or lists of token ids) that no repetition reaches across.
     top_n_sigma: keep logits that are at most so many standard deviations below the highest; 0 keeps all.
     grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
+    json_schema: a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.
     regex: a pattern that the whole text must match. choices: texts of which it must be one.
-        One of grammar, regex and choices can be given.
+        One of grammar, json_schema, regex and choices can be given.
     mirostat: 1 or 2 (its version) steers to a surprise of `mirostat_tau` bits a token, in steps of `mirostat_eta`, and
         takes the place of all that follows but the temperature; 0 is off.
     top_k: keep the k likeliest tokens; 0 keeps all.
@@ -87,6 +88,7 @@ class SamplerConfig:
     repetition_penalty_window: int = 64
     seed: int | None = None
     grammar: str | None = None
+    json_schema: JsonSchema | None = None
     regex: str | None = None
     choices: Sequence[str] | None = None
     typical_p: float = 1.0
@@ -237,6 +239,7 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty_window: int
     seed: int | None
     grammar: str | None
+    json_schema: JsonSchema | None
     regex: str | None
     choices: Sequence[str] | None
     typical_p: float

@@ -27,6 +27,7 @@ PUBLIC = {
     "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
+    "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",

@@ -140,7 +140,7 @@ class AsyncEngine(AsyncBatchMethods):
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
         engine = self.engine
         engine._core.check_generates()
-        ids = await asyncio.to_thread(engine.chat_tokens, messages, tools=tools, chat_template=chat_template)
+        ids = await asyncio.to_thread(engine._chat_ids, messages, tools, chat_template, options)
         if not check_bool("stream", stream):
             return cast(Completion, await self.generate(ids, on_token=on_token, **options))
         if on_token is not None:

@@ -30,6 +30,7 @@ from oxillama.engine.texts import (
     TextOptions,
     parse_options,
 )
+from oxillama.engine.tool_use import tool_use_of
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
 from oxillama.metrics import MetricsSnapshot
@@ -217,11 +218,19 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
         chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
-        are those of `generate`. Raises ChatTemplateError if there is no template or it fails, and what `generate`
-        raises.
+        are those of `generate`, and with tools:
+
+        tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters":
+            schema}}; its calls are in `tool_calls` of the result.
+        tool_choice: "auto", or "none": the model isn't told of tools, and all that it says is text.
+        tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
+            "llama3", a `ToolFormat`, or "text": calls stay text.
+
+        Raises ChatTemplateError if there is no template or it fails, ToolFormatError if it isn't known how the model
+        writes calls, and what `generate` raises.
         """
         self._core.check_generates()
-        ids = self.chat_tokens(messages, tools=tools, chat_template=chat_template)
+        ids = self._chat_ids(messages, tools, chat_template, options)
         if not check_bool("stream", stream):
             return cast(Completion, self.generate(ids, on_token=on_token, **options))
         if on_token is not None:
@@ -284,6 +293,18 @@ class Engine(SessionMethods, NumberMethods, BatchMethods):
         return f"<Engine {spec.arch} {spec.name!r}, {spec.n_layers} layers, n_vocab {self.n_vocab}, {state}>"
 
     # ---- how it is done
+
+    def _chat_ids(
+        self, messages: Messages, tools: Tools, chat_template: str | None, options: dict[str, Any]
+    ) -> list[int]:
+        """The prompt. In `options`, `tool_use` takes the place of the options that `chat` alone has."""
+        choice, form = options.pop("tool_choice", None), options.pop("tool_format", None)
+        ids = self.chat_tokens(messages, tools=None if choice == "none" else tools, chat_template=chat_template)
+        source = self.tokenizer.chat_template if chat_template is None else chat_template
+        use = tool_use_of(source, messages, tools, choice, form)
+        if use is not None and options.setdefault("tool_use", use) is not use:
+            raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
+        return ids
 
     def _complete(
         self,

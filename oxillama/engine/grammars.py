@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["KEPT_GRAMMARS", "Grammars"]
@@ -20,6 +21,7 @@ class Grammars:
         self._kept: dict[Hashable, Grammar] = {}
         self._compilers: dict[str, Callable[[Any], Grammar]] = {
             "grammar": lambda text: Grammar.parse(text, token_id=tokenizer.token_to_id),
+            "json_schema": JsonSchemaCompiler.compile,
             "regex": Grammar.from_regex,
             "choices": Grammar.from_choices,
         }

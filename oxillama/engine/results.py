@@ -2,7 +2,9 @@
 
 import threading
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from oxillama.sampling.grammar.tools.calls import AnyToolCall, assistant_message
 
 __all__ = ["BatchFailure", "CancelToken", "Chunk", "Completion", "FinishReason", "Timings", "TokenLogprob"]
 
@@ -48,7 +50,7 @@ class Chunk:
 
     text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk. logprobs: of these
     tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk. index: of n
-    completions, which one it continues.
+    completions, which one it continues. tool_calls: calls of tools that end here, after the text.
     """
 
     text: str
@@ -57,6 +59,7 @@ class Chunk:
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
     index: int = 0
+    tool_calls: list[AnyToolCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class Completion:
     index: place of the prompt in the list or batch that it was given in.
     prompt_logprobs: of each token of the prompt, None in the place of the first, which nothing predicts; fewer if it
         was cancelled before. None if not asked for.
+    tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
+        them, and the `offset` of each says where it stood.
     """
 
     text: str
@@ -83,6 +88,12 @@ class Completion:
     timings: Timings = field(default_factory=Timings)
     index: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    tool_calls: list[AnyToolCall] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message for the next turn, with its calls as chat templates want them."""
+        return assistant_message(self.text, self.tool_calls)
 
     def __str__(self) -> str:
         return self.text

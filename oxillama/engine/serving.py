@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
 from oxillama.engine.sequence import MAX_PRIORITY
+from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError
 
 __all__ = ["CacheKey", "RequestOptions", "ServingOptions", "split_options"]
@@ -25,12 +26,13 @@ class CacheKey(NamedTuple):
 
 
 class RequestOptions(SamplingOptions, total=False):
-    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`."""
+    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`, and `tool_use`."""
 
     priority: int
     deadline: float | None
     cache_prompt: bool
     cache_salt: str | None
+    tool_use: ToolUse | None
 
 
 @dataclass(frozen=True, slots=True)

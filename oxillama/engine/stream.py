@@ -12,7 +12,9 @@ from oxillama.engine.logprobs import Scores
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import CancelToken, Chunk, FinishReason
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.tool_use import divided
 from oxillama.sampling import Sampler
+from oxillama.sampling.grammar.tools import AnyToolCall, ToolCallDetector
 
 __all__ = ["StopMatcher", "TextRequest", "chunks"]
 
@@ -80,9 +82,10 @@ class TextRequest(Request):
         end_ids: Collection[int],
         scores: Scores | None = None,
         number: int = 0,
+        tools: ToolCallDetector | None = None,
         **options: Any,
     ) -> None:
-        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities.
+        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
 
         `number`: which of the completions of its prompt it is.
         """
@@ -91,6 +94,7 @@ class TextRequest(Request):
         self._stream = stream
         self._stops = stops
         self._end_ids = end_ids
+        self._tools = tools
         self.scores = scores
         self.number = number
         if scores is not None and scores.wants_prompt(sequence) and not self.follows:
@@ -141,12 +145,23 @@ class TextRequest(Request):
         return reason
 
     def _put(self, text: str, reason: FinishReason | None) -> None:
+        """Text as it comes, and the reason with the last; calls of tools are taken out of it."""
+        if self._tools is None:
+            self._show(text, [], reason)
+            return
+        pieces = divided(self._tools.push(text) + (self._tools.finish() if reason else []))
+        if reason and not pieces:
+            pieces = [("", [])]
+        for i, (said, calls) in enumerate(pieces, 1):
+            self._show(said, calls, reason if i == len(pieces) else None)
+
+    def _show(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
         first = self._n_shown - self.n_prompt
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
         tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
         logprobs = None if tokens is None else tokens[first:]
-        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt, self.number))
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt, self.number, calls))
 
 
 def chunks(

@@ -15,12 +15,13 @@ from oxillama.engine.results import CancelToken
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
 from oxillama.engine.stream import StopMatcher, TextRequest
+from oxillama.engine.tool_use import ToolUse, check_tool_use
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
-from oxillama.tokenizer import Tokenizer
+from oxillama.tokenizer import Tokenizer, TokenStream
 
 __all__ = [
     "GenerateOptions",
@@ -77,6 +78,7 @@ class TextOptions:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int | None = None
+    tool_use: ToolUse | None = None
 
     @property
     def n_each(self) -> int:
@@ -105,7 +107,7 @@ def parse_options(
     n: int | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
+    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`, and `tool_use`.
 
     Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
     """
@@ -114,12 +116,13 @@ def parse_options(
     if cancel_token is not None and not isinstance(cancel_token, CancelToken):
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
+    tool_use = check_tool_use(fields.pop("tool_use", None))
     serving = split_options(fields)
     return TextOptions(
         max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), make_chain(function, sampler, fields),
         cancel_token, serving, check_processors(logits_processors), check_logprobs("logprobs", logprobs),
         check_logprobs("prompt_logprobs", prompt_logprobs),
-        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS),
+        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use,
     )  # fmt: skip
 
 
@@ -150,6 +153,11 @@ class TextMaker:
     def _token_bytes(self, token: int) -> bytes:
         """Nothing for rows of logits beyond the vocabulary."""
         return self._tokenizer.token_bytes(token) if token < self._tokenizer.n_vocab else b""
+
+    def _stream(self, tools: ToolUse | None) -> TokenStream:
+        if tools is None:
+            return self._tokenizer.stream(skip_special=True)
+        return self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer))
 
     def _scores(self, options: TextOptions) -> Scores | None:
         if options.logprobs is None and options.prompt_logprobs is None:
@@ -239,6 +247,7 @@ class TextMaker:
         options = options.of_completion(number)
         options.chain.config.check_ids(self._n_vocab)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
+        tools = options.tool_use
         return TextRequest(
             self._sequence(ids, max_tokens, options),
             outbox,
@@ -250,12 +259,13 @@ class TextMaker:
                 token_bytes=self._tokenizer.token_bytes,
                 processors=options.processors,
             ),
-            stream=self._tokenizer.stream(skip_special=True),
+            stream=self._stream(tools),
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
             scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
             number=number,
+            tools=tools.detector if tools else None,
             index=index,
             leader=leader,
             cancel_token=options.cancel_token,

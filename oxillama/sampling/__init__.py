@@ -2,7 +2,8 @@
 
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.grammar import Grammar
+from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
 from oxillama.sampling.sampler import LogitsProcessor, Sampler
 from oxillama.sampling.stages import Stage
 
-__all__ = ["Grammar", "LogitsProcessor", "Sampler", "SamplerChain", "Stage"]
+__all__ = ["Grammar", "JsonSchemaCompiler", "LogitsProcessor", "Sampler", "SamplerChain", "Stage"]

@@ -77,7 +77,7 @@ def top_n_sigma(candidates: Candidates, config: SamplerConfig, state: SamplerSta
 def grammar(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Bans the tokens that the request's grammar doesn't allow next. Comes before any stage that cuts.
 
-    Raises ConfigError if the settings have one, or a pattern or choices, but there is no state to follow it;
+    Raises ConfigError if the settings have one, or a schema, pattern or choices, but there is no state to follow it;
     GrammarError if no token of the vocabulary can go on.
     """
     if state.grammar is None:

@@ -305,11 +305,14 @@ def test_ctrl_c_and_ctrl_d_at_the_prompt_leave(run, monkeypatch, key):
 
 
 def test_run_holds_the_text_to_what_is_asked(run, tmp_path):
+    (tmp_path / "s.json").write_text('{"type": "null"}')
     (tmp_path / "g.gbnf").write_text('root ::= "é" | "à"', "utf-8")
     for flags, texts in (
         (["--choices", "yes", "--choices", "no"], {"yes", "no"}),
         (["--regex", "(a|b)"], {"a", "b"}),
         (["--grammar", 'root ::= "x" | "y"'], {"x", "y"}),
+        (["--json-schema", '{"enum": ["x", "y"]}'], {'"x"', '"y"'}),
+        (["--json-schema-file", tmp_path / "s.json"], {"null"}),
         (["--grammar-file", tmp_path / "g.gbnf"], {"é", "à"}),
     ):
         status, out, _ = run("run", "Once", *flags, *ONE_THREAD)
@@ -327,6 +330,8 @@ def test_chat_holds_answers_to_what_is_asked(run):
     [
         (["--grammar", "root ::= ("], "line 1, column 10"),
         (["--regex", "("], "column 1"),
+        (["--json-schema", "{"], "--json-schema must be a schema as a dict, a bool or JSON text"),
+        (["--json-schema", '{"$ref": "https://example.org/remote"}'], "remote"),
         (["--regex", "a", "--choices", "b"], "argument --choices: not allowed with argument --regex"),
         (["--grammar", "a", "--grammar-file", "b"], "not allowed with argument --grammar"),
         (["--grammar-file", "/no/such/file"], "/no/such/file"),

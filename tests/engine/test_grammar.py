@@ -10,6 +10,8 @@ import oxillama as ox
 from oxillama.config import SamplerConfig
 from oxillama.engine.grammars import KEPT_GRAMMARS
 from oxillama.sampling import Sampler
+from oxillama.sampling.grammar.tools.arguments import faults
+from oxillama.sampling.grammar.tools.schema_check import check_schema
 from tests.engine.fakes import assert_idle
 
 NUMBERS = 'root ::= "[" [1-9] [0-9]{0,3} (", " [1-9] [0-9]{0,3}){2,6} "]"'
@@ -172,3 +174,49 @@ def test_compiled_grammars_are_kept_in_bounds(engine):
     first = kept[("choices", (str(i),))]
     engine.generate("x", choices=[str(i)], max_tokens=1)
     assert kept[("choices", (str(i),))] is first
+
+
+# ---- schemas
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "é"]}, "maxItems": 3},
+        "size": {"anyOf": [{"type": "null"}, {"type": "number", "minimum": 0, "exclusiveMaximum": 10}]},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_texts_follow_their_schema(engine, seed):
+    done = engine.generate("A person: ", json_schema=SCHEMA, seed=seed, max_tokens=400, **FREE)
+    assert done.finish_reason == "stop"
+    check_schema(SCHEMA)
+    assert list(faults(SCHEMA, json.loads(done.text))) == []
+    cut = engine.generate("A person: ", json_schema=SCHEMA, seed=seed, max_tokens=4, **FREE)
+    assert cut.finish_reason == "length"
+    assert done.text.startswith(cut.text)
+
+
+def test_schemas_in_every_form(engine):
+    expected = engine.generate("x", json_schema=SCHEMA, seed=1).text
+    assert engine.generate("x", json_schema=json.dumps(SCHEMA), seed=1).text == expected
+    assert engine.generate("x", sampler=SamplerConfig(json_schema=SCHEMA, seed=1)).text == expected
+    assert "".join(chunk.text for chunk in engine.stream("x", json_schema=SCHEMA, seed=1)) == expected
+    assert [r.text for r in engine.batch(["x"], json_schema=SCHEMA, seed=1)] == [expected]
+    for seed in range(3):
+        text = engine.generate("x", json_schema=True, seed=seed, max_tokens=300).text
+        assert ox.JsonSchemaCompiler.compile(True).accepts(text) or len(engine.tokenize(text)) > 100
+
+
+def test_schemas_that_cannot_be_honoured(engine):
+    with pytest.raises(ox.GrammarError, match="#"):
+        engine.generate("x", json_schema={"$ref": "https://example.org/remote"})
+    with pytest.raises(ox.GrammarError):
+        engine.stream("x", json_schema=False)
+    with pytest.raises(ox.ConfigError, match="json_schema must be"):
+        engine.generate("x", json_schema="{")

@@ -3,13 +3,14 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import MAX_CHAR, SURROGATES, Range
 from oxillama.sampling.grammar.regex import Node
 
-__all__ = ["END", "Dfa", "Part"]
+__all__ = ["END", "Dfa", "Part", "matches"]
 
 State = tuple[tuple[frozenset[int], ...], int, bool]  # of each tree; characters so far; whether there are none
 MAX_NFA = 20_000
@@ -96,6 +97,24 @@ def _nfa(node: Node) -> _Nfa:
     nfa.start = nfa.state()
     nfa.end = nfa.add(node, nfa.start)
     return nfa
+
+
+_nfa_of = lru_cache(maxsize=512)(_nfa)
+
+
+def matches(part: Part, text: str) -> bool:
+    """Whether a text meets a condition."""
+    nfa = _nfa_of(part.node)
+    states = {nfa.start}
+    for i, c in enumerate(text):
+        code = ord(c)
+        states = {
+            target
+            for state in nfa.closure(states, i == 0, False)
+            for ranges, target in nfa.moves[state]
+            if any(low <= code <= high for low, high in ranges)
+        }
+    return (nfa.end in nfa.closure(states, not text, True)) != part.negated
 
 
 class Dfa:

@@ -36,7 +36,7 @@ SPACE: tuple[Range, ...] = (
 _CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity: trees may be deep
 class Node:
     """One part of a pattern. kind: set, cat, alt, repeat, ^, $, ahead (a look-ahead; `least` 0 if it must fail)."""
 
