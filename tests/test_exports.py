@@ -23,7 +23,7 @@ PUBLIC = {
     # what comes back, and how to stop it
     "BatchFailure", "CancelToken", "Chunk", "Completion", "MetricsSnapshot", "Timings", "TokenLogprob",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
+    "ChatTemplate", "Grammar", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
     "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
