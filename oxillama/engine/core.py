@@ -134,15 +134,6 @@ class EngineCore:
         self.loop.post(self._shut)
         self.loop.post(tell)
 
-    def publish(self) -> None:
-        """Has the numbers of now seen, or if a step is under way, those of its end."""
-
-        def change() -> None:
-            self.meter.memory = self.runner.memory_bytes()
-            self.meter.publish()
-
-        self.loop.post(change)
-
     def check_open(self) -> None:
         """Raises EngineClosedError once the engine is closed."""
         if self.closed:
@@ -173,14 +164,16 @@ class EngineCore:
                     self.pace.observe(*self.meter.count(plan, began))
         self.meter.end()
 
+    def publish(self) -> None:
+        """Lets others see the numbers of now."""
+        self.meter.memory = self.runner.memory_bytes()
+        self.meter.publish()
+
     def _drop_cancelled(self) -> None:
-        scheduler = self.scheduler
-        ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
-        requests = [cast(Request, s.handle) for s in ended + scheduler.expired(time.perf_counter())]
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
-        requests += [r for r in self._guests() if r.cancelled or _is_lost(r)]
-        if requests:
-            self._end_all(requests, "cancelled")
+        seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
+        late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
+        self._end_all([r for r in seen if r.cancelled] + late, "cancelled")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
@@ -241,10 +234,9 @@ class EngineCore:
             request.outcome = reason, error
             if request.sequence.handle is not request:
                 self._tell(request)  # it was never queued
-            elif reason == "cancelled":
-                self.scheduler.cancel(request.sequence, keep_blocks=request.keep_blocks)
             else:
-                self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+                end = self.scheduler.cancel if reason == "cancelled" else self.scheduler.finish
+                end(request.sequence, keep_blocks=request.keep_blocks)
 
     def _tell_ended(self) -> None:
         for sequence in self.scheduler.drain_finished():
@@ -305,8 +297,3 @@ class EngineCore:
         self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
-
-
-def _is_lost(request: Request) -> bool:
-    bell = request.outbox.bell
-    return bell is not None and bell.lost
