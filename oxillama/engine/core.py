@@ -84,14 +84,16 @@ class EngineCore(CoreCalls):
                     self.pace.observe(*self.meter.count(plan, began))
         self.meter.end()
 
+    def publish(self) -> None:
+        """Lets others see the numbers of now."""
+        self.meter.memory = self.runner.memory_bytes()
+        self.meter.publish()
+
     def _drop_cancelled(self) -> None:
-        scheduler = self.scheduler
-        ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
-        requests = [cast(Request, s.handle) for s in ended + scheduler.expired(time.perf_counter())]
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
-        requests += [r for r in self._guests() if r.cancelled or r.lost]
-        if requests:
-            self._end_all(requests, "cancelled")
+        seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
+        late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
+        self._end_all([r for r in seen if r.cancelled] + late, "cancelled")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
@@ -169,10 +171,9 @@ class EngineCore(CoreCalls):
             request.outcome = reason, error
             if request.sequence.handle is not request:
                 self._tell(request)  # it was never queued
-            elif reason == "cancelled":
-                self.scheduler.cancel(request.sequence, keep_blocks=request.keep_blocks)
             else:
-                self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+                end = self.scheduler.cancel if reason == "cancelled" else self.scheduler.finish
+                end(request.sequence, keep_blocks=request.keep_blocks)
             for follower in request.followers:
                 self._end(follower, reason, error)
 
