@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from oxillama import gguf
     from oxillama.engine import (
         BatchFailure,
+        BeamHypothesis,
+        BeamSearchConfig,
         CancelToken,
         Chunk,
         Completion,
@@ -63,6 +65,8 @@ logging.getLogger("oxillama").addHandler(logging.NullHandler())
 __all__ = [
     "AsyncEngine",
     "BatchFailure",
+    "BeamHypothesis",
+    "BeamSearchConfig",
     "CancelToken",
     "ChatTemplate",
     "ChatTemplateError",
@@ -113,6 +117,8 @@ __all__ = [
 _LAZY = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "BatchFailure": "oxillama.engine",
+    "BeamHypothesis": "oxillama.engine",
+    "BeamSearchConfig": "oxillama.engine",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",

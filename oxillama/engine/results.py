@@ -4,7 +4,16 @@ import threading
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["BatchFailure", "CancelToken", "Chunk", "Completion", "FinishReason", "Timings", "TokenLogprob"]
+__all__ = [
+    "BatchFailure",
+    "BeamHypothesis",
+    "CancelToken",
+    "Chunk",
+    "Completion",
+    "FinishReason",
+    "Timings",
+    "TokenLogprob",
+]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -83,6 +92,25 @@ class Completion:
     timings: Timings = field(default_factory=Timings)
     index: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class BeamHypothesis:
+    """A result of `beam_search`; str() gives its text.
+
+    text: without prompt and end-of-generation token. token_ids: the same, in tokens. score: what results are sorted by;
+    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length" or "cancelled". logprob: sum of the
+    tokens' log-probabilities, with that of the end.
+    """
+
+    text: str
+    token_ids: list[int]
+    score: float
+    finish_reason: FinishReason
+    logprob: float
 
     def __str__(self) -> str:
         return self.text
