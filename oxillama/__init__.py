@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from oxillama import gguf
     from oxillama.engine import (
         BatchFailure,
+        BeamHypothesis,
+        BeamSearchConfig,
         CancelToken,
         Chunk,
         Completion,
@@ -79,6 +81,8 @@ logging.getLogger("oxillama").addHandler(logging.NullHandler())
 __all__ = [
     "AsyncEngine",
     "BatchFailure",
+    "BeamHypothesis",
+    "BeamSearchConfig",
     "BrokenToolCall",
     "CancelToken",
     "ChatTemplate",
@@ -144,6 +148,8 @@ __all__ = [
 _LAZY = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "BatchFailure": "oxillama.engine",
+    "BeamHypothesis": "oxillama.engine",
+    "BeamSearchConfig": "oxillama.engine",
     "BrokenToolCall": "oxillama.sampling.grammar.tools",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",

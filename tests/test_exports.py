@@ -21,10 +21,11 @@ PUBLIC = {
     # what one starts with
     "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
     # what comes back, and how to stop it
-    "BatchFailure", "CancelToken", "Chunk", "Completion", "MetricsSnapshot", "Timings", "TokenLogprob",
+    "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
+    "Timings", "TokenLogprob",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain",
+    "Scheduler", "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",

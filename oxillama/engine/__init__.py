@@ -1,12 +1,15 @@
 """Requests in, text and numbers out: the engine, its scheduler and the low-level session."""
 
+from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.engine import Engine
-from oxillama.engine.results import BatchFailure, CancelToken, Chunk, Completion, Timings, TokenLogprob
+from oxillama.engine.results import BatchFailure, BeamHypothesis, CancelToken, Chunk, Completion, Timings, TokenLogprob
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
 
 __all__ = [
     "BatchFailure",
+    "BeamHypothesis",
+    "BeamSearchConfig",
     "CancelToken",
     "Chunk",
     "Completion",

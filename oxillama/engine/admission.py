@@ -97,9 +97,19 @@ class Admission(Holdings):
 
         Raises GenerateError if it does neither.
         """
+        self.pause(sequence)
+        self._ended.append(sequence)
+        if not keep_blocks:
+            self.rewind(sequence, 0)
+
+    def pause(self, sequence: Sequence) -> None:
+        """`finish` of one that is to come again, with what it keeps until then; nobody is told of an end.
+
+        It may lose what it keeps to others, who couldn't run otherwise. Raises GenerateError if it neither waits nor
+        runs.
+        """
         if self.live.pop(sequence.id, None) is None:
             raise GenerateError(f"sequence {sequence.id} neither waits nor runs, and can't be finished")
-        self._ended.append(sequence)
         if sequence.running:
             self.running.remove(sequence)
         if sequence.queued:
@@ -107,8 +117,6 @@ class Admission(Holdings):
         sequence.finished, sequence.running = True, False
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
-        if not keep_blocks:
-            self.rewind(sequence, 0)
 
     def drain_finished(self) -> list[Sequence]:
         """Those that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
-from oxillama.engine.async_batch import AsyncBatchMethods, made, size_of
+from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
+from oxillama.engine.beam_calls import BeamKeywords, start_search
+from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.embedding import EmbedPooling
 from oxillama.engine.engine import Engine
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import Completion
+from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import (
     GenerateOptions,
@@ -146,6 +148,29 @@ class AsyncEngine(AsyncBatchMethods):
         if on_token is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
+
+    async def beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
+        *,
+        ignore_eos: bool = False,
+        cancel_token: CancelToken | None = None,
+        **options: Unpack[BeamKeywords],
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt, as `Engine.beam_search` finds them."""
+        core, maker = self.engine._core, self.engine._maker
+        bell = CoroutineBell(core.loop)
+        search = await made(
+            INLINE_CHARACTERS + 1 if options.get("grammar") else size_of([prompt]),
+            lambda: start_search(core, maker, prompt, config, ignore_eos, cancel_token, options, bell),
+        )
+        call = Call(core, search.beams, search.outbox, bell)
+        try:
+            await bell.wait(lambda: not search.outbox.n_open)
+        finally:
+            call.leave()
+        return search.results()
 
     # ---- numbers
 

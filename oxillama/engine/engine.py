@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, Unpack, cast, overload
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.batch import BatchMethods
+from oxillama.engine.beam_calls import BeamMethods
 from oxillama.engine.completions import Chunks, answer, completions_of, shaped
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
@@ -41,7 +42,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods, BatchMethods):
+class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what

@@ -6,7 +6,16 @@ from typing import Any, Literal
 
 from oxillama.sampling.grammar.tools.calls import AnyToolCall, assistant_message
 
-__all__ = ["BatchFailure", "CancelToken", "Chunk", "Completion", "FinishReason", "Timings", "TokenLogprob"]
+__all__ = [
+    "BatchFailure",
+    "BeamHypothesis",
+    "CancelToken",
+    "Chunk",
+    "Completion",
+    "FinishReason",
+    "Timings",
+    "TokenLogprob",
+]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -94,6 +103,25 @@ class Completion:
     def message(self) -> dict[str, Any]:
         """The answer as a message for the next turn, with its calls as chat templates want them."""
         return assistant_message(self.text, self.tool_calls)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class BeamHypothesis:
+    """A result of `beam_search`; str() gives its text.
+
+    text: without prompt and end-of-generation token. token_ids: the same, in tokens. score: what results are sorted by;
+    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length" or "cancelled". logprob: sum of the
+    tokens' log-probabilities, with that of the end.
+    """
+
+    text: str
+    token_ids: list[int]
+    score: float
+    finish_reason: FinishReason
+    logprob: float
 
     def __str__(self) -> str:
         return self.text

@@ -140,7 +140,7 @@ class TextMaker:
         self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, kv_type: str = "f16"
     ) -> None:
         """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
-        self._kv_type = kv_type
+        self.kv_type = kv_type
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
@@ -149,6 +149,25 @@ class TextMaker:
         self._scratch = Candidates()
         self._scorer = TokenScorer(self._token_bytes, self._scratch)
         self._grammars = Grammars(tokenizer)
+
+    @property
+    def n_vocab(self) -> int:
+        """Length of a row of logits."""
+        return self._n_vocab
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        return self._tokenizer.eog_ids
+
+    def text_of(self, tokens: list[int]) -> str:
+        """What follows a prompt, as text."""
+        stream = self._tokenizer.stream(skip_special=True)
+        return "".join(map(stream.push, tokens)) + stream.flush()
+
+    def plain_sampler(self, chain: SamplerChain) -> Sampler:
+        """At the beginning of a text, whatever the prompt."""
+        return Sampler(chain, scratch=self._scratch, grammar=self._grammar_state(chain.config))
 
     def _token_bytes(self, token: int) -> bytes:
         """Nothing for rows of logits beyond the vocabulary."""
@@ -165,7 +184,7 @@ class TextMaker:
         return Scores(self._scorer, options.logprobs, options.prompt_logprobs)
 
     def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions) -> Sequence:
-        serving = options.serving.of_sequence(self._kv_type)
+        serving = options.serving.of_sequence(self.kv_type)
         if options.prompt_logprobs is not None:
             serving["cache_key"] = None  # rows of logits aren't cached
         # The last token is drawn, but never computed.

@@ -40,6 +40,12 @@ class FakeTokenizer:
     def token_bytes(self, token):
         return PIECES[token]
 
+    def is_special(self, token):
+        return token in (BOS, EOS)
+
+    def token_to_id(self, text):
+        return PIECES.index(text.encode()) if text.encode() in PIECES else None
+
     def id_to_token(self, token):
         return PIECES[token].decode()
 
