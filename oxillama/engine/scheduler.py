@@ -9,7 +9,7 @@ from oxillama.engine.holdings import Holdings
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.waiting import WaitingQueue
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
-from oxillama.kv_cache.prefix import BLOCK, PrefixKvCache
+from oxillama.kv_cache.prefix import WINDOWED, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import RUNNING_SLOTS, StateSlots
 
@@ -52,7 +52,7 @@ class Scheduler(Holdings):
         """`whole`: each sequence is computed in one step, however long it is. Raises ConfigError for one slot."""
         if 0 < pool.n_slots < RUNNING_SLOTS:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
-        super().__init__(pool, block_size, PrefixKvCache(pool, block_size) if prefix_cache else None)
+        super().__init__(pool, block_size, token_budget, PrefixKvCache(pool, block_size) if prefix_cache else None)
         self.token_budget = token_budget
         self.whole = whole
         # Never more than the budget, so that decoding sequences leave at least one token to a prompt.
@@ -65,16 +65,22 @@ class Scheduler(Holdings):
         self.preempting = False
         self.debug = False
         self._deadlines: list[tuple[float, int, Sequence]] = []
-        self._stuck = (-1, (0, 0))  # id of the first in the queue, what room there was: too little
+        self._stuck: tuple[int, tuple[int, ...]] = (
+            -1,
+            self.room,
+        )  # id of the first in the queue, what room there was: too little
 
     def check_fits(self, n_tokens: int) -> None:
         """Raises KvCacheFullError if a sequence of n_tokens could never run, however empty the cache."""
-        need = self.n_blocks(n_tokens)
-        if need > self.pool.n_blocks:
-            raise KvCacheFullError(
-                f"{n_tokens} tokens of prompt and output need {need} KV blocks of {self.block_size} tokens, and there "
-                f"are {self.pool.n_blocks} in all: lower max_tokens or raise kv_budget"
-            )
+        for kind, pool in self.groups:
+            need = self.n_blocks(n_tokens)
+            if kind == WINDOWED and self.windows:
+                need = self.windows.n_needed(n_tokens)
+            if need > pool.n:
+                raise KvCacheFullError(
+                    f"{n_tokens} tokens of prompt and output need {need} {pool.noun}s of {self.block_size} tokens, and "
+                    f"there are {pool.n} in all: lower max_tokens or raise kv_budget"
+                )
 
     def check_queue(self, n: int = 1) -> None:
         """Raises QueueFullError if n more can't wait."""
@@ -145,7 +151,7 @@ class Scheduler(Holdings):
             plan.append((admitted, n))
             budget -= n
         if self.pool.n_slots:  # who waits for a beginning may have asked for a state before the end of this step
-            plan = [(sequence, self.chunk(sequence, n)) for sequence, n in plan]
+            plan = [(sequence, self.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         if self.debug:
             self.check_invariants(plan)
         return plan
@@ -162,7 +168,7 @@ class Scheduler(Holdings):
         n += sequence.n_computed
         while not self.grow(sequence, n):
             if len(self.running) == 1:
-                self.reclaim_blocks(self.missing_blocks(sequence, n), sequence)
+                self.reclaim_blocks(sequence, n)
                 return self.grow(sequence, n)
             victim = next(s for s in reversed(self.running) if s.restartable or s is sequence)
             self._preempt(victim)
@@ -190,8 +196,7 @@ class Scheduler(Holdings):
         if self._awaits_prefix(sequence):
             return None
         # One block for each that runs, or the newcomer would soon be sent back for them.
-        reserve = len(self.running) if self.pool.n_blocks else 0
-        if not self._start(sequence, reserve):
+        if not self._start(sequence, reserve=len(self.running)):
             self._stuck = (sequence.id, self.room)
             return None
         self.waiting.remove(sequence)
@@ -202,10 +207,10 @@ class Scheduler(Holdings):
 
     def _start(self, sequence: Sequence, reserve: int) -> bool:
         """Gives a sequence blocks and slots for the tokens that it has; False, and nothing of either, without room."""
-        missing = self.missing_blocks(sequence, len(sequence.tokens))
+        n = len(sequence.tokens)
         if not self.running:
-            self.reclaim_blocks(missing, sequence)
-            if missing > self.n_available:  # copies of blocks that it shares with the prefix cache
+            self.reclaim_blocks(sequence, n)
+            if not self.fits(self.missing(sequence, n)):  # copies of blocks that it shares with the prefix cache
                 self.rewind(sequence, 0)
         before = sequence.n_computed
         if not self.begin(sequence, reserve, reclaim_states=not self.running):
@@ -241,6 +246,8 @@ class Scheduler(Holdings):
                 self.checkpoint(sequence)
         if sequence.cache_key is not None and sequence.n_computed // self.block_size > len(sequence.path):
             self.remember(sequence)
+        if self.windows:
+            self.give_back(sequence)
 
     def finish(self, sequence: Sequence, *, keep_blocks: bool = False) -> None:
         """Ends a sequence, waiting or running; its blocks and slots are free at once unless they are to be kept."""
@@ -256,23 +263,27 @@ class Scheduler(Holdings):
 
     def check_invariants(self, plan: list[tuple[Sequence, int]]) -> None:
         """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""
-        blocks = self.pool.blocks
-        blocks.check_invariants()
-        self.pool.slots.check_invariants()
+        for pool in (self.pool.blocks, self.pool.windowed, self.pool.slots):
+            pool.check_invariants()
         if self.prefix:
             self.prefix.check_invariants()
         for sequence in self.running:
-            table, path = sequence.block_table, sequence.path
-            blocks_of_path = [node.ids[BLOCK] for node in path] if self.pool.n_blocks else table
-            assert blocks_of_path == table[: len(path)], "a path that is not that of the table"
+            path, slots = sequence.path, sequence.slots
             assert len(path) <= sequence.n_computed // self.block_size, "a path to what is not computed"
-            if sequence.slots is not None:
-                assert sequence.slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
-                assert all(self.pool.slots.users[i] == 1 for i in sequence.slots.spare), (
-                    "a shared slot would be written"
-                )
-            assert len(set(table)) == len(table), "a block is in a table twice"
+            for kind, _ in self.groups:
+                n_gone, table = sequence.n_gone if kind == WINDOWED else 0, sequence.tables[kind]
+                of_path = [node.ids[kind] for node in path[n_gone:]]
+                assert of_path == table[n_gone : len(path)], "a path that is not that of the table"
+                assert len(set(table[n_gone:])) == len(table[n_gone:]), "a block is in a table twice"
+                assert table[:n_gone] == [-1] * n_gone, "a block was not given back"
+            if slots is not None:
+                assert slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
+                assert all(self.pool.slots.users[i] == 1 for i in slots.spare), "a shared slot would be written"
         for sequence, n in plan:
             first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)
-            assert last <= len(sequence.block_table), "a table is too short for the step"
-            assert not blocks.n_shared(sequence.block_table, first, last), "a shared block would be written"
+            assert not self.windows or self.windows.first(sequence.n_computed) >= sequence.n_gone, (
+                "given back too early"
+            )
+            for kind, pool in self.groups:
+                assert last <= len(sequence.tables[kind]), "a table is too short for the step"
+                assert not pool.n_shared(sequence.tables[kind], first, last), "a shared block would be written"
