@@ -29,11 +29,13 @@ SHARED = ("oxillama.kv_cache.shapes",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
 PLAIN = (
     "engine.admission",
+    "engine.block_tables",
     "engine.holdings",
     "engine.pace",
     "engine.scheduler",
     "engine.sequence",
     "engine.waiting",
+    "engine.windows",
     "kv_cache.block_pool",
     "kv_cache.id_pool",
     "kv_cache.prefix",

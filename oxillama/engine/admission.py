@@ -5,7 +5,7 @@ from oxillama.engine.holdings import Holdings
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.waiting import Deadlines, WaitingQueue
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
-from oxillama.kv_cache.prefix import PrefixKvCache
+from oxillama.kv_cache.prefix import WINDOWED, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import StateSlots
 
@@ -19,8 +19,10 @@ MOST = 1 << 62  # of anything that is counted
 class Admission(Holdings):
     """The half of the scheduler that its callers see: what they send, and what has ended."""
 
-    def __init__(self, pool: SequencePool, block_size: int, prefix: PrefixKvCache | None, max_waiting: int) -> None:
-        super().__init__(pool, check_int("block_size", block_size, 1, MOST), prefix)
+    def __init__(
+        self, pool: SequencePool, block_size: int, max_chunk: int, prefix: PrefixKvCache | None, max_waiting: int
+    ) -> None:
+        super().__init__(pool, check_int("block_size", block_size, 1, MOST), max_chunk, prefix)
         self.max_waiting = check_int("max_waiting", max_waiting, 1, MOST)
         self.running: list[Sequence] = []
         self.live: dict[int, Sequence] = {}
@@ -31,12 +33,14 @@ class Admission(Holdings):
 
     def check_fits(self, n_tokens: int) -> None:
         """Raises KvCacheFullError if a sequence of n_tokens could never run, however empty the cache."""
-        need = self.n_blocks(n_tokens)
-        if need > self.pool.n_blocks:
-            raise KvCacheFullError(
-                f"{n_tokens} tokens of prompt and output need {need} KV blocks of {self.block_size} tokens, and there "
-                f"are {self.pool.n_blocks} in all: lower max_tokens or raise kv_budget"
-            )
+        for kind, pool in self.groups:
+            windowed = kind == WINDOWED and self.windows
+            need = windowed.n_needed(n_tokens) if windowed else self.n_blocks(n_tokens)
+            if need > pool.n:
+                raise KvCacheFullError(
+                    f"{n_tokens} tokens of prompt and output need {need} {pool.noun}s of {self.block_size} tokens, and "
+                    f"there are {pool.n} in all: lower max_tokens or raise kv_budget"
+                )
 
     def check_queue(self, n: int = 1) -> None:
         """Raises QueueFullError if n more can't wait."""

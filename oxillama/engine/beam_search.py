@@ -17,8 +17,10 @@ from oxillama.engine.results import BeamHypothesis, CancelToken, FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
 from oxillama.engine.texts import TextMaker
+from oxillama.engine.windows import n_alive
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, GrammarError, KvCacheFullError
 from oxillama.kernels.logprobs import log_sum_exp
+from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.sampling import SamplerChain
 from oxillama.sampling.stages import draw
 
@@ -112,12 +114,15 @@ class BeamSearch:
         """All beams at full length, which have the full blocks of the prompt in common."""
         scheduler, shared = self._core.scheduler, len(self._prompt) // self._core.scheduler.block_size
         each = scheduler.n_blocks(len(self._prompt) + self._limit - 1)
-        need = min(shared, each) + self._width * max(0, each - shared)
-        if need > scheduler.pool.n_blocks > 0:
-            raise KvCacheFullError(
-                f"{self._width} beams of {self._limit} tokens after {len(self._prompt)} need {need} KV blocks, and "
-                f"there are {scheduler.pool.n_blocks} in all: lower beam_width or max_new_tokens, or raise kv_budget"
-            )
+        for kind, pool in scheduler.groups:
+            need = min(shared, each) + self._width * max(0, each - shared)
+            if kind == WINDOWED:  # of which they may come to have none in common
+                need = min(need, self._width * n_alive(scheduler.pool.window, scheduler.block_size, 1))
+            if need > pool.n:
+                raise KvCacheFullError(
+                    f"{self._width} beams of {self._limit} tokens after {len(self._prompt)} need {need} {pool.noun}s, "
+                    f"and there are {pool.n} in all: lower beam_width or max_new_tokens, or raise kv_budget"
+                )
 
     def sequence(self, generated: list[int]) -> Sequence:
         """The prompt and what follows it."""

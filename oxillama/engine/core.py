@@ -17,6 +17,7 @@ from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
+from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.kv_cache.sequence_pool import SequencePool
 
 __all__ = ["EngineCore"]
@@ -89,6 +90,13 @@ class EngineCore(CoreCalls):
         self.meter.memory = self.runner.memory_bytes()
         self.meter.publish()
 
+    def shrink(self) -> int:
+        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released."""
+        pool = self.pool
+        if self.scheduler.prefix:
+            self.scheduler.prefix.clear()
+        return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
+
     def _drop_cancelled(self) -> None:
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
         seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
@@ -100,8 +108,8 @@ class EngineCore(CoreCalls):
 
     def _schedule(self) -> Plan:
         plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
-        for source, target in self.scheduler.copies:
-            self.runner.copy_block(source, target)
+        for kind, source, target in self.scheduler.copies:
+            self.runner.copy_block(source, target, windowed=kind == WINDOWED)
         self.scheduler.copies.clear()
         for request, _ in plan:
             if not request.started_at:

@@ -66,14 +66,14 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods):
         self.context_size: int = parts.context_size
         self.n_vocab: int = parts.spec.n_vocab
         block_size = self.config.kv_block_size
-        pool = SequencePool(parts.n_blocks, parts.n_slots)
+        pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         encoder = "" if parts.spec.causal else parts.spec.arch
         self._core = EngineCore(
             parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder,
             prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
-        cached = parts.n_blocks * block_size or self.context_size
-        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached, self.config.kv_type)
+        capacity = self._core.scheduler.capacity
+        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self.config.kv_type)
         self._session = Session(self._core, self.n_vocab, self.context_size, ServingOptions(), self.config.kv_type)
         self._pooling = parts.pooling
         self._end_ids = self.tokenizer.eog_ids
@@ -268,6 +268,19 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods):
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace."""
         return self._core.runner.memory_bytes()
+
+    def prefix_cache_bytes(self) -> int:
+        """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""
+        core = self._core
+        return core.runner.cache_bytes(*(p.n_kept for p in (core.pool.blocks, core.pool.windowed, core.pool.slots)))
+
+    def shrink_to_fit(self) -> int:
+        """Forgets what only the prefix cache has, and gives the memory of free blocks back to the operating system.
+
+        Returns the bytes that were in memory and are not any more: 0 on systems other than Linux, which have no way to
+        do that at once. It changes no result, and waits for the step under way. Raises EngineClosedError.
+        """
+        return self._core.change(self._core.shrink)
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """What the engine has done since it was loaded, and does now, in numbers; also after `close`.

@@ -154,12 +154,14 @@ class Meter:
         self._changed, self._published_at = False, self._step_at
         scheduler = self._scheduler
         pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
-        hits, misses, n_idle = (prefix.hit_tokens, prefix.miss_tokens, prefix.n_idle) if prefix else (0, 0, 0)
+        hits, misses = (prefix.hit_tokens, prefix.miss_tokens) if prefix else (0, 0)
+        groups = pool.blocks, pool.windowed
+        n_blocks, n_available = sum(p.n for p in groups), sum(p.n_available for p in groups)
         numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made when somebody asks
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
             self._finished, self._rejected, n_running, self._n_live - n_running,
-            pool.n_blocks, pool.n_blocks - pool.blocks.n_free - n_idle, n_idle,
+            n_blocks, n_blocks - n_available, sum(p.n_idle for p in groups),
             pool.n_slots, pool.n_slots - pool.slots.n_free,
             *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
         )  # fmt: skip

@@ -22,6 +22,8 @@ class Span:
     ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
     models with attention; ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers: the one that
     holds the state after ``start`` tokens (-1 for none), and the one that gets the state after the last token.
+    ``windowed``, where layers with a window have blocks of their own: their block table, which begins with -1 for each
+    block that was given back.
     """
 
     tokens: Sequence[int]
@@ -29,6 +31,7 @@ class Span:
     block_table: Sequence[int]
     want: str = "last"
     slots: tuple[int, int] | None = None
+    windowed: Sequence[int] = ()
 
 
 class Runner:
@@ -43,12 +46,21 @@ class Runner:
         kv_block_size: int = 16,
         n_blocks: int,
         n_slots: int = 0,
+        n_windowed: int = 0,
     ) -> None:
-        """`n_blocks` for models with attention layers, `n_slots` for those with recurrent layers."""
+        """`n_blocks` for models with attention layers, `n_slots` for those with recurrent layers.
+
+        `n_windowed` of these for layers with a window alone; 0: they share the others' blocks.
+        """
         self.model = model
         self.num_threads = num_threads
         self.arrays = StateArrays(
-            model.spec.states, kv_type=kv_type, block_tokens=kv_block_size, n_blocks=n_blocks, n_slots=n_slots
+            model.spec.states,
+            kv_type=kv_type,
+            block_tokens=kv_block_size,
+            n_blocks=n_blocks,
+            n_slots=n_slots,
+            n_windowed=n_windowed,
         )
         self._workspace = Workspace(num_threads)
 
@@ -65,12 +77,21 @@ class Runner:
 
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         self._workspace.reset()
-        rows = [(s.tokens, s.start, s.block_table, s.slots) for s in spans]
+        rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
         return self.model.forward(Batch(rows, self._workspace, poll, wants), self.arrays.layers)
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copies keys and values of all layers from one block to another, between two steps."""
-        self.arrays.copy_block(source, target)
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None:
+        """Copies keys and values of all layers of a group from one block to another, between two steps."""
+        self.arrays.copy_block(source, target, windowed=windowed)
+
+    def release(self, blocks: Sequence[int], windowed: Sequence[int], slots: Sequence[int]) -> int:
+        """Gives the memory of blocks and slots that nobody uses back to the operating system: bytes released."""
+        return self.arrays.release(blocks, windowed, slots)
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int:
+        """Bytes of so many blocks and slots."""
+        numbers = n_blocks, n_windowed, n_slots
+        return sum(n * size for n, size in zip(numbers, self.arrays.id_bytes, strict=True))
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held: repacked weights, KV blocks, recurrent states, forward pass."""

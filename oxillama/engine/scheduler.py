@@ -8,7 +8,7 @@ from oxillama.config import PREFILL_CHUNK
 from oxillama.engine.admission import MAX_WAITING, MOST, Admission
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.kv_cache.prefix import BLOCK, PrefixKvCache
+from oxillama.kv_cache.prefix import WINDOWED, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import RUNNING_SLOTS
 
@@ -61,18 +61,20 @@ class Scheduler(Admission):
         """
         self.token_budget = check_int("token_budget", token_budget, 1, MOST)
         max_running = check_int("max_running", max_running, 1, MOST)
-        if not (pool.n_blocks or pool.n_slots or whole):
+        if not (pool.blocks.n or pool.windowed.n or pool.n_slots or whole):
             raise ConfigError("the pool has 0 KV blocks and 0 recurrent slots: nothing can run in it")
         if 0 < pool.n_slots < RUNNING_SLOTS:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
-        super().__init__(pool, block_size, PrefixKvCache(pool, block_size) if prefix_cache else None, max_waiting)
+        prefix = PrefixKvCache(pool, block_size) if prefix_cache else None
+        super().__init__(pool, block_size, self.token_budget, prefix, max_waiting)
         self.whole = whole
         # Never more than the budget, so that decoding sequences leave at least one token to a prompt.
         self.max_running = min(max_running, token_budget)
         self.n_preempted = 0
         self.preempting = False
         self.debug = False
-        self._stuck = (-1, (0, 0))  # id of the first in the queue, what room there was: too little
+        # Id of the first in the queue, and what room there was: too little.
+        self._stuck: tuple[int, tuple[int, ...]] = (-1, self.room)
 
     # ---- steps
 
@@ -108,17 +110,17 @@ class Scheduler(Admission):
         if not plan and self.live and not self.preempting:
             self._check_reserves()
         if self.pool.n_slots:  # who waits for a beginning may have asked for a state before the end of this step
-            plan = [(sequence, self.chunk(sequence, n)) for sequence, n in plan]
+            plan = [(sequence, self.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         if self.debug:
             self.check_invariants(plan)
         return plan
 
     def _check_reserves(self) -> None:
         for sequence in self.live.values():
-            if len(sequence.tokens) > sequence.n_reserve and self.n_blocks(len(sequence.tokens)) > self.pool.n_blocks:
+            if len(sequence.tokens) > max(sequence.n_reserve, self.capacity):
                 raise KvCacheFullError(
                     f"sequence {sequence.id} has {len(sequence.tokens)} tokens to compute, more than its n_reserve of "
-                    f"{sequence.n_reserve} and than {self.pool.n_blocks} KV blocks hold: finish it, or reserve more"
+                    f"{sequence.n_reserve} and than the KV cache holds: finish it, or reserve more"
                 )
 
     def _share(self, sequence: Sequence, budget: int) -> int:
@@ -133,7 +135,7 @@ class Scheduler(Admission):
         n += sequence.n_computed
         while not self.grow(sequence, n):
             if len(self.running) == 1:
-                self.reclaim_blocks(self.missing_blocks(sequence, n), sequence)
+                self.reclaim_blocks(sequence, n)
                 return self.grow(sequence, n)
             victim = next(s for s in reversed(self.running) if s.restartable or s is sequence)
             self._preempt(victim)
@@ -161,8 +163,7 @@ class Scheduler(Admission):
         if self._awaits_prefix(sequence):
             return None
         # One block for each that runs, or the newcomer would soon be sent back for them.
-        reserve = len(self.running) if self.pool.n_blocks else 0
-        if not self._start(sequence, reserve):
+        if not self._start(sequence, reserve=len(self.running)):
             self._stuck = (sequence.id, self.room)
             return None
         self.waiting.remove(sequence)
@@ -173,10 +174,10 @@ class Scheduler(Admission):
 
     def _start(self, sequence: Sequence, reserve: int) -> bool:
         """Gives a sequence blocks and slots for the tokens that it has; False, and nothing of either, without room."""
-        missing = self.missing_blocks(sequence, len(sequence.tokens))
+        n = len(sequence.tokens)
         if not self.running:
-            self.reclaim_blocks(missing, sequence)
-            if missing > self.n_available:  # copies of blocks that it shares with the prefix cache
+            self.reclaim_blocks(sequence, n)
+            if not self.fits(self.missing(sequence, n)):  # copies of blocks that it shares with the prefix cache
                 self.rewind(sequence, 0)
         before = sequence.n_computed
         if not self.begin(sequence, reserve, reclaim_states=not self.running):
@@ -219,26 +220,32 @@ class Scheduler(Admission):
                 self.checkpoint(sequence)
         if sequence.cache_key is not None and sequence.n_computed // self.block_size > len(sequence.path):
             self.remember(sequence)
+        if self.windows:
+            self.give_back(sequence)
 
     def check_invariants(self, plan: list[tuple[Sequence, int]]) -> None:
         """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""
-        blocks = self.pool.blocks
-        blocks.check_invariants()
-        self.pool.slots.check_invariants()
+        for pool in (self.pool.blocks, self.pool.windowed, self.pool.slots):
+            pool.check_invariants()
         if self.prefix:
             self.prefix.check_invariants()
         for sequence in self.running:
-            table, path = sequence.block_table, sequence.path
-            blocks_of_path = [node.ids[BLOCK] for node in path] if self.pool.n_blocks else table
-            assert blocks_of_path == table[: len(path)], "a path that is not that of the table"
+            path, slots = sequence.path, sequence.slots
             assert len(path) <= sequence.n_computed // self.block_size, "a path to what is not computed"
-            if sequence.slots is not None:
-                assert sequence.slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
-                assert all(self.pool.slots.users[i] == 1 for i in sequence.slots.spare), (
-                    "a shared slot would be written"
-                )
-            assert len(set(table)) == len(table), "a block is in a table twice"
+            for kind, _ in self.groups:
+                n_gone, table = sequence.n_gone if kind == WINDOWED else 0, sequence.tables[kind]
+                of_path = [node.ids[kind] for node in path[n_gone:]]
+                assert of_path == table[n_gone : len(path)], "a path that is not that of the table"
+                assert len(set(table[n_gone:])) == len(table[n_gone:]), "a block is in a table twice"
+                assert table[:n_gone] == [-1] * n_gone, "a block was not given back"
+            if slots is not None:
+                assert slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
+                assert all(self.pool.slots.users[i] == 1 for i in slots.spare), "a shared slot would be written"
         for sequence, n in plan:
             first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)
-            assert last <= len(sequence.block_table), "a table is too short for the step"
-            assert not blocks.n_shared(sequence.block_table, first, last), "a shared block would be written"
+            assert not self.windows or self.windows.first(sequence.n_computed) >= sequence.n_gone, (
+                "given back too early"
+            )
+            for kind, pool in self.groups:
+                assert last <= len(sequence.tables[kind]), "a table is too short for the step"
+                assert not pool.n_shared(sequence.tables[kind], first, last), "a shared block would be written"

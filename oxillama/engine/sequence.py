@@ -39,7 +39,8 @@ class Sequence:
         is drawn and not computed. Never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
     block_table: block ids in the order of positions; token i is in block i // block_size.
-    path: of the prefix cache, for the first blocks of the table; its nodes' blocks are those.
+    tables: this one, and that of layers with a window, which begins with `n_gone` times -1 for what was given back.
+    path: of the prefix cache, for the first blocks of the tables; its nodes' blocks are those.
     cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
     slots: of recurrent states; None where the model has none, and before it was first queued.
     priority: who has more goes first, 0 to MAX_PRIORITY.
@@ -52,8 +53,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "block_table", "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_computed", "n_prompt",
-        "n_reserve", "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tokens",
+        "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_computed", "n_gone", "n_prompt",
+        "n_reserve", "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tables",
+        "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +75,8 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
-        self.block_table: list[int] = []
+        self.tables: tuple[list[int], list[int]] = [], []
+        self.n_gone = 0
         self.path: list[PrefixNode] = []
         self.cache_key = cache_key
         self.slots: StateSlots | None = None
@@ -85,6 +88,10 @@ class Sequence:
         self.queued = self.running = self.finished = self.preempted = self.cancelled = False
         self.rank = (0, 0)
         self.handle = handle
+
+    @property
+    def block_table(self) -> list[int]:
+        return self.tables[0]
 
     @property
     def busy(self) -> bool:

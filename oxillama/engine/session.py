@@ -124,9 +124,7 @@ class Session:
     def _share(self, sequence: Sequence) -> None:
         sequence.tokens = self.tokens
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
-        self._core.scheduler.fork(self._sequence, sequence)
-        if sequence.block_table:  # and of the last token too, since its logits were given already
-            sequence.n_computed = self._sequence.n_computed
+        self._core.scheduler.fork(self._sequence, sequence, n_again=0)
 
     def close(self) -> None:
         """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""

@@ -16,9 +16,9 @@ class KvCachePool(IdPool):
 
     __slots__ = ()
 
-    def __init__(self, n_blocks: int) -> None:
+    def __init__(self, n_blocks: int, noun: str = "KV block") -> None:
         """Raises ConfigError for a negative number."""
-        super().__init__(n_blocks, "KV block")
+        super().__init__(n_blocks, noun)
 
     def fork(self, table: Iterable[int]) -> list[int]:
         """A second table of the same blocks, none of them copied; to be freed like the first.

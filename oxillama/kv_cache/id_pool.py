@@ -37,6 +37,11 @@ class IdPool:
         return len(self._free)
 
     @property
+    def free_ids(self) -> list[int]:
+        """Those that nobody uses, in any order."""
+        return list(self._free)
+
+    @property
     def n_idle(self) -> int:
         """How many the cache alone uses."""
         return len(self._idle)
@@ -92,12 +97,17 @@ class IdPool:
         if len(set(given)) < len(given):
             raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
 
-    def free(self, ids: Iterable[int]) -> None:
-        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then."""
+    def free(self, ids: Iterable[int], *, stale: bool = False) -> None:
+        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then.
+
+        stale: what is idle now is the first to go.
+        """
         given = list(ids)
         self.check_used(given)
         for i in reversed(given):
             self._less(i)
+            if stale and i in self._idle:
+                self._idle.move_to_end(i, last=False)
 
     def _less(self, i: int) -> None:
         self.users[i] -= 1
@@ -107,8 +117,8 @@ class IdPool:
             self._idle[i] = None
 
     def keep(self, i: int, known_by: object) -> None:
-        """Counts the cache as one more user of an id, which it is not yet; `known_by` is for it to find it again."""
-        self.share([i])
+        """Counts the cache as one more user of an id in use, which it is not yet; it finds `known_by` by it again."""
+        self.users[i] += 1
         self._kept[i] = known_by
 
     def forget(self, i: int) -> None:

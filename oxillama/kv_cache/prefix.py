@@ -4,17 +4,18 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import cast
 
 from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.kv_cache.shapes import first_read
 
-__all__ = ["BLOCK", "STATE", "PrefixKvCache", "PrefixNode"]
+__all__ = ["BLOCK", "STATE", "WINDOWED", "PrefixKvCache", "PrefixNode"]
 
-BLOCK, STATE = range(2)  # kinds of what a node can have
+BLOCK, WINDOWED, STATE = range(3)  # kinds of what a node can have; a sequence's tables are in the same order
 
 
 class PrefixNode:
     """One block of tokens that follows those of its parent. A child is found by its tokens, all of them compared.
 
-    ids: by kind, what there is of it, -1 for nothing: the KV block of its tokens, and the slot with the recurrent state
-    after them. A root has no parent, nothing of any kind, and its key in the place of tokens.
+    ids: by kind, what there is of it, -1 for nothing: the KV block of its tokens, that of layers with a window, and the
+    slot with the recurrent state after them. A root has no parent, nothing of any kind, and for tokens its key.
     """
 
     __slots__ = ("children", "ids", "n_users", "parent", "tokens")
@@ -22,7 +23,7 @@ class PrefixNode:
     def __init__(self, parent: "PrefixNode | None", tokens: Hashable) -> None:
         self.parent = parent
         self.tokens = tokens
-        self.ids = [-1] * 2
+        self.ids = [-1] * 3
         self.children: dict[Hashable, PrefixNode] = {}
         self.n_users = 0
 
@@ -34,14 +35,16 @@ class PrefixKvCache:
     for whom they were computed. A sequence holds a path, the nodes of its first blocks in order: as long as it does,
     those stay. Of what no sequence uses, what was left alone for the longest time goes first.
 
-    KV blocks cover a path from its beginning on, so ends go before beginnings, and a node with its block. Slots are
-    few, and go alone: a node may lack its own. Where there are recurrent layers, a path is of use up to its last slot.
+    KV blocks cover a path from its beginning on, so ends go before beginnings, and a node with its block. Blocks of
+    windows, and slots, go alone: a node may lack its own. A path is of use up to a node with all that the next token
+    needs: its slot, where there are recurrent layers, and the blocks of the window before it.
 
     hit_tokens, miss_tokens: of the prompts that were looked up, those that needn't be computed, and the rest.
     """
 
     def __init__(self, pool: SequencePool, block_size: int) -> None:
-        self.pools = (pool.blocks, pool.slots)
+        self.pools = (pool.blocks, pool.windowed, pool.slots)
+        self.window = pool.window
         self.block_size = block_size
         self.hit_tokens = 0
         self.miss_tokens = 0
@@ -72,9 +75,19 @@ class PrefixKvCache:
 
     def n_usable(self, path: Sequence[PrefixNode]) -> int:
         """How many nodes of a path a sequence can begin with: there must be all that the next token needs."""
-        if not self.pools[STATE].n:
+        if not self.window and not self.pools[STATE].n:
             return len(path)
-        return next((i for i in range(len(path), 0, -1) if path[i - 1].ids[STATE] >= 0), 0)
+        usable, lacking = 0, 0  # the latter: nodes up to the last one without a block of windows
+        for i, node in enumerate(path, 1):
+            if self.window and node.ids[WINDOWED] < 0:
+                lacking = i
+            if self.first_windowed(i) >= lacking and (node.ids[STATE] >= 0 or not self.pools[STATE].n):
+                usable = i
+        return usable
+
+    def first_windowed(self, n_blocks: int) -> int:
+        """The first block of windows that a sequence needs to go on after n_blocks."""
+        return first_read(n_blocks * self.block_size, self.window) // self.block_size if self.window else 0
 
     def find(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
         """As much of `walk` as is of use."""
@@ -83,13 +96,22 @@ class PrefixKvCache:
 
     # ---- use
 
-    def hold(self, path: Sequence[PrefixNode]) -> list[int]:
-        """The KV blocks of a path, which stay until they are freed, as do the nodes until they are left."""
-        for node in path:
-            node.n_users += 1
+    def hold(self, path: Sequence[PrefixNode]) -> tuple[list[int], list[int]]:
+        """The tables of a path: its blocks stay until they are freed, as do its nodes until they are left."""
+        self.pin(path)
         blocks = [node.ids[BLOCK] for node in path] if self.pools[BLOCK].n else []
         self.pools[BLOCK].share(blocks)
-        return blocks
+        if not self.window:
+            return blocks, []
+        n_gone = self.first_windowed(len(path))
+        windowed = [node.ids[WINDOWED] for node in path[n_gone:]]
+        self.pools[WINDOWED].share(windowed)
+        return blocks, [-1] * n_gone + windowed
+
+    def pin(self, path: Sequence[PrefixNode]) -> None:
+        """`hold` by one who has the blocks already."""
+        for node in path:
+            node.n_users += 1
 
     def leave(self, path: list[PrefixNode], n_kept: int = 0) -> None:
         """The end of `hold` for all but the first n_kept nodes; the caller frees their blocks as well."""
@@ -98,8 +120,8 @@ class PrefixKvCache:
             node.n_users -= 1
             self._prune(node)
 
-    def extend(self, key: Hashable, tokens: Sequence[int], path: list[PrefixNode], table: list[int]) -> None:
-        """Adds a block of tokens after `path`, which begins them, and holds it: table[len(path)] has its keys.
+    def extend(self, key: Hashable, tokens: Sequence[int], path: list[PrefixNode], tables: Sequence[list[int]]) -> None:
+        """Adds a block of tokens after `path`, which begins them, and holds it: table[len(path)] of each has its keys.
 
         If another sequence was quicker, its block takes that place in the table. It holds the same bits: a row of keys
         is a function of the tokens before it, however they were computed.
@@ -114,14 +136,17 @@ class PrefixKvCache:
             node = parent.children[block] = PrefixNode(parent, block)
         node.n_users += 1
         path.append(node)
-        if not self.pools[BLOCK].n:
-            return
-        if node.ids[BLOCK] < 0:
-            self.add(BLOCK, node, table[depth])
-        else:
-            mine, table[depth] = table[depth], node.ids[BLOCK]
-            self.pools[BLOCK].share(table[depth : depth + 1])
-            self.pools[BLOCK].free([mine])
+        for kind, table in enumerate(tables):
+            if table and table[depth] >= 0:
+                self._merge(kind, node, table, depth)
+
+    def _merge(self, kind: int, node: PrefixNode, table: list[int], depth: int) -> None:
+        if node.ids[kind] < 0:
+            self.add(kind, node, table[depth])
+        elif node.ids[kind] != table[depth]:
+            mine, table[depth] = table[depth], node.ids[kind]
+            self.pools[kind].share(table[depth : depth + 1])
+            self.pools[kind].free([mine])
 
     def add(self, kind: int, node: PrefixNode, i: int) -> None:
         """A node gets an id of a kind that it lacks, which its sequence goes on using."""

@@ -10,8 +10,11 @@ from oxillama.engine import core
 from oxillama.engine.holdings import Holdings
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.windows import Windows
 from oxillama.errors import OxiLlamaError
-from oxillama.kv_cache import KvCachePool
+from oxillama.kv_cache import KvCachePool, PrefixKvCache
+from oxillama.kv_cache.id_pool import IdPool
+from oxillama.kv_cache.shapes import first_read
 from oxillama.kv_cache.state_slots import StateSlots
 from tests.engine.test_exactness import BLOCK, QUICK, machine, model
 
@@ -25,7 +28,7 @@ def write_to_shared_blocks(patch):
 
 
 def forget_to_copy(patch):
-    patch.setattr(Runner, "copy_block", lambda runner, source, target: None)
+    patch.setattr(Runner, "copy_block", lambda runner, source, target, windowed: None)
 
 
 def keep_a_stale_table(patch):
@@ -66,8 +69,9 @@ def leave_a_block_behind(patch):
     real = Scheduler._preempt
 
     def preempt(self, sequence):
-        if len(sequence.block_table) > len(sequence.path):
-            sequence.block_table.pop()
+        for table in sequence.tables:
+            if len(table) > len(sequence.path):
+                table.pop()
         real(self, sequence)
 
     patch.setattr(Scheduler, "_preempt", preempt)
@@ -110,6 +114,37 @@ def write_to_shared_slots(patch):
     patch.setattr(StateSlots, "commit", commit)
 
 
+def give_back_too_early(patch):
+    """As if the window were one token shorter; what is given back is soon another's."""
+    patch.setattr(Windows, "first", lambda self, n: first_read(n + 1, self.window) // self.block_size)
+
+
+def keep_a_stale_window_table(patch):
+    """Blocks that were given back stay in the table, and others that are given in their place don't come in."""
+    real, tables = core.span_of, {}
+
+    def span(request, n):
+        made = real(request, n)
+        windowed = list(made.windowed)
+        old = tables.get(request.sequence.id, [])
+        for i, block in enumerate(old):
+            if i < len(windowed) and windowed[i] >= 0:
+                windowed[i] = block
+        tables[request.sequence.id] = windowed
+        return dataclasses.replace(made, windowed=windowed)
+
+    patch.setattr(core, "span_of", span)
+
+
+def begin_without_a_window(patch):
+    patch.setattr(PrefixKvCache, "n_usable", lambda self, path: len(path))
+    patch.setattr(IdPool, "share", share_what_there_is(IdPool.share))
+
+
+def share_what_there_is(real):
+    return lambda pool, ids: real(pool, [i for i in ids if i >= 0])
+
+
 FAULTS = {
     "llama": [
         write_to_shared_blocks,
@@ -120,6 +155,8 @@ FAULTS = {
         leave_a_block_behind,
     ],
     "mamba": [keep_a_state_one_block_off, write_to_shared_slots],
+    "llama-window": [give_back_too_early, keep_a_stale_window_table, begin_without_a_window, leave_a_block_behind],
+    "gemma2": [give_back_too_early, begin_without_a_window, forget_to_copy],
     "jamba": [keep_a_state_one_block_off, leave_states_within_blocks, leave_a_block_behind],
 }
 

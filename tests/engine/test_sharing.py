@@ -100,7 +100,7 @@ def test_forks_share_blocks_until_they_write(key):
     last = {s.block_table[2] for s, _ in plan}
     assert len(last) == 4
     assert scheduler.pool.blocks.n_free == free - 3
-    assert {target for _, target in scheduler.copies} | {source for source, _ in scheduler.copies} == last
+    assert {block for _, source, target in scheduler.copies for block in (source, target)} == last
     assert len({s.block_table[1] for s, _ in plan}) == 1
     compute(scheduler, plan, outputs)
     run(scheduler, outputs)

@@ -18,10 +18,10 @@ def make(n_blocks=20):
 def compute(pool, cache, tokens, key=""):
     """What a sequence does with its tokens: (path, table) of its full blocks."""
     path = cache.find(key, tokens, len(tokens))
-    table = cache.hold(path)
+    table = cache.hold(path)[0]
     while len(table) < len(tokens) // SIZE:
         table += pool.alloc(1)
-        cache.extend(key, tokens, path, table)
+        cache.extend(key, tokens, path, [table])
     return path, table
 
 
@@ -92,8 +92,8 @@ def test_two_that_compute_the_same_end_up_with_one_copy():
     mine, path = pool.alloc(2), []
     other, other_path = pool.alloc(2), []
     for _ in range(2):
-        cache.extend("", tokens, path, mine)
-        cache.extend("", tokens, other_path, other)
+        cache.extend("", tokens, path, [mine])
+        cache.extend("", tokens, other_path, [other])
     assert mine == other
     assert (pool.n_free, cache.n_blocks) == (18, 2)
     leave(pool, cache, path, mine)
@@ -123,7 +123,7 @@ def test_random_use(steps):
             n_full = len(tokens) // SIZE
             found = cache.find(key, tokens, len(tokens))
             missing = n_full - len(found)
-            table, path = cache.hold(found), found
+            table, path = cache.hold(found)[0], found
             for i, block in enumerate(table):
                 assert contents[block] == (key, tokens[: (i + 1) * SIZE])
             cache.evict(BLOCK, missing - pool.n_free)
@@ -133,7 +133,7 @@ def test_random_use(steps):
             for i in range(len(table), n_full):
                 table += pool.alloc(1)
                 contents[table[i]] = (key, tokens[: (i + 1) * SIZE])
-                cache.extend(key, tokens, path, table)
+                cache.extend(key, tokens, path, [table])
             held.append((path, table))
         elif held and action == "leave":
             leave(pool, cache, *held.pop(n % len(held)))
@@ -160,7 +160,7 @@ def leave_states(pool, cache, tokens, at):
     """A sequence that leaves a state after each number of blocks in `at`."""
     path, table = [], pool.blocks.alloc(len(tokens) // SIZE if pool.n_blocks else 0)
     for i in range(1, len(tokens) // SIZE + 1):
-        cache.extend("", tokens, path, table)
+        cache.extend("", tokens, path, [table])
         if i in at:
             (slot,) = pool.slots.alloc(1)
             cache.add(STATE, path[-1], slot)
