@@ -103,6 +103,8 @@ def parse_options(
     tool_use = check_tool_use(fields.pop("tool_use", None))
     serving = split_options(fields)
     chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
+    if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
+        raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
     return TextOptions(
         max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
         check_logprobs("logprobs", logprobs), check_logprobs("prompt_logprobs", prompt_logprobs), tool_use,
@@ -189,7 +191,7 @@ class TextMaker:
 
     def prepare(self, options: TextOptions) -> None:
         """Compiles what the text must follow. Raises GrammarError."""
-        self._grammars.state(options.chain.config.constraint)
+        self._grammars.state(options.chain.config.constraint, options.tool_use)
 
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
         """One request for each (name, prompt)."""
@@ -219,7 +221,7 @@ class TextMaker:
                 options.chain,
                 prompt=ids[-window:] if window else (),
                 scratch=self._scratch,
-                grammar=self._grammars.state(options.chain.config.constraint),
+                grammar=self._grammars.state(options.chain.config.constraint, tools),
             ),
             stream=self._stream(tools),
             stops=StopMatcher(options.stops),
