@@ -86,7 +86,7 @@ def draw(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> 
 # Each stage with the test that says whether a configuration needs it.
 DEFAULT_ORDER: tuple[tuple[Stage, Callable[[SamplerConfig], bool]], ...] = (
     (repetition_penalty, lambda c: c.repetition_penalty != 1.0 and c.repetition_penalty_window > 0),
-    (grammar, lambda c: True),
+    (grammar, lambda c: True),  # also where settings say nothing: a text may be held to calls of tools
     (greedy, lambda c: c.temperature <= 0.0),
     (top_k, lambda c: c.top_k > 0),
     (top_p, lambda c: c.top_p < 1.0),
