@@ -230,7 +230,7 @@ class AsyncBatchMethods:
 
 def size_of(prompts: Any, options: TextOptions | None = None) -> int:
     """Characters to make tokens of; a grammar takes longer than those that are made at once."""
-    grammar = options is not None and options.chain.config.constraint is not None
+    grammar = options is not None and (options.chain.config.constraint or options.tool_use) is not None
     return grammar * (INLINE_CHARACTERS + 1) + sum(len(p) for p in prompts if isinstance(p, str))
 
 

@@ -160,7 +160,7 @@ class BeamSearch:
         scratch.load(row)
         try:
             for stage in self._stages:
-                stage(scratch, chain.config, beam.sampler.state)
+                stage(scratch, chain.config, beam.sampler.memory)
         except (GenerateError, GrammarError) as error:  # nothing is allowed here
             self._dead_end = error
             return []

@@ -223,12 +223,15 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods):
 
         tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters":
             schema}}; its calls are in `tool_calls` of the result.
-        tool_choice: "auto", or "none": the model isn't told of tools, and all that it says is text.
+        tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or
+            "none": it isn't told of tools, and all that it says is text.
         tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
             "llama3", a `ToolFormat`, or "text": calls stay text.
+        constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't
+            either where a grammar, schema, pattern or choices say what the whole text is.
 
         Raises ChatTemplateError if there is no template or it fails, ToolFormatError if it isn't known how the model
-        writes calls, and what `generate` raises.
+        writes calls, GrammarError for a schema that calls can't be held to, and what `generate` raises.
         """
         self._core.check_generates()
         ids = self._chat_ids(messages, tools, chat_template, options)
@@ -312,10 +315,10 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods):
         self, messages: Messages, tools: Tools, chat_template: str | None, options: dict[str, Any]
     ) -> list[int]:
         """The prompt. In `options`, `tool_use` takes the place of the options that `chat` alone has."""
-        choice, form = options.pop("tool_choice", None), options.pop("tool_format", None)
+        choice, form, held = (options.pop(f, None) for f in ("tool_choice", "tool_format", "constrain_tools"))
         ids = self.chat_tokens(messages, tools=None if choice == "none" else tools, chat_template=chat_template)
         source = self.tokenizer.chat_template if chat_template is None else chat_template
-        use = tool_use_of(source, messages, tools, choice, form)
+        use = tool_use_of(source, messages, tools, choice, form, held)
         if use is not None and options.setdefault("tool_use", use) is not use:
             raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
         return ids

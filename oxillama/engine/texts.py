@@ -118,9 +118,12 @@ def parse_options(
     fields = dict(sampling)
     tool_use = check_tool_use(fields.pop("tool_use", None))
     serving = split_options(fields)
+    chain = make_chain(function, sampler, fields)
+    if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
+        raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
     return TextOptions(
-        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), make_chain(function, sampler, fields),
-        cancel_token, serving, check_processors(logits_processors), check_logprobs("logprobs", logprobs),
+        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
+        check_processors(logits_processors), check_logprobs("logprobs", logprobs),
         check_logprobs("prompt_logprobs", prompt_logprobs),
         None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use,
     )  # fmt: skip
@@ -167,7 +170,7 @@ class TextMaker:
 
     def plain_sampler(self, chain: SamplerChain) -> Sampler:
         """At the beginning of a text, whatever the prompt."""
-        return Sampler(chain, scratch=self._scratch, grammar=self._grammar_state(chain.config))
+        return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config.constraint))
 
     def _token_bytes(self, token: int) -> bytes:
         """Nothing for rows of logits beyond the vocabulary."""
@@ -228,7 +231,7 @@ class TextMaker:
 
     def prepare(self, options: TextOptions) -> None:
         """Compiles what the text must follow. Raises GrammarError."""
-        self._grammars.state(options.chain.config.constraint)
+        self._grammars.state(options.chain.config.constraint, options.tool_use)
 
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
         """Those for each (name, prompt), one after another."""
@@ -274,7 +277,7 @@ class TextMaker:
                 options.chain,
                 prompt=ids,
                 scratch=self._scratch,
-                grammar=self._grammars.state(options.chain.config.constraint),
+                grammar=self._grammars.state(options.chain.config.constraint, tools),
                 token_bytes=self._tokenizer.token_bytes,
                 processors=options.processors,
             ),

@@ -184,7 +184,7 @@ DEFAULT_ORDER: tuple[tuple[Stage, Callable[[SamplerConfig], bool]], ...] = (
     ),
     (dry, lambda c: c.dry_multiplier > 0.0),
     (top_n_sigma, lambda c: c.top_n_sigma > 0.0),
-    (grammar, lambda c: True),
+    (grammar, lambda c: True),  # also where settings say nothing: a text may be held to calls of tools
     (temperature, lambda c: c.mirostat > 0 and _heats(c)),
     (mirostat_v1, lambda c: c.mirostat == 1),
     (mirostat_v2, lambda c: c.mirostat == 2),

@@ -158,7 +158,16 @@ def test_without_tools(engine):
     [
         ({"tools": TOOLS}, ox.ToolFormatError, "the chat template doesn't tell in which format"),
         ({"tools": TOOLS, "tool_format": "xml"}, ox.ToolFormatError, "tool_format must be one of 'hermes'"),
-        ({"tools": TOOLS, "tool_choice": "maybe"}, ox.ConfigError, "tool_choice must be one of"),
+        (
+            {"tools": TOOLS, "tool_choice": "maybe"},
+            ox.ConfigError,
+            "tool_choice must be one of auto, required, none, add",
+        ),
+        ({"tools": TOOLS, "tool_choice": "add", "tool_format": "text"}, ox.ConfigError, "needs calls that are found"),
+        ({"tools": TOOLS, "tool_choice": "add", "constrain_tools": False}, ox.ConfigError, "held to their schemas"),
+        ({"tools": TOOLS, "tool_choice": "add", "tool_format": "qwen", "regex": "a"}, ox.ConfigError, "regex is given"),
+        ({"tools": TOOLS, "tool_format": "qwen", "constrain_tools": 1}, ox.ConfigError, "constrain_tools must be"),
+        ({"constrain_tools": False}, ox.ConfigError, "constrain_tools is given without tools"),
         ({"tools": ["add"], "tool_format": "hermes"}, ox.OxiLlamaError, "tools"),
         ({"tools": [{}], "tool_format": "hermes"}, ox.ConfigError, r"tools\[0\] must be"),
         ({"tool_choice": "auto"}, ox.ConfigError, "tool_choice is given without tools"),
@@ -173,7 +182,100 @@ def test_bad_options(engine, options, error, message):
 
 
 def test_bad_uses():
-    for make in (lambda: ox.ToolUse(None), lambda: ox.ToolUse("xml"), lambda: ox.ToolUse("hermes", -1)):
+    for make in (
+        lambda: ox.ToolUse(None),
+        lambda: ox.ToolUse("xml"),
+        lambda: ox.ToolUse("hermes", -1),
+        lambda: ox.ToolUse("hermes", choice="required"),
+        lambda: ox.ToolUse("hermes", tools=TOOLS, choice="subtract"),
+        lambda: ox.ToolUse("hermes", tools=[{"name": "f", "parameters": {"default": {1}}}]),
+    ):
         with pytest.raises(ox.ConfigError):
             make()
     assert ox.ToolUse("hermes").format == FORMATS["hermes"]
+
+
+# ---- held to the tools' schemas
+
+HELD = [
+    {"type": "function", "function": {"name": "weather", "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Rome", "Zürich"]},
+            "days": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }}},
+    {"type": "function", "function": {"name": "time", "parameters": {
+        "$defs": {"zone": {"type": "string", "pattern": "^[A-Z]{3}$"}},
+        "type": "object",
+        "properties": {"zone": {"$ref": "#/$defs/zone"}},
+        "required": ["zone"],
+        "additionalProperties": False,
+    }}},
+]  # fmt: skip
+FORMS = [*sorted(set(FORMATS) - {"qwen"}), ox.ToolFormat("<|user|>", "<|system|>"), ox.ToolFormat("CALL: ", "!")]
+RANDOM = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+functions = ox.ToolFunctions(HELD, {"weather": lambda city, days: [city, days], "time": lambda zone: zone})
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("choice", ["required", "time", {"type": "function", "function": {"name": "weather"}}], ids=str)
+def test_calls_that_are_required_fit_their_schemas(engine, form, choice):
+    for seed in range(3):
+        answer = engine.chat(ASK, tools=HELD, tool_choice=choice, tool_format=form, seed=seed, max_tokens=400, **RANDOM)
+        assert answer.text == ""
+        complete = [c for c in answer.tool_calls if not (isinstance(c, ox.BrokenToolCall) and not c.complete)]
+        assert [functions.dispatch(call).error for call in complete] == [None] * len(complete)
+        if choice != "required":
+            assert answer.finish_reason == "stop"
+            name = choice if isinstance(choice, str) else "weather"
+            assert [call.name for call in answer.tool_calls] == [name]
+        elif answer.finish_reason == "stop":
+            assert len(complete) == len(answer.tool_calls) >= 1
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_calls_that_the_model_begins_fit_their_schemas(engine, form):
+    """A bias makes it begin one at once; which one, and with what, is up to it."""
+    use = ox.ToolUse(form, tools=HELD)
+    state = engine._maker._grammars.state(None, use)
+    opening = use.format.begin if not use.format.bare else '{"name": "'
+    tokens = engine.tokenize(opening, add_special=False, parse_special=True)
+    for token in tokens:
+        state.advance(token)
+    held = ox.Sampler(ox.SamplerConfig(seed=1, **RANDOM), grammar=state)
+    text = opening
+    row = engine.prefill(engine.tokenize("The") + tokens)
+    for _ in range(60):
+        token = held.sample(row)
+        if token in engine.tokenizer.eog_ids:
+            break
+        held.accept(token)
+        text += engine.tokenizer.token_bytes(token).decode("utf-8", "replace")
+        row = engine.forward_one(token)
+    engine.reset()
+    detector = ox.ToolCallDetector(form)
+    calls = [e for e in detector.push(text) + detector.finish() if not isinstance(e, str)]
+    assert calls
+    whole = [c for c in calls if isinstance(c, ox.ToolCall)]
+    assert all(c.complete is False for c in calls if isinstance(c, ox.BrokenToolCall))
+    assert [functions.dispatch(c).error for c in whole] == [None] * len(whole)
+
+
+@pytest.mark.parametrize("form", ["hermes", "mistral", ox.ToolFormat("<|user|>")], ids=str)
+def test_what_is_no_call_is_free(engine, form):
+    """The grammar waits for a call: until then every text comes as without it."""
+    free = engine.generate("Once upon a time", seed=2, max_tokens=40)
+    held = engine.generate("Once upon a time", seed=2, max_tokens=40, tool_use=ox.ToolUse(form, tools=HELD))
+    assert (held.token_ids, held.text) == (free.token_ids, free.text)
+
+
+def test_a_schema_that_calls_cannot_be_held_to(engine):
+    tools = [{"name": "f", "parameters": {"properties": {"a": {"$ref": "https://example.org/a"}}}}]
+    with pytest.raises(ox.GrammarError, match="the parameters of the tool 'f'"):
+        engine.chat(ASK, tools=tools, tool_format="hermes")
+    with pytest.raises(ox.GrammarError, match="must be of type object"):
+        engine.chat(ASK, tools=[{"name": "f", "parameters": {"type": "string"}}], tool_format="hermes")
+    assert engine.chat(ASK, tools=tools, tool_format="hermes", constrain_tools=False, max_tokens=3).token_ids

@@ -58,9 +58,16 @@ class JsonSchemaCompiler:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
         if draft not in (None, 7, 2020):
             raise GrammarError(f"draft must be 7, 2020 or None, not {draft!r}")
+        rules = RuleSet()
         schema = _read(schema)
         documents = Documents(schema, draft or _draft(schema))
-        return _Compilation(documents, whitespace == "flexible").grammar()
+        return Grammar.from_rules(rules, _Compilation(documents, whitespace == "flexible", rules).root())
+
+    @staticmethod
+    def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str") -> int:
+        """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
+        schema = _read(schema)
+        return _Compilation(Documents(schema, _draft(schema)), False, rules).root()
 
 
 def _read(schema: Any) -> Schema:
@@ -82,15 +89,15 @@ def _draft(schema: Schema) -> int:
 class _Compilation:
     """One run: demands that became rules, and those whose rules are still to be defined."""
 
-    def __init__(self, documents: Documents, flexible: bool) -> None:
+    def __init__(self, documents: Documents, flexible: bool, rules: RuleSet) -> None:
         self.documents = documents
-        self.rules = RuleSet()
+        self.rules = rules
         self.texts = Texts(self.rules, flexible)
         self.tableau = Tableau(documents)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, Sequence[Literal]]] = []
 
-    def grammar(self) -> Grammar:
+    def root(self) -> int:
         root = self.rules.new_rule("root")
         base = self.documents.root_base
         self.todo.append((root, [Literal(self.documents.root, True, base, None)]))
@@ -99,7 +106,7 @@ class _Compilation:
             self.rules.define(rule, self.expression(literals))
             if len(self.known) > MAX_RULES:
                 raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
-        return Grammar.from_rules(self.rules, root)
+        return root
 
     def value(self, literals: Sequence[Literal]) -> int:
         """The expression of a demand on a value: a call of its rule."""
