@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
-    from oxillama.sampling import Grammar, Sampler, SamplerChain
+    from oxillama.sampling import Grammar, GrammarState, Sampler, SamplerChain, Vocabulary, apply_grammar_mask
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -65,6 +65,7 @@ __all__ = [
     "GenerateError",
     "Grammar",
     "GrammarError",
+    "GrammarState",
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
@@ -87,6 +88,8 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "UnsupportedModelError",
+    "Vocabulary",
+    "apply_grammar_mask",
     "from_hub",
     "gguf",
     "load",
@@ -103,6 +106,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "GrammarState": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
     "PrefixKvCache": "oxillama.kv_cache",
     "Sampler": "oxillama.sampling",
@@ -112,6 +116,8 @@ _LAZY = {
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
+    "Vocabulary": "oxillama.sampling",
+    "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }

@@ -24,7 +24,7 @@ PUBLIC = {
     "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings",
     # parts that stand alone
     "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "SequencePool", "TokenStream", "Tokenizer", "gguf", "GrammarState", "Vocabulary", "apply_grammar_mask",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
