@@ -61,7 +61,15 @@ if TYPE_CHECKING:
     from oxillama.kernels import show_config
     from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.metrics import MetricsSnapshot
-    from oxillama.sampling import Grammar, JsonSchemaCompiler, Sampler, SamplerChain
+    from oxillama.sampling import (
+        Grammar,
+        GrammarState,
+        JsonSchemaCompiler,
+        Sampler,
+        SamplerChain,
+        Vocabulary,
+        apply_grammar_mask,
+    )
     from oxillama.sampling.grammar.tools import (
         BrokenToolCall,
         ToolCall,
@@ -98,6 +106,7 @@ __all__ = [
     "GenerateError",
     "Grammar",
     "GrammarError",
+    "GrammarState",
     "JsonSchemaCompiler",
     "KvCacheFullError",
     "KvCachePool",
@@ -138,6 +147,8 @@ __all__ = [
     "ToolUse",
     "UnknownToolError",
     "UnsupportedModelError",
+    "Vocabulary",
+    "apply_grammar_mask",
     "from_hub",
     "gguf",
     "load",
@@ -157,6 +168,7 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
+    "GrammarState": "oxillama.sampling",
     "JsonSchemaCompiler": "oxillama.sampling",
     "KvCachePool": "oxillama.kv_cache",
     "MetricsSnapshot": "oxillama.metrics",
@@ -178,6 +190,8 @@ _LAZY = {
     "ToolFunctions": "oxillama.sampling.grammar.tools",
     "ToolResult": "oxillama.sampling.grammar.tools",
     "ToolUse": "oxillama.engine.tool_use",
+    "Vocabulary": "oxillama.sampling",
+    "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.hub",
     "show_config": "oxillama.kernels",
 }

@@ -24,8 +24,9 @@ PUBLIC = {
     "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
     "Timings", "TokenLogprob",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain",
-    "Scheduler", "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler",
+    "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "Vocabulary",
+    "apply_grammar_mask", "gguf",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",
