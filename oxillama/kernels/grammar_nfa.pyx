@@ -231,7 +231,7 @@ cdef class Nfa:
             self.state()
         self.edge(source, EPS, 0, first)
         for i in range(at + 2, edges_end, 3):
-            self.task(tasks, r.pool.at[i + 1], first + r.pool.at[i], first + r.pool.at[i + 2], max(times, 1))
+            self.task(tasks, r.pool.at[i + 1], first + r.pool.at[i], first + r.pool.at[i + 2], times)
         for i in range(edges_end, at + r.b.at[expr]):
             self.edge(first + r.pool.at[i], EPS, 0, target)
         return 0

@@ -4,6 +4,7 @@ Rules are made straight from the tree of a pattern wherever that is enough: a `D
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import Range, RuleSet, utf8_sequences
@@ -107,6 +108,7 @@ def _strip(node: Node, whole: bool) -> Node:
     return Node("cat", (*((ANYTHING,) if not first else ()), *parts, *((ANYTHING,) if not last else ())))
 
 
+@lru_cache(maxsize=4096)
 def is_plain(node: Node) -> bool:
     """Whether a tree has neither anchors nor look-aheads."""
     return node.kind not in ("^", "$", "ahead") and all(is_plain(part) for part in node.parts)

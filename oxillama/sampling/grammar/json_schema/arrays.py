@@ -124,13 +124,13 @@ def _listed(texts: Texts, plan: _Plan, value: Value) -> int:
         following = rules.seq((texts.comma, item))
         if n == 0:
             body = rules.seq((item, rules.repeat(following, max(least - 1, 0), None if most is None else most - 1)))
-            return body if least else rules.repeat(body, 0, 1)
+            return body if least else texts.maybe(body)
         tail = rules.repeat(following, max(least - n, 0), None if most is None else most - n)
     for i in range(n - 1, -1, -1):
         item = value(plan.prefix[i])
         tail = rules.seq((texts.comma, item, tail) if i else (item, tail))
         if i >= least:
-            tail = rules.repeat(tail, 0, 1)
+            tail = texts.maybe(tail)
     return tail
 
 

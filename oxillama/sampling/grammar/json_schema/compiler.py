@@ -32,7 +32,7 @@ from oxillama.sampling.grammar.matcher import Grammar
 
 __all__ = ["JsonSchemaCompiler"]
 
-MAX_RULES = 100_000
+MAX_RULES = 20_000
 WHITESPACE = ("json", "flexible")
 ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
@@ -184,9 +184,12 @@ class _Compilation:
         found = []
         for hole in sorted(branch.without):
             if hole in n:
-                found.append(number_expr(self.rules, n.below(hole, True)))
+                found.append(self.between(n.below(hole, True)))
                 n = n.above(hole, True)
-        return [*found, number_expr(self.rules, n)]
+        return [*found, self.between(n)]
+
+    def between(self, numbers: Numbers) -> int:
+        return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
 
     def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
         """The sets of strings that a demand on the names of properties leaves."""

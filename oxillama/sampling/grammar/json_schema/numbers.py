@@ -77,12 +77,14 @@ def number_expr(rules: RuleSet, numbers: Numbers) -> int:
     n, edges, finals = _automaton(numbers)
     if not finals:
         return rules.alt(())
-    return rules.graph(n, [(a, rules.range(ord(x), ord(y)), b) for a, x, y, b in edges], finals)
+    exprs = {pair: rules.range(*pair) for pair in {edge[1] for edge in edges}}
+    return rules.graph(n, [(a, exprs[pair], b) for a, pair, b in edges], finals)
 
 
 @lru_cache(maxsize=512)
-def _automaton(numbers: Numbers) -> tuple[int, list[Edge], list[int]]:
-    return _Builder(numbers).build()
+def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int]]:
+    n, edges, finals = _Builder(numbers).build()
+    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals
 
 
 class _Builder:

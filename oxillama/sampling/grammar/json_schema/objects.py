@@ -1,8 +1,9 @@
 """Objects: properties in the order of the schema, others in between, counted where there are limits.
 
-Properties that are not named in the schema may stand anywhere. Where a schema is put together from several, those of
-the first come first. A key may come twice only if it is not named; of such, a reader of JSON keeps the last, and each
-is valid by itself.
+The order is that of each `properties`: where a schema is put together from several, these may mix, unless they are so
+many that those of the first come first. Properties that are only required, and those that are not named, may stand
+anywhere. A key may come twice only if it is not named; of such, a reader of JSON keeps the last, and each is valid by
+itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ Value = Callable[[Sequence[Literal]], int]
 Names = Callable[[Sequence[Literal]], list[Strings]]
 MAX_PATTERNS = 6
 MAX_PERMUTED = 6
-MAX_COUNTED = 4000
+MAX_NODES = 400
+MAX_EDGES = 6000
 MANY = 400  # optional properties in a row, from which on their order is left open
 
 
@@ -44,12 +46,17 @@ class _Speaker:
 
 @dataclass(slots=True)
 class _Plan:
-    """Everything that is asked of an object's properties, as expressions. pairs: (expression, whether required)."""
+    """Everything that is asked of an object's properties, as expressions. groups: lists of (expression, whether it is
+    required), each in its order."""
 
-    pairs: list[tuple[int, bool]] = field(default_factory=list)
+    groups: list[list[tuple[int, bool]]] = field(default_factory=list)
     other: int | None = None  # any property that is not named
     least: int = 0
     most: int | None = None
+
+    @property
+    def pairs(self) -> list[tuple[int, bool]]:
+        return [pair for group in self.groups for pair in group]
 
 
 def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
@@ -61,11 +68,11 @@ def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: V
         return rules.alt(())
     _simplify(plan, literals)
     if any_order and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
-        body = _permuted(texts, plan)
-    elif plan.least == 0 and plan.most is None:
-        body = _unordered(texts, plan) if _has_many(plan) else _ordered(texts, plan)
+        plan.groups = [[pair] for pair in plan.pairs]
+    if _is_graph(plan):
+        body = _graph(texts, plan, literals)
     else:
-        body = _counted(texts, plan, literals)
+        body = _unordered(texts, plan, literals) if len(plan.pairs) > MANY else _ordered(texts, plan)
     return rules.seq((texts.open_object, body, texts.close_object))
 
 
@@ -100,19 +107,24 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
         if "maxProperties" in literal.schema:
             count = counted(literal, "maxProperties")
             plan.most = count if plan.most is None else min(plan.most, count)
-    named = dict.fromkeys([n for s in speakers for n in s.properties] + list(required))
     of_names = [
         lit.sub(lit.schema["propertyNames"], "propertyNames") for lit in literals if "propertyNames" in lit.schema
     ]
     sets = key_sets(of_names) if of_names else [Strings()]
-    for name in named:
-        demands = [demand for speaker in speakers for demand in speaker.demands(name)]
-        possible = any(name in s for s in sets) and not any(demand.schema is False for demand in demands)
-        if possible:
-            pair = texts.rules.seq((texts.written(name), texts.colon, value(demands)))
-            plan.pairs.append((pair, name in required))
-        elif name in required:
-            return None
+    named: set[str] = set()
+    for names_of_group in [*(list(speaker.properties) for speaker in speakers), *([name] for name in required)]:
+        group = []
+        for name in names_of_group:
+            if name in named:
+                continue
+            named.add(name)
+            demands = [demand for speaker in speakers for demand in speaker.demands(name)]
+            if any(name in s for s in sets) and not any(demand.schema is False for demand in demands):
+                group.append((texts.rules.seq((texts.written(name), texts.colon, value(demands))), name in required))
+            elif name in required:
+                return None
+        if group:
+            plan.groups.append(group)
     plan.other = _others(texts, speakers, frozenset(named), sets, value)
     return plan
 
@@ -167,24 +179,38 @@ def _simplify(plan: _Plan, literals: list[Literal]) -> None:
 # ---- in order
 
 
-def _has_many(plan: _Plan) -> bool:
-    return len(plan.pairs) > MANY and not any(required for _, required in plan.pairs)
+def _is_graph(plan: _Plan) -> bool:
+    if plan.least or plan.most is not None:
+        return True
+    size = 1
+    for group in plan.groups:
+        size *= len(group) + 1
+    return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs) <= MAX_EDGES
 
 
-def _unordered(texts: Texts, plan: _Plan) -> int:
-    """So many that no order is kept, and none is required: then repeats do no harm either."""
+def _unordered(texts: Texts, plan: _Plan, literals: list[Literal]) -> int:
+    """So many that no order is kept, if none is required: then repeats do no harm either."""
     rules = texts.rules
+    run = longest = 0
+    for _, required in plan.pairs:
+        run = 0 if required else run + 1
+        longest = max(longest, run)
+    if longest <= MANY:
+        return _ordered(texts, plan)
+    if any(required for _, required in plan.pairs):
+        raise refusal(literals[0].path, "properties", f"more than {MANY} in a row are optional, and others required")
     pair = rules.alt([*(pair for pair, _ in plan.pairs), *(() if plan.other is None else (plan.other,))])
     rule = rules.new_rule("property")
     rules.define(rule, pair)
     pair = rules.rule(rule)
-    return rules.repeat(rules.seq((pair, rules.repeat(rules.seq((texts.comma, pair)), 0))), 0, 1)
+    return texts.maybe(rules.seq((pair, rules.repeat(rules.seq((texts.comma, pair)), 0))))
 
 
 def _ordered(texts: Texts, plan: _Plan) -> int:
     """From the last property back. rest: what may follow a property before this one; chain: this one or a later one,
     None if there is none."""
     rules = texts.rules
+    pairs = plan.pairs
     between = None if plan.other is None else rules.repeat(rules.seq((texts.comma, plan.other)), 0)
     chain: int | None = None
     must = False  # one of the chain is required
@@ -193,70 +219,78 @@ def _ordered(texts: Texts, plan: _Plan) -> int:
         items = [] if between is None else [between]
         if chain is not None:
             following = rules.seq((texts.comma, chain))
-            items.append(following if must else rules.repeat(following, 0, 1))
+            items.append(following if must else texts.maybe(following))
         return rules.seq(items)
 
-    for i in range(len(plan.pairs) - 1, -1, -1):
-        pair, required = plan.pairs[i]
+    for i in range(len(pairs) - 1, -1, -1):
+        pair, required = pairs[i]
         here = rules.seq((pair, rest()))
         chain = here if required or chain is None else rules.alt((here, chain))
         must = must or required
-        if i and not plan.pairs[i - 1][1]:  # it is named twice: behind the one before, and in its place
+        if i and not pairs[i - 1][1]:  # it is named twice: behind the one before, and in its place
             rule = rules.new_rule("properties")
             rules.define(rule, chain)
             chain = rules.rule(rule)
     first = [] if chain is None else [chain]
     if plan.other is not None:
         first.append(rules.seq((plan.other, rest())))
-    return rules.alt(first) if must else rules.repeat(rules.alt(first), 0, 1)
+    return rules.alt(first) if must else texts.maybe(rules.alt(first))
 
 
-def _counted(texts: Texts, plan: _Plan, literals: list[Literal]) -> int:
-    """The same as a graph: nodes are (next property, others so far that are not required, whether there is any)."""
+State = tuple[tuple[int, ...], int, bool]  # next of each group, how many so far that are not required, whether any
+
+
+def _graph(texts: Texts, plan: _Plan, literals: list[Literal]) -> int:
+    """Groups that mix, and limits on the number of properties. There are two nodes for each state: where a property
+    may come, and behind it, where a comma or the end may."""
     rules = texts.rules
-    n = len(plan.pairs)
     n_required = sum(required for _, required in plan.pairs)
-    top = plan.least - n_required if plan.most is None else plan.most - n_required
-    if plan.most is not None and (top < 0 or plan.most < plan.least):
+    top = max(plan.least - n_required, 0) if plan.most is None else plan.most - n_required
+    if top < 0 or (plan.most is not None and plan.most < plan.least):
         return rules.alt(())
-    if (n + 1) ** 2 * (top + 1) > MAX_COUNTED * 8:
-        raise refusal(literals[0].path, "maxProperties", "it is too large for so many properties")
-    known: dict[tuple[int, int, bool], int] = {(0, 0, False): 0}
-    edges, finals = [], []
-    todo = [(0, 0, False)]
-
-    def move(source: int, expr: int, to: tuple[int, int, bool], begun: bool) -> None:
-        if to not in known:
-            known[to] = len(known)
-            todo.append(to)
-        edges.append((source, rules.seq((texts.comma, expr)) if begun else expr, known[to]))
-
+    groups = [[(_called(texts, pair), required) for pair, required in group] for group in plan.groups]
+    start: State = ((0,) * len(groups), 0, False)
+    known, todo = {start: 0}, [start]
+    edges: list[tuple[int, int, int]] = []
+    finals = []
     for state in todo:
-        i, count, begun = state
-        ends = True
-        full = plan.most is not None and count >= top
-        following = count if plan.most is None and count >= top else count + 1
-        if plan.other is not None and not full:
-            move(known[state], plan.other, (i, following, True), begun)
-        for k in range(i, n):
-            pair, required = plan.pairs[k]
+        if _may_end(groups, state) and state[1] >= plan.least - n_required:
+            finals.append(known[state] + state[2])
+        for expr, following in _moves(groups, plan, state, top):
+            if following not in known:
+                known[following] = 2 * len(known)
+                todo.append(following)
+                edges.append((known[following] + 1, texts.comma, known[following]))
+            edges.append((known[state], expr, known[following] + 1))
+        if len(edges) > 4 * MAX_EDGES:
+            raise refusal(literals[0].path, "maxProperties", "it has too many states together with the properties")
+    return rules.graph(2 * len(known), edges, finals)
+
+
+def _called(texts: Texts, expr: int) -> int:
+    rule = texts.rules.new_rule("")
+    texts.rules.define(rule, expr)
+    return texts.rules.rule(rule)
+
+
+def _may_end(groups: list[list[tuple[int, bool]]], state: State) -> bool:
+    return not any(required for group, at in zip(groups, state[0], strict=True) for _, required in group[at:])
+
+
+def _moves(groups: list[list[tuple[int, bool]]], plan: _Plan, state: State, top: int) -> list[tuple[int, State]]:
+    """What may come next, and the states behind it."""
+    at, count, _ = state
+    full = plan.most is not None and count >= top
+    following = min(count + 1, top)
+    found: list[tuple[int, State]] = []
+    if plan.other is not None and not full:
+        found.append((plan.other, (at, following, True)))
+    for g, group in enumerate(groups):
+        for k in range(at[g], len(group)):
+            expr, required = group[k]
             if required or not full:
-                move(known[state], pair, (k + 1, count if required else following, True), begun)
+                here = (*at[:g], k + 1, *at[g + 1 :])
+                found.append((expr, (here, count if required else following, True)))
             if required:
-                ends = False
                 break
-        if ends and count >= plan.least - n_required:
-            finals.append(known[state])
-    return rules.graph(len(known), edges, finals)
-
-
-def _permuted(texts: Texts, plan: _Plan) -> int:
-    """A few properties in any order; nodes are sets of those that were there."""
-    rules = texts.rules
-    n = len(plan.pairs)
-    edges = []
-    for seen in range(1 << n):
-        for i, (pair, _) in enumerate(plan.pairs):
-            if not seen >> i & 1:
-                edges.append((seen, rules.seq((texts.comma, pair)) if seen else pair, seen | 1 << i))
-    return rules.graph(1 << n, edges, [(1 << n) - 1])
+    return found

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama.sampling.grammar.automaton import character_ranges
+from oxillama.sampling.grammar.automaton import Range
 from oxillama.sampling.grammar.dfa import Dfa, Part, matches
 from oxillama.sampling.grammar.json_schema.formats import FORMATS
 from oxillama.sampling.grammar.json_schema.texts import PLAIN, Texts
-from oxillama.sampling.grammar.regex import Node, parse_regex
+from oxillama.sampling.grammar.regex import ANY, Node, parse_regex
 from oxillama.sampling.grammar.regular import conditions, is_plain, lower, lower_dfa
 
 __all__ = ["Strings", "format_parts", "others_expr", "pattern_parts", "string_expr"]
@@ -65,9 +65,18 @@ def string_expr(texts: Texts, s: Strings) -> int:
     rules = texts.rules
     if s.allowed is not None:
         return rules.alt([texts.written(text) for text in sorted(s.allowed) if text in s])
+    if s == _ANY:
+        return texts.shared("string")
+    return texts.helper(s, lambda: _string_expr(texts, s))
+
+
+_ANY = Strings()
+
+
+def _string_expr(texts: Texts, s: Strings) -> int:
+    rules = texts.rules
     if not s.parts and not s.excluded:
-        plain = s.least == 0 and s.most is None
-        return texts.shared("string") if plain else texts.string(s.least, s.most)
+        return texts.string(s.least, s.most)
     if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(_is_plain_text, s.excluded)):
         return others_expr(texts, s.excluded)
     if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
@@ -88,6 +97,7 @@ def _texts_node(texts: frozenset[str]) -> Node:
 # ---- lengths of patterns
 
 
+@lru_cache(maxsize=4096)
 def _lengths(node: Node) -> tuple[int, int | None]:
     """Of the texts of a plain tree; None for no limit."""
     if node.kind == "set":
@@ -151,19 +161,28 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
             at = children[at][c]
         ends.add(at)
     n = len(children)
-    special = character_ranges(PLAIN, True)
-    special_rule = texts.helper("special", lambda: texts.chars(special))
-    rest = texts.helper("rest", lambda: rules.repeat(texts.chars(character_ranges((), True)), 0))
-    edges: list[tuple[int, int, int]] = []
-    for at, following in enumerate(children):
-        edges.append((at, special_rule, n))
-        for low, high in _gaps(sorted(map(ord, following))):
-            edges.append((at, rules.range(low, high), n))
-        for c, to in following.items():
-            edges.append((at, rules.range(ord(c), ord(c)), to))
-    edges.append((n, rest, n + 1))
-    finals = [*(i for i in range(n) if i not in ends), n + 1]
-    return rules.seq((texts.quote, rules.graph(n + 2, edges, finals), texts.quote))
+    rest, end, escape, *leads = range(n, n + 3 + len(_LEADS))
+    anything = texts.helper("anything", lambda: rules.repeat(texts.chars(ANY), 0))
+    edges = [(rest, anything, end), (escape, texts.special(ANY), rest)]
+    starts = [(rules.range(0x5C, 0x5C), escape)]
+    for (first, following), lead in zip(_LEADS, leads, strict=True):
+        starts.append((rules.range(*first), lead))
+        edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
+    for at, branches in enumerate(children):
+        edges += [(at, expr, to) for expr, to in starts]
+        edges += [(at, rules.range(*gap), rest) for gap in _gaps(sorted(map(ord, branches)))]
+        edges += [(at, rules.range(ord(c), ord(c)), to) for c, to in branches.items()]
+    finals = [*(i for i in range(n) if i not in ends), end]
+    return rules.seq((texts.quote, rules.graph(n + 3 + len(_LEADS), edges, finals), texts.quote))
+
+
+# UTF-8 of more than one byte (RFC 3629): first and last lead byte, then the bytes that follow.
+_TAIL = (0x80, 0xBF)
+_LEADS: tuple[tuple[Range, tuple[Range, ...]], ...] = (
+    ((0xC2, 0xDF), (_TAIL,)), ((0xE0, 0xE0), ((0xA0, 0xBF), _TAIL)), ((0xE1, 0xEC), (_TAIL, _TAIL)),
+    ((0xED, 0xED), ((0x80, 0x9F), _TAIL)), ((0xEE, 0xEF), (_TAIL, _TAIL)), ((0xF0, 0xF0), ((0x90, 0xBF), _TAIL, _TAIL)),
+    ((0xF1, 0xF3), (_TAIL, _TAIL, _TAIL)), ((0xF4, 0xF4), ((0x80, 0x8F), _TAIL, _TAIL)),
+)  # fmt: skip
 
 
 def _gaps(codes: list[int]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from oxillama.sampling.grammar.json_schema.negation import alternatives
 
 __all__ = ["Tableau"]
 
-MAX_BRANCHES = 512
+MAX_BRANCHES = 2048
 MAX_WORK = 50_000
 
 

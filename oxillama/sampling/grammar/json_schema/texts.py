@@ -11,7 +11,7 @@ __all__ = ["Texts"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
-PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # what is written as itself alone
+PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
 HEX = tuple(b"0123456789abcdef")
 
 
@@ -33,7 +33,7 @@ class Texts:
         self.open_object, self.close_object = self._after(space, b"{"), self._before(space, b"}")
         self.open_array, self.close_array = self._after(space, b"["), self._before(space, b"]")
         self.quote = rules.literal(b'"')
-        self._rules: dict[str, int] = {}
+        self._rules: dict[object, int] = {}
         self._chars: dict[tuple[Range, ...], int] = {}
 
     def _between(self, space: int | None, mark: bytes, plain: bytes) -> int:
@@ -50,10 +50,14 @@ class Texts:
         """A call of one of the rules that are the same for every schema: string, number, integer, boolean, value..."""
         return self.helper(name, getattr(self, "_" + name))
 
-    def helper(self, name: str, make: Callable[[], int]) -> int:
+    def maybe(self, expr: int) -> int:
+        """Or nothing. Not a repeat: what is called in repeats is copied into them."""
+        return self.rules.alt((expr, self.rules.seq(())))
+
+    def helper(self, name: object, make: Callable[[], int]) -> int:
         """A call of a rule that is made once under this name."""
         if name not in self._rules:
-            rule = self._rules[name] = self.rules.new_rule(name)
+            rule = self._rules[name] = self.rules.new_rule(name if isinstance(name, str) else "")
             self.rules.define(rule, make())
         return self.rules.rule(self._rules[name])
 
@@ -70,6 +74,10 @@ class Texts:
                 expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule)))))
             self._chars[ranges] = expr
         return self._chars[ranges]
+
+    def special(self, ranges: tuple[Range, ...]) -> int:
+        """What follows the backslash of an escaped character."""
+        return self.rules.chars(_spellings(ranges)[1])
 
     def written(self, text: str) -> int:
         """One text as a string, quotes included."""
@@ -139,7 +147,7 @@ class Texts:
 
     def _list(self, item: int) -> int:
         r = self.rules
-        return r.repeat(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))), 0, 1)
+        return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
 
 
 @lru_cache(maxsize=2048)
