@@ -187,7 +187,7 @@ FAMILIES = (
     ),
     Family("kv_cache_usage", "gauge", "oxillama_kv_cache_usage_ratio", "Part of the KV blocks that is used, 0 to 1."),
     Family("slots", "gauge", "oxillama_recurrent_slots", "Slots of recurrent states that there are."),
-    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots of recurrent states that are not free."),
+    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots that requests and sessions have."),
     Family(
         "time_to_first_token", "histogram", "oxillama_time_to_first_token_seconds",
         "From a request's submission to its first token.",

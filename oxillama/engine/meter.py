@@ -142,7 +142,7 @@ class Meter:
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
             self._finished, n_running, self._n_live - n_running,
             n_blocks, n_blocks - n_available, sum(p.n_idle for p in groups),
-            pool.n_slots, pool.n_slots - pool.slots.n_free,
+            pool.n_slots, pool.n_slots - pool.slots.n_available,
         )  # fmt: skip
         histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)
         self._published = numbers, tuple(histogram.values() for histogram in histograms)
