@@ -211,7 +211,7 @@ FAMILIES = (
     ),
     Family("kv_cache_usage", "gauge", "oxillama_kv_cache_usage_ratio", "Part of the KV blocks that is used, 0 to 1."),
     Family("slots", "gauge", "oxillama_recurrent_slots", "Slots of recurrent states that there are."),
-    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots of recurrent states that are not free."),
+    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots that requests and sessions have."),
     Family("weights_bytes", "gauge", "oxillama_weights_bytes", "Memory of repacked weights."),
     Family("kv_bytes", "gauge", "oxillama_kv_cache_bytes", "Memory reserved for KV blocks."),
     Family("kv_bytes_used", "gauge", "oxillama_kv_cache_used_bytes", "Part of it that requests and sessions have."),

@@ -162,7 +162,7 @@ class Meter:
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
             self._finished, self._rejected, n_running, self._n_live - n_running,
             n_blocks, n_blocks - n_available, sum(p.n_idle for p in groups),
-            pool.n_slots, pool.n_slots - pool.slots.n_free,
+            pool.n_slots, pool.n_slots - pool.slots.n_available,
             *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
         )  # fmt: skip
         histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)

@@ -127,8 +127,8 @@ def test_blocks_and_slots_are_those_of_the_pool(clock):
     assert {x.kv_cache_usage for x in seen} == {2 / 16}
     pool = engine._core.pool
     s = engine.metrics_snapshot()
-    assert s.kv_blocks_used == pool.n_blocks - pool.blocks.n_free
-    assert s.slots_used == pool.n_slots - pool.slots.n_free
+    assert s.kv_blocks_used == pool.n_blocks - pool.blocks.n_available
+    assert s.slots_used == pool.n_slots - pool.slots.n_available
 
 
 def test_a_model_without_blocks_uses_none():
