@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Scheduler,
         Sequence,
         SequenceState,
+        Session,
         Timings,
     )
     from oxillama.engine.async_engine import AsyncEngine
@@ -95,6 +96,7 @@ __all__ = [
     "Sequence",
     "SequencePool",
     "SequenceState",
+    "Session",
     "SnapshotError",
     "Timings",
     "TokenStream",
@@ -126,6 +128,7 @@ _LAZY = {
     "Scheduler": "oxillama.engine",
     "Sequence": "oxillama.engine",
     "SequenceState": "oxillama.engine",
+    "Session": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",

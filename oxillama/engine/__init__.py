@@ -4,6 +4,7 @@ from oxillama.engine.engine import Engine
 from oxillama.engine.results import BatchFailure, CancelToken, Chunk, Completion, Timings
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
+from oxillama.engine.session import Session
 
 __all__ = [
     "BatchFailure",
@@ -14,5 +15,6 @@ __all__ = [
     "Scheduler",
     "Sequence",
     "SequenceState",
+    "Session",
     "Timings",
 ]
