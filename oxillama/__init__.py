@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Scheduler,
         Sequence,
         SequenceState,
+        Session,
         Timings,
         TokenLogprob,
     )
@@ -127,6 +128,7 @@ __all__ = [
     "Sequence",
     "SequencePool",
     "SequenceState",
+    "Session",
     "SnapshotError",
     "Timings",
     "TokenLogprob",
@@ -179,6 +181,7 @@ _LAZY = {
     "Scheduler": "oxillama.engine",
     "Sequence": "oxillama.engine",
     "SequenceState": "oxillama.engine",
+    "Session": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",

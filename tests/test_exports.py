@@ -25,8 +25,8 @@ PUBLIC = {
     "Timings", "TokenLogprob",
     # parts that stand alone
     "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler",
-    "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "Vocabulary",
-    "apply_grammar_mask", "gguf",
+    "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream", "Tokenizer",
+    "Vocabulary", "apply_grammar_mask", "gguf",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",
