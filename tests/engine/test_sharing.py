@@ -3,6 +3,7 @@
 import pytest
 
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import GenerateError
 from tests.engine.test_policy import run, sequence
 from tests.engine.test_scheduler import compute, make
 
@@ -114,3 +115,34 @@ def test_a_fork_under_another_key_shares_nothing():
     compute(scheduler, scheduler.step(), {a.id: 9})
     scheduler.fork(a, b)
     assert (b.n_computed, b.block_table) == (0, [])
+
+
+# ---- pauses
+
+
+def test_who_pauses_keeps_blocks_and_comes_again_at_its_old_rank():
+    scheduler = make(n_blocks=12, budget=64)
+    a, b = sequence(40, 9), sequence(20, 9)
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.pause(a)
+    assert (scheduler.running, scheduler.live, scheduler.drain_finished()) == ([], {}, [])
+    assert (a.n_computed, len(a.block_table)) == (40, 3)
+    with pytest.raises(GenerateError):
+        scheduler.pause(a)
+    scheduler.add_request(b)
+    a.tokens.append(1)
+    scheduler.add_request(a, beside=a)
+    assert [s for s, _ in scheduler.step()] == [a, b]
+    assert a.rank < b.rank
+
+
+def test_who_pauses_loses_its_blocks_rather_than_that_nobody_runs():
+    scheduler = make(n_blocks=4)
+    a, b = sequence(40), sequence(60)
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.pause(a)
+    scheduler.add_request(b)
+    assert scheduler.step() == [(b, 60)]
+    assert (a.n_computed, a.block_table) == (0, [])
