@@ -277,14 +277,14 @@ cdef class Candidates:
                 for i in range(self.n):
                     x[i] = x[i] if x[i] >= bound else -INFINITY
             else:
-                self.pick(bound, INFINITY, 0.0)
+                self.pick(bound, 0.0, 0.0)
 
     cdef void pick(self, double low, double peak, double bound) noexcept nogil:
-        """Keeps what has a logit of at least `low` and a weight exp(logit - peak) of at least `bound`."""
+        """Keeps what has a logit of at least `low` and a weight exp(logit - peak) of at least `bound`, if not zero."""
         cdef Py_ssize_t i, kept = 0
         cdef const float *x = self.logits()
         for i in range(self.n):
-            if x[i] >= low and weight(x[i] - peak) >= bound:
+            if x[i] >= low and (bound <= 0.0 or weight(x[i] - peak) >= bound):
                 self.id[kept] = self.id_at(i)
                 self.picked[kept] = x[i]
                 kept += 1
@@ -350,9 +350,9 @@ cdef class Candidates:
         with nogil:
             peak = self.peak()
             total = self.total(peak)
-            # All below half of the average of what may go have less than that together.
+            # All below half of the average of what may go have less than that together: no need to sort them.
             if not self.ordered and p < 1.0 - 1e-9:
-                self.keep_heavy(peak, 0.5 * (1.0 - p) * total / self.n)
+                self.pick(lowest(peak, 0.5 * (1.0 - p) * total / self.n), peak, 0.0)
             self.sort(self.n)
             for i in range(self.n):
                 mass += weight(self.picked[i] - peak)

@@ -81,7 +81,7 @@ class SamplerState:
     bias: tokens, int32, and what is added to their logits, float32; the same for all tokens of the request.
     """
 
-    __slots__ = ("_marks", "bias", "breaks", "grammar", "history", "mu", "n_prompt", "rng")
+    __slots__ = ("_mus", "_rngs", "bias", "breaks", "grammar", "history", "mu", "n_prompt", "rng")
 
     def __init__(
         self, config: SamplerConfig, prompt: Sequence[int] = (), token_bytes: TokenBytes | None = None
@@ -98,12 +98,13 @@ class SamplerState:
             self.breaks.start(self.history.tokens, config.dry_window)
         self.bias = _bias(config)
         self.grammar: GrammarState | None = None
-        self._marks = [(self.rng.state, self.mu)]  # as they were after each token, and before the first
+        # As they were before the first token, and after each.
+        self._rngs, self._mus = array("Q", [self.rng.state]), array("d", [self.mu])
 
     @property
     def n_accepted(self) -> int:
         """Tokens after the prompt."""
-        return len(self._marks) - 1
+        return len(self._rngs) - 1
 
     def push(self, token: int) -> None:
         """A token follows. Raises GrammarError, and changes nothing, if the grammar doesn't allow it."""
@@ -112,7 +113,8 @@ class SamplerState:
         self.history.push(token)
         if self.breaks is not None:
             self.breaks.push(self.history.tokens)
-        self._marks.append((self.rng.state, self.mu))
+        self._rngs.append(self.rng.state)
+        self._mus.append(self.mu)
 
     def rewind(self, n: int) -> None:
         """As it was after the token that is now the last but n, before anything was drawn then."""
@@ -122,15 +124,16 @@ class SamplerState:
             self.history.pop()
         if self.breaks is not None:
             self.breaks.cut(len(self.history.tokens))
-        del self._marks[len(self._marks) - n :]
-        self.rng.state, self.mu = self._marks[-1]
+        n_left = len(self._rngs) - n
+        del self._rngs[n_left:], self._mus[n_left:]
+        self.rng.state, self.mu = self._rngs[-1], self._mus[-1]
 
     def copy(self) -> "SamplerState":
         twin = object.__new__(SamplerState)
         twin.rng, twin.mu = XorShift64(self.rng.state), self.mu
         twin.history, twin.n_prompt = self.history.copy(), self.n_prompt
         twin.breaks = None if self.breaks is None else self.breaks.copy()
-        twin.bias, twin._marks = self.bias, self._marks[:]
+        twin.bias, twin._rngs, twin._mus = self.bias, self._rngs[:], self._mus[:]
         twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
 
@@ -141,7 +144,7 @@ class SamplerState:
             "n_prompt": self.n_prompt,
             "rng": self.rng.state,
             "mu": self.mu,
-            "marks": [list(mark) for mark in self._marks],
+            "marks": [list(mark) for mark in zip(self._rngs, self._mus, strict=True)],
         }
 
     def go_on(self, data: Mapping[str, Any]) -> None:
@@ -154,7 +157,7 @@ class SamplerState:
         now = _checked_mark([data.get("rng"), data.get("mu")])
         for token in tokens:
             self.push(token)
-        self._marks = checked
+        self._rngs, self._mus = array("Q", (rng for rng, _ in checked)), array("d", (mu for _, mu in checked))
         self.rng.state, self.mu = now
 
 

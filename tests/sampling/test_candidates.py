@@ -288,3 +288,13 @@ def test_draws_follow_the_probabilities():
     n = 8000
     hits = np.bincount([c.draw((i + 0.5) / n) for i in range(n)], minlength=4)
     assert hits.tolist() == [n * p for p in probabilities]
+
+
+def test_draws_from_a_long_row_reach_every_block_alike():
+    row = np.zeros(1000, np.float32)
+    row[::2] = -math.inf
+    c = load(row)
+    hits = np.bincount([c.draw((i + 0.5) / 5000) for i in range(5000)], minlength=1000)
+    assert hits.tolist() == [0, 10] * 500
+    assert c.draw(1 - 2**-53) == 999
+    assert c.draw(0.0) == 1

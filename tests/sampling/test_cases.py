@@ -1,4 +1,5 @@
-"""Probabilities after single stages, and what chains of cuts leave, as llama.cpp's own tests have them (to 1e-5)."""
+"""Probabilities after single stages, and what chains of cuts leave, as llama.cpp's own tests have them (to 1e-5), and
+as its stages were recorded on random logits."""
 
 import json
 import math
@@ -12,7 +13,9 @@ from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import stages
 from oxillama.sampling.state import SamplerState
 
-CASES = json.loads((Path(__file__).parents[1] / "data" / "sampling_cases.json").read_text())
+DATA = Path(__file__).parents[1] / "data"
+CASES = json.loads((DATA / "sampling_cases.json").read_text())
+RECORDED = json.loads((DATA / "sampling_recorded.json").read_text())
 
 # The stage of each test, and our settings for theirs.
 STAGES = {
@@ -68,6 +71,18 @@ def test_probabilities_after_a_stage(case):
     expected = sorted(p / sum(case["expect"]) for p in case["expect"] if p)
     assert got[len(got) - len(expected) :] == pytest.approx(expected, abs=1e-5)
     assert sum(got[: len(got) - len(expected)]) < 1e-5
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['stage']} {case['settings']}")
+def test_recorded_probabilities(case):
+    candidates = Candidates()
+    candidates.load(np.array(case["logits"], np.float32))
+    config = SamplerConfig(**case["settings"])
+    getattr(stages, case["stage"])(candidates, config, SamplerState(config, case.get("last_tokens", ())))
+    got = {str(token): p for token, p in candidates.probabilities() if p > 1e-20}
+    expected = {token: p for token, p in case["expect"].items() if p > 1e-20}
+    # Theirs is all in float32: a temperature that is off by 1e-6 of it moves a logit of 20 / 0.4 by 5e-5.
+    assert got == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("case", QUEUES, ids=lambda case: f"{case['sequence']} {case['top_k']} {case['min_p']}")
