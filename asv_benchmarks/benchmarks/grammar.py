@@ -62,7 +62,7 @@ def vocabulary_texts(n: int = N_VOCAB) -> list[bytes | None]:
 
 
 class _Case:
-    params = list(GRAMMARS)
+    params = tuple(GRAMMARS)
     param_names = ("grammar",)
 
     def setup(self, name: str) -> None:

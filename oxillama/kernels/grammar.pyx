@@ -17,6 +17,7 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from oxillama.errors import GrammarError
+from oxillama.kernels cimport _masks
 from oxillama.kernels._vectors cimport Ints, drop, push
 from oxillama.kernels.grammar_automaton cimport Automaton
 from oxillama.kernels.grammar_stacks cimport Stacks
@@ -288,12 +289,7 @@ cdef class Masks:
 
 def apply_mask(float[::1] logits not None, const uint32_t[::1] mask not None):
     """Sets the logits of tokens whose bit is clear, and of those beyond the mask, to minus infinity."""
-    cdef Py_ssize_t i, w, n = logits.shape[0]
-    cdef float banned = -float("inf")
-    cdef uint32_t word
-    with nogil:
-        for w in range((n + 31) // 32):
-            word = mask[w] if w < mask.shape[0] else 0
-            if word != <uint32_t> 0xFFFFFFFF:              # most words are all set or all clear
-                for i in range(32 * w, min(32 * w + 32, n)):
-                    logits[i] = logits[i] if word >> (i & 31) & 1 else banned
+    cdef const uint32_t *words = &mask[0] if mask.shape[0] else NULL
+    if logits.shape[0]:
+        with nogil:
+            _masks.apply_mask(&logits[0], logits.shape[0], words, mask.shape[0])

@@ -1,7 +1,8 @@
 """`LeftRecursion`: rules that begin with themselves, directly, through others, or behind something that may be empty.
 
-`convert` is the left-corner transform of Rosenkrantz and Lewis (1970) on automata: begin with what any rule of the group
-can begin with, and climb; having completed rule B, go on behind any place where a rule of the group begins with B.
+`convert` is the left-corner transform of Rosenkrantz and Lewis (1970) on automata: begin with what any rule of the
+group can begin with, and climb; having completed rule B, go on behind any place where a rule of the group begins with
+B.
 """
 
 from libc.stdint cimport int32_t

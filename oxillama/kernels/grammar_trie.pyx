@@ -6,8 +6,8 @@ languages allows. Where a grammar allows any plain character, or any up to some 
 one by one.
 
 Tokens of whole characters also stand in a trie by *shape*, which has one letter for all of a-z, one each for A-Z, 0-9
-and all characters beyond ASCII, and tells the rest apart. A vocabulary of 128,000 tokens has 5,000 shapes, whose trie is
-thirty times smaller than that of the texts: a grammar that treats letters alike walks through the small one.
+and all characters beyond ASCII, and tells the rest apart. A vocabulary of 128,000 tokens has 5,000 shapes, whose trie
+is thirty times smaller than that of the texts: a grammar that treats letters alike walks through the small one.
 """
 
 import array

@@ -7,7 +7,7 @@ grammar treats all characters of a class alike; and the tries of texts where it 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
-from oxillama.kernels._vectors cimport Ints, drop, fill, push
+from oxillama.kernels._vectors cimport drop, fill, push
 from oxillama.kernels.grammar_stacks cimport Stacks
 from oxillama.kernels.grammar_trie cimport (
     BEYOND, DIGIT, LOWER, N_SHAPE_CLASSES, PLAIN_CHARS, UPPER, Shapes, TokenTrie, Trie, shape_class
@@ -202,7 +202,7 @@ cdef class Walk:
         cdef Shapes *t = &self.trie.shapes[which]
         cdef Trie *texts = &self.trie.trie[which]
         cdef int32_t above = t.above.at[i]
-        cdef int32_t k, token, at, skipped
+        cdef int32_t k, token, at
         cdef const uint8_t *text = self.trie.blob
         if above >= 0:
             k = above + 1
@@ -214,7 +214,7 @@ cdef class Walk:
         for k in range(t.first.at[i], t.first.at[t.skip.at[i]]):
             token = t.token.at[k]
             at = self.trie.start.at[token]
-            for skipped in range(1, t.depth.at[i]):
+            for _ in range(1, t.depth.at[i]):
                 at += 1
                 while text[at] & 0xC0 == 0x80:
                     at += 1

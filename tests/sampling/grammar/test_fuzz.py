@@ -39,8 +39,8 @@ HOSTILE = [
 ]  # fmt: skip
 CORPUS = [*(case["source"] for case in CASES), *(f"{OTHERS}root ::= {body}" for body in MATCHES), *ERRORS, *HOSTILE]
 FRAGMENTS = [
-    *'"[](){}|*+?.^-\\,#<>!\n\t\0', "::=", "root", "x ::= ", "{2,}", "{0,999999999}", "{,}", "\\u", "\\x41", "[^", "é", "😀",
-    "\ud800", "<[2]>", "!<[0]>", "<think>", '""', "root root", "(root|", "9" * 30,
+    *'"[](){}|*+?.^-\\,#<>!\n\t\0', "::=", "root", "x ::= ", "{2,}", "{0,999999999}", "{,}", "\\u", "\\x41", "[^",
+    "é", "😀", "\ud800", "<[2]>", "!<[0]>", "<think>", '""', "root root", "(root|", "9" * 30,
 ]  # fmt: skip
 TEXTS = [
     b"a",
@@ -111,7 +111,8 @@ def test_damaged_grammars(text, seed):
     try:
         follow(text, seed)
     except GrammarError as error:  # from a step: then the text has too many readings
-        assert "too ambiguous" in str(error)
+        if "too ambiguous" not in str(error):
+            raise
 
 
 def test_every_text_of_the_corpus():

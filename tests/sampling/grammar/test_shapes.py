@@ -1,4 +1,4 @@
-"""Walks by shape: whatever a grammar makes of letters, digits and other characters, masks are what Earley's parser finds.
+"""Walks by shape: whatever a grammar makes of letters, digits and others, masks are what Earley's parser finds.
 
 The vocabulary has tokens of many shapes, and the classes of the grammars cut through them at every place.
 """
@@ -31,8 +31,8 @@ END = len(TEXTS)
 VOCABULARY = Vocabulary([*TEXTS, None], [END])
 
 CLASSES = [
-    "a-z", "A-Z", "0-9", "a-y", "a", "b-z", "0-8", "9", " ", "_", "\\n", '"', "a-zA-Z0-9_", "a-f0-9", "é", "\\x80-\\U0010ffff",
-    "à-ÿ", "\\u0800-\\uffff", "☃-\\U0010ffff", " -~", "a-zé", "z-é",
+    "a-z", "A-Z", "0-9", "a-y", "a", "b-z", "0-8", "9", " ", "_", "\\n", '"', "a-zA-Z0-9_", "a-f0-9", "é",
+    "\\x80-\\U0010ffff", "à-ÿ", "\\u0800-\\uffff", "☃-\\U0010ffff", " -~", "a-zé", "z-é",
 ]  # fmt: skip
 
 
