@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
+from oxillama.engine.serving import CacheKey
 from oxillama.engine.windows import Windows, n_alive
 from oxillama.errors import KvCacheFullError
 from oxillama.kv_cache.shapes import first_read
@@ -109,9 +110,9 @@ def test_blocks_are_given_back_as_it_goes():
     assert len(full) == len(windowed) == 16
     assert windowed[:12] == [-1] * 12  # 250 + 1 - 40 tokens, down to whole tiles of 64
     assert min(windowed[12:]) >= 0
-    assert engine._core.pool.windowed.n_free == 40 - 4
+    assert engine._core.pool.windowed.n_available == 40 - 4
     engine.reset()
-    assert engine._core.pool.windowed.n_free == 40
+    assert engine._core.pool.windowed.n_available == 40
 
 
 def test_what_can_never_run_is_refused():
@@ -127,7 +128,7 @@ def test_what_can_never_run_is_refused():
 
 @KINDS
 def test_going_back_beyond_the_window_computes_again(others):
-    engine = make_engine(context_size=600, windows=(40, 40), **others)
+    engine = make_engine(context_size=600, windows=(40, 40), prefix_cache=False, **others)
     engine.prefill(PROMPT)
     engine.truncate(240)
     runner_of(engine).steps.clear()
@@ -153,7 +154,7 @@ def test_without_the_end_of_its_window_a_beginning_is_none():
     generate(engine, PROMPT)
     generate(engine, PROMPT[::-1])
     prefix = engine._core.scheduler.prefix
-    assert len(prefix.walk(((), None), PROMPT, 250)) == 15
+    assert len(prefix.walk(CacheKey((), engine.config.kv_type, None), PROMPT, 250)) == 15
     assert generate(engine, PROMPT[:200]) == 200  # whose window was passed and needed by others
     assert_idle(engine)
 
