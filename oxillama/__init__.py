@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Scheduler,
         Sequence,
         SequenceState,
+        Session,
         Timings,
         TokenLogprob,
     )
@@ -100,6 +101,7 @@ __all__ = [
     "Sequence",
     "SequencePool",
     "SequenceState",
+    "Session",
     "SnapshotError",
     "Timings",
     "TokenLogprob",
@@ -134,6 +136,7 @@ _LAZY = {
     "Scheduler": "oxillama.engine",
     "Sequence": "oxillama.engine",
     "SequenceState": "oxillama.engine",
+    "Session": "oxillama.engine",
     "Timings": "oxillama.engine",
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",

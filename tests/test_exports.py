@@ -25,7 +25,7 @@ PUBLIC = {
     "Timings", "TokenLogprob",
     # parts that stand alone
     "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "Sequence", "SequencePool", "SequenceState", "TokenStream", "Tokenizer", "gguf",
+    "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream", "Tokenizer", "gguf",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",

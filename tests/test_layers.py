@@ -30,6 +30,7 @@ SHARED = ("oxillama.kv_cache.shapes",)
 PLAIN = (
     "engine.admission",
     "engine.holdings",
+    "engine.pace",
     "engine.scheduler",
     "engine.sequence",
     "engine.waiting",

@@ -5,6 +5,7 @@ from oxillama.engine.engine import Engine
 from oxillama.engine.results import BatchFailure, BeamHypothesis, CancelToken, Chunk, Completion, Timings, TokenLogprob
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
+from oxillama.engine.session import Session
 
 __all__ = [
     "BatchFailure",
@@ -17,6 +18,7 @@ __all__ = [
     "Scheduler",
     "Sequence",
     "SequenceState",
+    "Session",
     "Timings",
     "TokenLogprob",
 ]

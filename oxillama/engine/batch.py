@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
@@ -16,6 +18,10 @@ __all__ = ["Batch", "BatchMethods"]
 
 T = TypeVar("T")
 
+# Who works longer than this between two results has the rest computed meanwhile, by the engine's own thread. To start
+# that costs some tenths of a millisecond, which those who only collect results needn't pay for.
+AWAY_SECONDS = 0.002
+
 
 class Batch(Iterator[T]):
     """The results of a batch; ends, when dropped or closed (also as a context manager), what is under way."""
@@ -26,11 +32,13 @@ class Batch(Iterator[T]):
         self._core = core
         self._prompts = prompts
         self._pipeline = pipeline
+        self._left_at = math.inf
 
     def __next__(self) -> T:
         pipeline = self._pipeline
         if pipeline is None:
             raise StopIteration
+        away = time.perf_counter() - self._left_at
         try:
             found = self._next(pipeline)
         except BaseException:
@@ -39,6 +47,9 @@ class Batch(Iterator[T]):
         if found is None:
             self.close()
             raise StopIteration
+        if away > AWAY_SECONDS:
+            pipeline.entrust()
+        self._left_at = time.perf_counter()
         return cast(T, pipeline.outcome(found))
 
     def _next(self, pipeline: Pipeline) -> Outcome | None:
@@ -56,7 +67,9 @@ class Batch(Iterator[T]):
             if pipeline.broken is not None:
                 raise pipeline.broken
             return None
-        self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
+        if not pipeline.ready():
+            pipeline.take_back()
+            self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
         if not pipeline.ready():
             pipeline.cancel()
             self._core.drive(pipeline.ready)
@@ -150,6 +163,8 @@ class BatchMethods:
         """Continues any number of prompts, computed together; an iterator over the completions.
 
         Prompts are taken as they are needed, by the thread that asks for results: a generator of millions is fine.
+        Those that were taken are computed while it asks for the next result, and also while it does something else, if
+        that takes a few milliseconds.
 
         ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
         max_in_flight: prompts taken whose results were not given yet, at most.

@@ -103,15 +103,6 @@ class CoreCalls:
         self.loop.post(self._shut)
         self.loop.post(tell)
 
-    def publish(self) -> None:
-        """Has the numbers of now seen, or if a step is under way, those of its end."""
-
-        def change() -> None:
-            self.meter.memory = self.runner.memory_bytes()
-            self.meter.publish()
-
-        self.loop.post(change)
-
     def check_open(self) -> None:
         """Raises EngineClosedError once the engine is closed."""
         if self.closed:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from oxillama.engine.calls import CoreCalls
 from oxillama.engine.loop import StepLoop
 from oxillama.engine.meter import Meter
+from oxillama.engine.pace import Pace
 from oxillama.engine.request import Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
@@ -58,6 +59,7 @@ class EngineCore(CoreCalls):
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
         self.meter = Meter(self.scheduler, runner.memory_bytes())
+        self.pace = Pace(token_budget)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
@@ -79,23 +81,25 @@ class EngineCore(CoreCalls):
                 rows = self._forward(plan, want_hidden)
                 if rows is not None:
                     self._advance(plan, rows)
-                    self.meter.count(plan, began)
+                    self.pace.observe(*self.meter.count(plan, began))
         self.meter.end()
 
+    def publish(self) -> None:
+        """Lets others see the numbers of now."""
+        self.meter.memory = self.runner.memory_bytes()
+        self.meter.publish()
+
     def _drop_cancelled(self) -> None:
-        scheduler = self.scheduler
-        ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
-        requests = [cast(Request, s.handle) for s in ended + scheduler.expired(time.perf_counter())]
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
-        requests += [r for r in self._guests() if r.cancelled or r.lost]
-        if requests:
-            self._end_all(requests, "cancelled")
+        seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
+        late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
+        self._end_all([r for r in seen if r.cancelled] + late, "cancelled")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
-        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step()]
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
         for source, target in self.scheduler.copies:
             self.runner.copy_block(source, target)
         self.scheduler.copies.clear()
@@ -167,10 +171,9 @@ class EngineCore(CoreCalls):
             request.outcome = reason, error
             if request.sequence.handle is not request:
                 self._tell(request)  # it was never queued
-            elif reason == "cancelled":
-                self.scheduler.cancel(request.sequence, keep_blocks=request.keep_blocks)
             else:
-                self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
+                end = self.scheduler.cancel if reason == "cancelled" else self.scheduler.finish
+                end(request.sequence, keep_blocks=request.keep_blocks)
             for follower in request.followers:
                 self._end(follower, reason, error)
 

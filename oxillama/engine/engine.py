@@ -257,7 +257,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods):
 
         All are of one moment between two steps. Its `prometheus()` is their text.
         """
-        self._core.publish()
+        self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
         return self._core.meter.snapshot()
 
     def close(self) -> None:

@@ -92,8 +92,11 @@ class Meter:
         if self._changed:
             self.publish()
 
-    def count(self, plan: Iterable[tuple[Request, int]], began: float) -> None:
-        """Requests have advanced by so many tokens each, in a forward pass that began at that time."""
+    def count(self, plan: Iterable[tuple[Request, int]], began: float) -> tuple[int, float]:
+        """Requests have advanced by so many tokens each, in a forward pass that began at that time.
+
+        Returns how many of the tokens are of prompts, and the seconds that it took.
+        """
         now = time.perf_counter()
         n_prefill = n_decode = n_new = n_usual = 0
         for request, n in plan:
@@ -124,6 +127,7 @@ class Meter:
         self._prefill_seconds += prefill_seconds
         self._decode_seconds += now - began - prefill_seconds
         self._iteration.observe(n_prefill + n_decode)
+        return n_prefill, now - began
 
     def _first(self, request: Request, now: float) -> int:
         """New tokens of a request that had none before this step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -176,9 +177,26 @@ class Pipeline:
             raise found.error
         return found
 
+    def _under_way(self) -> list[TextRequest]:
+        """Requests of the prompts that were taken, some of them finished."""
+        return [request for item in self._in_flight.values() for request in item.requests]
+
+    def entrust(self) -> None:
+        """Has what is under way computed while this thread does something else, if there can be another one."""
+        loop, requests = self._core.loop, self._under_way()
+        loop.post(lambda: loop.guests.update(r for r in requests if r.submitted_at and r.outcome is None))
+        with suppress(RuntimeError):  # else it is computed when this thread comes back
+            loop.engage()
+
+    def take_back(self) -> None:
+        """This thread takes the steps again: two in turn would be slower."""
+        loop, requests = self._core.loop, self._under_way()
+        if loop.guests:
+            loop.post(lambda: loop.guests.difference_update(requests))
+
     def cancel(self) -> None:
         """Ends what is under way."""
-        self._core.cancel([request for item in self._in_flight.values() for request in item.requests])
+        self._core.cancel(self._under_way())
 
     def close(self) -> None:
         """Ends and forgets everything."""

@@ -107,14 +107,11 @@ class Request:
 
     @property
     def cancelled(self) -> bool:
+        """Whether nobody wants it any more."""
         if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
             return True
-        return self.unwanted or (self.cancel_token is not None and self.cancel_token.cancelled)
-
-    @property
-    def lost(self) -> bool:
-        """Whether nobody can hear any more that it is done."""
-        return self.outbox.bell is not None and self.outbox.bell.lost
+        bell, token = self.outbox.bell, self.cancel_token
+        return self.unwanted or (token is not None and token.cancelled) or (bell is not None and bell.lost)
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""

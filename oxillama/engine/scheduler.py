@@ -25,10 +25,10 @@ class Scheduler(Admission):
     """First come, first served within each priority, with one token budget per step.
 
     Running sequences go first: each decoding one gets its token, then prompts share what is left of the budget, in
-    chunks, so that nobody who decodes waits longer than one chunk takes. A waiting sequence starts when there are
-    blocks for the tokens that it has, and gets more as it grows. When there are none left, the one that ranks last is
-    sent back to the queue with nothing but its tokens, which are computed again later; in such a step nobody starts.
-    Who is first in the queue is never overtaken.
+    chunks, so that nobody who decodes waits longer than one chunk takes (`engine/pace.py` says how long that is). A
+    waiting sequence starts when there are blocks for the tokens that it has, and gets more as it grows. When there are
+    none left, the one that ranks last is sent back to the queue with nothing but its tokens, which are computed again
+    later; in such a step nobody starts. Who is first in the queue is never overtaken.
 
     Sequences may keep blocks and slots when they are finished; they lose them rather than that nothing runs, and
     checkpoints before that. What was lost is computed again when it is wanted. So whatever fits the pool alone ends.
@@ -78,9 +78,10 @@ class Scheduler(Admission):
 
     # ---- steps
 
-    def step(self) -> list[tuple[Sequence, int]]:
+    def step(self, beside: int | None = None) -> list[tuple[Sequence, int]]:
         """The sequences of the next step with how many tokens each computes; empty if there is nothing to do.
 
+        beside: prompt tokens at most, if somebody decodes, who would wait for them. None: up to the budget.
         It may also be empty where somebody was sent back (`preempting`): then others follow. Raises KvCacheFullError if
         a sequence has grown beyond its `n_reserve`, and the pool.
         """
@@ -94,6 +95,8 @@ class Scheduler(Admission):
             elif sequence.running and (has_room(sequence) or self._make_room(sequence, 1)):
                 plan.append((sequence, 1))
                 budget -= 1
+        if plan and beside is not None:
+            budget = min(budget, beside)
         for sequence in prompts:
             if sequence.running and (n := self._share(sequence, budget)) and self._make_room(sequence, n):
                 plan.append((sequence, n))

@@ -225,6 +225,10 @@ class SessionMethods:
         serving = ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt)
         return Session(self._core, self.n_vocab, self.context_size, serving, self.config.kv_type)
 
+    def fork(self) -> Session:
+        """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
+        return self._session.fork()
+
     @property
     def position(self) -> int:
         """Tokens in the session so far."""

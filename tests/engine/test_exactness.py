@@ -167,6 +167,14 @@ class Serving(RuleBasedStateMachine):
             tokens = self.engine._session.tokens
             assert [zlib.crc32(row.tobytes())] == alone(tokens, 1, 0)[1] if len(tokens) < CONTEXT else True
 
+    @rule(prompt=PROMPTS)
+    def branch(self, prompt):
+        n = self.engine.position + len(prompt)
+        if n <= self.room and n < CONTEXT:
+            with self.engine.fork() as twin:
+                row = twin.prefill(prompt)
+                assert [zlib.crc32(row.tobytes())] == alone(twin.tokens, 1, 0)[1]
+
     def check(self):
         for request, outbox, (tokens, rows) in list(self.jobs):
             assert outbox.error is None

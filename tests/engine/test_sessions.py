@@ -134,6 +134,15 @@ def test_forks_share_what_they_have():
     assert_idle(engine)
 
 
+def test_the_engines_own_session_can_be_forked():
+    engine = make_engine()
+    engine.prefill([3, 4])
+    with engine.fork() as fork:
+        assert isinstance(fork, ox.Session)
+        assert fork.forward_one(5).tolist() == logits_of([3, 4, 5]).tolist()
+    assert engine.position == 2
+
+
 def test_a_fork_goes_on_without_its_parent():
     engine = make_engine()
     with engine.session() as session:
