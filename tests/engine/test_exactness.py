@@ -130,11 +130,11 @@ class Serving(RuleBasedStateMachine):
         """A request that never ends is a failure, and not a test that hangs."""
         scheduler, schedule = self.core.scheduler, self.core.scheduler.step
 
-        def bounded():
+        def bounded(*given):
             nonlocal left
             left -= 1
             assert left, "a request never ends"
-            return schedule()
+            return schedule(*given)
 
         scheduler.step = bounded
 
