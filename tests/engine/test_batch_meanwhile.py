@@ -70,6 +70,7 @@ def test_a_batch_that_nobody_reads_blocks_nobody():
     assert len(batch._pipeline._in_flight) <= 8  # what nobody reads doesn't grow
     assert [r.token_ids for r in (*head, *itertools.islice(batch, 60))] == [alone(PROMPTS[i % 50]) for i in range(62)]
     batch.close()
+    assert_no_thread()
     assert_idle(engine)
 
 
