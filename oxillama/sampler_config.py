@@ -13,7 +13,9 @@ __all__ = ["Biases", "Breakers", "SamplerConfig", "SamplingOptions"]
 
 MAX_SEED = (1 << 64) - 1
 MAX_TOKEN = (1 << 31) - 1  # ids are 32-bit integers in the files
-MAX_BREAKERS = 1024
+# Each token is looked at for each breaker, back to its whole length.
+MAX_BREAKERS = 256
+MAX_BREAKER = 256
 
 Breakers = tuple[str | tuple[int, ...], ...]
 
@@ -220,8 +222,8 @@ def _checked_breakers(breakers: Any) -> Breakers:
     checked: list[str | tuple[int, ...]] = []
     for i, given in enumerate(breakers):
         breaker = given if isinstance(given, str) else _checked_ids(f"{name}[{i}]", given)
-        if not breaker:
-            raise ConfigError(f"{name}[{i}] must have at least one character or token, not {given!r}")
+        if not 0 < len(breaker) <= MAX_BREAKER:
+            raise ConfigError(f"{name}[{i}] must have 1 to {MAX_BREAKER} characters or tokens, not {len(breaker)}")
         checked.append(breaker)
     if len(checked) > MAX_BREAKERS:
         raise ConfigError(f"{name} must have at most {MAX_BREAKERS} items, not {len(checked)}")

@@ -111,7 +111,8 @@ def test_bad_sampling_value_is_named(field, value):
         ("dry_sequence_breakers", [[]], r"dry_sequence_breakers\[0\]"),
         ("dry_sequence_breakers", [["a"]], r"dry_sequence_breakers\[0\]\[0\]"),
         ("dry_sequence_breakers", [5], r"dry_sequence_breakers\[0\]"),
-        ("dry_sequence_breakers", ["a"] * 1025, "dry_sequence_breakers"),
+        ("dry_sequence_breakers", ["a" * 257], r"dry_sequence_breakers\[0\]"),
+        ("dry_sequence_breakers", ["a"] * 257, "dry_sequence_breakers"),
     ],
 )
 def test_bad_items_are_named(field, value, name):

@@ -60,6 +60,13 @@ def test_run_echoes_on_request(run):
 
 def test_run_options_reach_the_engine(run, engine):
     options = {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.5, "repetition_penalty_window": 9}
+    options |= {
+        "typical_p": 0.9,
+        "xtc_probability": 0.5,
+        "dry_multiplier": 0.5,
+        "dynatemp_range": 0.3,
+        "top_n_sigma": 2,
+    }
     flags = [str(x) for k, v in options.items() for x in (f"--{k.replace('_', '-')}", v)]
     args = ["run", "The cat", "-n", "30", "--seed", "3", "--ignore-eos", "--stop", "th", "--stop", "zz"]
     _, out, _ = run(*args, *flags, *ONE_THREAD, "-c", 64, "--kv-type", "f32", "--chunk-size", 2, "--no-repack")
@@ -74,6 +81,7 @@ def test_run_options_reach_the_engine(run, engine):
         (["run", "x", "-m", "no.gguf"], "no.gguf"),
         (["run", "x", "--top-p", "3"], "--top-p must be a number from 0 to 1, not 3"),
         (["run", "x", "--seed", "-1"], "--seed must"),
+        (["run", "x", "--mirostat", "3"], "--mirostat must"),
         (["run", "x", "-n", "0"], "--max-tokens must"),
         (["run", "x", "-t", "0"], "--threads must"),
         (["run", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
