@@ -14,7 +14,7 @@ __all__ = ["END", "Dfa", "Part", "matches"]
 
 State = tuple[tuple[frozenset[int], ...], int, bool]  # of each tree; characters so far; whether there are none
 MAX_NFA = 20_000
-MAX_WORK = 1_000_000
+MAX_WORK = 300_000
 END = -1
 
 

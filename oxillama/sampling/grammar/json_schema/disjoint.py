@@ -26,12 +26,20 @@ class Disjoint:
 
     def __init__(self, documents: Documents) -> None:
         self.documents = documents
+        self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
+        self._apart: dict[tuple[object, object], bool] = {}
         self._types: dict[tuple[int, bool, str], int] = {}
 
     def __call__(self, a: Literal, b: Literal, depth: int = DEPTH) -> bool:
         common = self.types(a) & self.types(b)
         if not common:
             return True
+        key = (a.key, b.key)
+        if depth == DEPTH and key not in self._apart:
+            self._apart[key] = self._apart[b.key, a.key] = self._are_apart(a, b, common, depth)
+        return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
+
+    def _are_apart(self, a: Literal, b: Literal, common: int, depth: int) -> bool:
         if depth == 0 or common & ~(STRING | NUMBER | OBJECT):
             return False
         one, other = self.parts(a), self.parts(b)
@@ -61,6 +69,12 @@ class Disjoint:
 
     def parts(self, literal: Literal) -> list[Literal]:
         """A schema and those that hold wherever it does: behind `$ref` and in `allOf`."""
+        known = self._parts.get(literal.key)
+        if known is None:
+            known = self._parts[literal.key] = self._find_parts(literal)
+        return known
+
+    def _find_parts(self, literal: Literal) -> list[Literal]:
         found = [literal]
         seen = {literal.key}
         for i, part in enumerate(found):
@@ -85,7 +99,7 @@ class Disjoint:
 
     def objects_apart(self, one: list[Literal], other: list[Literal], depth: int) -> bool:
         mine, theirs = _required(one), _required(other)
-        for name in mine & theirs:
+        for name in sorted(mine & theirs):
             for a in _property(one, name):
                 for b in _property(other, name):
                     if self(a, b, depth - 1):

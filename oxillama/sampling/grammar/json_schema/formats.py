@@ -48,8 +48,8 @@ _LOCAL = rf"(?:{_ATOM}{{1,64}}|{_ATOM}{{1,31}}\.{_ATOM}{{1,32}}|{_ATOM}{{1,20}}(
 _EMAIL = rf"{_LOCAL}@(?:{_HOST}|\[{_IPV4}\]|\[[iI][pP][vV]6:{_IPV6}\])"
 
 
-def _uri(more: str) -> dict[str, str]:
-    """RFC 3986, appendix A; `more`: characters that RFC 3987 adds."""
+def _uri(more: str, private: str) -> dict[str, str]:
+    """RFC 3986, appendix A; `more`, `private`: characters that RFC 3987 adds, the latter in queries."""
     unreserved, sub = rf"\-a-zA-Z0-9._~{more}", "!$&'()*+,;="
     encoded = "%[0-9a-fA-F]{2}"
     pchar = f"(?:[{unreserved}{sub}:@]|{encoded})"
@@ -57,7 +57,7 @@ def _uri(more: str) -> dict[str, str]:
     user = f"(?:(?:[{unreserved}{sub}:]|{encoded})*@)?"
     host = rf"(?:\[(?:{_IPV6}|[vV][0-9a-fA-F]+\.[\-a-zA-Z0-9._~{sub}:]+)\]|(?:[{unreserved}{sub}]|{encoded})*)"
     authority = f"//{user}{host}(?::[0-9]*)?{segments}"
-    tail = rf"(?:\?(?:{pchar}|[/?])*)?(?:#(?:{pchar}|[/?])*)?"
+    tail = rf"(?:\?(?:{pchar}|[/?{private}])*)?(?:#(?:{pchar}|[/?])*)?"
     rootless = f"{pchar}+{segments}"
     no_colon = f"(?:[{unreserved}{sub}@]|{encoded})+{segments}"
     absolute = f"/(?:{rootless})?"
@@ -67,8 +67,12 @@ def _uri(more: str) -> dict[str, str]:
     }
 
 
-_URI = _uri("")
-_IRI = _uri(r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef\u{10000}-\u{1fffd}\u{20000}-\u{2fffd}\u{30000}-\u{3fffd}")
+_URI = _uri("", "")
+_PLANES = "".join(rf"\u{{{plane:x}0000}}-\u{{{plane:x}fffd}}" for plane in range(1, 15))
+_IRI = _uri(
+    r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + _PLANES,
+    r"\ue000-\uf8ff\u{f0000}-\u{ffffd}\u{100000}-\u{10fffd}",
+)
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
 
 FORMATS = {

@@ -18,7 +18,7 @@ from oxillama.sampling.grammar.json_schema.negation import alternatives
 __all__ = ["Tableau"]
 
 MAX_BRANCHES = 2048
-MAX_WORK = 50_000
+MAX_WORK = 20_000
 
 
 class Tableau:
