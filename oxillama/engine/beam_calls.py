@@ -1,11 +1,13 @@
 """`beam_search`: what a caller gives and gets."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from oxillama.checks import check_bool, check_type
 from oxillama.config import SamplerConfig, field_names
+from oxillama.constraints import CONSTRAINTS, JsonSchema
 from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.core import EngineCore
@@ -20,7 +22,7 @@ from oxillama.sampling import SamplerChain
 __all__ = ["BeamKeywords", "BeamMethods", "start_search"]
 
 # Fields of SamplerConfig that say what may come, and not how to draw.
-SHAPING = ("grammar",)
+SHAPING = (*CONSTRAINTS, "logit_bias", "banned_tokens")
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
@@ -32,6 +34,11 @@ class BeamKeywords(TypedDict, total=False):
     length_penalty: float
     early_stopping: bool
     grammar: str | None
+    json_schema: JsonSchema | None
+    regex: str | None
+    choices: SequenceOf[str] | None
+    logit_bias: Mapping[int, float] | None
+    banned_tokens: Iterable[int]
     priority: int
     deadline: float | None
     cache_prompt: bool
@@ -55,8 +62,9 @@ class BeamMethods:
     ) -> list[BeamHypothesis]:
         """The likeliest continuations of a prompt that are found with several beams, by falling score.
 
-        config, options: fields of `BeamSearchConfig`, singly or together. Also `grammar`, which bans what it doesn't
-            allow and leaves log-probabilities as they are; and `priority`, `deadline`, `cache_prompt`, `cache_salt`.
+        config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come:
+            `grammar`, `json_schema`, `regex`, `choices` and `banned_tokens` leave log-probabilities as they are, and
+            `logit_bias` adds to them; and `priority`, `deadline`, `cache_prompt`, `cache_salt`.
             Nothing is drawn at random: other fields of `SamplerConfig` have no place here.
         ignore_eos: end-of-generation tokens are tokens like others.
         cancel_token: lets another thread stop it; what there is by then is returned, unfinished beams included.

@@ -189,9 +189,7 @@ class Holdings(BlockTables):
         if self.prefix:
             self.prefix.pin(sequence.path)
         for kind, pool in self.groups:
-            shared = source.tables[kind][:n]
-            pool.share(block for block in shared if block >= 0)
-            sequence.tables[kind][:] = shared
+            sequence.tables[kind][:] = pool.fork(source.tables[kind][:n])
         sequence.n_computed, sequence.n_gone = source.n_computed, source.n_gone
         self.owns(sequence)
         self.rewind(sequence, len(sequence.tokens) - n_again)

@@ -23,10 +23,11 @@ class KvCachePool(IdPool):
     def fork(self, table: Iterable[int]) -> list[int]:
         """A second table of the same blocks, none of them copied; to be freed like the first.
 
-        Raises ConfigError, and shares none, for a block that is not in use, given twice or not of this pool.
+        Places of blocks that were given back (-1) stay so. Raises ConfigError, and shares none, for a block that is not
+        in use, given twice or not of this pool.
         """
         forked = list(table)
-        self.share(forked)
+        self.share(block for block in forked if block != -1)
         return forked
 
     def n_shared(self, table: list[int], first: int, last: int) -> int:

@@ -210,5 +210,7 @@ def test_who_outgrows_what_it_reserved_is_told(n_running):
         for _ in range(1000):
             compute(scheduler, scheduler.step(), dict.fromkeys(scheduler.live, 99))
 
-    with pytest.raises(KvCacheFullError, match=r"has 65 tokens to compute, more than its n_reserve of 22 and than the KV"):
+    with pytest.raises(
+        KvCacheFullError, match=r"has 65 tokens to compute, more than its n_reserve of 22 and than the KV"
+    ):
         go_on()

@@ -46,7 +46,10 @@ def test_the_prompt_is_computed_once_and_its_blocks_are_shared():
     for fields in ({}, {"prefix_cache": False}):
         engine = make_engine(n_blocks=12, prefill_chunk_size=64, **fields)
         copied, copy = [], runner_of(engine).copy_block
-        runner_of(engine).copy_block = lambda a, b, copied=copied, copy=copy, **kind: (copied.append(b), copy(a, b, **kind))
+        runner_of(engine).copy_block = lambda a, b, copied=copied, copy=copy, **kind: (
+            copied.append(b),
+            copy(a, b, **kind),
+        )
         engine.generate([3] * 40, n=4, max_tokens=5, seed=1, ignore_eos=True)
         assert runner_of(engine).steps == [[40], [1] * 4, [1] * 4, [1] * 4, [1] * 4]
         assert len(copied) == 3  # of the block that is half full; the last one to write keeps it

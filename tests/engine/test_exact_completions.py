@@ -31,7 +31,7 @@ BEAMS = {}
 
 
 def fresh():
-    return engine_of(CONTEXT // BLOCK, prefix_cache=False)
+    return engine_of("llama", CONTEXT // BLOCK, 2, 0, prefix_cache=False)
 
 
 def alone(prompt, n, seed):
@@ -46,7 +46,7 @@ def alone(prompt, n, seed):
 def beams_alone(prompt, n):
     key = (tuple(prompt), n)
     if key not in BEAMS:
-        BEAMS[key] = engine_of(4 * CONTEXT // BLOCK, prefix_cache=False).beam_search(
+        BEAMS[key] = engine_of("llama", 4 * CONTEXT // BLOCK, 2, 0, prefix_cache=False).beam_search(
             prompt, beam_width=WIDTH, max_new_tokens=n
         )
     return BEAMS[key]
