@@ -186,7 +186,7 @@ class Serving(RuleBasedStateMachine):
         if n <= self.room and n < CONTEXT:
             with self.engine.fork() as twin:
                 row = twin.prefill(prompt)
-                assert [zlib.crc32(row.tobytes())] == alone(twin.tokens, 1, 0)[1]
+                assert [zlib.crc32(row.tobytes())] == alone(self.name, twin.tokens, 1, 0)[1]
 
     def check(self):
         for request, outbox, (tokens, rows) in list(self.jobs):
