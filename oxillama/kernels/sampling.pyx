@@ -18,6 +18,7 @@ from oxillama.kernels._weights cimport (
 # Up to here the best k come from a heap in one pass; beyond, sorting everything by radix costs less.
 cdef enum:
     HEAP_LIMIT = 1024
+    CHUNK = 1024               # logits that are looked at again while the nearest cache has them
 
 
 cdef inline float finite(float x) noexcept nogil:
@@ -41,47 +42,35 @@ cdef class Candidates:
     cdef int32_t *id
     cdef Candidate *item       # for sorting; before, the row as it was without the cut by sigma
     cdef Candidate *spare
-    cdef double *mass          # of blocks
+    cdef double *mass          # of blocks; owns the memory of all
     cdef Py_ssize_t n_vocab, capacity, n
     cdef bint dense            # nothing cut yet: `row` rules, ids are positions
     cdef bint ordered          # `picked` is in order; otherwise its ids rise
+    cdef bint fresh            # `row` is as it was loaded: its highest value, and the chunk where that comes first
+    cdef float high
+    cdef Py_ssize_t high_at
     cdef double sigmas         # of the cut of the whole row that may be made again; 0: there was none
 
     def __cinit__(self):
-        # All pointers are NULL by now.
-        self.capacity = self.n_vocab = self.n = 0
-        self.dense = True
-        self.ordered = False
-        self.sigmas = 0.0
+        self.dense = True          # and all else zero: there is no memory yet
 
     def __dealloc__(self):
-        self.release()
-
-    cdef void release(self) noexcept:
-        self.capacity = 0
-        free(self.row)
-        free(self.picked)
-        free(self.id)
-        free(self.item)
-        free(self.spare)
         free(self.mass)
-        self.row = self.picked = NULL
-        self.id = NULL
-        self.item = self.spare = NULL
-        self.mass = NULL
 
     cdef int reserve(self, Py_ssize_t n) except -1:
+        cdef Py_ssize_t blocks = n // BLOCK + 1
         if n <= self.capacity:
             return 0
-        self.release()
-        self.row = <float *> malloc(n * sizeof(float))
-        self.picked = <float *> malloc(n * sizeof(float))
-        self.id = <int32_t *> malloc(n * sizeof(int32_t))
-        self.item = <Candidate *> malloc(n * sizeof(Candidate))
-        self.spare = <Candidate *> malloc(n * sizeof(Candidate))
-        self.mass = <double *> malloc((n // BLOCK + 1) * sizeof(double))
-        if not (self.row and self.picked and self.id and self.item and self.spare and self.mass):
+        self.capacity = 0
+        free(self.mass)
+        self.mass = <double *> malloc(blocks * sizeof(double) + n * (2 * sizeof(Candidate) + 3 * sizeof(float)))
+        if self.mass == NULL:
             raise MemoryError(f"no memory for {n} candidates")
+        self.item = <Candidate *> (self.mass + blocks)
+        self.spare = self.item + n
+        self.row = <float *> (self.spare + n)
+        self.picked = self.row + n
+        self.id = <int32_t *> (self.picked + n)
         self.capacity = n
         return 0
 
@@ -91,20 +80,33 @@ cdef class Candidates:
         Raises GenerateError if one is NaN or plus infinity, or none is left.
         """
         cdef Py_ssize_t i = 0, n = logits.shape[0]
+        cdef bint good = True
+        cdef float high
         self.n = 0                 # until all is well
+        self.fresh = False
         self.dense = True
         self.ordered = False
         self.sigmas = 0.0
         if n == 0:
             raise GenerateError("there are no logits to sample from: the row is empty")
         self.reserve(n)
-        if not copy_logits(self.row, &logits[0], n):
+        self.high = -INFINITY
+        while i < n:
+            good &= copy_logits(self.row + i, &logits[i], min(n - i, <Py_ssize_t> CHUNK))
+            high = largest(self.row + i, min(n - i, <Py_ssize_t> CHUNK))
+            if high > self.high:
+                self.high = high
+                self.high_at = i
+            i += CHUNK
+        if not good:
+            i = 0
             while logits[i] < INFINITY:
                 i += 1
             raise GenerateError(f"the model's logit of token {i} is {logits[i]}: the weights or the input are damaged")
-        if largest(self.row, n) == -INFINITY:
+        if self.high == -INFINITY:
             raise GenerateError(f"no token is left to choose from: all {n} logits are minus infinity")
         self.n = self.n_vocab = n
+        self.fresh = True
 
     cdef int check_alive(self, str why) except -1:
         if largest(self.row, self.n) == -INFINITY:
@@ -116,7 +118,8 @@ cdef class Candidates:
             raise GenerateError("there is nothing to choose from: load a row of logits first")
         return 0
 
-    cdef int check_whole(self, str stage) except -1:
+    cdef int change_whole(self, str stage) except -1:
+        self.fresh = False
         if not self.dense:
             raise GenerateError(f"{stage} must come before the stages that cut candidates, such as top_k and min_p")
         return 0
@@ -130,7 +133,7 @@ cdef class Candidates:
         or if all are banned.
         """
         cdef Py_ssize_t i, token
-        self.check_whole("biases")
+        self.change_whole("biases")
         if tokens.shape[0] != values.shape[0]:
             raise ConfigError(f"there must be a value for each of {tokens.shape[0]} tokens, not {values.shape[0]}")
         for i in range(tokens.shape[0]):
@@ -151,7 +154,7 @@ cdef class Candidates:
         """
         cdef Py_ssize_t token
         cdef float logit, factor = <float> repetition, each = <float> frequency, once = <float> presence
-        self.check_whole("penalties")
+        self.change_whole("penalties")
         for token, count in counts.items():
             if 0 <= token < self.n and self.row[token] != -INFINITY:
                 logit = self.row[token]
@@ -168,6 +171,7 @@ cdef class Candidates:
         cdef double peak
         with nogil:
             peak = self.peak()
+            self.fresh = False
             for i in range(self.n):
                 x[i] = <float> ((<double> x[i] - peak) / t)
 
@@ -227,7 +231,9 @@ cdef class Candidates:
         return <int32_t> i if self.dense else self.id[i]
 
     cdef inline double peak(self) noexcept nogil:
-        return self.picked[0] if self.ordered else largest(self.logits(), self.n)
+        if self.ordered:
+            return self.picked[0]
+        return self.high if self.dense and self.fresh else largest(self.logits(), self.n)
 
     cdef double total(self, double peak) noexcept nogil:
         """Sum of exp(logit - peak); leaves those of blocks in `mass`."""
@@ -249,7 +255,7 @@ cdef class Candidates:
         """
         cdef double sigmas = self.sigmas
         cdef const uint32_t *words = &mask[0] if mask.shape[0] else NULL
-        self.check_whole("the grammar's stage")
+        self.change_whole("the grammar's stage")
         self.sigmas = 0.0
         apply_mask(self.row, self.n, words, mask.shape[0])
         if sigmas and largest(self.row, self.n) == -INFINITY:
@@ -274,6 +280,7 @@ cdef class Candidates:
             if self.dense:
                 memcpy(self.item, x, self.n * sizeof(float))
                 self.sigmas = n
+                self.fresh = False
                 for i in range(self.n):
                     x[i] = x[i] if x[i] >= bound else -INFINITY
             else:
@@ -415,7 +422,7 @@ cdef class Candidates:
 
     def argmax(self):
         """The first of the order."""
-        cdef Py_ssize_t best = 0
+        cdef Py_ssize_t best = self.high_at if self.dense and self.fresh else 0
         cdef const float *x = self.logits()
         cdef double peak = self.peak()
         self.check_loaded()

@@ -232,8 +232,12 @@ def test_probabilities_are_softmax():
 def test_damaged_logits_are_named(bad, place):
     row = np.zeros(40, np.float32)
     row[place] = bad
+    c = load([1.0, 2.0])
+    c.top_k(1)
     with pytest.raises(GenerateError, match=f"token {place} is {bad}"):
-        Candidates().load(row)
+        c.load(row)
+    with pytest.raises(GenerateError, match="load a row"):
+        c.argmax()
 
 
 def test_nothing_left_to_choose():
