@@ -139,10 +139,6 @@ class _Compilation:
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each type that there may be."""
         texts, types = self.texts, branch.types
-        for kinds, literal in branch.unevaluated:
-            if types & kinds:
-                keyword = "unevaluatedItems" if kinds == ARRAY else "unevaluatedProperties"
-                raise refusal(literal.path, keyword, "it is not supported")
         found = []
         if types & NULL:
             found.append(self.rules.literal(b"null"))
