@@ -143,8 +143,13 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
 
 
 def _bound(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    bound = finite(literal, keyword, literal.schema[keyword])
-    is_open = keyword.startswith("exclusive")
+    schema = literal.schema
+    if tableau.documents.draft == 7 and isinstance(schema[keyword], bool):
+        return  # draft 4: it says whether the bound beside it is itself allowed
+    bound = finite(literal, keyword, schema[keyword])
+    is_open = keyword.startswith("exclusive") or (
+        tableau.documents.draft == 7 and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
+    )
     numbers = branch.numbers
     branch.numbers = numbers.above(bound, is_open) if "inimum" in keyword else numbers.below(bound, is_open)
 

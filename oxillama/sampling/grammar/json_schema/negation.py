@@ -113,6 +113,10 @@ def _opposite(types: int, other: str, step: int = 0) -> Callable[[Documents, Lit
 
     def ways(documents: Documents, literal: Literal, keyword: str) -> Ways:
         value = counted(literal, keyword) + step if step else literal.schema[keyword]
+        if types == NUMBER and (
+            value is True or literal.schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
+        ):
+            return _refuse(NUMBER)(documents, literal, keyword) if keyword[0] == "m" else []
         if step and value < 0:
             return []
         return [[made(documents, literal, keyword, {"\0types": types, other: value})]]
