@@ -87,7 +87,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 class Compile:
     """A schema that was met before: what doesn't depend on it alone (formats, characters) is kept."""
 
-    params = list(SCHEMAS)
+    params = tuple(SCHEMAS)
     param_names = ("schema",)
 
     def setup(self, name: str) -> None:

@@ -181,17 +181,6 @@ cdef inline Py_ssize_t place_at(
     return chosen
 
 
-cdef inline void apply_mask(float *x, Py_ssize_t n, const uint32_t *mask, Py_ssize_t n_words) noexcept nogil:
-    """Minus infinity for what has no bit (i % 32 of word i // 32)."""
-    cdef Py_ssize_t i, w
-    cdef uint32_t word
-    for w in range((n + 31) // 32):
-        word = mask[w] if w < n_words else 0
-        if word != <uint32_t> 0xFFFFFFFF:          # most words are all set or all clear
-            for i in range(32 * w, min(32 * w + 32, n)):
-                x[i] = x[i] if word >> (i & 31) & 1 else -INFINITY
-
-
 cdef inline double deviation(const float *x, Py_ssize_t n) noexcept nogil:
     """The standard deviation of what is not minus infinity."""
     cdef Py_ssize_t i, count = 0

@@ -11,8 +11,9 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._weights cimport (
-    BLOCK, Candidate, apply_mask, best_of, copy_logits, deviation, largest, place_at, radix_sort, total_mass, weight
+    BLOCK, Candidate, best_of, copy_logits, deviation, largest, place_at, radix_sort, total_mass, weight
 )
 
 # Up to here the best k come from a heap in one pass; beyond, sorting everything by radix costs less.

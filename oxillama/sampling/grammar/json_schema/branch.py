@@ -13,7 +13,8 @@ Fork = list[list[Literal]]
 
 class Branch:
     """types: bits of those there may be. numbers, strings: what is asked of these. arrays, objects: the schemas that
-    speak of these. forks: alternatives that are still open. seen: literals that hold."""
+    speak of these. unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. seen:
+    literals that hold."""
 
     __slots__ = (
         "any_order",
@@ -38,7 +39,7 @@ class Branch:
         self.arrays: list[Literal] = []
         self.objects: list[Literal] = []
         self.any_order = False
-        self.unevaluated: list[tuple[int, Literal]] = []
+        self.unevaluated: list[Literal] = []
         self.forks: list[Fork] = []
         self.seen: set[tuple[int, bool, str]] = set()
 

@@ -52,6 +52,10 @@ class JsonSchemaCompiler:
         schema: as `json.loads` gives it, or its text. whitespace: "json" as `json.dumps` writes by default, "flexible"
         for any that JSON allows. draft: 7 or 2020, which otherwise `$schema` tells (2020 without it).
 
+        Properties come in the order of `properties`; those that it doesn't name may stand anywhere. Strings and numbers
+        are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is asked of them, in any way.
+        Numbers are compared as the decimals that they are. Formats assert. Unknown keywords and formats say nothing.
+
         Raises GrammarError that names keyword and place for what can't be honoured.
         """
         if whitespace not in WHITESPACE:
@@ -146,10 +150,6 @@ class _Compilation:
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each type that there may be."""
         texts, types = self.texts, branch.types
-        for kinds, literal in branch.unevaluated:
-            if types & kinds:
-                keyword = "unevaluatedItems" if kinds == ARRAY else "unevaluatedProperties"
-                raise refusal(literal.path, keyword, "it is not supported")
         found = []
         if types & NULL:
             found.append(self.rules.literal(b"null"))

@@ -39,7 +39,7 @@ class Documents:
         name = schema.get("$id")
         if not isinstance(name, str) or name.startswith("#") or (self.draft == 7 and "$ref" in schema):
             return base
-        return urldefrag(urljoin(base, name)).url
+        return _joined(base, name)[0]
 
     def resolve(self, literal: Literal, keyword: str) -> Literal:
         """The schema that a reference in a schema names, to hold or not as that does."""
@@ -54,7 +54,7 @@ class Documents:
 
     def _resolve(self, literal: Literal, keyword: str, reference: str) -> tuple[Schema, str]:
         places = self.places()
-        url, fragment = urldefrag(urljoin(literal.base, reference))
+        url, fragment = _joined(literal.base, reference)
         fragment = unquote(fragment)
         if url not in places:
             raise refusal(literal.path, keyword, f"{reference!r} is outside this document: references aren't fetched")
@@ -162,3 +162,12 @@ class Documents:
         if isinstance(schema.get("$dynamicAnchor"), str):
             self._dynamic.setdefault(schema["$dynamicAnchor"], []).append(base)
         return base
+
+
+def _joined(base: str, reference: str) -> tuple[str, str]:
+    """A reference made absolute, and its fragment. What is no URI is told apart from all others as it is."""
+    try:
+        url, fragment = urldefrag(urljoin(base, reference))
+    except ValueError:
+        url, _, fragment = reference.partition("#")
+    return url, fragment

@@ -12,6 +12,7 @@ from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
 from oxillama.sampling.grammar.json_schema.strings import format_parts, pattern_parts
+from oxillama.sampling.grammar.json_schema.unevaluated import combinations
 
 if TYPE_CHECKING:
     from oxillama.sampling.grammar.json_schema.tableau import Tableau
@@ -96,7 +97,8 @@ def _all(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, dem
 
 
 def _any(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    branch.forks.append([[literal.sub(s, keyword, i)] for i, s in enumerate(listed(literal, keyword))])
+    each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
+    branch.forks.append(combinations(literal, each) if tableau.links is not None else [[way] for way in each])
 
 
 def _one(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -116,7 +118,7 @@ def _not(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, dem
 
 def _if(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
-    if "then" not in schema and "else" not in schema:
+    if "then" not in schema and "else" not in schema and tableau.links is None:
         return
     test = literal.sub(schema["if"], "if")
     branch.forks.append([
@@ -141,8 +143,13 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
 
 
 def _bound(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    bound = finite(literal, keyword, literal.schema[keyword])
-    is_open = keyword.startswith("exclusive")
+    schema = literal.schema
+    if tableau.documents.draft == 7 and isinstance(schema[keyword], bool):
+        return  # draft 4: it says whether the bound beside it is itself allowed
+    bound = finite(literal, keyword, schema[keyword])
+    is_open = keyword.startswith("exclusive") or (
+        tableau.documents.draft == 7 and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
+    )
     numbers = branch.numbers
     branch.numbers = numbers.above(bound, is_open) if "inimum" in keyword else numbers.below(bound, is_open)
 
@@ -201,9 +208,8 @@ def _required(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal
 
 
 def _unevaluated(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    types = ARRAY if keyword == "unevaluatedItems" else OBJECT
-    if branch.types & types and literal.schema[keyword] not in (True, {}):
-        branch.unevaluated.append((types, literal))
+    if tableau.documents.draft != 7 and literal not in branch.unevaluated:
+        branch.unevaluated.append(literal)
 
 
 def _any_order(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:

@@ -82,7 +82,10 @@ def type_of(value: object) -> int:
         return NULL
     if isinstance(value, int | float | Decimal):
         return NUMBER
-    return STRING if isinstance(value, str) else ARRAY if isinstance(value, list | tuple) else OBJECT
+    for kind, bit in ((str, STRING), (list, ARRAY), (dict, OBJECT)):
+        if isinstance(value, kind):
+            return bit
+    raise GrammarError(f"a {type(value).__name__} is no value of JSON")
 
 
 def fraction(value: int | float | Decimal) -> Fraction:

@@ -8,7 +8,7 @@ Made-up schemas have keywords that begin with a zero byte, which no schema that 
 from collections.abc import Callable
 from typing import Any
 
-from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, type_mask
+from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.documents import Documents
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import (
@@ -113,6 +113,10 @@ def _opposite(types: int, other: str, step: int = 0) -> Callable[[Documents, Lit
 
     def ways(documents: Documents, literal: Literal, keyword: str) -> Ways:
         value = counted(literal, keyword) + step if step else literal.schema[keyword]
+        if types == NUMBER and (
+            value is True or literal.schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
+        ):
+            return _refuse(NUMBER)(documents, literal, keyword) if keyword[0] == "m" else []
         if step and value < 0:
             return []
         return [[made(documents, literal, keyword, {"\0types": types, other: value})]]
@@ -122,13 +126,13 @@ def _opposite(types: int, other: str, step: int = 0) -> Callable[[Documents, Lit
 
 def _format(documents: Documents, literal: Literal, keyword: str) -> Ways:
     name = literal.schema[keyword]
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         return _refuse(STRING)(documents, literal, keyword) if name in REFUSED else []
     return [[made(documents, literal, keyword, {"\0types": STRING, "\0!format": name})]]
 
 
 def _required(documents: Documents, literal: Literal, keyword: str) -> Ways:
-    return [[absent(documents, literal, name, OBJECT)] for name in listed(literal, keyword)]
+    return [[absent(documents, literal, name, OBJECT)] for name in names(literal, keyword)]
 
 
 def _properties(documents: Documents, literal: Literal, keyword: str) -> Ways:
@@ -222,6 +226,7 @@ def _dependent(documents: Documents, literal: Literal, keyword: str) -> Ways:
     for name, schema in mapped(literal, keyword).items():
         here = present(documents, literal, name)
         if isinstance(schema, list):
+            names(literal._replace(schema={keyword: schema}), keyword)
             ways += [[here, absent(documents, literal, other)] for other in schema]
         else:
             ways.append([here, literal.sub(schema, keyword, name, positive=False)])

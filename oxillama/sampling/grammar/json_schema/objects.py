@@ -21,7 +21,7 @@ __all__ = ["object_expr"]
 
 Value = Callable[[Sequence[Literal]], int]
 Names = Callable[[Sequence[Literal]], list[Strings]]
-MAX_PATTERNS = 6
+MAX_PATTERNS = 4
 MAX_PERMUTED = 6
 MAX_NODES = 400
 MAX_EDGES = 6000

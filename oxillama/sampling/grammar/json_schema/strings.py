@@ -65,6 +65,8 @@ def string_expr(texts: Texts, s: Strings) -> int:
     rules = texts.rules
     if s.allowed is not None:
         return rules.alt([texts.written(text) for text in sorted(s.allowed) if text in s])
+    if s.most is not None and s.most < s.least:
+        return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
     return texts.helper(s, lambda: _string_expr(texts, s))

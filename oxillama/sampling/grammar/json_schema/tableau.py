@@ -14,6 +14,7 @@ from oxillama.sampling.grammar.json_schema.documents import Documents
 from oxillama.sampling.grammar.json_schema.keywords import HANDLERS, OF_ARRAYS, OF_OBJECTS
 from oxillama.sampling.grammar.json_schema.literals import Literal, refusal
 from oxillama.sampling.grammar.json_schema.negation import alternatives
+from oxillama.sampling.grammar.json_schema.unevaluated import KEYWORDS, Links, resolve
 
 __all__ = ["Tableau"]
 
@@ -28,11 +29,13 @@ class Tableau:
         self.documents = documents
         self.disjoint = Disjoint(documents)
         self.work = 0
+        self.links: Links | None = None  # kept once a schema asks what is unevaluated
 
     def branches(self, literals: Iterable[Literal]) -> list[Branch]:
         """All ways to meet a demand. Raises GrammarError for what can't be honoured."""
         done: list[Branch] = []
         self.work = 0
+        self.links = None
         todo = [(Branch(), list(literals))]
         while todo:
             branch, demands = todo.pop()
@@ -40,6 +43,8 @@ class Tableau:
             if not branch.types:
                 continue
             if not branch.forks:
+                if self.links is not None:
+                    resolve(self.documents, branch, self.links)
                 done.append(branch)
                 continue
             fork = min(branch.forks, key=len)
@@ -76,7 +81,7 @@ class Tableau:
 
     def possible(self, branch: Branch, fork: Fork) -> Fork:
         """The ways of a fork that the types leave; [[]] if one of them holds already."""
-        if any(all(literal.key in branch.seen for literal in way) for way in fork):
+        if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork):
             return [[]]
         return [way for way in fork if all(self.disjoint.types(literal) & branch.types for literal in way)]
 
@@ -97,6 +102,9 @@ class Tableau:
         if "$ref" in schema and self.documents.draft == 7:
             demands.append(self.documents.resolve(literal, "$ref"))
             return
+        if self.links is None and self.documents.draft != 7 and any(keyword in schema for keyword in KEYWORDS):
+            self.links = Links()
+        n_demands, n_forks = len(demands), len(branch.forks)
         for keyword in schema:
             handler = HANDLERS.get(keyword)
             if handler is not None:
@@ -105,3 +113,8 @@ class Tableau:
             branch.arrays.append(literal)
         if not OF_OBJECTS.isdisjoint(schema):
             branch.objects.append(literal)
+        if self.links is not None:
+            for way in ([one] for one in demands[n_demands:]):
+                self.links.add(literal, way)
+            for way in (way for fork in branch.forks[n_forks:] for way in fork):
+                self.links.add(literal, way)

@@ -128,6 +128,17 @@ def test_references():
     check(beside | {"$schema": "http://json-schema.org/draft-07/schema#"}, [[2]], [["a"]])
 
 
+def test_draft_4_has_its_own_exclusive_bounds():
+    schema = {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "minimum": 2,
+        "exclusiveMinimum": True,
+        "maximum": 4,
+    }
+    check(schema, [3, 4, 2.5], [2, 1, 5])
+    check(schema | {"exclusiveMinimum": False}, [2], [1])
+
+
 # ---- what is refused
 
 
