@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 from oxillama.errors import ConfigError
 
-__all__ = ["check_bool", "check_choice", "check_float", "check_int", "check_type"]
+__all__ = ["MAX_CONTEXT", "check_bool", "check_choice", "check_float", "check_int", "check_type"]
+
+MAX_CONTEXT = 1 << 24  # tokens
 
 T = TypeVar("T")
 

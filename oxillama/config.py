@@ -4,22 +4,30 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
-from oxillama.checks import check_bool, check_choice, check_float, check_int
+from oxillama.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int
 from oxillama.errors import ConfigError
+from oxillama.sampler_config import SamplerConfig, SamplingOptions
 
-__all__ = ["EngineConfig", "EngineOptions", "ModelSource", "RopeConfig", "SamplerConfig", "SamplingOptions"]
+__all__ = [
+    "MAX_CONTEXT",
+    "EngineConfig",
+    "EngineOptions",
+    "ModelSource",
+    "RopeConfig",
+    "SamplerConfig",
+    "SamplingOptions",
+]
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
 
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
 KV_TYPES = ("f16", "f32", "q8_0")
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope", "dynamic")
-MAX_CONTEXT = 1 << 24
 MAX_THREADS = 1024
-MAX_SEED = (1 << 64) - 1
 MAX_QUEUE = 1 << 24
+PREFILL_CHUNK = 512
 
 
 def field_names(config: type) -> tuple[str, ...]:
@@ -123,7 +131,7 @@ class EngineConfig:
     tokenizer_path: str | os.PathLike[str] | None = None
     context_size: int | None = None
     num_threads: int | None = None
-    prefill_chunk_size: int = 512
+    prefill_chunk_size: int = PREFILL_CHUNK
     kv_type: str = "f16"
     kv_block_size: int = 16
     kv_budget: int | None = None
@@ -192,65 +200,3 @@ class EngineOptions(TypedDict, total=False):
     repack: bool
     rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None
-
-
-@dataclass(frozen=True, slots=True)
-class SamplerConfig:
-    """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
-
-    temperature: 0 takes the likeliest token (after the penalty); higher is more random.
-    top_k: keep the k likeliest tokens; 0 keeps all.
-    top_p: keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.
-    min_p: keep tokens at least p times as likely as the likeliest; 0 keeps all.
-    repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
-    repetition_penalty_window: how many recent tokens, those of the prompt included; 0 is none.
-    seed: the same seed gives the same text; None is random.
-    grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
-
-    Raises ConfigError, which names the field, its value and its range.
-    """
-
-    temperature: float = 0.7
-    top_k: int = 40
-    top_p: float = 0.9
-    min_p: float = 0.0
-    repetition_penalty: float = 1.1
-    repetition_penalty_window: int = 64
-    seed: int | None = None
-    grammar: str | None = None
-
-    def __post_init__(self) -> None:
-        checked = {
-            "temperature": check_float("temperature", self.temperature, 0.0),
-            "top_k": check_int("top_k", self.top_k, 0, (1 << 31) - 1),
-            "top_p": check_float("top_p", self.top_p, 0.0, 1.0),
-            "min_p": check_float("min_p", self.min_p, 0.0, 1.0),
-            "repetition_penalty": check_float("repetition_penalty", self.repetition_penalty, 0.0, above=True),
-            "repetition_penalty_window": check_int(
-                "repetition_penalty_window", self.repetition_penalty_window, 0, MAX_CONTEXT
-            ),
-        }
-        if self.seed is not None:
-            checked["seed"] = check_int("seed", self.seed, 0, MAX_SEED)
-        if self.grammar is not None and not isinstance(self.grammar, str):
-            raise ConfigError(f"grammar must be GBNF as a str or None, not {self.grammar!r}")
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-
-    @classmethod
-    def greedy(cls) -> Self:
-        """Always the likeliest token: temperature 0 and no penalty."""
-        return cls(temperature=0.0, repetition_penalty=1.0)
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `SamplerConfig` as keywords."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    repetition_penalty_window: int
-    seed: int | None
-    grammar: str | None

@@ -4,6 +4,7 @@
 
     OxiLlamaError
     ├── ConfigError (ValueError)             an argument or configuration value is out of its range
+    │   └── ToolFormatError                  it isn't known how the model writes tool calls
     ├── LoadError                            a model can't be loaded
     │   ├── ModelNotFoundError (FileNotFoundError)   there is no such file
     │   ├── GGUFError (ValueError)           the file is damaged, hostile, or not GGUF
@@ -18,6 +19,11 @@
     ├── TokenizerError (ValueError)          vocabulary, text or token ids
     │   └── ChatTemplateError                a chat template is broken, raises, or misbehaves
     ├── GrammarError (ValueError)            a grammar or schema can't be compiled
+    ├── ToolError                            a tool that a model called gave no result
+    │   ├── ToolCallError (ValueError)           what the model wrote can't be read as a call
+    │   ├── UnknownToolError (KeyError)          there is no tool of that name
+    │   ├── ToolArgumentsError (ValueError)      the arguments don't fit the tool's schema
+    │   └── ToolFailedError (RuntimeError)       the tool raised an exception
     ├── QuantError (ValueError)              tensor formats, quantising and dequantising
     ├── KvCacheFullError (MemoryError)       more KV blocks or recurrent slots are needed than there are
     └── SnapshotError (ValueError)           a snapshot can't be written or resumed
@@ -44,6 +50,12 @@ __all__ = [
     "QueueFullError",
     "SnapshotError",
     "TokenizerError",
+    "ToolArgumentsError",
+    "ToolCallError",
+    "ToolError",
+    "ToolFailedError",
+    "ToolFormatError",
+    "UnknownToolError",
     "UnsupportedModelError",
 ]
 
@@ -58,6 +70,10 @@ class OxiLlamaError(Exception):
 
 class ConfigError(OxiLlamaError, ValueError):
     """An argument or configuration value is out of its range; the message names all three."""
+
+
+class ToolFormatError(ConfigError):
+    """It isn't known how the model writes tool calls, or the format given is none."""
 
 
 class LoadError(OxiLlamaError):
@@ -114,6 +130,26 @@ class ChatTemplateError(TokenizerError):
 
 class GrammarError(OxiLlamaError, ValueError):
     """A grammar or schema can't be compiled."""
+
+
+class ToolError(OxiLlamaError):
+    """A tool that a model called gave no result. The message can be shown to the model."""
+
+
+class ToolCallError(ToolError, ValueError):
+    """What the model wrote can't be read as a call."""
+
+
+class UnknownToolError(ToolError, KeyError):
+    """The model called a tool that there isn't."""
+
+
+class ToolArgumentsError(ToolError, ValueError):
+    """The arguments of a call don't fit the tool's schema."""
+
+
+class ToolFailedError(ToolError, RuntimeError):
+    """The tool raised an exception, which is this one's cause, or returned what JSON can't hold."""
 
 
 class QuantError(OxiLlamaError, ValueError):

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from oxillama.errors import ConfigError
 
@@ -21,11 +21,13 @@ __all__ = [
     "INTER_TOKEN_BUCKETS",
     "ITERATION_BUCKETS",
     "OPENMETRICS_CONTENT_TYPE",
+    "REJECTED_REASONS",
     "REQUEST_BUCKETS",
     "Family",
     "Histogram",
     "HistogramSnapshot",
     "MetricsSnapshot",
+    "RejectedReason",
     "exposition",
 ]
 
@@ -49,6 +51,8 @@ ITERATION_BUCKETS = (
 )  # fmt: skip
 
 FINISHED_REASONS = ("stop", "length", "cancelled", "error")
+RejectedReason = Literal["queue_full", "too_large"]
+REJECTED_REASONS = get_args(RejectedReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ class Histogram:
 class MetricsSnapshot:
     """An engine's numbers since it was loaded, all of one moment between two steps; `FAMILIES` says what each means.
 
-    finished: requests by reason, one of FINISHED_REASONS. The others are numbers and histograms.
+    finished, rejected: requests by reason, one of FINISHED_REASONS and of REJECTED_REASONS. The others are numbers and
+    histograms.
     """
 
     prompt_tokens: int
@@ -113,6 +118,7 @@ class MetricsSnapshot:
     prefix_hits: int
     preemptions: int
     finished: Mapping[str, int]
+    rejected: Mapping[str, int]
     running: int
     waiting: int
     kv_blocks: int
@@ -120,6 +126,10 @@ class MetricsSnapshot:
     kv_blocks_cached: int
     slots: int
     slots_used: int
+    weights_bytes: int
+    kv_bytes: int
+    recurrent_bytes: int
+    workspace_bytes: int
     time_to_first_token: HistogramSnapshot
     inter_token_latency: HistogramSnapshot
     queue_time: HistogramSnapshot
@@ -130,6 +140,16 @@ class MetricsSnapshot:
     def kv_cache_usage(self) -> float:
         """Part of the KV blocks that is used, 0 … 1; 0 if the model has none."""
         return self.kv_blocks_used / self.kv_blocks if self.kv_blocks else 0.0
+
+    @property
+    def kv_bytes_used(self) -> int:
+        """Of `kv_bytes`, those of the blocks that requests and sessions have."""
+        return self.kv_bytes * self.kv_blocks_used // self.kv_blocks if self.kv_blocks else 0
+
+    @property
+    def kv_bytes_cached(self) -> int:
+        """Of `kv_bytes`, those of the blocks that only the prefix cache has."""
+        return self.kv_bytes * self.kv_blocks_cached // self.kv_blocks if self.kv_blocks else 0
 
     def prometheus(self, labels: Mapping[str, str] | None = None, *, openmetrics: bool = False) -> str:
         """The text that a scrape gets, to be sent as CONTENT_TYPE, or as OPENMETRICS_CONTENT_TYPE in that format.
@@ -177,6 +197,10 @@ FAMILIES = (
         "finished", "counter", "oxillama_request_success_total",
         "Requests that ended, by reason; those that failed have the reason error.", "finished_reason",
     ),
+    Family(
+        "rejected", "counter", "oxillama_requests_rejected_total",
+        "Requests that were refused, by reason: the queue was full, or the KV cache is too small for it.", "reason",
+    ),
     Family("running", "gauge", "oxillama_num_requests_running", "Requests that take part in steps."),
     Family("waiting", "gauge", "oxillama_num_requests_waiting", "Requests that wait for their turn."),
     Family("kv_blocks", "gauge", "oxillama_kv_cache_blocks", "KV blocks that there are."),
@@ -187,7 +211,13 @@ FAMILIES = (
     ),
     Family("kv_cache_usage", "gauge", "oxillama_kv_cache_usage_ratio", "Part of the KV blocks that is used, 0 to 1."),
     Family("slots", "gauge", "oxillama_recurrent_slots", "Slots of recurrent states that there are."),
-    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots of recurrent states that are not free."),
+    Family("slots_used", "gauge", "oxillama_recurrent_used_slots", "Slots that requests and sessions have."),
+    Family("weights_bytes", "gauge", "oxillama_weights_bytes", "Memory of repacked weights."),
+    Family("kv_bytes", "gauge", "oxillama_kv_cache_bytes", "Memory reserved for KV blocks."),
+    Family("kv_bytes_used", "gauge", "oxillama_kv_cache_used_bytes", "Part of it that requests and sessions have."),
+    Family("kv_bytes_cached", "gauge", "oxillama_kv_cache_cached_bytes", "Part of it that only the prefix cache has."),
+    Family("recurrent_bytes", "gauge", "oxillama_recurrent_bytes", "Memory reserved for recurrent states."),
+    Family("workspace_bytes", "gauge", "oxillama_workspace_bytes", "Memory of the forward pass."),
     Family(
         "time_to_first_token", "histogram", "oxillama_time_to_first_token_seconds",
         "From a request's submission to its first token.",
@@ -258,7 +288,7 @@ def _label_pairs(labels: Mapping[str, str]) -> list[str]:
         if not isinstance(name, str) or not _LABEL.fullmatch(name) or name in taken:
             raise ConfigError(
                 f"label {name!r} can't be used: a name has letters, digits and _, begins with no digit and no __, and "
-                "is not one of le and finished_reason"
+                "is not one of le, finished_reason and reason"
             )
         if not isinstance(value, str):
             raise ConfigError(f"label {name} must be a string, not {type(value).__name__}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -50,6 +51,36 @@ def test_every_field_is_a_keyword():
         ("repetition_penalty", math.nan),
         ("repetition_penalty_window", -1),
         ("repetition_penalty_window", 2.0),
+        ("typical_p", 1.5),
+        ("top_a", -0.1),
+        ("eta_cutoff", math.nan),
+        ("epsilon_cutoff", 2),
+        ("top_n_sigma", -1.0),
+        ("top_n_sigma", math.inf),
+        ("frequency_penalty", math.inf),
+        ("presence_penalty", "x"),
+        ("dry_multiplier", -1),
+        ("dry_base", 0.5),
+        ("dry_allowed_length", 0),
+        ("dry_window", 0),
+        ("dry_sequence_breakers", "ab"),
+        ("dry_sequence_breakers", 5),
+        ("dry_sequence_breakers", None),
+        ("xtc_probability", 1.1),
+        ("xtc_threshold", -0.5),
+        ("mirostat", 3),
+        ("mirostat", True),
+        ("mirostat", None),
+        ("mirostat_tau", -1.0),
+        ("mirostat_eta", 11.0),
+        ("dynatemp_range", -1),
+        ("dynatemp_exponent", math.nan),
+        ("logit_bias", [1, 2]),
+        ("logit_bias", "x"),
+        ("banned_tokens", 5),
+        ("banned_tokens", "abc"),
+        ("banned_tokens", None),
+        ("grammar", b"x"),
         ("seed", -1),
         ("seed", 1 << 64),
         ("seed", 1.0),
@@ -63,6 +94,66 @@ def test_bad_sampling_value_is_named(field, value):
     shown = f"{value:g}" if isinstance(value, float) else repr(value)
     assert shown in str(e.value)
     assert isinstance(e.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name"),
+    [
+        ("logit_bias", {1: math.inf}, r"logit_bias\[1\]"),
+        ("logit_bias", {1: math.nan}, r"logit_bias\[1\]"),
+        ("logit_bias", {1: "x"}, r"logit_bias\[1\]"),
+        ("logit_bias", {1: 1e39}, r"logit_bias\[1\]"),
+        ("logit_bias", {-1: 0.0}, "logit_bias's token"),
+        ("logit_bias", {"1": 0.0}, "logit_bias's token"),
+        ("banned_tokens", [3, -1], r"banned_tokens\[1\]"),
+        ("banned_tokens", [1.0], r"banned_tokens\[0\]"),
+        ("dry_sequence_breakers", ["a", ""], r"dry_sequence_breakers\[1\]"),
+        ("dry_sequence_breakers", [[]], r"dry_sequence_breakers\[0\]"),
+        ("dry_sequence_breakers", [["a"]], r"dry_sequence_breakers\[0\]\[0\]"),
+        ("dry_sequence_breakers", [5], r"dry_sequence_breakers\[0\]"),
+        ("dry_sequence_breakers", ["a" * 257], r"dry_sequence_breakers\[0\]"),
+        ("dry_sequence_breakers", ["a"] * 257, "dry_sequence_breakers"),
+    ],
+)
+def test_bad_items_are_named(field, value, name):
+    with pytest.raises(ConfigError, match=f"^{name} must "):
+        SamplerConfig(**{field: value})
+
+
+def test_settings_of_sampling_are_values():
+    biases = {7: -math.inf, 3: 1}
+    c = SamplerConfig(logit_bias=biases, banned_tokens=[np.int64(4), 5], dry_sequence_breakers=["x", [np.int32(1), 2]])
+    biases[9] = 1.0
+    assert c.logit_bias == {7: -math.inf, 3: 1.0}
+    assert c.banned_tokens == (4, 5)
+    assert c.dry_sequence_breakers == ("x", (1, 2))
+    same = pickle.loads(pickle.dumps(c))
+    assert same == c == dataclasses.replace(c)
+    assert hash(same) == hash(c)
+    assert SamplerConfig(**dataclasses.asdict(c)) == c
+    with pytest.raises(TypeError):
+        c.logit_bias[1] = 2.0
+    assert repr(c.logit_bias) == "{7: -inf, 3: 1.0}"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"logit_bias": {3: 1.0, 10: 2.0}}, {"banned_tokens": [10]}, {"dry_sequence_breakers": ["a", [2, 10]]}]
+)
+def test_ids_of_a_vocabulary(fields):
+    config = SamplerConfig(**fields)
+    config.check_ids(11)
+    with pytest.raises(
+        ConfigError, match=f"^{next(iter(fields))} must have token ids of this model, from 0 to 9, not 10"
+    ):
+        config.check_ids(10)
+
+
+def test_mirostat_draws_at_random():
+    c = SamplerConfig.mirostat_v2(3.0, 0.2)
+    assert (c.mirostat, c.mirostat_tau, c.mirostat_eta) == (2, 3.0, 0.2)
+    assert (c.temperature, c.repetition_penalty) == (1.0, 1.0)
+    with pytest.raises(ConfigError, match=r"^temperature must be above 0 with mirostat"):
+        SamplerConfig(temperature=0, mirostat=1)
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,21 @@ PUBLIC = {
     # what one starts with
     "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
     # what comes back, and how to stop it
-    "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings",
+    "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
+    "Timings", "TokenLogprob",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "KvCachePool", "Lora", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "SequencePool", "TokenStream", "Tokenizer", "gguf", "merge_lora",
+    "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "Lora", "PrefixKvCache",
+    "Sampler", "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream",
+    "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
+    "merge_lora",
+    # tools
+    "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
+    "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
     "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError",
+    "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError",
 }  # fmt: skip
 

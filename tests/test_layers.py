@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 # Parts of the package by layer; a part imports its own layer and those below. Leaves import leaves.
 LAYERS = (
-    ("errors", "checks", "config", "interrupt", "metrics"),
+    ("errors", "checks", "constraints", "sampler_config", "config", "interrupt", "metrics"),
     ("kernels",),
     ("gguf", "kv_cache", "tokenizer"),
     ("models", "sampling", "lora", "offload"),
@@ -28,10 +28,14 @@ NEVER = {
 SHARED = ("oxillama.kv_cache.shapes",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
 PLAIN = (
+    "engine.admission",
+    "engine.block_tables",
     "engine.holdings",
+    "engine.pace",
     "engine.scheduler",
     "engine.sequence",
     "engine.waiting",
+    "engine.windows",
     "kv_cache.block_pool",
     "kv_cache.id_pool",
     "kv_cache.prefix",

@@ -1,5 +1,6 @@
 """Histograms, and the text for Prometheus, which is read back by a parser of its own."""
 
+import dataclasses
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from oxillama.metrics import (
     INTER_TOKEN_BUCKETS,
     ITERATION_BUCKETS,
     OPENMETRICS_CONTENT_TYPE,
+    REJECTED_REASONS,
     REQUEST_BUCKETS,
     Family,
     Histogram,
@@ -111,7 +113,7 @@ def make_snapshot():
     numbers = {f.name: i + 2 for i, f in enumerate(fields(MetricsSnapshot))}
     numbers["prefill_seconds"], numbers["decode_seconds"] = 0.1, 1e-05
     numbers["finished"] = MappingProxyType({reason: 100 + i for i, reason in enumerate(FINISHED_REASONS)})
-    numbers["kv_blocks"], numbers["kv_blocks_used"] = 64, 16
+    numbers["rejected"] = MappingProxyType({reason: 200 + i for i, reason in enumerate(REJECTED_REASONS)})
     for i, (name, bounds) in enumerate(BUCKETS.items()):
         numbers[name] = histogram_of(bounds, *[0.02] * (i + 1), 0.3, 3.0, 1e6)
     return MetricsSnapshot(**numbers)
@@ -183,9 +185,9 @@ def expected_samples(family, value):
             yield f"{family.name}_bucket", [("le", text)], sum(value.counts[: i + 1])
         yield f"{family.name}_sum", [], value.sum
         yield f"{family.name}_count", [], value.count
-    elif family.field == "finished":
+    elif family.field in ("finished", "rejected"):
         for reason, n in value.items():
-            yield family.name, [("finished_reason", reason)], n
+            yield family.name, [("finished_reason" if family.field == "finished" else "reason", reason)], n
     else:
         yield family.name, [], value
 
@@ -200,7 +202,20 @@ def test_names_follow_the_conventions():
         assert family.name.endswith("_total") == (family.kind == "counter")
         assert "milli" not in family.name
         assert not family.name.endswith(("_bucket", "_sum", "_count", "_info", "_created"))
-    assert make_snapshot().kv_cache_usage == 0.25
+        # What `promtool check metrics` complains about: types, units that are no base units, abbreviations.
+        words = set(family.name.split("_"))
+        assert not words & {"counter", "gauge", "histogram", "summary", "untyped", "unknown"}
+        assert not words & {"ms", "us", "ns", "s", "sec", "min", "h", "d", "b", "kb", "mb", "gb", "kib", "mib", "perc"}
+        assert not words & {"minutes", "hours", "days", "bits", "kilobytes", "megabytes", "gigabytes", "percent"}
+        assert family.help.endswith(".")
+    assert len({f.name for f in FAMILIES}) == len(FAMILIES)
+
+
+def test_parts_of_the_cache():
+    s = dataclasses.replace(make_snapshot(), kv_blocks=64, kv_blocks_used=16, kv_blocks_cached=8, kv_bytes=6400)
+    assert (s.kv_cache_usage, s.kv_bytes_used, s.kv_bytes_cached) == (0.25, 1600, 800)
+    none = dataclasses.replace(s, kv_blocks=0)
+    assert (none.kv_cache_usage, none.kv_bytes_used, none.kv_bytes_cached) == (0.0, 0, 0)
 
 
 def test_buckets_rise():
@@ -226,7 +241,7 @@ def test_help_and_own_labels_are_escaped(openmetrics):
     assert samples == {("x_total", (("reason", 'q"\\\n'),)): 1}
 
 
-@pytest.mark.parametrize("name", ["", "a-b", "1a", "__a", "le", "finished_reason", "ä", "a b", 3])
+@pytest.mark.parametrize("name", ["", "a-b", "1a", "__a", "le", "finished_reason", "reason", "ä", "a b", 3])
 def test_bad_label_names(name):
     with pytest.raises(ConfigError, match="can't be used"):
         make_snapshot().prometheus({name: "x"})

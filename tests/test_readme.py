@@ -1,5 +1,6 @@
 """What README.md claims, as far as it can be checked: commands, lists, and the example, which runs."""
 
+import json
 import re
 from pathlib import Path
 
@@ -92,6 +93,25 @@ def test_example_runs(capsys):
     assert variables["vectors"].shape == (2, variables["engine"].model_config.n_embd)
     assert variables["logits"].shape[1] == variables["engine"].n_vocab
     assert variables["answer"].text in capsys.readouterr().out
+
+
+def test_constrained_output_and_tools():
+    text = README[README.index("### Constrained output and tools") :].split("\n## ")[0]
+    constrained, tools = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with oxillama.load(num_threads=1) as engine:
+        results = []
+        generate = engine.generate
+        engine.generate = lambda *given, **options: results.append(generate(*given, **options)) or results[-1]
+        variables = {"engine": engine, "ox": oxillama}
+        exec(compile(constrained, "README.md", "exec"), variables)
+        assert results[0].text in ("yes", "no")
+        assert {r.finish_reason for r in results} <= {"stop", "length"}
+        assert results[1].finish_reason == "length" or list(json.loads(results[1].text))[:1] == ["name"]
+        del engine.generate
+        exec(compile(tools, "README.md", "exec"), variables)
+    roles = [message["role"] for message in variables["messages"]]
+    assert roles[:2] == ["user", "assistant"]
+    assert {message["content"] for message in variables["messages"][2:-1]} <= {"sunny in Rome", "sunny in Oslo"}
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"\box\.(\w+)", README))))

@@ -3,6 +3,7 @@
 import asyncio
 
 import oxillama
+from oxillama import Scheduler, Sequence, SequencePool
 
 from .common import STORY, load_engine
 
@@ -43,3 +44,25 @@ class Together:
         engine = oxillama.AsyncEngine(self.engine)
         calls = (engine.generate(p, max_tokens=N_TOKENS, ignore_eos=True, sampler=options) for p in PROMPTS)
         await asyncio.gather(*calls)
+
+
+class Scheduling:
+    """One step of the scheduler alone, everybody decoding: to choose who computes, and to count what was computed."""
+
+    params = ([1, 64], [None, "shared"])
+    param_names = ("running", "prefix cache")
+    number = 20  # of the tokens there is room for: 20 for each repetition
+    repeat = 20
+
+    def setup(self, running: int, key: str | None) -> None:
+        self.scheduler = Scheduler(SequencePool(running * 70), token_budget=512)
+        for i in range(running):
+            self.scheduler.add_request(Sequence([i] * 100, 1100, cache_key=key))
+        while any(len(s.tokens) - s.n_computed > 1 for s in self.scheduler.live.values()):
+            self.time_step(running, key)
+
+    def time_step(self, running: int, key: str | None) -> None:
+        for sequence, n in self.scheduler.step(64):
+            self.scheduler.advance(sequence, n)
+            if sequence.n_computed == len(sequence.tokens):
+                sequence.tokens.append(1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import oxillama
+from oxillama.cli.constraints import CONSTRAINT_FLAGS, add_constraints, read_constraints
 from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
@@ -23,8 +24,25 @@ SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
     "top_k": (int, "keep the k likeliest tokens; 0 keeps all"),
     "top_p": (float, "keep the fewest tokens with this probability together"),
     "min_p": (float, "keep tokens this likely, relative to the likeliest"),
+    "typical_p": (float, "keep the most typical tokens with this probability together"),
+    "top_a": (float, "keep tokens with this share of the squared highest probability"),
+    "eta_cutoff": (float, "keep tokens this probable, or less where the entropy is high"),
+    "epsilon_cutoff": (float, "keep tokens this probable"),
+    "top_n_sigma": (float, "keep logits this many standard deviations below the highest; 0 keeps all"),
     "repetition_penalty": (float, "1 is none"),
-    "repetition_penalty_window": (int, "tokens that it looks back"),
+    "frequency_penalty": (float, "taken off for each time that a token came"),
+    "presence_penalty": (float, "taken off once"),
+    "repetition_penalty_window": (int, "tokens that these look back"),
+    "dry_multiplier": (float, "against repetitions of several tokens; 0 is none"),
+    "dry_base": (float, "how its penalty grows with a repetition"),
+    "dry_allowed_length": (int, "tokens that may be repeated"),
+    "xtc_probability": (float, "how often the likeliest tokens are left out"),
+    "xtc_threshold": (float, "how probable these are"),
+    "mirostat": (int, "1 or 2 steers the surprise; 0 is off"),
+    "mirostat_tau": (float, "surprise to steer to, in bits"),
+    "mirostat_eta": (float, "how quickly"),
+    "dynatemp_range": (float, "the temperature follows the entropy this far up and down"),
+    "dynatemp_exponent": (float, "how it does"),
     "seed": (int, "the same seed gives the same text"),
 }
 
@@ -40,7 +58,7 @@ FLAGS |= {
     name: f"--{name.replace('_', '-')}"
     for name in ("context_size", "allow_requantize", "kv_type", "max_tokens", "stop", "pooling")
 }
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING}
+FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS
 
 
 class Parser(argparse.ArgumentParser):
@@ -180,6 +198,7 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
         default = getattr(defaults, name)
         shown = "random" if default is None else default
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"{text}; default {shown}")
+    add_constraints(parser)
     _add_engine_options(parser)
 
 
@@ -247,6 +266,7 @@ def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
 def text_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `Engine.stream`."""
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
+    sampling |= read_constraints(args)
     return {"max_tokens": args.max_tokens, "stop": args.stop, "ignore_eos": args.ignore_eos, **sampling}
 
 

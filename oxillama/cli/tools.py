@@ -9,7 +9,8 @@ import oxillama
 from oxillama.checks import check_int
 from oxillama.cli.arguments import load_engine, model_file, read_prompt
 from oxillama.config import MAX_CONTEXT
-from oxillama.engine.loading import kept_bytes, shipped_model
+from oxillama.engine.loading import shipped_model
+from oxillama.engine.sizes import kept_bytes
 from oxillama.gguf.values import printable
 from oxillama.models import ModelSpec, find_architecture
 from oxillama.models.registry import UNVERIFIED

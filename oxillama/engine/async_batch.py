@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from oxillama.engine.bell import CoroutineBell, engage
 from oxillama.engine.core import EngineCore
-from oxillama.engine.pipeline import Pipeline
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
+from oxillama.engine.texts import Prompt, StreamOptions, TextOptions, read_options
 
-__all__ = ["AsyncBatch"]
+if TYPE_CHECKING:
+    from oxillama.engine.engine import Engine
+
+__all__ = ["AsyncBatch", "AsyncBatchMethods", "made", "size_of"]
 
 T = TypeVar("T")
+
+# A prompt's tokens are made in the event loop up to this many characters: what takes longer than handing it to
+# another thread and back, a millisecond on a busy machine, is done there.
+INLINE_CHARACTERS = 2000
+
 Add = Callable[[Any], Any]
 
 
@@ -53,7 +62,7 @@ class AsyncBatch(Generic[T]):
             raise StopAsyncIteration
         return cast(T, pipeline.outcome(found))
 
-    async def _next(self, pipeline: Pipeline) -> Completion | BatchFailure | None:
+    async def _next(self, pipeline: Pipeline) -> Outcome | None:
         pipeline.retry()
         while True:
             if pipeline.wants_more and await self._took_one(pipeline):
@@ -136,3 +145,95 @@ async def _next_of(prompts: AsyncIterator[Any]) -> tuple[Any, ...]:
         return ()
     except Exception as error:
         return None, error
+
+
+class AsyncBatchMethods:
+    """Methods of the engine for coroutines, for any number of prompts."""
+
+    engine: Engine
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        n: None = None,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Completion]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[list[Completion]]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        n: None = None,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Completion | BatchFailure]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[list[Completion] | BatchFailure]: ...
+
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors = "raise",
+        progress: Progress = False,
+        n: int | None = None,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Any]:
+        """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
+
+        Prompts, also of an asynchronous iterable, are taken in the event loop as they are needed. The engine computes
+        those that were taken while the task does something else.
+        """
+        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
+        parsed = read_options("batch", {"n": n, **options})
+        core = self.engine._core
+        core.check_generates()
+        pipeline = Pipeline(core, self.engine._maker, parsed, settings)
+        return AsyncBatch(core, pipeline, prompts, lambda p: made(size_of([p], parsed), lambda: pipeline.add(p)))
+
+
+def size_of(prompts: Any, options: TextOptions | None = None) -> int:
+    """Characters to make tokens of; a grammar takes longer than those that are made at once."""
+    grammar = options is not None and (options.chain.config.constraint or options.tool_use) is not None
+    return grammar * (INLINE_CHARACTERS + 1) + sum(len(p) for p in prompts if isinstance(p, str))
+
+
+async def made(size: int, make: Callable[[], T]) -> T:
+    """make(), in another thread if that is a matter of more than INLINE_CHARACTERS."""
+    return make() if size <= INLINE_CHARACTERS else await asyncio.to_thread(make)

@@ -4,45 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
-from oxillama.engine.async_batch import AsyncBatch
+from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
+from oxillama.engine.beam_calls import BeamKeywords, start_search
+from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
+from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.embedding import EmbedPooling
 from oxillama.engine.engine import Engine
-from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import BatchFailure, Chunk, Completion
+from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import (
     GenerateOptions,
     Prompt,
     StreamOptions,
     TextOptions,
-    completion_of,
     read_options,
 )
 from oxillama.errors import ConfigError
 
 __all__ = ["AsyncEngine"]
 
-T = TypeVar("T")
 
-# A prompt's tokens are made in the event loop up to this many characters: what takes longer than handing it to
-# another thread and back, a millisecond on a busy machine, is done there.
-INLINE_CHARACTERS = 2000
-
-
-class AsyncEngine:
+class AsyncEngine(AsyncBatchMethods):
     """A loaded model for coroutines, of any number of tasks and event loops. Use with `async with`, or call `close`.
 
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
@@ -70,48 +65,69 @@ class AsyncEngine:
     # A text is also a sequence of texts to the type system; the first signature that fits counts.
     @overload
     async def generate(  # type: ignore[overload-overlap]
-        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+        self, prompt: Prompt, *, n: None = None, **options: Unpack[GenerateOptions]
     ) -> Completion: ...
 
     @overload
-    async def generate(self, prompt: SequenceOf[Prompt], **options: Unpack[GenerateOptions]) -> list[Completion]: ...
+    async def generate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    async def generate(
+        self, prompt: SequenceOf[Prompt], *, n: None = None, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    async def generate(
+        self, prompt: SequenceOf[Prompt], *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[list[Completion]]: ...
 
     async def generate(
-        self, prompt: Prompt | SequenceOf[Prompt], **options: Unpack[GenerateOptions]
-    ) -> Completion | list[Completion]:
+        self, prompt: Prompt | SequenceOf[Prompt], *, n: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> Completion | list[Completion] | list[list[Completion]]:
         """Continues a prompt, or a list of prompts together, as `Engine.generate` does.
 
         `on_token` runs in the event loop; what it returns is awaited if it can be, and what it raises ends this call
         and nothing else.
         """
         on_token = options.pop("on_token", None)
-        parsed = read_options("generate", options)
+        parsed = read_options("generate", {"n": n, **options})
         check_callback(on_token)
         self.engine._core.check_generates()
         single = is_single_prompt("prompt", prompt)
         named = [("prompt", prompt)] if single else named_prompts("prompt", prompt)
-        found = await self._complete(named, parsed, on_token, indexed=not single)
-        return found[0] if single else found
+        found = await self._complete(named, parsed, on_token, indexed=not single or n is not None)
+        return cast(Completion, shaped(found, n, single))
 
-    def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> AsyncChunks:
+    def stream(self, prompt: Prompt, *, n: int | None = None, **options: Unpack[StreamOptions]) -> AsyncChunks:
         """Continues one prompt, piece by piece, as `Engine.stream` does; for `async for`.
 
         Errors in the options are raised here, those in the prompt by the first chunk that is asked for.
         """
-        parsed = read_options("stream", options)
+        parsed = read_options("stream", {"n": n, **options})
         self.engine._core.check_generates()
         if not is_single_prompt("prompt", prompt):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
         return AsyncChunks(lambda: self._begin([("prompt", prompt)], parsed))
 
     @overload
-    async def chat(self, messages: Messages, *, stream: Literal[False] = False, **options: Any) -> Completion: ...
+    async def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Any
+    ) -> Completion: ...
+
+    @overload
+    async def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Any
+    ) -> list[Completion]: ...
 
     @overload
     async def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> AsyncChunks: ...
 
     @overload
-    async def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | AsyncChunks: ...
+    async def chat(
+        self, messages: Messages, *, stream: bool, **options: Any
+    ) -> Completion | list[Completion] | AsyncChunks: ...
 
     async def chat(
         self,
@@ -122,62 +138,39 @@ class AsyncEngine:
         chat_template: str | None = None,
         on_token: Callable[[str], object] | None = None,
         **options: Any,
-    ) -> Completion | AsyncChunks:
+    ) -> Completion | list[Completion] | AsyncChunks:
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
         engine = self.engine
         engine._core.check_generates()
-        ids = await asyncio.to_thread(engine.chat_tokens, messages, tools=tools, chat_template=chat_template)
+        ids = await asyncio.to_thread(engine._chat_ids, messages, tools, chat_template, options)
         if not check_bool("stream", stream):
-            return await self.generate(ids, on_token=on_token, **options)
+            return cast(Completion, await self.generate(ids, on_token=on_token, **options))
         if on_token is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
 
-    @overload
-    def batch(
+    async def beam_search(
         self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
         *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[Completion]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[Completion | BatchFailure]: ...
-
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors = "raise",
-        progress: Progress = False,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[Any]:
-        """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
-
-        Prompts, also of an asynchronous iterable, are taken in the event loop as they are needed. The engine computes
-        those that were taken while the task does something else.
-        """
-        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
-        parsed = read_options("batch", options)
-        core = self.engine._core
-        core.check_generates()
-        pipeline = Pipeline(core, self.engine._maker, parsed, settings)
-        return AsyncBatch(core, pipeline, prompts, lambda p: _made(_size([p], parsed), lambda: pipeline.add(p)))
+        ignore_eos: bool = False,
+        cancel_token: CancelToken | None = None,
+        **options: Unpack[BeamKeywords],
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt, as `Engine.beam_search` finds them."""
+        core, maker = self.engine._core, self.engine._maker
+        bell = CoroutineBell(core.loop)
+        search = await made(
+            INLINE_CHARACTERS + 1 if options.get("grammar") else size_of([prompt]),
+            lambda: start_search(core, maker, prompt, config, ignore_eos, cancel_token, options, bell),
+        )
+        call = Call(core, search.beams, search.outbox, bell)
+        try:
+            await bell.wait(lambda: not search.outbox.n_open)
+        finally:
+            call.leave()
+        return search.results()
 
     # ---- numbers
 
@@ -203,8 +196,8 @@ class AsyncEngine:
         core = self.engine._core
         bell = CoroutineBell(core.loop)
         single = is_single_prompt("input", input)
-        requests, outbox, results = await _made(
-            _size([input] if single else input),
+        requests, outbox, results = await made(
+            size_of([input] if single else input),
             lambda: self.engine._embedding(input, pooling, normalize, lora, bell),
         )
         await _finish(Call(core, requests, outbox, bell))
@@ -254,9 +247,9 @@ class AsyncEngine:
     ) -> Call[TextRequest]:
         core, maker = self.engine._core, self.engine._maker
         bell = CoroutineBell(core.loop)
-        outbox = Outbox(len(prompts), bell, whole=whole)
-        size = _size([prompt for _, prompt in prompts], options)
-        requests = await _made(size, lambda: maker.requests(prompts, options, outbox))
+        outbox = Outbox(len(prompts) * options.n_each, bell, whole=whole)
+        size = size_of([prompt for _, prompt in prompts], options)
+        requests = await made(size, lambda: maker.requests(prompts, options, outbox))
         return Call(core, requests, outbox, bell)
 
     async def _complete(
@@ -267,29 +260,18 @@ class AsyncEngine:
         indexed: bool,
     ) -> list[Completion]:
         call = await self._begin(prompts, options, whole=on_token is None)
-        pieces: list[list[Chunk]] = [[] for _ in prompts]
+        pieces = []
         try:
             while (found := await call.next()) is not None:
+                pieces.append(found)
                 index, chunk = found
-                pieces[index].append(chunk)
                 if on_token is not None and chunk.text:
                     said = on_token(index, chunk.text) if indexed else on_token(chunk.text)
                     if inspect.isawaitable(said):
                         await said
         finally:
             call.leave()
-        return [completion_of(request, of) for request, of in zip(call.requests, pieces, strict=True)]
-
-
-def _size(prompts: Any, options: TextOptions | None = None) -> int:
-    """Characters to make tokens of; a grammar takes longer than those that are made at once."""
-    grammar = options is not None and options.chain.config.grammar is not None
-    return grammar * (INLINE_CHARACTERS + 1) + sum(len(p) for p in prompts if isinstance(p, str))
-
-
-async def _made(size: int, make: Callable[[], T]) -> T:
-    """make(), in another thread if that is a matter of more than INLINE_CHARACTERS."""
-    return make() if size <= INLINE_CHARACTERS else await asyncio.to_thread(make)
+        return completions_of(call.requests, pieces, options.n_each)
 
 
 async def _finish(call: Call[Any]) -> None:

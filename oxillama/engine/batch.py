@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from oxillama.engine.core import EngineCore
-from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.texts import Prompt, StreamOptions, TextMaker, read_options
 from oxillama.errors import ConfigError
@@ -15,6 +17,10 @@ from oxillama.errors import ConfigError
 __all__ = ["Batch", "BatchMethods"]
 
 T = TypeVar("T")
+
+# Who works longer than this between two results has the rest computed meanwhile, by the engine's own thread. To start
+# that costs some tenths of a millisecond, which those who only collect results needn't pay for.
+AWAY_SECONDS = 0.002
 
 
 class Batch(Iterator[T]):
@@ -26,11 +32,13 @@ class Batch(Iterator[T]):
         self._core = core
         self._prompts = prompts
         self._pipeline = pipeline
+        self._left_at = math.inf
 
     def __next__(self) -> T:
         pipeline = self._pipeline
         if pipeline is None:
             raise StopIteration
+        away = time.perf_counter() - self._left_at
         try:
             found = self._next(pipeline)
         except BaseException:
@@ -39,9 +47,12 @@ class Batch(Iterator[T]):
         if found is None:
             self.close()
             raise StopIteration
+        if away > AWAY_SECONDS:
+            pipeline.entrust()
+        self._left_at = time.perf_counter()
         return cast(T, pipeline.outcome(found))
 
-    def _next(self, pipeline: Pipeline) -> Completion | BatchFailure | None:
+    def _next(self, pipeline: Pipeline) -> Outcome | None:
         pipeline.retry()
         while pipeline.wants_more:
             try:
@@ -56,7 +67,9 @@ class Batch(Iterator[T]):
             if pipeline.broken is not None:
                 raise pipeline.broken
             return None
-        self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
+        if not pipeline.ready():
+            pipeline.take_back()
+            self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
         if not pipeline.ready():
             pipeline.cancel()
             self._core.drive(pipeline.ready)
@@ -93,6 +106,7 @@ class BatchMethods:
         max_in_flight: int = MAX_IN_FLIGHT,
         errors: Literal["raise"] = "raise",
         progress: Progress = False,
+        n: None = None,
         **options: Unpack[StreamOptions],
     ) -> Batch[Completion]: ...
 
@@ -103,10 +117,37 @@ class BatchMethods:
         *,
         ordered: bool = True,
         max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[list[Completion]]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
         errors: Errors,
         progress: Progress = False,
+        n: None = None,
         **options: Unpack[StreamOptions],
     ) -> Batch[Completion | BatchFailure]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> Batch[list[Completion] | BatchFailure]: ...
 
     def batch(
         self,
@@ -116,11 +157,14 @@ class BatchMethods:
         max_in_flight: int = MAX_IN_FLIGHT,
         errors: Errors = "raise",
         progress: Progress = False,
+        n: int | None = None,
         **options: Unpack[StreamOptions],
     ) -> Batch[Any]:
         """Continues any number of prompts, computed together; an iterator over the completions.
 
         Prompts are taken as they are needed, by the thread that asks for results: a generator of millions is fine.
+        Those that were taken are computed while it asks for the next result, and also while it does something else, if
+        that takes a few milliseconds.
 
         ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
         max_in_flight: prompts taken whose results were not given yet, at most.
@@ -128,6 +172,7 @@ class BatchMethods:
             or "yield": a `BatchFailure` in its place. No other result is lost either way.
         progress: True shows a bar on stderr; a function is called with the number of results given, and of all if
             `prompts` has a length, else None.
+        n: so many completions of each prompt: a list of them is its result.
         options: those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more prompts.
 
         An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
@@ -136,6 +181,6 @@ class BatchMethods:
         settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
         if not isinstance(prompts, Iterable):
             raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
-        parsed = read_options("batch", options)
+        parsed = read_options("batch", {"n": n, **options})
         self._core.check_generates()
         return Batch(self._core, Pipeline(self._core, self._maker, parsed, settings), iter(prompts))

@@ -5,13 +5,14 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Self, cast
 
+from oxillama.engine.completions import answer
 from oxillama.engine.core import EngineCore
 from oxillama.engine.request import Request
 from oxillama.engine.results import Chunk
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.texts import TextMaker, TextOptions, answer
-from oxillama.errors import GenerateError
+from oxillama.engine.texts import TextMaker, TextOptions
+from oxillama.errors import ConfigError, GenerateError
 
 __all__ = ["Conversation"]
 
@@ -93,12 +94,17 @@ class Conversation:
         """Chunks of what follows the whole prompt, which is given as token ids.
 
         Raises what `Engine.stream` raises, and GenerateError while another answer is under way or after `close`; the
-        conversation can go on after any error.
+        conversation can go on after any error. ConfigError for prompt_logprobs and n.
         """
+        if options.prompt_logprobs is not None:
+            raise ConfigError("prompt_logprobs is not for a conversation, which doesn't compute its prompts whole")
+        if options.n is not None:
+            raise ConfigError("n is not for a conversation, which goes on from one answer")
         self._core.check_open()
         self._memory.check_idle()
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
+        self._maker.prepare(options)
         return self._answer(ids, options)
 
     def _answer(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:

@@ -3,20 +3,21 @@
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.engine.calls import CoreCalls
 from oxillama.engine.loop import StepLoop
 from oxillama.engine.meter import Meter
-from oxillama.engine.request import Outbox, Request
+from oxillama.engine.pace import Pace
+from oxillama.engine.request import Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
-from oxillama.interrupt import DeferredInterrupt
+from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.kv_cache.sequence_pool import SequencePool
 
 __all__ = ["EngineCore"]
@@ -35,7 +36,7 @@ class _StepAbandoned(Exception):
     """Nobody wants the step that is under way any more."""
 
 
-class EngineCore:
+class EngineCore(CoreCalls):
     """Requests, what is kept for them, and the step that serves them. All of its state changes in a turn of its loop.
 
     Nothing that it owns refers back to it, so that the model's memory is free as soon as the engine is dropped.
@@ -58,86 +59,14 @@ class EngineCore:
         self.runner: RunnerLike = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
-        self.meter = Meter(self.scheduler)
+        self.meter = Meter(self.scheduler, runner.memory_bytes())
+        self.pace = Pace(token_budget)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._plan: Plan = []
         self._coming: deque[int] = deque()  # numbers of requests that wait for the end of a step to be queued
-
-    # ---- from any thread
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Queues requests. Raises EngineClosedError, KvCacheFullError if one can never fit, or QueueFullError, and
-        queues none then."""
-        self.check_open()
-        self.scheduler.check_queue(sum(self._coming) + len(requests))
-        for request in requests:
-            self.scheduler.check_fits(request.sequence.n_reserve)
-        with DeferredInterrupt():
-            self._coming.append(len(requests))
-            self.loop.post(lambda: self._enqueue(list(requests)))
-
-    def cancel(self, requests: Sequence[Request]) -> None:
-        """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
-
-        That step is given up if nobody else needs it.
-        """
-        unfinished = [r for r in requests if r.finish_reason is None]
-        if unfinished:
-            for request in unfinished:
-                request.unwanted = True
-            self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
-
-    def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
-        """Submits requests and returns when all are finished. Raises the error of the first that failed."""
-        try:
-            self.submit(requests)
-            self.drive(lambda: not outbox.n_open or outbox.error)
-            if outbox.error:
-                raise outbox.error
-        finally:
-            self.cancel(requests)
-
-    def change(self, action: Callable[[], T]) -> T:
-        """Runs a short change of state between two steps; its result when that is done. Raises EngineClosedError."""
-        self.check_open()
-        return self._apply(action)
-
-    def _apply(self, action: Callable[[], T]) -> T:
-        self.loop.check_outside()
-        done: list[T] = []
-        self.loop.post(lambda: done.append(action()))
-        self.loop.drive(lambda: done)
-        return done[0]
-
-    def drive(self, ready: Callable[[], object]) -> None:
-        """Returns once ready() is true, having taken the steps that were needed for that."""
-        self.loop.drive(ready)
-
-    def close(self) -> None:
-        """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
-        if not self.closed:
-            self._apply(self._shut)
-
-    def shut(self, tell: Callable[[], object]) -> None:
-        """`close` without waiting: calls `tell` in the turn that did it."""
-        self.loop.post(self._shut)
-        self.loop.post(tell)
-
-    def check_open(self) -> None:
-        """Raises EngineClosedError once the engine is closed."""
-        if self.closed:
-            raise EngineClosedError("the engine is closed: load the model again")
-
-    def check_generates(self) -> None:
-        """Raises GenerateError if the model has no next token, EngineClosedError once the engine is closed."""
-        self.check_open()
-        if self.encoder:
-            raise GenerateError(
-                f"architecture {self.encoder} reads texts whole and predicts no next token: it is for embed() alone"
-            )
 
     # ---- in a turn of the loop
 
@@ -153,24 +82,34 @@ class EngineCore:
                 rows = self._forward(plan, want_hidden)
                 if rows is not None:
                     self._advance(plan, rows)
-                    self.meter.count(plan, began)
+                    self.pace.observe(*self.meter.count(plan, began))
         self.meter.end()
 
+    def publish(self) -> None:
+        """Lets others see the numbers of now."""
+        self.meter.memory = self.runner.memory_bytes()
+        self.meter.publish()
+
+    def shrink(self) -> int:
+        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released."""
+        pool = self.pool
+        if self.scheduler.prefix:
+            self.scheduler.prefix.clear()
+        return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
+
     def _drop_cancelled(self) -> None:
-        scheduler = self.scheduler
-        ended = [s for s in scheduler.running if cast(Request, s.handle).cancelled]
-        for sequence in ended + scheduler.expired(time.perf_counter()):
-            self._end(cast(Request, sequence.handle), "cancelled")
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
-        self._end_all([r for r in self._guests() if r.cancelled or _is_lost(r)], "cancelled")
+        seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
+        late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
+        self._end_all([r for r in seen if r.cancelled] + late, "cancelled")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
 
     def _schedule(self) -> Plan:
-        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.schedule()]
-        for source, target in self.scheduler.copies:
-            self.runner.copy_block(source, target)
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
+        for kind, source, target in self.scheduler.copies:
+            self.runner.copy_block(source, target, windowed=kind == WINDOWED)
         self.scheduler.copies.clear()
         for request, _ in plan:
             if not request.started_at:
@@ -187,8 +126,7 @@ class EngineCore:
         except _StepAbandoned:
             return None
         except Exception as error:
-            for request, _ in plan:
-                self._end(request, "cancelled", error)
+            self._end_all([request for request, _ in plan], "cancelled", error)
             return None
 
     def _poll(self) -> None:
@@ -207,52 +145,87 @@ class EngineCore:
             if n_wanted:
                 self._absorb(request, rows[row : row + n_wanted])
                 row += n_wanted
+        self._tell_ended()
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
+        reason: FinishReason | None = "cancelled"
+        error = None
         try:
             reason = request.absorb(rows)
-        except Exception as error:
-            self._end(request, "cancelled", error)
-        else:
-            if reason is not None:
-                self._end(request, reason)
+        except Exception as caught:
+            error = caught
+        if request.followers and request.sequence.n_computed >= request.n_prompt:
+            self._fork(request, rows)
+        if reason is not None:
+            self._end(request, reason, error)
+
+    def _fork(self, leader: Request, rows: NDArray[np.float32]) -> None:
+        """A prompt is computed: those that waited for it take its last row, and go on from its blocks."""
+        followers, leader.followers = leader.followers, []
+        for request in followers:
+            if request.outcome is None:
+                request.started_at = leader.started_at
+                self.meter.started(request)
+                self._absorb(request, rows)
+                self.meter.forked(request)
+            if request.outcome is None:
+                request.sequence.handle = request
+                self.scheduler.fork(leader.sequence, request.sequence)
+                self.scheduler.add_request(request.sequence, accepted=True, beside=leader.sequence)
 
     def _end(self, request: Request, reason: FinishReason, error: Exception | None = None) -> None:
-        if request.finish_reason is None:
-            if request.sequence.handle is request:  # otherwise it was never queued
-                self.scheduler.finish(request.sequence, keep_blocks=request.keep_blocks)
-            self.loop.guests.discard(request)
-            request.finish(reason, error)
-            if request.submitted_at:
-                self.meter.ended(request, error)
+        """Frees what a request has, unless it ended before; `_tell_ended` does the rest."""
+        if request.outcome is None:
+            request.outcome = reason, error
+            if request.sequence.handle is not request:
+                self._tell(request)  # it was never queued
+            else:
+                end = self.scheduler.cancel if reason == "cancelled" else self.scheduler.finish
+                end(request.sequence, keep_blocks=request.keep_blocks)
+            for follower in request.followers:
+                self._end(follower, reason, error)
+
+    def _tell_ended(self) -> None:
+        for sequence in self.scheduler.drain_finished():
+            self._tell(cast(Request, sequence.handle))
+
+    def _tell(self, request: Request) -> None:
+        reason, error = request.outcome or ("cancelled", None)
+        self.loop.guests.discard(request)
+        request.finish(reason, error)
+        if request.submitted_at:
+            self.meter.ended(request, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
         for request in requests:
             self._end(request, reason, error)
+        self._tell_ended()
 
     def _enqueue(self, requests: list[Request]) -> None:
         now = time.perf_counter()
         self._coming.popleft()
         for request in requests:
+            if request.outcome is not None:  # with the one that it follows
+                continue
             request.submitted_at = now
             self.meter.queued()
             try:
                 if request.begin is not None:
                     request.begin(request.sequence)
-                self.scheduler.add(request.sequence, accepted=True)
+                if not request.follows:
+                    self.scheduler.add_request(request.sequence, accepted=True)
             except OxiLlamaError as error:
-                request.finish("cancelled", error)
-                self.meter.ended(request, error)
+                self._end(request, "cancelled", error)
             else:
-                request.sequence.handle = request
+                if not request.follows:
+                    request.sequence.handle = request
                 if request.outbox.bell is not None:
                     self.loop.guests.add(request)
         if self.closed:  # between the check in `submit` and now
             self._shut()
 
     def _live(self) -> list[Request]:
-        sequences = [*self.scheduler.running, *self.scheduler.waiting]
-        return [cast(Request, s.handle) for s in sequences]
+        return [cast(Request, sequence.handle) for sequence in self.scheduler.live.values()]
 
     def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True
@@ -274,8 +247,3 @@ class EngineCore:
         self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
-
-
-def _is_lost(request: Request) -> bool:
-    bell = request.outbox.bell
-    return bell is not None and bell.lost

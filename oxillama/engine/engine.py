@@ -6,44 +6,45 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.adapters import LoraMethods
 from oxillama.engine.batch import BatchMethods
+from oxillama.engine.beam_calls import BeamMethods
+from oxillama.engine.completions import Chunks, answer, completions_of, shaped
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import CancelToken, Chunk, Completion
-from oxillama.engine.serving import RequestOptions
+from oxillama.engine.results import CancelToken, Completion
+from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import (
-    Chunks,
     GenerateOptions,
     Prompt,
     Stop,
     TextMaker,
     TextOptions,
-    answer,
-    completion_of,
     parse_options,
 )
+from oxillama.engine.tool_use import tool_use_of
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
 from oxillama.lora import LoraRegistry
 from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
+from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
+class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -67,17 +68,17 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         self.context_size: int = parts.context_size
         self.n_vocab: int = parts.spec.n_vocab
         block_size = self.config.kv_block_size
-        pool = SequencePool(parts.n_blocks, parts.n_slots)
+        pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         encoder = "" if parts.spec.causal else parts.spec.arch
         self._core = EngineCore(
             parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder,
             prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
-        cached = parts.n_blocks * block_size or self.context_size
-        core = self._core
+        core, kv_type = self._core, self.config.kv_type
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
-        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, cached, self._loras)
-        self._session = Session(self._core, self.n_vocab, self.context_size, self._loras)
+        capacity = core.scheduler.capacity
+        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
+        self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), kv_type, self._loras)
         self._pooling = parts.pooling
         self._end_ids = self.tokenizer.eog_ids
 
@@ -91,11 +92,23 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
     # A text is also a sequence of texts to the type system; the first signature that fits counts.
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+        self, prompt: Prompt, *, n: None = None, **options: Unpack[GenerateOptions]
     ) -> Completion: ...
 
     @overload
-    def generate(self, prompt: SequenceOf[Prompt], **options: Unpack[GenerateOptions]) -> list[Completion]: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self, prompt: SequenceOf[Prompt], *, n: None = None, **options: Unpack[GenerateOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self, prompt: SequenceOf[Prompt], *, n: int, **options: Unpack[GenerateOptions]
+    ) -> list[list[Completion]]: ...
 
     def generate(
         self,
@@ -104,21 +117,34 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         max_tokens: int | None = None,
         stop: Stop = None,
         ignore_eos: bool = False,
-        sampler: SamplerConfig | None = None,
+        sampler: SamplerConfig | SamplerChain | None = None,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
         on_token: Callable[..., object] | None = None,
         cancel_token: CancelToken | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        n: int | None = None,
         **sampling: Any,
-    ) -> Completion | list[Completion]:
+    ) -> Completion | list[Completion] | list[list[Completion]]:
         """Continues a prompt (text or token ids), or a list of prompts together; a list gives a list.
 
         max_tokens: tokens to generate at most; None: up to the context's end.
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
-        sampler, sampling: fields of `SamplerConfig`, singly or together; a list's prompts all use the same seed.
-            Also `lora`, `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
-        on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list.
-            What it raises ends this call and nothing else.
+        sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use
+            the same seed. Also `lora`, `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
+        logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
+            place before everything else; they run inside the engine's step. What one raises ends its request alone.
+        on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with
+            n always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends
+            this call and nothing else.
         cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
+        logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts
+            and grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.
+        prompt_logprobs: the same for the tokens of the prompt, which then is computed whole: what others left in the
+            prefix cache is not used.
+        n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
+            Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
 
         Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
         never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder); TypeError for
@@ -126,12 +152,14 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, sampling=sampling,
+            logits_processors=logits_processors, cancel_token=cancel_token, logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
-        if is_single_prompt("prompt", prompt):
-            return self._complete([("prompt", prompt)], options, on_token)[0]
-        return self._complete(named_prompts("prompt", prompt), options, on_token, indexed=True)
+        single = is_single_prompt("prompt", prompt)
+        prompts = [("prompt", prompt)] if single else named_prompts("prompt", prompt)
+        found = self._complete(prompts, options, on_token, indexed=not single or n is not None)
+        return cast(Completion, shaped(found, options.n, single))
 
     def stream(
         self,
@@ -140,34 +168,47 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         max_tokens: int | None = None,
         stop: Stop = None,
         ignore_eos: bool = False,
-        sampler: SamplerConfig | None = None,
+        sampler: SamplerConfig | SamplerChain | None = None,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
         cancel_token: CancelToken | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        n: int | None = None,
         **sampling: Unpack[RequestOptions],
     ) -> Chunks:
         """Continues one prompt, piece by piece; options and errors are those of `generate`.
 
         Starts with the first piece that is asked for. Leaving early (`close`, or dropping the generator) ends the
-        request. Together the chunks are what `generate` returns.
+        request. Together the chunks are what `generate` returns; with n, those of each `index`.
         """
         options = parse_options(
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            cancel_token=cancel_token, sampling=sampling,
+            logits_processors=logits_processors, cancel_token=cancel_token, logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         if not is_single_prompt("prompt", prompt):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
+        self._maker.prepare(options)
         return answer(self._core, self._maker, ids, options)
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[False] = False, **options: Any) -> Completion: ...
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Any
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Any
+    ) -> list[Completion]: ...
 
     @overload
     def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> Chunks: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | Chunks: ...
+    def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | list[Completion] | Chunks: ...
 
     def chat(
         self,
@@ -178,17 +219,28 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         chat_template: str | None = None,
         on_token: Callable[[str], object] | None = None,
         **options: Any,
-    ) -> Completion | Chunks:
+    ) -> Completion | list[Completion] | Chunks:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
         chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
-        are those of `generate`. Raises ChatTemplateError if there is no template or it fails, and what `generate`
-        raises.
+        are those of `generate`, and with tools:
+
+        tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters":
+            schema}}; its calls are in `tool_calls` of the result.
+        tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or
+            "none": it isn't told of tools, and all that it says is text.
+        tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
+            "llama3", a `ToolFormat`, or "text": calls stay text.
+        constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't
+            either where a grammar, schema, pattern or choices say what the whole text is.
+
+        Raises ChatTemplateError if there is no template or it fails, ToolFormatError if it isn't known how the model
+        writes calls, GrammarError for a schema that calls can't be held to, and what `generate` raises.
         """
         self._core.check_generates()
-        ids = self.chat_tokens(messages, tools=tools, chat_template=chat_template)
+        ids = self._chat_ids(messages, tools, chat_template, options)
         if not check_bool("stream", stream):
-            return self.generate(ids, on_token=on_token, **options)
+            return cast(Completion, self.generate(ids, on_token=on_token, **options))
         if on_token is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
@@ -225,12 +277,25 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         adapters."""
         return self._core.runner.memory_bytes() | {"loras": self._loras.nbytes}
 
+    def prefix_cache_bytes(self) -> int:
+        """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""
+        core = self._core
+        return core.runner.cache_bytes(*(p.n_kept for p in (core.pool.blocks, core.pool.windowed, core.pool.slots)))
+
+    def shrink_to_fit(self) -> int:
+        """Forgets what only the prefix cache has, and gives the memory of free blocks back to the operating system.
+
+        Returns the bytes that were in memory and are not any more: 0 on systems other than Linux, which have no way to
+        do that at once. It changes no result, and waits for the step under way. Raises EngineClosedError.
+        """
+        return self._core.change(self._core.shrink)
+
     def metrics_snapshot(self) -> MetricsSnapshot:
         """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
 
         All are of one moment between two steps. Its `prometheus()` is their text.
         """
-        self._core.loop.post(self._core.meter.publish)  # now, or if a step is under way, with its end
+        self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
         return self._core.meter.snapshot()
 
     def close(self) -> None:
@@ -252,6 +317,18 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
 
     # ---- how it is done
 
+    def _chat_ids(
+        self, messages: Messages, tools: Tools, chat_template: str | None, options: dict[str, Any]
+    ) -> list[int]:
+        """The prompt. In `options`, `tool_use` takes the place of the options that `chat` alone has."""
+        choice, form, held = (options.pop(f, None) for f in ("tool_choice", "tool_format", "constrain_tools"))
+        ids = self.chat_tokens(messages, tools=None if choice == "none" else tools, chat_template=chat_template)
+        source = self.tokenizer.chat_template if chat_template is None else chat_template
+        use = tool_use_of(source, messages, tools, choice, form, held)
+        if use is not None and options.setdefault("tool_use", use) is not use:
+            raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
+        return ids
+
     def _complete(
         self,
         prompts: list[tuple[str, Any]],
@@ -260,12 +337,12 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, LoraMethods):
         indexed: bool = False,
     ) -> list[Completion]:
         check_callback(on_token)
-        outbox = Outbox(len(prompts))
+        outbox = Outbox(len(prompts) * options.n_each)
         requests = self._maker.requests(prompts, options, outbox)
-        pieces: list[list[Chunk]] = [[] for _ in prompts]
+        found = []
         with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:
             for index, chunk in running:
-                pieces[index].append(chunk)
+                found.append((index, chunk))
                 if on_token is not None and chunk.text:
                     on_token(index, chunk.text) if indexed else on_token(chunk.text)
-        return [completion_of(request, found) for request, found in zip(requests, pieces, strict=True)]
+        return completions_of(requests, found, options.n_each)

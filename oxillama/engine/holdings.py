@@ -1,118 +1,161 @@
 """What sequences have of the cache: blocks, beginnings that they share, and slots. Ids and counts only."""
 
+from oxillama.engine.block_tables import BlockTables
 from oxillama.engine.sequence import Sequence
-from oxillama.kv_cache.prefix import PrefixKvCache
+from oxillama.kv_cache.prefix import STATE, WINDOWED, PrefixKvCache, PrefixNode
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import StateSlots
 
 __all__ = ["Holdings"]
 
 
-class Holdings:
-    """Gives blocks and slots to sequences, and takes them back.
+class Holdings(BlockTables):
+    """Gives blocks and slots to sequences, and takes them back."""
 
-    copies: (source, target) of blocks, to be copied in this order before the next step computes anything.
-    prefix: None if no beginnings are shared.
-    """
-
-    def __init__(self, pool: SequencePool, block_size: int, prefix: PrefixKvCache | None = None) -> None:
-        self.pool = pool
-        self.block_size = block_size
-        self.prefix = prefix
-        self.copies: list[tuple[int, int]] = []
+    def __init__(
+        self, pool: SequencePool, block_size: int, max_chunk: int, prefix: PrefixKvCache | None = None
+    ) -> None:
+        """max_chunk: tokens of one sequence in a step, at most."""
+        super().__init__(pool, block_size, max_chunk, prefix)
         self._owners: dict[Sequence, None] = {}  # who began to run last comes last
 
-    # ---- blocks
+    def begin(self, sequence: Sequence, reserve: int, *, reclaim_states: bool) -> bool:
+        """Starts a sequence with slots, and blocks for all its tokens, as many computed as the prefix cache has.
 
-    def n_blocks(self, n_tokens: int) -> int:
-        """Blocks that hold n_tokens."""
-        return -(-n_tokens // self.block_size) if self.pool.n_blocks else 0
-
-    @property
-    def n_available(self) -> int:
-        """Blocks that can be had: the free ones, and those that only the prefix cache has."""
-        return self.pool.blocks.n_free + (self.prefix.n_idle if self.prefix else 0)
-
-    def missing_blocks(self, sequence: Sequence, n_tokens: int) -> int:
-        """Blocks that a sequence needs to compute its tokens up to the first n_tokens."""
-        table, n = sequence.block_table, self.n_blocks(n_tokens)
-        shared = self.pool.blocks.n_shared(table, sequence.n_computed // self.block_size, n)
-        return max(0, n - len(table)) + shared
-
-    def has_room(self, sequence: Sequence) -> bool:
-        """`not missing_blocks` for the next token alone: what is asked of each in every step, and mostly so."""
-        table, i = sequence.block_table, sequence.n_computed // self.block_size
-        return i < len(table) and self.pool.blocks.users[table[i]] == 1
-
-    def grow(self, sequence: Sequence, n_tokens: int) -> bool:
-        """Gives a sequence what it needs to compute its tokens up to the first n_tokens; False if that can't be had.
-
-        Blocks that it is to write to become its own: what others have of them is copied.
+        False, and it has nothing more than before, if there is too little room: `reserve` blocks more must be left. The
+        last token is computed in any case, since its logits are wanted.
         """
-        missing = self.missing_blocks(sequence, n_tokens)
-        if not missing:
-            return True
-        if missing > self.n_available:
+        n = len(sequence.tokens)
+        adopted = self._adopt(sequence, n, reserve)
+        if not adopted and not self.fits(self.missing(sequence, n), reserve):
             return False
-        blocks = self.pool.blocks
-        if self.prefix:
-            self.prefix.evict(missing - blocks.n_free)
-        first, filled = divmod(sequence.n_computed, self.block_size)
-        table, n = sequence.block_table, self.n_blocks(n_tokens)
-        partial = bool(filled) and blocks.n_shared(table, first, first + 1)
-        replaced = blocks.own(table, first, n)
-        if self.prefix:
-            self.prefix.leave(sequence.path, first)
-        self.copies += replaced[:1] if partial else []
-        table += blocks.alloc(max(0, n - len(table)))
+        if not self.take_slots(sequence, reclaim_states=reclaim_states):
+            if adopted:  # which would keep others from it
+                self.rewind(sequence, 0)
+            return False
+        return self.grow(sequence, n)
+
+    def _adopt(self, sequence: Sequence, n: int, reserve: int) -> bool:
+        """Begins with what the prefix cache has, if that is more than the sequence has, and there is room for n tokens.
+
+        Where others went on alike, but left no state, the next one is to find one: the sequence leaves it there.
+        """
+        size = self.block_size
+        # A session that is fed token by token has all full blocks itself: it would look for more in vain each time.
+        longer = (n - 1) // size > sequence.n_computed // size
+        if self.prefix is None or sequence.cache_key is None or not longer:
+            return False
+        known = self.prefix.walk(sequence.cache_key, sequence.tokens, n - 1)
+        found = known[: self.prefix.n_usable(known)]
+        if sequence.slots is not None:
+            sequence.slots.shared_marks = [len(known) * size, (n - 1) // size * size]
+        # Without room for what was found it goes on with what it has, which the count leaves out.
+        if len(found) * size <= sequence.n_computed or not self.fits(self._missing_after(found, n), reserve):
+            return False
+        tables = self.prefix.hold(found)
+        state = found[-1].ids[STATE]
+        if sequence.slots is not None:
+            self.pool.slots.share([state])
+        self.rewind(sequence, 0)
+        if sequence.slots is not None:
+            sequence.slots.current = state
+        sequence.path, sequence.tables, sequence.n_computed = found, tables, len(found) * size
+        sequence.n_gone = self.prefix.first_windowed(len(found))
         return True
 
-    def adopt(self, sequence: Sequence, reserve: int) -> bool:
-        """Starts a sequence with blocks for all its tokens, as many of them computed as the prefix cache has.
+    def _missing_after(self, found: list[PrefixNode], n_tokens: int) -> list[int]:
+        """`missing` of who begins with a path; what is idle of that counts too, as it can't be evicted then."""
+        assert self.prefix is not None
+        n_found, missing = len(found), []
+        for kind, pool in self.groups:
+            used = found[self.prefix.first_windowed(n_found) if kind == WINDOWED else 0 :]
+            n_idle = sum(pool.users[node.ids[kind]] == 1 for node in used)
+            missing.append(self.length(kind, n_found * self.block_size, n_tokens) - n_found + n_idle)
+        return missing
 
-        False, and nothing changes, unless `reserve` blocks more could be had after that. The last token is computed
-        in any case, since its logits are wanted.
-        """
-        size, n = self.block_size, len(sequence.tokens)
-        if self.prefix and sequence.cache_key is not None:
-            found = self.prefix.find(sequence.cache_key, sequence.tokens, n - 1)
-            n_idle = sum(not node.n_users for node in found)
-            needed = self.n_blocks(n) - len(found) + reserve
-            # Without room for what was found it goes on with what it has, which the count leaves out.
-            if len(found) * size > sequence.n_computed and needed <= self.n_available - n_idle:
-                held = self.prefix.hold(found)
-                self.rewind(sequence, 0)
-                sequence.path, sequence.block_table, sequence.n_computed = found, held, len(found) * size
-                return self.grow(sequence, n)
-        return self.missing_blocks(sequence, n) + reserve <= self.n_available and self.grow(sequence, n)
+    def chunk(self, sequence: Sequence, n: int) -> int:
+        """n tokens, or less: so that a step ends where a checkpoint is wanted, or otherwise at the end of a block."""
+        if self.windows:
+            n = self.windows.chunk(n, sequence.n_reserve)
+        if sequence.slots is None:
+            return n
+        at = sequence.n_computed
+        n = sequence.slots.until_mark(at, n)
+        if self.prefix is None or sequence.cache_key is None or at + n == len(sequence.tokens):
+            return n
+        return (at + n) // self.block_size * self.block_size - at if (at + n) % self.block_size < n else n
 
     def remember(self, sequence: Sequence) -> None:
-        """Shows the prefix cache the full blocks of what a sequence has computed."""
+        """Shows the prefix cache the full blocks of what a sequence has computed, and the state if it is after one."""
         if self.prefix is None or sequence.cache_key is None:
             return
-        n_full = sequence.n_computed // self.block_size
+        n_full, over = divmod(sequence.n_computed, self.block_size)
         while len(sequence.path) < n_full:
-            self.prefix.extend(sequence.cache_key, sequence.tokens, sequence.path, sequence.block_table)
+            self.prefix.extend(sequence.cache_key, sequence.tokens, sequence.path, sequence.tables)
+        if sequence.slots is not None and not over:
+            self._share_state(sequence, sequence.slots)
+
+    def expect(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Another one, of these tokens, waits for what a sequence computes of their common beginning.
+
+        It is to leave its state where they part.
+        """
+        if sequence.slots is None:
+            return
+        size, mine = self.block_size, sequence.tokens
+        end = sequence.n_computed // size * size
+        while end + size < min(len(tokens), len(mine)) and tokens[end : end + size] == mine[end : end + size]:
+            end += size
+        if end not in sequence.slots.shared_marks:
+            sequence.slots.shared_marks.append(end)
+
+    def _share_state(self, sequence: Sequence, slots: StateSlots) -> None:
+        """A checkpoint for others: in a free slot, or in another checkpoint's if it is at one of the marks.
+
+        The sequence gets another slot for the one that it can't write again. What a prompt leaves on its way takes
+        nobody's place, or a long one would leave nothing of the others.
+        """
+        assert self.prefix is not None
+        pool, node = self.pool.slots, sequence.path[-1]
+        if node.ids[STATE] >= 0:
+            return
+        if sequence.n_computed in slots.shared_marks and not pool.n_free:
+            self.prefix.evict(STATE, 1)
+        if pool.n_free and sequence.n_computed < len(sequence.tokens):
+            self.prefix.add(STATE, node, slots.current)
+            slots.spare += pool.alloc(1)
 
     # ---- both
 
     def rewind(self, sequence: Sequence, n_tokens: int) -> None:
         """Gives back what a sequence keeps of tokens beyond the first n_tokens.
 
-        A recurrent state goes back to the last checkpoint before that: `n_computed` tells how far.
+        A recurrent state goes back to the last checkpoint before that, and where blocks of the window before that are
+        gone, nothing is left: `n_computed` tells how far. What others left may help when it begins again.
         """
-        if sequence.slots is None:
-            sequence.n_computed = min(sequence.n_computed, n_tokens)
-        else:
-            sequence.n_computed, freed = sequence.slots.rewind(sequence.n_computed, n_tokens)
-            self.pool.slots.free(freed)
-        kept = self.n_blocks(n_tokens)
+        n_computed = min(sequence.n_computed, n_tokens)
+        if sequence.slots is not None:
+            n_computed = self._rewind_state(sequence.slots, sequence.n_computed, n_tokens)
+        if self.windows and self.windows.first(n_computed) < sequence.n_gone:
+            n_computed = 0
+            if sequence.slots is not None:
+                self._rewind_state(sequence.slots, sequence.n_computed, 0)
+        sequence.n_computed, n_kept = n_computed, self.n_blocks(n_computed)
+        for kind, pool in self.groups:
+            table = sequence.tables[kind]
+            n_gone = sequence.n_gone if kind == WINDOWED else 0
+            pool.free(table[max(n_kept, n_gone) :])
+            del table[n_kept:]
+        sequence.n_gone = min(sequence.n_gone, n_kept)
         if self.prefix:
-            self.prefix.leave(sequence.path, kept)
-        self.pool.blocks.free(sequence.block_table[kept:])
-        del sequence.block_table[kept:]
-        if not sequence.block_table and (sequence.slots is None or sequence.slots.current < 0):
+            self.prefix.leave(sequence.path, n_computed // self.block_size)
+        if not any(sequence.tables) and (sequence.slots is None or sequence.slots.current < 0):
             self._owners.pop(sequence, None)
+
+    def _rewind_state(self, slots: StateSlots, n_computed: int, n_tokens: int) -> int:
+        n_computed, freed = slots.rewind(n_computed, n_tokens)
+        self.pool.slots.free(freed)
+        return n_computed
 
     def hand_over(self, before: Sequence, sequence: Sequence) -> None:
         """All that an idle sequence keeps goes to another one, which begins with the same tokens.
@@ -122,7 +165,8 @@ class Holdings:
         if before.path and before.cache_key != sequence.cache_key:
             self.rewind(before, 0)
         sequence.n_computed, before.n_computed = before.n_computed, 0
-        sequence.block_table, before.block_table = before.block_table, []
+        sequence.tables, before.tables = before.tables, ([], [])
+        sequence.n_gone, before.n_gone = before.n_gone, 0
         sequence.path, before.path = before.path, []
         sequence.slots, before.slots = before.slots, None
         if sequence.slots is None and self.pool.n_slots:
@@ -131,33 +175,39 @@ class Holdings:
             del self._owners[before]
             self._owners[sequence] = None
 
-    def fork(self, source: Sequence, sequence: Sequence) -> None:
+    def fork(self, source: Sequence, sequence: Sequence, n_again: int = 1) -> None:
         """A new sequence that begins with the same tokens shares the blocks of all that another has computed.
 
         Nothing is copied until one of them writes to the block in which they part. A recurrent state isn't shared, nor
         anything under different keys of the prefix cache: then the new one computes its tokens itself.
+
+        n_again: of its last tokens, whose logits are wanted; those it computes again in any case.
         """
         if source.slots is not None or source.cache_key != sequence.cache_key or not source.n_computed:
             return
-        sequence.path = list(source.path)
-        held = self.prefix.hold(sequence.path) if self.prefix else []
-        rest = source.block_table[len(held) : self.n_blocks(source.n_computed)]
-        sequence.block_table = held + self.pool.blocks.fork(rest)
-        # The last token is to be computed, since its logits are wanted.
-        sequence.n_computed = min(source.n_computed, len(sequence.tokens) - 1)
+        n, sequence.path = self.n_blocks(source.n_computed), list(source.path)
+        if self.prefix:
+            self.prefix.pin(sequence.path)
+        for kind, pool in self.groups:
+            sequence.tables[kind][:] = pool.fork(source.tables[kind][:n])
+        sequence.n_computed, sequence.n_gone = source.n_computed, source.n_gone
         self.owns(sequence)
+        self.rewind(sequence, len(sequence.tokens) - n_again)
 
     def owns(self, sequence: Sequence) -> None:
         """From now on a sequence has blocks or slots; it is the last to lose them."""
         self._owners.pop(sequence, None)
         self._owners[sequence] = None
 
-    def reclaim_blocks(self, n: int, wanting: Sequence) -> None:
-        """Takes blocks from sequences that don't run until n can be had: what they lose is computed again if wanted."""
+    def reclaim_blocks(self, sequence: Sequence, n_tokens: int) -> None:
+        """Takes blocks from others that don't run, until one can have those for its first n_tokens.
+
+        What they lose is computed again if wanted.
+        """
         for owner in list(self._owners):
-            if self.n_available >= n:
+            if self.fits(self.missing(sequence, n_tokens)):
                 break
-            if owner is not wanting and not owner.running:
+            if owner is not sequence and not owner.running:
                 self.rewind(owner, 0)
 
     def take_slots(self, sequence: Sequence, *, reclaim_states: bool) -> bool:
@@ -168,17 +218,31 @@ class Holdings:
         """
         if sequence.slots is None:
             return True
-        n, pool = sequence.slots.n_missing, self.pool.slots
+        slots, pool = sequence.slots, self.pool.slots
+
+        def short() -> bool:
+            if self.prefix:
+                self.prefix.evict(STATE, slots.n_missing(pool) - pool.n_free)
+            return slots.n_missing(pool) > pool.n_free
+
         for owner in self._owners:
-            while pool.n_free < n and owner.slots is not None and owner.slots.checkpoints:
+            while short() and owner.slots is not None and owner.slots.checkpoints:
                 pool.free(owner.slots.drop_checkpoint())
         for owner in list(self._owners) if reclaim_states else []:
-            if pool.n_free < n and owner is not sequence:
+            if short() and owner is not sequence:
                 self.rewind(owner, 0)
-        if n > pool.n_free:
+        if short() and self.prefix:  # not of use to the next one any more: this one goes on writing it
+            self.prefix.disown(STATE, slots.current)
+        if short():
             return False
-        sequence.slots.spare.extend(pool.alloc(n))
+        slots.spare.extend(pool.alloc(slots.n_missing(pool)))
         return True
+
+    def commit(self, slots: StateSlots) -> None:
+        """A step wrote a sequence's next state. Checkpoints of its own are worth more than what nobody uses."""
+        if slots.needs_another and self.prefix and not self.pool.slots.n_free:
+            self.prefix.evict(STATE, 1)
+        slots.commit(self.pool.slots)
 
     def checkpoint(self, sequence: Sequence) -> None:
         """Keeps the state after what is computed so far, to come back to; nothing without recurrent layers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -14,29 +14,20 @@ import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, RopeConfig, field_names
 from oxillama.engine.embedding import read_pooling
 from oxillama.engine.runner import Runner
-from oxillama.engine.scheduler import MAX_RUNNING
+from oxillama.engine.sizes import choose_sizes
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.kernels._threads import default_num_threads
-from oxillama.kv_cache.arrays import block_bytes, slot_bytes
-from oxillama.kv_cache.shapes import LayerShape
-from oxillama.kv_cache.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
 from oxillama.models import ModelSpec, load_model
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
 
-__all__ = ["DEFAULT_CONTEXT", "EngineParts", "kept_bytes", "load_parts", "make_config", "shipped_model"]
+__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_model"]
 
 # What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
 DEFAULT_CONTEXT = 4096
-# Requests of full context length that fit the KV cache side by side when no budget is given.
-DEFAULT_CONCURRENCY = 4
-# Recurrent slots for each of these: what it needs to run, and places to come back to.
-REQUEST_SLOTS = RUNNING_SLOTS + MAX_CHECKPOINTS
-# More slots than those of all sequences that can run at once are never needed, whatever the budget.
-MAX_SLOTS = MAX_RUNNING * REQUEST_SLOTS
 
 
 @dataclass
@@ -51,6 +42,8 @@ class EngineParts:
     n_slots: int = 0
     pooling: str = "mean"
     metadata: Mapping[str, object] = field(default_factory=dict)
+    n_windowed: int = 0
+    window: int = 0
 
 
 def shipped_model() -> str:
@@ -77,7 +70,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
     pooling = read_pooling(file.metadata)
-    n_blocks, n_slots = choose_sizes(spec.states, context_size, config)
+    sizes = choose_sizes(spec.states, context_size, config)
     tokenizer = own_tokenizer(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
     if tokenizer.n_vocab > spec.n_vocab:
         raise LoadError(
@@ -91,10 +84,14 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         num_threads=num_threads,
         kv_type=config.kv_type,
         kv_block_size=config.kv_block_size,
-        n_blocks=n_blocks,
-        n_slots=n_slots,
+        n_blocks=sizes.n_blocks,
+        n_slots=sizes.n_slots,
+        n_windowed=sizes.n_windowed,
     )
-    return EngineParts(runner, tokenizer, spec, context_size, n_blocks, n_slots, pooling, file.metadata)
+    return EngineParts(
+        runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
+        sizes.n_windowed, sizes.window,
+    )  # fmt: skip
 
 
 def return_freed_memory() -> None:
@@ -147,36 +144,6 @@ def choose_context(spec: ModelSpec, config: EngineConfig) -> int:
             f"{config.context_size}; to extend it nevertheless, pass overrides={{{key!r}: {config.context_size}}}"
         )
     return config.context_size
-
-
-def choose_sizes(states: Sequence[LayerShape], context_size: int, config: EngineConfig) -> tuple[int, int]:
-    """Numbers of KV blocks and of recurrent slots; 0 of what the model has no layers for.
-
-    A budget is divided as the default is: blocks for a whole context to `REQUEST_SLOTS` slots. Raises ConfigError if it
-    is less than the least that any request needs.
-    """
-    block, slot = block_bytes(states, config.kv_block_size, config.kv_type), slot_bytes(states)
-    blocks = -(-context_size // config.kv_block_size) if block else 0
-    slots = REQUEST_SLOTS if slot else 0
-    if config.kv_budget is None or not block + slot:
-        return DEFAULT_CONCURRENCY * blocks, DEFAULT_CONCURRENCY * slots
-    least = block + (RUNNING_SLOTS * slot if slot else 0)
-    if config.kv_budget < least:
-        parts = [f"one block of {config.kv_block_size} tokens"] * bool(block) + ["two recurrent states"] * bool(slot)
-        raise ConfigError(
-            f"kv_budget must be at least {least} bytes, {' and '.join(parts)} for this model, not {config.kv_budget}"
-        )
-    n_slots = 0
-    if slot:
-        share = config.kv_budget * slots // (blocks * block + slots * slot)
-        n_slots = max(RUNNING_SLOTS, min(share, MAX_SLOTS, (config.kv_budget - block) // slot))
-    return (config.kv_budget - n_slots * slot) // block if block else 0, n_slots
-
-
-def kept_bytes(states: Sequence[LayerShape]) -> tuple[int, int]:
-    """What is kept of a request: bytes of each token in f16, and of all recurrent states together."""
-    tokens = EngineConfig().kv_block_size
-    return block_bytes(states, tokens, "f16") // tokens, REQUEST_SLOTS * slot_bytes(states)
 
 
 def make_config(config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:

@@ -5,7 +5,8 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from oxillama.errors import GenerateError
@@ -76,6 +77,12 @@ class StepLoop:
         with DeferredInterrupt(), self._lock:
             if self._owner is None:
                 self._settle()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For a moment, nobody else posts anything, and no turn begins or ends."""
+        with DeferredInterrupt(), self._lock:
+            yield
 
     def _settle(self) -> None:
         if self._settling:

@@ -1,8 +1,9 @@
 """Counts what the engine does, for its metrics."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from oxillama.engine.request import Request
 from oxillama.engine.scheduler import Scheduler
@@ -12,10 +13,12 @@ from oxillama.metrics import (
     FIRST_TOKEN_BUCKETS,
     INTER_TOKEN_BUCKETS,
     ITERATION_BUCKETS,
+    REJECTED_REASONS,
     REQUEST_BUCKETS,
     Histogram,
     HistogramSnapshot,
     MetricsSnapshot,
+    RejectedReason,
 )
 
 __all__ = ["Meter"]
@@ -30,14 +33,18 @@ class Meter:
 
     What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers
     need no lock, never see half of a step, and never make one wait.
+
+    memory: bytes by part, as `Engine.memory_bytes` has them.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, memory: Mapping[str, int] = MappingProxyType({})) -> None:
         self._scheduler = scheduler
+        self.memory = memory
         self._n_live = 0
         self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
+        self._rejected = MappingProxyType(dict.fromkeys(REJECTED_REASONS, 0))
         self._first_token = Histogram(FIRST_TOKEN_BUCKETS)
         self._inter_token = Histogram(INTER_TOKEN_BUCKETS)
         self._queue_time = Histogram(REQUEST_BUCKETS)
@@ -55,10 +62,19 @@ class Meter:
         self._n_live += 1
         self._changed = True
 
+    def rejected(self, reason: RejectedReason, n: int) -> None:
+        """So many requests were refused."""
+        self._rejected = MappingProxyType({**self._rejected, reason: self._rejected[reason] + n})
+        self._changed = True
+
     def started(self, request: Request) -> None:
         """A request takes part in a step for the first time."""
         self._queue_time.observe(request.started_at - request.submitted_at)
         self._changed = True
+
+    def forked(self, request: Request) -> None:
+        """A request had its first token from the last row of a prompt that another one computed."""
+        self._generation_tokens += self._first(request, time.perf_counter())
 
     def ended(self, request: Request, error: Exception | None) -> None:
         """A request is finished; it was queued before."""
@@ -76,8 +92,11 @@ class Meter:
         if self._changed:
             self.publish()
 
-    def count(self, plan: Iterable[tuple[Request, int]], began: float) -> None:
-        """Requests have advanced by so many tokens each, in a forward pass that began at that time."""
+    def count(self, plan: Iterable[tuple[Request, int]], began: float) -> tuple[int, float]:
+        """Requests have advanced by so many tokens each, in a forward pass that began at that time.
+
+        Returns how many of the tokens are of prompts, and the seconds that it took.
+        """
         now = time.perf_counter()
         n_prefill = n_decode = n_new = n_usual = 0
         for request, n in plan:
@@ -108,6 +127,7 @@ class Meter:
         self._prefill_seconds += prefill_seconds
         self._decode_seconds += now - began - prefill_seconds
         self._iteration.observe(n_prefill + n_decode)
+        return n_prefill, now - began
 
     def _first(self, request: Request, now: float) -> int:
         """New tokens of a request that had none before this step."""
@@ -134,13 +154,16 @@ class Meter:
         self._changed, self._published_at = False, self._step_at
         scheduler = self._scheduler
         pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
-        hits, misses, n_idle = (prefix.hit_tokens, prefix.miss_tokens, prefix.n_idle) if prefix else (0, 0, 0)
-        numbers = (  # in the order of the snapshot's fields, which is made when somebody asks
+        hits, misses = (prefix.hit_tokens, prefix.miss_tokens) if prefix else (0, 0)
+        groups = pool.blocks, pool.windowed
+        n_blocks, n_available = sum(p.n for p in groups), sum(p.n_available for p in groups)
+        numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made when somebody asks
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
-            self._finished, n_running, self._n_live - n_running,
-            pool.n_blocks, pool.n_blocks - pool.blocks.n_free - n_idle, n_idle,
-            pool.n_slots, pool.n_slots - pool.slots.n_free,
+            self._finished, self._rejected, n_running, self._n_live - n_running,
+            n_blocks, n_blocks - n_available, sum(p.n_idle for p in groups),
+            pool.n_slots, pool.n_slots - pool.slots.n_available,
+            *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
         )  # fmt: skip
         histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)
         self._published = numbers, tuple(histogram.values() for histogram in histograms)

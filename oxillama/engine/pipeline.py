@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from oxillama.checks import check_bool, check_choice, check_int
+from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.request import Bell, Outbox
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
-from oxillama.engine.texts import TextMaker, TextOptions, completion_of
+from oxillama.engine.texts import TextMaker, TextOptions
 from oxillama.errors import ConfigError, EngineClosedError, QueueFullError
 
-__all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Pipeline", "Progress", "read_settings"]
+__all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Outcome", "Pipeline", "Progress", "read_settings"]
 
 # Twice what runs in one step: the queue never runs dry while finished ones wait for their turn.
 MAX_IN_FLIGHT = 128
 MOST_IN_FLIGHT = 1 << 20
 
 Errors = Literal["raise", "yield"]
+Outcome = Completion | list[Completion] | BatchFailure
 Progress = bool | Callable[[int, int | None], object]
 
 
@@ -53,18 +56,23 @@ def read_settings(prompts: Any, ordered: bool, max_in_flight: int, errors: Error
 class _Item(Outbox):
     """One prompt on its way. Puts itself into `finished`, if that is given, when it is done."""
 
-    __slots__ = ("_finished", "place", "request")
+    __slots__ = ("_finished", "place", "requests")
 
-    def __init__(self, place: int, finished: deque[_Item] | None, bell: Bell | None) -> None:
-        super().__init__(1, bell, whole=True)
+    def __init__(self, place: int, n: int, finished: deque[_Item] | None, bell: Bell | None) -> None:
+        super().__init__(n, bell, whole=True)
         self._finished = finished
         self.place = place
-        self.request: TextRequest | None = None
+        self.requests: list[TextRequest] = []
 
     def end(self, error: Exception | None) -> None:
-        if self._finished is not None:
+        if self._finished is not None and self.n_open == 1:
             self._finished.append(self)
         super().end(error)
+
+    def fail(self, error: Exception) -> None:
+        """Ends what was not queued."""
+        self.n_open = 1
+        self.end(error)
 
 
 class Pipeline:
@@ -111,20 +119,20 @@ class Pipeline:
 
     def add(self, prompt: Any) -> None:
         """Queues a prompt. Its error, if it has one, is its result; an EngineClosedError is raised."""
-        item = _Item(self._n_taken, None if self._settings.ordered else self._finished, self.bell)
+        finished = None if self._settings.ordered else self._finished
+        item = _Item(self._n_taken, self._options.n_each, finished, self.bell)
         self._in_flight[item.place] = item
         self._n_taken += 1
         name = f"prompts[{item.place}]"
         try:
             if not is_single_prompt(name, prompt):
                 raise ConfigError(f"{name} must be one prompt (text or token ids), not a list of prompts")
-            ids = self._maker.ids(name, prompt)
-            item.request = self._maker.request(ids, self._options, item, name=name)
+            item.requests = self._maker.group(self._maker.ids(name, prompt), self._options, item, name=name)
             self._submit(item)
         except EngineClosedError:
             raise
         except Exception as error:
-            item.end(error)
+            item.fail(error)
         if self._closed:  # by the task that had this done in another thread
             self.cancel()
 
@@ -135,13 +143,14 @@ class Pipeline:
             try:
                 self._submit(item)
             except QueueFullError as error:
-                item.end(error)
+                item.fail(error)
 
     def _submit(self, item: _Item) -> None:
+        others = len(self._in_flight) > 1
         try:
-            self._core.submit([cast(TextRequest, item.request)])
+            self._core.submit(item.requests, patient=others)
         except QueueFullError:
-            if len(self._in_flight) == 1:
+            if not others:
                 raise
             self._held = item
 
@@ -149,7 +158,7 @@ class Pipeline:
         """No more prompts come; those under way go on."""
         self.exhausted, self.broken = True, error
 
-    def take(self) -> Completion | BatchFailure:
+    def take(self) -> Outcome:
         """A result that is ready. An EngineClosedError, the end of all, is raised."""
         item = next(iter(self._in_flight.values())) if self._settings.ordered else self._finished.popleft()
         del self._in_flight[item.place]
@@ -159,17 +168,35 @@ class Pipeline:
             raise item.error
         if item.error is not None:
             return BatchFailure(item.place, item.error)
-        return completion_of(cast(TextRequest, item.request), [chunk for _, chunk in item.items], item.place)
+        found = completions_of(item.requests, item.items, self._options.n_each, item.place)
+        return cast(Completion, shaped(found, self._options.n, single=True))
 
-    def outcome(self, found: Completion | BatchFailure) -> Completion | BatchFailure:
+    def outcome(self, found: Outcome) -> Outcome:
         """What a caller gets: raises the error of a failure if he wants that."""
         if isinstance(found, BatchFailure) and self._settings.errors == "raise":
             raise found.error
         return found
 
+    def _under_way(self) -> list[TextRequest]:
+        """Requests of the prompts that were taken, some of them finished."""
+        return [request for item in self._in_flight.values() for request in item.requests]
+
+    def entrust(self) -> None:
+        """Has what is under way computed while this thread does something else, if there can be another one."""
+        loop, requests = self._core.loop, self._under_way()
+        loop.post(lambda: loop.guests.update(r for r in requests if r.submitted_at and r.outcome is None))
+        with suppress(RuntimeError):  # else it is computed when this thread comes back
+            loop.engage()
+
+    def take_back(self) -> None:
+        """This thread takes the steps again: two in turn would be slower."""
+        loop, requests = self._core.loop, self._under_way()
+        if loop.guests:
+            loop.post(lambda: loop.guests.difference_update(requests))
+
     def cancel(self) -> None:
         """Ends what is under way."""
-        self._core.cancel([item.request for item in self._in_flight.values() if item.request is not None])
+        self._core.cancel(self._under_way())
 
     def close(self) -> None:
         """Ends and forgets everything."""

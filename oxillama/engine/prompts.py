@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oxillama.checks import check_int
+from oxillama.checks import check_int, check_type
 from oxillama.config import SamplerConfig, field_names
 from oxillama.errors import ConfigError, TokenizerError
+from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
     "check_token",
     "check_tokens",
     "is_single_prompt",
-    "make_sampler_config",
+    "make_chain",
     "named_prompts",
 ]
 
@@ -80,8 +81,8 @@ def check_stop(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def make_sampler_config(function: str, sampler: SamplerConfig | None, options: dict[str, Any]) -> SamplerConfig:
-    """`sampler` with the fields in `options` replaced.
+def make_chain(function: str, sampler: SamplerConfig | SamplerChain | None, options: dict[str, Any]) -> SamplerChain:
+    """The chain for `sampler` with the fields in `options` replaced.
 
     Raises TypeError for a keyword that is no field, as Python does for unknown keywords, and ConfigError for its value.
     """
@@ -91,11 +92,11 @@ def make_sampler_config(function: str, sampler: SamplerConfig | None, options: d
                 f"{function}() got an unexpected keyword argument {name!r}; sampling options are "
                 f"{', '.join(_SAMPLER_FIELDS)}"
             )
-    if sampler is not None and not isinstance(sampler, SamplerConfig):
-        raise ConfigError(f"sampler must be a SamplerConfig, not {type(sampler).__name__}")
-    if sampler is None:
-        return SamplerConfig(**options)
-    return replace(sampler, **options) if options else sampler
+    if sampler is not None:
+        check_type("sampler", sampler, SamplerConfig, SamplerChain)
+    if isinstance(sampler, SamplerChain):
+        return sampler.with_config(replace(sampler.config, **options)) if options else sampler
+    return SamplerChain.from_config(replace(sampler or SamplerConfig(), **options))
 
 
 def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None) -> list[int]:

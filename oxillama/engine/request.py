@@ -66,6 +66,8 @@ class Request:
     """One sequence with a purpose. `absorb` gets the rows that were asked for, in order, and says when it is enough.
 
     want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
+    followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
+    from what it has; those that still wait end with it.
     """
 
     want: Want = "last"
@@ -80,18 +82,27 @@ class Request:
         keep_blocks: bool = False,
         begin: Callable[[Sequence], None] | None = None,
         loras: LoraSet = NO_LORAS,
+        leader: "Request | None" = None,
     ) -> None:
-        """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError."""
+        """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError.
+
+        `leader`: whom this one follows; it is submitted before.
+        """
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
         self.keep_blocks = keep_blocks
         self.begin = begin
         self.loras = loras
+        self.follows = leader is not None
+        self.followers: list[Request] = []
+        if leader is not None:
+            leader.followers.append(self)
         self.outbox = outbox
         self.index = index
         self.cancel_token = cancel_token
         self.thread = threading.get_ident()
         self.unwanted = False  # whoever made it is gone
+        self.outcome: tuple[FinishReason, Exception | None] | None = None  # how it ended, before it is told
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
         # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
@@ -99,9 +110,11 @@ class Request:
 
     @property
     def cancelled(self) -> bool:
+        """Whether nobody wants it any more."""
         if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
             return True
-        return self.unwanted or (self.cancel_token is not None and self.cancel_token.cancelled)
+        bell, token = self.outbox.bell, self.cancel_token
+        return self.unwanted or (token is not None and token.cancelled) or (bell is not None and bell.lost)
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""

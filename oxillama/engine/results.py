@@ -2,9 +2,20 @@
 
 import threading
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["BatchFailure", "CancelToken", "Chunk", "Completion", "FinishReason", "Timings"]
+from oxillama.sampling.grammar.tools.calls import AnyToolCall, assistant_message
+
+__all__ = [
+    "BatchFailure",
+    "BeamHypothesis",
+    "CancelToken",
+    "Chunk",
+    "Completion",
+    "FinishReason",
+    "Timings",
+    "TokenLogprob",
+]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -23,15 +34,41 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was in its place, by the model alone: before penalties, temperature, cuts and grammar.
+
+    logprob: natural logarithm of its probability, the log-softmax of the model's row of logits; -inf if impossible.
+    bytes: what the token stands for, maybe a part of a character. top: the likeliest tokens in this place, as many as
+    were asked for, the likeliest first and the lower id among equals; itself only if it is one of them.
+    """
+
+    token_id: int
+    logprob: float
+    bytes: bytes
+    top: tuple["TokenLogprob", ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The bytes as text; U+FFFD in place of parts of characters."""
+        return self.bytes.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a running completion. Only the last one has a finish_reason; its text may be empty.
 
-    text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk.
+    text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk. logprobs: of these
+    tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk. index: of n
+    completions, which one it continues. tool_calls: calls of tools that end here, after the text.
     """
 
     text: str
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    index: int = 0
+    tool_calls: list[AnyToolCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +81,47 @@ class Completion:
     finish_reason: "stop" (the model or a stop string ended it), "length" (max_tokens or the context's end) or
         "cancelled".
     prompt_tokens: length of the prompt in tokens.
-    logprobs: None.
+    logprobs: of each token of token_ids; None if not asked for.
     index: place of the prompt in the list or batch that it was given in.
+    prompt_logprobs: of each token of the prompt, None in the place of the first, which nothing predicts; fewer if it
+        was cancelled before. None if not asked for.
+    tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
+        them, and the `offset` of each says where it stood.
     """
 
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
-    logprobs: None = None
+    logprobs: list[TokenLogprob] | None = None
     timings: Timings = field(default_factory=Timings)
     index: int = 0
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    tool_calls: list[AnyToolCall] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message for the next turn, with its calls as chat templates want them."""
+        return assistant_message(self.text, self.tool_calls)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class BeamHypothesis:
+    """A result of `beam_search`; str() gives its text.
+
+    text: without prompt and end-of-generation token. token_ids: the same, in tokens. score: what results are sorted by;
+    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length" or "cancelled". logprob: sum of the
+    tokens' log-probabilities, with that of the end.
+    """
+
+    text: str
+    token_ids: list[int]
+    score: float
+    finish_reason: FinishReason
+    logprob: float
 
     def __str__(self) -> str:
         return self.text

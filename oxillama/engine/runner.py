@@ -25,6 +25,8 @@ class Span:
     ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
     models with attention; ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers: the one that
     holds the state after ``start`` tokens (-1 for none), and the one that gets the state after the last token.
+    ``windowed``, where layers with a window have blocks of their own: their block table, which begins with -1 for each
+    block that was given back.
     ``loras``: changes of the model's matrices with their scales, in an order of their own.
     """
 
@@ -33,6 +35,7 @@ class Span:
     block_table: Sequence[int]
     want: str = "last"
     slots: tuple[int, int] | None = None
+    windowed: Sequence[int] = ()
     loras: Sequence[tuple[Mapping[Any, LowRank], float]] = ()
 
 
@@ -48,12 +51,21 @@ class Runner:
         kv_block_size: int = 16,
         n_blocks: int,
         n_slots: int = 0,
+        n_windowed: int = 0,
     ) -> None:
-        """`n_blocks` for models with attention layers, `n_slots` for those with recurrent layers."""
+        """`n_blocks` for models with attention layers, `n_slots` for those with recurrent layers.
+
+        `n_windowed` of these for layers with a window alone; 0: they share the others' blocks.
+        """
         self.model = model
         self.num_threads = num_threads
         self.arrays = StateArrays(
-            model.spec.states, kv_type=kv_type, block_tokens=kv_block_size, n_blocks=n_blocks, n_slots=n_slots
+            model.spec.states,
+            kv_type=kv_type,
+            block_tokens=kv_block_size,
+            n_blocks=n_blocks,
+            n_slots=n_slots,
+            n_windowed=n_windowed,
         )
         self._workspace = Workspace(num_threads)
 
@@ -76,7 +88,7 @@ class Runner:
 
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         self._workspace.reset()
-        rows = [(s.tokens, s.start, s.block_table, s.slots) for s in spans]
+        rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
         batch = Batch(rows, self._workspace, poll, wants)
         used = any(s.loras for s in spans)
         self._workspace.adapters = Adapters(batch, [s.loras for s in spans]) if used else None
@@ -87,9 +99,18 @@ class Runner:
         """The model's tensors that adapters may change, by name."""
         return self.model.adaptable
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copies keys and values of all layers from one block to another, between two steps."""
-        self.arrays.copy_block(source, target)
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None:
+        """Copies keys and values of all layers of a group from one block to another, between two steps."""
+        self.arrays.copy_block(source, target, windowed=windowed)
+
+    def release(self, blocks: Sequence[int], windowed: Sequence[int], slots: Sequence[int]) -> int:
+        """Gives the memory of blocks and slots that nobody uses back to the operating system: bytes released."""
+        return self.arrays.release(blocks, windowed, slots)
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int:
+        """Bytes of so many blocks and slots."""
+        numbers = n_blocks, n_windowed, n_slots
+        return sum(n * size for n, size in zip(numbers, self.arrays.id_bytes, strict=True))
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held: repacked weights, KV blocks, recurrent states, forward pass."""

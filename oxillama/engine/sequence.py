@@ -5,10 +5,14 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable
 
+from oxillama.checks import check_int
+from oxillama.errors import ConfigError
 from oxillama.kv_cache.prefix import PrefixNode
 from oxillama.kv_cache.state_slots import StateSlots
 
-__all__ = ["Sequence", "SequenceState"]
+__all__ = ["MAX_PRIORITY", "Sequence", "SequenceState"]
+
+MAX_PRIORITY = 100
 
 _ids = itertools.count()
 
@@ -26,25 +30,33 @@ class SequenceState(enum.Enum):
 class Sequence:
     """Tokens, how many of them are computed, and where what the model keeps of those lies.
 
+    `Scheduler.add_request` queues it, and it is the handle by which it is cancelled; `state` and `id` tell which it is
+    and where. A caller sets what `__init__` takes and appends to `tokens`; the rest is the scheduler's.
+
     tokens: prompt and output so far; the last one may not be computed yet.
     n_prompt: how many of them are the prompt.
-    n_reserve: tokens that it can come to have computed: never more than all the blocks there are can hold.
+    n_reserve: tokens that it can come to have computed: those of the prompt, and of the output all but the last, which
+        is drawn and not computed. Never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
     block_table: block ids in the order of positions; token i is in block i // block_size.
-    path: of the prefix cache, for the first blocks of the table; its nodes' blocks are those.
+    tables: this one, and that of layers with a window, which begins with `n_gone` times -1 for what was given back.
+    path: of the prefix cache, for the first blocks of the tables; its nodes' blocks are those.
     cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
     weights: what tells apart those with which sequences are computed: without adapters ().
     slots: of recurrent states; None where the model has none, and before it was first queued.
-    priority: who has more goes first; deadline: when it is to end, on the clock that the scheduler is told of.
+    priority: who has more goes first, 0 to MAX_PRIORITY.
+    deadline: when it is to end, on the clock that the scheduler is told of.
     restartable: whether it may lose what is computed, to compute it again later.
     queued, running, finished, preempted: where the scheduler has it; the last, whether it waits for the second time.
+    cancelled: whether `Scheduler.cancel` finished it.
     rank: its place in the queue and among those that run, which is for the scheduler to give.
     handle: whatever belongs to it; nothing here looks inside.
     """
 
     __slots__ = (
-        "block_table", "cache_key", "deadline", "finished", "handle", "id", "n_computed", "n_prompt", "n_reserve",
-        "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tokens", "weights",
+        "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_computed", "n_gone", "n_prompt",
+        "n_reserve", "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tables",
+        "tokens", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -59,22 +71,30 @@ class Sequence:
         weights: Hashable = (),
         restartable: bool = True,
     ) -> None:
+        """Raises ConfigError for a priority out of range, and for a deadline that is not a number."""
         self.id = next(_ids)
         self.tokens = list(tokens)
         self.n_prompt = len(self.tokens)
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
-        self.block_table: list[int] = []
+        self.tables: tuple[list[int], list[int]] = [], []
+        self.n_gone = 0
         self.path: list[PrefixNode] = []
         self.cache_key = cache_key
         self.weights = weights
         self.slots: StateSlots | None = None
-        self.priority = priority
+        self.priority = check_int("priority", priority, 0, MAX_PRIORITY)
+        if math.isnan(deadline):
+            raise ConfigError("deadline must be a number, or math.inf for none, not nan")
         self.deadline = deadline
         self.restartable = restartable
-        self.queued = self.running = self.finished = self.preempted = False
+        self.queued = self.running = self.finished = self.preempted = self.cancelled = False
         self.rank = (0, 0)
         self.handle = handle
+
+    @property
+    def block_table(self) -> list[int]:
+        return self.tables[0]
 
     @property
     def busy(self) -> bool:

@@ -2,28 +2,39 @@
 
 import math
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
+from oxillama.engine.sequence import MAX_PRIORITY
+from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
 
-__all__ = ["MAX_PRIORITY", "RequestOptions", "ServingOptions", "split_options"]
+__all__ = ["CacheKey", "RequestOptions", "ServingOptions", "split_options"]
 
-MAX_PRIORITY = 100
+
+class CacheKey(NamedTuple):
+    """What two sequences must have in common, besides tokens, for the KV of one to be that of the other.
+
+    adapters: those that the weights are changed by. kv_type: how KV is stored. salt: whose it is.
+    """
+
+    adapters: tuple[tuple[str, float], ...]
+    kv_type: str
+    salt: str | None
 
 
 class RequestOptions(SamplingOptions, total=False):
-    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`."""
+    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`, and `tool_use`."""
 
     priority: int
     deadline: float | None
     cache_prompt: bool
     cache_salt: str | None
     lora: Any
+    tool_use: ToolUse | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,14 @@ class ServingOptions:
             raise ConfigError(f"cache_salt must be a str or None, not {self.cache_salt!r}")
         object.__setattr__(self, "lora", check_wanted("lora", self.lora))
 
-    def of_sequence(self, loras: LoraSet) -> dict[str, Any]:
+    def cache_key(self, kv_type: str, loras: LoraSet) -> CacheKey | None:
+        """Under which the prefix cache has what a request computes; None if it is neither to find nor to leave any."""
+        return CacheKey(loras.key, kv_type, self.cache_salt) if self.cache_prompt else None
+
+    def of_sequence(self, kv_type: str, loras: LoraSet) -> dict[str, Any]:
         """The same as options of `Sequence`, which uses these adapters; the deadline counts from now."""
         deadline = math.inf if self.deadline is None else time.perf_counter() + self.deadline
-        # A cache belongs to one engine, and thereby to one KV type.
-        key: Hashable = (loras.key, self.cache_salt) if self.cache_prompt else None
+        key = self.cache_key(kv_type, loras)
         return {"priority": self.priority, "deadline": deadline, "cache_key": key, "weights": loras.key}
 
 

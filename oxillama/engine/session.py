@@ -1,21 +1,29 @@
 """The low-level session: one sequence that the caller feeds by hand."""
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.checks import check_int
+from oxillama.config import EngineConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_token, check_tokens
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.serving import ServingOptions
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
-from oxillama.lora import LoraRegistry, LoraSet
+from oxillama.lora import NO_LORAS, LoraRegistry, LoraSet
 
 __all__ = ["Session", "SessionMethods"]
 
@@ -31,20 +39,36 @@ class _SessionRequest(Request):
 
 
 class Session:
-    """Tokens in, logits of the last position out; its KV blocks grow as needed and are kept between calls.
+    """One sequence of tokens, fed by hand: tokens in, logits of the last position out. `Engine.session` makes one.
 
-    Calls take their turns with everything else that the engine computes. A session is for one thread at a time:
-    another one that comes in between gets a GenerateError. It uses the adapters that are pushed at the time of a call:
-    after a change of those the tokens so far are computed again.
+    It is served like every other request, takes its turns with them, begins with what the prefix cache has and leaves
+    its own there. Its KV blocks are kept between calls until `close` (or the end of a `with` block), or until it is
+    dropped; if others can't run without them they are lost, and computed again by the next call.
+
+    It uses the adapters of its own, or those that are pushed at the time of a call: after a change of these the tokens
+    so far are computed again. A session is for one thread at a time: another one that comes in between gets a
+    GenerateError.
     """
 
-    def __init__(self, core: EngineCore, n_vocab: int, context_size: int, loras: LoraRegistry) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        n_vocab: int,
+        context_size: int,
+        serving: ServingOptions,
+        kv_type: str,
+        loras: LoraRegistry,
+    ) -> None:
         self._core = core
         self._loras = loras
         self._n_vocab = n_vocab
         self._context_size = context_size
-        self._sequence = Sequence([], 0)
+        self._serving = serving
+        self._kv_type = kv_type
+        self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
         self._in_use = threading.Lock()
+        self._release = weakref.finalize(self, core.loop.post, partial(core.scheduler.rewind, self._sequence, 0))
+        self._release.atexit = False
         core.sessions.add(self)
 
     @property
@@ -57,24 +81,80 @@ class Session:
         """A copy of the tokens so far."""
         return list(self._sequence.tokens)
 
+    @property
+    def closed(self) -> bool:
+        return not self._release.alive
+
+    def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
+        """Appends tokens; logits of the last one, float32 [n_vocab].
+
+        If it fails or is interrupted, the session is as before. Raises TokenizerError, ConfigError,
+        ContextOverflowError, KvCacheFullError, GenerateError.
+        """
+        return self._extend("tokens", tokens, self.position)
+
+    def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one.
+
+        If it fails, the session is as after forgetting. Raises what `prefill` raises.
+        """
+        return self._extend("tokens", tokens, pos)
+
+    def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
+        """`forward_prefill` of one token."""
+        return self._extend("token", [check_token("token", token, self._n_vocab)], pos)
+
+    def forward_one(self, token: int) -> NDArray[np.float32]:
+        """`prefill` of one token."""
+        return self.forward_decode(token, self.position)
+
     def truncate(self, n: int) -> None:
         """Forgets all but the first n tokens and frees their blocks. Raises ConfigError outside 0 … position."""
+        self._check_open()
         keep = check_int("n", n, 0, self.position)
         with self._exclusive():
             self._core.change(lambda: self._rewind(keep))
 
     def reset(self) -> None:
         """Forgets everything."""
-        with self._exclusive():
-            self._core.change(lambda: self._rewind(0))
+        self.truncate(0)
 
-    def extend(self, name: str, tokens: Iterable[int], position: int) -> NDArray[np.float32]:
-        """Puts tokens at `position` (at most the present one: then it rewinds first) and computes them.
+    def fork(self) -> Session:
+        """Another session with the same tokens, on its own from here on.
 
-        Returns the logits of the last one, float32 [n_vocab]. If it fails or is interrupted, the session is as it was
-        after rewinding. Raises TokenizerError, ConfigError, ContextOverflowError, KvCacheFullError, GenerateError.
+        Both have the same blocks: nothing is copied but the one in which they part, when one of them writes to it.
+        What a model's recurrent layers keep isn't shared, and computed again by the other's first call.
         """
-        self._core.check_generates()
+        self._check_open()
+        twin = Session(self._core, self._n_vocab, self._context_size, self._serving, self._kv_type, self._loras)
+        with self._exclusive():
+            self._core.change(lambda: self._share(twin._sequence))
+        return twin
+
+    def _share(self, sequence: Sequence) -> None:
+        sequence.tokens = self.tokens
+        sequence.weights, sequence.cache_key = self._sequence.weights, self._sequence.cache_key
+        sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
+        self._core.scheduler.fork(self._sequence, sequence, n_again=0)
+
+    def close(self) -> None:
+        """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
+        if not self.closed:
+            with self._exclusive():
+                self._release()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {'closed' if self.closed else f'at position {self.position}'}>"
+
+    def _extend(self, name: str, tokens: Iterable[int], position: int) -> NDArray[np.float32]:
+        self._check_open()
         ids = check_tokens(name, tokens, self._n_vocab)
         if not ids:
             raise ConfigError(f"{name} is empty: give at least one token")
@@ -89,8 +169,8 @@ class Session:
 
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
-        loras = self._loras.select()
-        request = _SessionRequest(self._sequence, outbox, lambda _: self._append(ids, start, loras.key), loras)
+        loras = self._loras.select(self._serving.lora)
+        request = _SessionRequest(self._sequence, outbox, lambda _: self._append(ids, start, loras), loras)
         request.n_prompt = len(ids)
         self._core.scheduler.check_fits(start + len(ids))
         try:
@@ -103,11 +183,12 @@ class Session:
             raise GenerateError("the session's call was cancelled: another thread forked this process")
         return request.logits
 
-    def _append(self, ids: list[int], start: int, weights: Hashable) -> None:
+    def _append(self, ids: list[int], start: int, loras: LoraSet) -> None:
         sequence = self._sequence
         kept = sequence.tokens[:start]
-        self._rewind(start if sequence.weights == weights else 0)
-        sequence.tokens[:], sequence.weights = kept, weights
+        self._rewind(start if sequence.weights == loras.key else 0)
+        sequence.tokens[:], sequence.weights = kept, loras.key
+        sequence.cache_key = self._serving.cache_key(self._kv_type, loras)
         self._core.scheduler.checkpoint(sequence)
         sequence.tokens.extend(ids)
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
@@ -117,6 +198,11 @@ class Session:
         del sequence.tokens[n:]
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
         self._core.scheduler.rewind(sequence, n)
+
+    def _check_open(self) -> None:
+        self._core.check_generates()
+        if self.closed:
+            raise GenerateError("the session is closed: begin another one with engine.session()")
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -133,11 +219,29 @@ class Session:
 
 
 class SessionMethods:
-    """The session's calls as methods of the engine; each raises what `Session` raises."""
+    """The engine's own session, as methods of the engine: each raises what that of `Session` raises."""
 
+    _core: EngineCore
     _session: Session
+    _loras: LoraRegistry
     _end_ids: Collection[int]
+    config: EngineConfig
+    context_size: int
     n_vocab: int
+
+    def session(self, *, cache_prompt: bool = True, cache_salt: str | None = None, lora: Any = None) -> Session:
+        """A session of one's own, beside the engine's and as many others as are wanted.
+
+        cache_prompt, cache_salt, lora: as for `generate`, see `ServingOptions`. Raises ConfigError; EngineClosedError,
+        GenerateError if the model is an encoder.
+        """
+        self._core.check_generates()
+        serving = ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt, lora=lora)
+        return Session(self._core, self.n_vocab, self.context_size, serving, self.config.kv_type, self._loras)
+
+    def fork(self) -> Session:
+        """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
+        return self._session.fork()
 
     @property
     def position(self) -> int:
@@ -150,19 +254,19 @@ class SessionMethods:
 
     def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
         """Appends tokens to the session; logits of the last one, float32 [n_vocab]."""
-        return self._session.extend("tokens", tokens, self.position)
+        return self._session.prefill(tokens)
 
     def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
         """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one."""
-        return self._session.extend("tokens", tokens, pos)
+        return self._session.forward_prefill(tokens, pos)
 
     def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
         """Puts one token at position `pos`, forgetting what was there and after; its logits."""
-        return self._session.extend("token", [check_token("token", token, self.n_vocab)], pos)
+        return self._session.forward_decode(token, pos)
 
     def forward_one(self, token: int) -> NDArray[np.float32]:
         """Appends one token to the session; its logits."""
-        return self.forward_decode(token, self.position)
+        return self._session.forward_one(token)
 
     def truncate(self, n: int) -> None:
         """Forgets all but the session's first n tokens. Raises ConfigError outside 0 … position."""

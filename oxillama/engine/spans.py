@@ -26,7 +26,11 @@ class RunnerLike(Protocol):
 
     def memory_bytes(self) -> dict[str, int]: ...
 
-    def copy_block(self, source: int, target: int) -> None: ...
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None: ...
+
+    def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int: ...
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int: ...
 
     def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
 
@@ -45,7 +49,13 @@ class NoRunner:
     def memory_bytes(self) -> dict[str, int]:
         return {}
 
-    def copy_block(self, source: int, target: int) -> None:
+    def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int:
+        return 0
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int:
+        return 0
+
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None:
         raise EngineClosedError("the engine is closed")
 
     def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
@@ -64,7 +74,8 @@ def span_of(request: Request, n: int) -> Span:
     want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
     slots = None if sequence.slots is None else sequence.slots.span()
     want = want if request.want == "last" else "all"
-    return Span(tokens, start, sequence.block_table, want, slots, request.loras.members)
+    blocks, windowed = sequence.tables
+    return Span(tokens, start, blocks, want, slots, windowed, request.loras.members)
 
 
 def n_rows(request: Request, n: int) -> int:

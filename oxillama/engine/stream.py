@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.logprobs import Scores
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import CancelToken, Chunk, FinishReason
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.tool_use import divided
 from oxillama.sampling import Sampler
+from oxillama.sampling.grammar.tools import AnyToolCall, ToolCallDetector
 
 __all__ = ["StopMatcher", "TextRequest", "chunks"]
 
@@ -77,26 +80,48 @@ class TextRequest(Request):
         stops: StopMatcher,
         max_tokens: int,
         end_ids: Collection[int],
+        scores: Scores | None = None,
+        number: int = 0,
+        tools: ToolCallDetector | None = None,
         **options: Any,
     ) -> None:
-        """`end_ids` are the tokens that end the text."""
+        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
+
+        `number`: which of the completions of its prompt it is.
+        """
         super().__init__(sequence, outbox, **options)
         self._sampler = sampler
         self._stream = stream
         self._stops = stops
         self._end_ids = end_ids
+        self._tools = tools
+        self.scores = scores
+        self.number = number
+        if scores is not None and scores.wants_prompt(sequence) and not self.follows:
+            self.want = "all"
         self._limit = sequence.n_prompt + max_tokens
         self._n_shown = sequence.n_prompt
         self._stopped = False
         self._last_text = ""
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        token = self._sampler.sample(rows[0])
+        if self.scores is not None and self.want == "all":
+            self.scores.add_prompt(self.sequence, rows)
+            if not self.scores.wants_prompt(self.sequence):
+                self.want = "last"
+            if self.sequence.n_computed < len(self.sequence.tokens):
+                return None
+        return self._draw(rows[-1])
+
+    def _draw(self, row: NDArray[np.float32]) -> FinishReason | None:
+        token = self._sampler.sample(row)
         if not self.first_at:
             self.first_at = time.perf_counter()
         if token in self._end_ids:
             return "stop"
         self._sampler.accept(token)
+        if self.scores is not None:
+            self.scores.add(row, token)
         tokens = self.sequence.tokens
         tokens.append(token)
         text, self._stopped = self._stops.push(self._stream.push(token))
@@ -120,9 +145,23 @@ class TextRequest(Request):
         return reason
 
     def _put(self, text: str, reason: FinishReason | None) -> None:
+        """Text as it comes, and the reason with the last; calls of tools are taken out of it."""
+        if self._tools is None:
+            self._show(text, [], reason)
+            return
+        pieces = divided(self._tools.push(text) + (self._tools.finish() if reason else []))
+        if reason and not pieces:
+            pieces = [("", [])]
+        for i, (said, calls) in enumerate(pieces, 1):
+            self._show(said, calls, reason if i == len(pieces) else None)
+
+    def _show(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
+        first = self._n_shown - self.n_prompt
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
-        self.outbox.put(self.index, Chunk(text, ids, reason))
+        tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
+        logprobs = None if tokens is None else tokens[first:]
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt, self.number, calls))
 
 
 def chunks(
@@ -146,7 +185,7 @@ def chunks(
 
     try:
         core.submit(requests)
-        while outbox.n_open:
+        while outbox.n_open and not outbox.error:
             core.drive(ready)
             if cancel_token is not None and cancel_token.cancelled:
                 core.cancel(requests)

@@ -1,48 +1,45 @@
 """From prompts and options to requests that generate text."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
-from contextlib import closing
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oxillama.checks import check_bool, check_int
-from oxillama.config import MAX_CONTEXT, SamplerConfig
-from oxillama.engine.core import EngineCore
-from oxillama.engine.prompts import check_stop, check_tokens, make_sampler_config
+from oxillama.config import MAX_CONTEXT
+from oxillama.engine.grammars import Grammars
+from oxillama.engine.logprobs import Scores, TokenScorer, check_logprobs
+from oxillama.engine.prompts import check_stop, check_tokens, make_chain
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import CancelToken, Chunk, Completion
+from oxillama.engine.results import CancelToken
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
-from oxillama.engine.stream import StopMatcher, TextRequest, chunks
+from oxillama.engine.stream import StopMatcher, TextRequest
+from oxillama.engine.tool_use import ToolUse, check_tool_use
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
-from oxillama.lora import LoraRegistry
-from oxillama.sampling import Sampler, SamplerChain
-from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.tokenizer import Tokenizer
+from oxillama.lora import LoraRegistry, LoraSet
+from oxillama.sampler_config import MAX_SEED, SamplerConfig
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling.sampler import check_processors
+from oxillama.tokenizer import Tokenizer, TokenStream
 
 __all__ = [
-    "Chunks",
     "GenerateOptions",
     "Prompt",
     "Stop",
     "StreamOptions",
     "TextMaker",
     "TextOptions",
-    "answer",
-    "completion_of",
     "parse_options",
     "read_options",
 ]
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
-Chunks = Generator[Chunk, None, None]
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
-KEPT_GRAMMARS = 32  # compiled, with their masks, for requests to come
+MAX_COMPLETIONS = 1024  # of one prompt; each takes a place in the queue
 
 
 class StreamOptions(RequestOptions, total=False):
@@ -51,8 +48,11 @@ class StreamOptions(RequestOptions, total=False):
     max_tokens: int | None
     stop: Stop
     ignore_eos: bool
-    sampler: SamplerConfig | None
+    sampler: SamplerConfig | SamplerChain | None
+    logits_processors: SequenceOf[LogitsProcessor] | None
     cancel_token: CancelToken | None
+    logprobs: int | None
+    prompt_logprobs: int | None
 
 
 class GenerateOptions(StreamOptions, total=False):
@@ -61,12 +61,13 @@ class GenerateOptions(StreamOptions, total=False):
     on_token: Callable[..., object] | None
 
 
-_STREAM_FIELDS = set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
+# n decides what comes back, so that each function has it in its own signature.
+_STREAM_FIELDS = {"n"} | set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What a caller asks for, checked. max_tokens None: up to the context's end."""
+    """What a caller asks for, checked. max_tokens None: up to the context's end; logprobs None: none; n None: one."""
 
     max_tokens: int | None
     stops: tuple[str, ...]
@@ -74,6 +75,23 @@ class TextOptions:
     chain: SamplerChain
     cancel_token: CancelToken | None
     serving: ServingOptions
+    processors: tuple[LogitsProcessor, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    n: int | None = None
+    tool_use: ToolUse | None = None
+
+    @property
+    def n_each(self) -> int:
+        """Completions of each prompt."""
+        return self.n or 1
+
+    def of_completion(self, i: int) -> "TextOptions":
+        """Those of the i-th completion of a prompt alone: with its own seed, if there is one."""
+        config = self.chain.config
+        if config.seed is None or not i:
+            return self
+        return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
 
 
 def parse_options(
@@ -82,11 +100,15 @@ def parse_options(
     max_tokens: int | None = None,
     stop: Any = None,
     ignore_eos: bool = False,
-    sampler: SamplerConfig | None = None,
+    sampler: SamplerConfig | SamplerChain | None = None,
+    logits_processors: Any = None,
     cancel_token: CancelToken | None = None,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+    n: int | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`.
+    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`, and `tool_use`.
 
     Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
     """
@@ -95,9 +117,17 @@ def parse_options(
     if cancel_token is not None and not isinstance(cancel_token, CancelToken):
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
+    tool_use = check_tool_use(fields.pop("tool_use", None))
     serving = split_options(fields)
-    chain = SamplerChain.from_config(make_sampler_config(function, sampler, fields))
-    return TextOptions(max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving)
+    chain = make_chain(function, sampler, fields)
+    if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
+        raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
+    return TextOptions(
+        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
+        check_processors(logits_processors), check_logprobs("logprobs", logprobs),
+        check_logprobs("prompt_logprobs", prompt_logprobs),
+        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use,
+    )  # fmt: skip
 
 
 def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
@@ -110,36 +140,58 @@ def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
 class TextMaker:
     """Builds requests for one engine."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry
-    ) -> None:
-        """`n_cached`: tokens that the KV cache holds."""
-        self.loras = loras
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry,
+                 kv_type: str = "f16") -> None:  # fmt: skip
+        """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
+        self.loras, self.kv_type = loras, kv_type
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
         self._n_cached = n_cached
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
-        self._grammars: dict[str, Grammar] = {}
+        self._scorer = TokenScorer(self._token_bytes, self._scratch)
+        self._grammars = Grammars(tokenizer)
 
-    @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        """The tokens as grammars see them; takes a moment, once."""
-        t = self._tokenizer
-        return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
+    @property
+    def n_vocab(self) -> int:
+        """Length of a row of logits."""
+        return self._n_vocab
 
-    def _grammar_state(self, config: SamplerConfig) -> GrammarState | None:
-        """The beginning of a text that follows the grammar of `config`. Raises GrammarError."""
-        if config.grammar is None:
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        return self._tokenizer.eog_ids
+
+    def text_of(self, tokens: list[int]) -> str:
+        """What follows a prompt, as text."""
+        stream = self._tokenizer.stream(skip_special=True)
+        return "".join(map(stream.push, tokens)) + stream.flush()
+
+    def plain_sampler(self, chain: SamplerChain) -> Sampler:
+        """At the beginning of a text, whatever the prompt."""
+        return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config.constraint))
+
+    def _token_bytes(self, token: int) -> bytes:
+        """Nothing for rows of logits beyond the vocabulary."""
+        return self._tokenizer.token_bytes(token) if token < self._tokenizer.n_vocab else b""
+
+    def _stream(self, tools: ToolUse | None) -> TokenStream:
+        if tools is None:
+            return self._tokenizer.stream(skip_special=True)
+        return self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer))
+
+    def _scores(self, options: TextOptions) -> Scores | None:
+        if options.logprobs is None and options.prompt_logprobs is None:
             return None
-        grammar = self._grammars.pop(config.grammar, None)
-        if grammar is None:
-            grammar = Grammar.parse(config.grammar, token_id=self._tokenizer.token_to_id)
-        self._grammars[config.grammar] = grammar  # the last one used is the last to leave
-        while len(self._grammars) > KEPT_GRAMMARS:
-            del self._grammars[next(iter(self._grammars))]
-        return grammar.state(self._vocabulary)
+        return Scores(self._scorer, options.logprobs, options.prompt_logprobs)
+
+    def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions, loras: LoraSet) -> Sequence:
+        serving = options.serving.of_sequence(self.kv_type, loras)
+        if options.prompt_logprobs is not None:
+            serving["cache_key"] = None  # rows of logits aren't cached
+        # The last token is drawn, but never computed.
+        return Sequence(ids, len(ids) + max_tokens - 1, **serving)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
@@ -177,11 +229,28 @@ class TextMaker:
             return min(room, max_tokens)
         return max(1, min(room, self._n_cached - n_prompt))
 
+    def prepare(self, options: TextOptions) -> None:
+        """Compiles what the text must follow. Raises GrammarError."""
+        self._grammars.state(options.chain.config.constraint, options.tool_use)
+
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
-        """One request for each (name, prompt)."""
-        return [
-            self.request(self.ids(name, prompt), options, outbox, name=name, index=i)
-            for i, (name, prompt) in enumerate(prompts)
+        """Those for each (name, prompt), one after another."""
+        made: list[TextRequest] = []
+        for name, prompt in prompts:
+            made += self.group(self.ids(name, prompt), options, outbox, name=name, index=len(made))
+        return made
+
+    def group(
+        self, ids: list[int], options: TextOptions, outbox: Outbox, *, name: str = "prompt", index: int = 0, **held: Any
+    ) -> list[TextRequest]:
+        """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
+
+        `index`: of the first, which also gets `held`.
+        """
+        leader = self.request(ids, options, outbox, name=name, index=index, **held)
+        return [leader] + [
+            self.request(ids, options, outbox, name=name, index=index + i, number=i, leader=leader)
+            for i in range(1, options.n_each)
         ]
 
     def request(
@@ -192,50 +261,38 @@ class TextMaker:
         *,
         name: str = "prompt",
         index: int = 0,
+        number: int = 0,
+        leader: TextRequest | None = None,
         **held: Any,
     ) -> TextRequest:
-        """A request for text after `ids`; `held` are options of `Request`."""
+        """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
+        options = options.of_completion(number)
+        options.chain.config.check_ids(self._n_vocab)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
-        # The last token is drawn, but never computed.
-        n_reserve = len(ids) + max_tokens - 1
-        window = options.chain.config.repetition_penalty_window
-        loras = self.loras.select(options.serving.lora)
+        tools = options.tool_use
+        # Who follows shares the leader's blocks, whatever is pushed meanwhile.
+        loras = leader.loras if leader else self.loras.select(options.serving.lora)
         return TextRequest(
-            Sequence(ids, n_reserve, **options.serving.of_sequence(loras)),
+            self._sequence(ids, max_tokens, options, loras),
             outbox,
             sampler=Sampler(
                 options.chain,
-                prompt=ids[-window:] if window else (),
+                prompt=ids,
                 scratch=self._scratch,
-                grammar=self._grammar_state(options.chain.config),
+                grammar=self._grammars.state(options.chain.config.constraint, tools),
+                token_bytes=self._tokenizer.token_bytes,
+                processors=options.processors,
             ),
-            stream=self._tokenizer.stream(skip_special=True),
+            stream=self._stream(tools),
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
+            scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
+            number=number,
+            tools=tools.detector if tools else None,
             index=index,
+            leader=leader,
             cancel_token=options.cancel_token,
             loras=loras,
             **held,
         )
-
-
-def answer(core: EngineCore, maker: TextMaker, ids: list[int], options: TextOptions, **held: Any) -> Chunks:
-    """Chunks of what follows `ids`; the request is made and queued when the first is asked for."""
-    outbox = Outbox(1)
-    request = maker.request(ids, options, outbox, **held)
-    with closing(chunks(core, [request], outbox, options.cancel_token)) as pieces:
-        for _, chunk in pieces:
-            yield chunk
-
-
-def completion_of(request: TextRequest, pieces: list[Chunk], index: int | None = None) -> Completion:
-    """All chunks of a finished request as one; `index`: of its prompt, if not the request's own."""
-    return Completion(
-        text="".join(piece.text for piece in pieces),
-        token_ids=[token for piece in pieces for token in piece.token_ids],
-        finish_reason=request.finish_reason or "cancelled",
-        prompt_tokens=request.n_prompt,
-        timings=request.timings,
-        index=request.index if index is None else index,
-    )

@@ -1,11 +1,12 @@
-"""The queue of sequences that wait for their turn: ids and counts only."""
+"""The queue of sequences that wait for their turn, and who is to end when: ids and counts only."""
 
 import heapq
+import math
 from collections.abc import Iterator
 
 from oxillama.engine.sequence import Sequence
 
-__all__ = ["AGEING_STEPS", "WaitingQueue"]
+__all__ = ["AGEING_STEPS", "Deadlines", "WaitingQueue"]
 
 # Steps of waiting that are worth one level of priority. So a request is overtaken at most by those that come within
 # this many steps for each level that they have more.
@@ -24,10 +25,11 @@ class WaitingQueue:
         self._n_added = 0
         self.n = 0
 
-    def add(self, sequence: Sequence, step: int) -> None:
-        """At the end of those of its priority."""
+    def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
+        """At the end of those of its priority; or of those that rank with another one, which came before."""
         self._n_added += 1
-        sequence.rank = (step - AGEING_STEPS * sequence.priority, self._n_added)
+        first = step - AGEING_STEPS * sequence.priority if beside is None else beside.rank[0]
+        sequence.rank = (first, self._n_added)
         self.put_back(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
@@ -58,6 +60,33 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         """In no particular order."""
         return (entry[1] for entry in self._heap if _waits(entry))
+
+
+class Deadlines:
+    """Sequences that are to end at some time, the next one first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Sequence]] = []
+
+    def add(self, sequence: Sequence, n_live: int) -> None:
+        """Nothing without a deadline. n_live: sequences that wait or run."""
+        if sequence.deadline < math.inf:
+            if len(self._heap) > 2 * n_live + 64:  # most have ended before their time
+                self._heap = [entry for entry in self._heap if entry[2].busy]
+                heapq.heapify(self._heap)
+            heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Those that wait or run beyond their deadline, each told once."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            sequence = heapq.heappop(self._heap)[2]
+            if sequence.busy:
+                found.append(sequence)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
 
 def _waits(entry: tuple[tuple[int, int], Sequence]) -> bool:

@@ -20,8 +20,16 @@ class KvSlab:
     k_dim: int
     v_dim: int
     block_tokens: int
+    windowed: bool
     def __init__(
-        self, kv_type: str, n_blocks: int, n_heads: int, block_tokens: int, k_dim: int, v_dim: int | None = None
+        self,
+        kv_type: str,
+        n_blocks: int,
+        n_heads: int,
+        block_tokens: int,
+        k_dim: int,
+        v_dim: int | None = None,
+        windowed: bool = False,
     ) -> None: ...
 
 class Attention:

@@ -15,7 +15,7 @@ from oxillama.kernels._table cimport (
     ox_attn_state, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_v_panel_bytes, table,
 )
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.batch cimport Batch, span
+from oxillama.kernels.batch cimport Batch, block_table, span
 from oxillama.kernels.rows cimport Rows, Workspace
 
 from oxillama.kernels._threads import default_num_threads
@@ -26,6 +26,7 @@ KV_TYPES = {"f32": OX_KV_F32, "f16": OX_KV_F16, "q8_0": OX_KV_Q8_0}
 
 cdef enum:
     TASK_ROWS = 64          # query heads that share the loads of keys and values
+    TILE = 64               # keys that are read together: OX_ATTN_TILE
     SERIAL_WORK = 200_000   # multiplications below which a region costs more than it saves
 
 
@@ -47,24 +48,27 @@ cdef class KvSlab:
 
     ``k`` and ``v`` are the stored bytes, uint8 [n_blocks, n_heads, bytes of a block of one head], which start at zero;
     their layout is that of ``ox_kv_type`` in ``ox_kernels.h``. ``kv_type`` is "f32", "f16" or "q8_0": 8-bit codes with
-    a half-precision scale for each 32 values of a token, dimensions rounded up to 32.
+    a half-precision scale for each 32 values of a token, dimensions rounded up to 32. ``windowed``: of the two block
+    tables of a span, its blocks stand in the second, which need not reach back beyond the layer's window.
     """
 
     cdef readonly object k, v
     cdef readonly int n_blocks, n_heads, k_dim, v_dim, block_tokens
     cdef readonly str kv_type
+    cdef readonly bint windowed
     cdef ox_kv_type type
     cdef uint8_t *k_data
     cdef uint8_t *v_data
     cdef size_t k_head, v_head, k_panel, v_panel
 
-    def __init__(self, str kv_type, int n_blocks, int n_heads, int block_tokens, int k_dim, v_dim=None):
+    def __init__(self, str kv_type, int n_blocks, int n_heads, int block_tokens, int k_dim, v_dim=None,
+                 bint windowed=False):
         cdef uintptr_t k_start, v_start
         self.v_dim = k_dim if v_dim is None else v_dim
         self.k_head, self.v_head = kv_bytes(kv_type, block_tokens, k_dim, self.v_dim)
         if n_blocks < 1 or n_heads < 1:
             raise ConfigError(f"{n_blocks} blocks of {n_heads} heads: both must be at least 1")
-        self.kv_type, self.type = kv_type, KV_TYPES[kv_type]
+        self.kv_type, self.type, self.windowed = kv_type, KV_TYPES[kv_type], windowed
         self.n_blocks, self.n_heads, self.block_tokens, self.k_dim = n_blocks, n_heads, block_tokens, k_dim
         self.k_panel = ox_k_panel_bytes(self.type, <size_t>k_dim)
         self.v_panel = ox_v_panel_bytes(self.type, <size_t>self.v_dim)
@@ -130,20 +134,28 @@ def _per_head(name, values):
     return array
 
 
-cdef int _check(KvSlab s, Batch b, Rows rows, int head_dim) except -1:
-    """The block tables must cover the batch and stay inside the slab: C follows them blindly."""
+cdef int _check(KvSlab s, Batch b, Rows rows, int head_dim, int64_t window) except -1:
+    """The block tables must cover the batch, and what it sees, inside the slab: C follows them blindly."""
     cdef int i
+    cdef int64_t seen
     cdef span *p
+    cdef block_table *t
     if rows.n != b.n_rows or not rows.dim or rows.dim % (s.n_heads * head_dim):
         raise ConfigError(f"{rows.n} rows of {rows.dim} values for a batch of {b.n_rows} rows and "
                           f"{s.n_heads} key/value heads of {head_dim}")
     for i in range(b.n_spans):
         p = &b.span[i]
-        if p.start + p.n > p.n_blocks * s.block_tokens:
-            raise ConfigError(f"span {i} ends at position {p.start + p.n}, but its block table of {p.n_blocks} blocks "
-                              f"covers {p.n_blocks * s.block_tokens}")
-        if p.highest_block >= s.n_blocks:
-            raise ConfigError(f"span {i}: block id {p.highest_block} in its block table; there are {s.n_blocks} blocks")
+        t = &p.tables[s.windowed]
+        if p.start + p.n > t.n * s.block_tokens:
+            raise ConfigError(f"span {i} ends at position {p.start + p.n}, but its block table of {t.n} blocks "
+                              f"covers {t.n * s.block_tokens}")
+        # Tiles are read as a whole, also where the window begins within one.
+        seen = max(<int64_t>0, p.start + 1 - window) // TILE * TILE if window else 0
+        if t.first * s.block_tokens > seen:
+            raise ConfigError(f"span {i} sees position {seen}, but its first {t.first} blocks of {s.block_tokens} "
+                              "tokens were given back")
+        if t.highest >= s.n_blocks:
+            raise ConfigError(f"span {i}: block id {t.highest} in its block table; there are {s.n_blocks} blocks")
     return 0
 
 
@@ -161,14 +173,15 @@ cdef void _store(KvSlab s, Batch b, Rows k, Rows v, int64_t row) noexcept nogil:
     cdef int i = 0
     while row >= b.span[i].row + b.span[i].n:
         i += 1
-    _store_row(s, b.span[i].blocks, b.span[i].start + row - b.span[i].row, k.data + row * k.dim, v.data + row * v.dim)
+    _store_row(s, b.span[i].tables[s.windowed].blocks, b.span[i].start + row - b.span[i].row,
+               k.data + row * k.dim, v.data + row * v.dim)
 
 
 def store(Rows k, Rows v, KvSlab slab, Batch batch):
     """Put the keys and values of a batch where its block tables say."""
     cdef int64_t row, n = batch.n_rows
     cdef int nt = usable_threads(k.workspace.num_threads)
-    _check(slab, batch, k, slab.k_dim)
+    _check(slab, batch, k, slab.k_dim, 1)
     if v.n != n or k.dim != slab.n_heads * slab.k_dim or v.dim != slab.n_heads * slab.v_dim:
         raise ConfigError(f"keys of {k.dim} and values of {v.dim} for {slab.n_heads} heads of "
                           f"{slab.k_dim} and {slab.v_dim}")
@@ -187,7 +200,7 @@ def attend(Rows q, KvSlab slab, Batch batch, Attention rule):
     Query heads share key/value heads in equal groups. The keys and values of every position up to the batch's last of
     a sequence, its own among them, must have been stored.
     """
-    _check(slab, batch, q, slab.k_dim)
+    _check(slab, batch, q, slab.k_dim, rule.window)
     cdef Workspace ws = q.workspace
     cdef Rows out = ws.rows(q.n, q.dim // slab.k_dim * slab.v_dim)
     _attend(q, out, slab, batch.span, batch.n_spans, rule)
@@ -204,6 +217,7 @@ cdef struct job:
     const float *sinks
     size_t k_head, v_head
     const span *spans
+    bint windowed               # which of their block tables
     int64_t n_heads, queries    # key/value heads; positions in a task
     int64_t q_head, out_head    # floats from one key/value head to the next
     float *states               # NULL: a task does all keys of its rows
@@ -223,7 +237,8 @@ cdef ox_attn_args _chunk(const job *j, int i, int64_t chunk, int64_t head) noexc
     cdef int64_t first = chunk * j.queries
     a.q = j.q + (p.row + first) * <int64_t>a.q_stride + head * j.q_head
     a.out = j.out + (p.row + first) * <int64_t>a.out_stride + head * j.out_head
-    a.k, a.v, a.blocks = j.k + <size_t>head * j.k_head, j.v + <size_t>head * j.v_head, p.blocks
+    a.k, a.v = j.k + <size_t>head * j.k_head, j.v + <size_t>head * j.v_head
+    a.blocks = p.tables[j.windowed].blocks
     a.slopes = j.slopes + head * a.group if j.slopes != NULL else NULL
     a.sinks = j.sinks + head * a.group if j.sinks != NULL else NULL
     a.n_queries, a.pos = <int32_t>min(j.queries, p.n - first), p.start + first
@@ -287,7 +302,8 @@ cdef int _attend(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, 
     j.a.kv_type, j.a.group, j.a.k_dim, j.a.v_dim = <int32_t>slab.type, <int32_t>group, slab.k_dim, slab.v_dim
     j.a.window, j.a.causal, j.a.scale, j.a.softcap = rule.window, rule.causal, rule.scale, rule.softcap
     j.q, j.out, j.k, j.v, j.k_head, j.v_head = q.data, out.data, slab.k_data, slab.v_data, slab.k_head, slab.v_head
-    j.slopes, j.sinks, j.spans, j.n_heads = rule.slope, rule.sink, spans, slab.n_heads
+    j.slopes, j.sinks, j.n_heads = rule.slope, rule.sink, slab.n_heads
+    j.spans, j.windowed = spans, slab.windowed
     j.queries, j.q_head, j.out_head = max(<int64_t>1, TASK_ROWS // group), group * slab.k_dim, group * slab.v_dim
     for i in range(n_spans):
         for chunk in range((spans[i].n + j.queries - 1) // j.queries):
@@ -354,11 +370,12 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
     cdef KvSlab slab = KvSlab("f32", 1, kv_heads, -(-n_keys // 64) * 64, head_dim)
     cdef Rows qr, kr, vr
     qr, kr, vr = (ws.from_array(a.reshape(len(a), a.shape[1] * head_dim)) for a in arrays)
-    s.row, s.n, s.start, s.blocks, s.n_blocks, s.highest_block = 0, n_queries, n_keys - n_queries, &block[0], 1, 0
+    s.row, s.n, s.start = 0, n_queries, n_keys - n_queries
+    s.tables[0].blocks, s.tables[0].n, s.tables[0].highest, s.tables[0].first = &block[0], 1, 0, 0
     s.read = s.write = -1
     with nogil:
         for row in range(kr.n):
-            _store_row(slab, s.blocks, row, kr.data + row * kr.dim, vr.data + row * vr.dim)
+            _store_row(slab, s.tables[0].blocks, row, kr.data + row * kr.dim, vr.data + row * vr.dim)
     cdef Rows out = ws.rows(qr.n, qr.dim)
     _attend(qr, out, slab, &s, 1, rule)
     return out.numpy().copy().reshape(n_queries, num_heads, head_dim)

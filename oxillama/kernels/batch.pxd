@@ -3,11 +3,15 @@ from libc.stdint cimport int32_t, int64_t
 from oxillama.kernels.rows cimport Workspace
 
 
+cdef struct block_table:
+    const int32_t *blocks
+    int64_t n, highest              # its length, and the highest id in it
+    int64_t first                   # the first block that is there; those before were given back
+
+
 cdef struct span:
     int64_t row, n, start          # rows of the batch, their number, position of the first
-    const int32_t *blocks
-    int64_t n_blocks                # length of the block table
-    int64_t highest_block           # in it
+    block_table tables[2]           # of layers that see the whole past, and of those with a window
     int32_t read, write             # recurrent slots; -1: none, and to read zeros
 
 
@@ -22,7 +26,7 @@ cdef class Batch:
     cdef object _outputs, _output_rows
     cdef readonly Workspace workspace
     cdef int _place(self, spans) except -1
-    cdef int _set_table(self, span *p, int i, blocks) except -1
+    cdef int _set_table(self, block_table *t, int i, blocks, bint windowed) except -1
     cdef int _set_slots(self, span *p, int i, slots) except -1
     cdef int _check_slots(self) except -1
     cdef int _fill(self, spans) except -1

@@ -5,7 +5,12 @@ from numpy.typing import NDArray
 
 from oxillama.kernels.rows import Workspace
 
-Span = tuple[Sequence[int], int, Sequence[int]] | tuple[Sequence[int], int, Sequence[int], tuple[int, int] | None]
+Slots = tuple[int, int] | None
+Span = (
+    tuple[Sequence[int], int, Sequence[int]]
+    | tuple[Sequence[int], int, Sequence[int], Slots]
+    | tuple[Sequence[int], int, Sequence[int], Slots, Sequence[int]]
+)
 
 class Batch:
     n_rows: int

@@ -21,9 +21,11 @@ cdef class Batch:
     """Runs of consecutive tokens of any number of sequences.
 
     ``spans``: for each sequence ``(tokens, position of the first, block table)``, and ``(read, write)`` as a fourth
-    where the model has recurrent layers. The block table covers every position up to the last one. ``read`` is the slot
-    of the state before the span, -1 at position 0; the pass leaves the state after it in ``write``. Activations live in
-    ``workspace``. ``poll`` is called between layers and may raise to give the pass up.
+    where the model has recurrent layers, else None. The block table covers every position up to the last one. ``read``
+    is the slot of the state before the span, -1 at position 0; the pass leaves the state after it in ``write``. Fifth
+    is the block table of slabs that are ``windowed``: it begins with -1 for each block that was given back, as no row
+    sees it any more. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the
+    pass up.
 
     ``wants`` says of each span which rows leave the model: "all" (the default), "last" or "none". ``output_rows`` int32
     are those rows, and ``outputs`` the batch of them alone, or this one if it is all of them; without slots, since
@@ -51,7 +53,7 @@ cdef class Batch:
         cdef span *p
         cdef int i = 0
         cdef int64_t n, start
-        for tokens, first, blocks, *slots in spans:
+        for tokens, first, blocks, *more in spans:
             n = len(tokens)
             if not n or not 0 <= first <= MAX_POSITION - n:
                 raise ConfigError(f"span {i}: {n} tokens at position {first}; a span has at least one token, "
@@ -59,23 +61,27 @@ cdef class Batch:
             start = first
             p = &self.span[i]
             p.row, p.n, p.start = self.n_rows, n, start
-            self._set_table(p, i, blocks)
-            self._set_slots(p, i, slots[0] if slots else None)
+            self._set_table(&p.tables[0], i, blocks, False)
+            self._set_slots(p, i, more[0] if more else None)
+            self._set_table(&p.tables[1], i, more[1] if len(more) > 1 else (), True)
             self.n_rows += n
             i += 1
         return 0
 
-    cdef int _set_table(self, span *p, int i, blocks) except -1:
+    cdef int _set_table(self, block_table *t, int i, blocks, bint windowed) except -1:
         array = np.ascontiguousarray(blocks, np.int32)
         cdef const int32_t[::1] table = array
         cdef Py_ssize_t j
         self._tables.append(array)
-        p.blocks = &table[0] if table.shape[0] else NULL
-        p.n_blocks, p.highest_block = table.shape[0], -1
+        t.blocks = &table[0] if table.shape[0] else NULL
+        t.n, t.highest, t.first = table.shape[0], -1, 0
         for j in range(table.shape[0]):
-            if table[j] < 0:
+            if table[j] >= 0:
+                t.highest = max(t.highest, <int64_t>table[j])
+            elif windowed and j == t.first:
+                t.first += 1
+            else:
                 raise ConfigError(f"span {i}: block id {table[j]} in its block table is negative")
-            p.highest_block = max(p.highest_block, <int64_t>table[j])
         return 0
 
     cdef int _set_slots(self, span *p, int i, slots) except -1:
@@ -136,10 +142,10 @@ cdef class Batch:
         else:
             return
         rows, parts, end = [], [], 0
-        for want, (tokens, start, blocks, *_) in zip(wants, spans):
+        for want, (tokens, start, blocks, *more) in zip(wants, spans):
             end += len(tokens)
             n = {"all": len(tokens), "last": 1, "none": 0}[want]
             rows.extend(range(end - n, end))
             if n:
-                parts.append((tokens[len(tokens) - n:], start + len(tokens) - n, blocks))
+                parts.append((tokens[len(tokens) - n:], start + len(tokens) - n, blocks, None, *more[1:]))
         self._outputs, self._output_rows = Batch(parts, self.workspace, self.poll), np.array(rows, np.int32)

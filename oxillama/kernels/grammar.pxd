@@ -1,9 +1,9 @@
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint32_t
 
-from oxillama.kernels._vectors cimport Ints
 from oxillama.kernels.grammar_automaton cimport Automaton
 from oxillama.kernels.grammar_stacks cimport Stacks
-from oxillama.kernels.grammar_trie cimport Trie, TokenTrie
+from oxillama.kernels.grammar_trie cimport TokenTrie
+from oxillama.kernels.grammar_walk cimport Walk
 
 
 cdef class Masks:
@@ -13,22 +13,15 @@ cdef class Masks:
     cdef Automaton automaton
     cdef dict _whole, _tops, _signatures
     cdef Py_ssize_t _whole_bytes, _tops_bytes
-    cdef object _scratch, _path
+    cdef Walk walk
+    cdef object _scratch
     cdef uint32_t *scratch
-    cdef int32_t *path
-    cdef Ints escapes, level, following, open, steps
-    cdef Py_ssize_t n_below
-    cdef int find_steps(self) except -1
+    cdef int level              # the largest ready set in the mask under way
     cdef int fill_mask(self, int32_t node, uint32_t *out) except -1
-    cdef int top_mask(self, int32_t state, int32_t below, uint32_t *out) except -1
+    cdef int top_mask(self, tuple entry, int32_t below, uint32_t *out) except -1
     cdef object top_entry(self, int32_t state)
     cdef object make_entry(self, int32_t state)
-    cdef int walk_all(self, int32_t node, uint32_t *out, bint escaping) except -1
-    cdef int walk(self, int which, int32_t node, int32_t above, uint32_t *out, bint escaping) except -1
-    cdef int plain_levels(self, int32_t node, bint escaping) except -2
-    cdef int plain_character(self, int32_t node, bint escaping) except -1
-    cdef int plain_step(self, Py_ssize_t step, int32_t node, bint escaping) except -1
     cdef int token_masks(self, int32_t state, uint32_t *out) except -1
-    cdef object pack(self, const uint32_t *bits)
-    cdef int unpack(self, object packed, uint32_t *out) except -1
+    cdef object pack(self, const uint32_t *bits, int level)
+    cdef int unpack(self, object packed, uint32_t *out, bint alone) except -1
     cdef object signature(self, int32_t item)

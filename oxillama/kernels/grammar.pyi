@@ -4,8 +4,6 @@ from numpy.typing import NDArray
 from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_trie import TokenTrie
 
-UTF8: tuple[tuple[int, int, int, int], ...]
-
 class Masks:
     stacks: Stacks
     trie: TokenTrie

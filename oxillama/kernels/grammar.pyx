@@ -13,29 +13,23 @@ Whole masks are kept by node. All caches are bounded, and what they give doesn't
 import array
 import hashlib
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t
-from libc.string cimport memcmp, memset
+from libc.stdint cimport int32_t, uint32_t
+from libc.string cimport memcpy, memset
 
 from oxillama.errors import GrammarError
+from oxillama.kernels cimport _masks
 from oxillama.kernels._vectors cimport Ints, drop, push
 from oxillama.kernels.grammar_automaton cimport Automaton
 from oxillama.kernels.grammar_stacks cimport Stacks
-from oxillama.kernels.grammar_trie cimport PLAIN_CHARS, TokenTrie, Trie
+from oxillama.kernels.grammar_trie cimport TokenTrie
+from oxillama.kernels.grammar_walk cimport MUCH_BELOW, Walk
+
+cdef extern from *:
+    int popcount "__builtin_popcountll"(unsigned long long) noexcept nogil
+    int lowest "__builtin_ctz"(unsigned int) noexcept nogil
 
 cdef enum:
-    MUCH_BELOW = 20000          # nodes of the trie below escapes: from here on, walking whole stacks costs less
-    MANY_NODES = 8              # different nodes after one plain character
-
-# UTF-8 (RFC 3629, section 4) as an automaton: phase, low, high, next phase. A plain character begins and ends in 0.
-UTF8 = (
-    (0, 0x20, 0x21, 0), (0, 0x23, 0x5B, 0), (0, 0x5D, 0x7E, 0),
-    (0, 0xC2, 0xDF, 1), (0, 0xE0, 0xE0, 4), (0, 0xE1, 0xEC, 2), (0, 0xED, 0xED, 5), (0, 0xEE, 0xEF, 2),
-    (0, 0xF0, 0xF0, 6), (0, 0xF1, 0xF3, 3), (0, 0xF4, 0xF4, 7),
-    (3, 0x80, 0xBF, 2), (6, 0x90, 0xBF, 2), (7, 0x80, 0x8F, 2),
-    (2, 0x80, 0xBF, 1), (4, 0xA0, 0xBF, 1), (5, 0x80, 0x9F, 1),
-    (1, 0x80, 0xBF, 0),
-)
-
+    WORDS = -1                  # how a mask is packed; other than this, see `pack`
 
 cdef inline void set_bit(uint32_t *bits, int32_t i) noexcept nogil:
     bits[i >> 5] |= <uint32_t> 1 << (i & 31)
@@ -43,13 +37,9 @@ cdef inline void set_bit(uint32_t *bits, int32_t i) noexcept nogil:
 
 cdef inline int count_bits(const uint32_t *bits, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
-    cdef uint32_t x
     cdef int total = 0
     for i in range(n):
-        x = bits[i]
-        x = x - (x >> 1 & 0x55555555)
-        x = (x & 0x33333333) + (x >> 2 & 0x33333333)
-        total += ((x + (x >> 4) & 0x0F0F0F0F) * <uint32_t> 0x01010101) >> 24
+        total += popcount(bits[i])
     return total
 
 
@@ -75,35 +65,9 @@ cdef class Masks:
                     f"the grammar refers to token {token}, which ends a text: it comes where the root rule may end"
                 )
         self._scratch = array.array("I", bytes(4 * trie.n_words))
-        self._path = array.array("i", bytes(4 * (trie.max_depth + 1)))
         cdef uint32_t[::1] scratch = self._scratch
-        cdef int32_t[::1] path = self._path
-        self.scratch, self.path = &scratch[0], &path[0]
-        self.find_steps()
-
-    def __dealloc__(self):
-        drop(&self.escapes)
-        drop(&self.level)
-        drop(&self.following)
-        drop(&self.open)
-        drop(&self.steps)
-
-    cdef int find_steps(self) except -1:
-        """(phase, class of bytes, next phase) for everything that a plain character may consist of, each once."""
-        cdef int phase, low, high, to, byte, before
-        seen = set()
-        for phase, low, high, to in UTF8:
-            before = -1
-            for byte in range(low, high + 1):
-                if self.automaton.class_of[byte] == before:
-                    continue
-                before = self.automaton.class_of[byte]
-                if (phase, before, to) not in seen:
-                    seen.add((phase, before, to))
-                    push(&self.steps, phase)
-                    push(&self.steps, before)
-                    push(&self.steps, to)
-        return 0
+        self.scratch = &scratch[0]
+        self.walk = Walk(stacks, trie)
 
     def mask(self, int32_t node, uint32_t[::1] out not None):
         """Sets bit t % 32 of word t // 32 for each token t that may follow, clears all others; returns how many may.
@@ -115,16 +79,17 @@ cdef class Masks:
         self.stacks.check(node)
         self.stacks.begin()
         known = self._whole.get(node)
-        memset(&out[0], 0, 4 * self.trie.n_words)
         if known is None:
+            memset(&out[0], 0, 4 * self.trie.n_words)
+            self.level = 0
             self.fill_mask(node, &out[0])
-            known = (self.pack(&out[0]), count_bits(&out[0], self.trie.n_words))
+            known = (self.pack(&out[0], self.level), count_bits(&out[0], self.trie.n_words))
             self._whole[node] = known
             self._whole_bytes += len(known[0])
             while self._whole_bytes > self.limit:
                 self._whole_bytes -= len(self._whole.pop(next(iter(self._whole)))[0])
         else:
-            self.unpack(known[0], &out[0])
+            self.unpack(known[0], &out[0], True)
         return known[1]
 
     def forget(self):
@@ -137,9 +102,16 @@ cdef class Masks:
     cdef int fill_mask(self, int32_t node, uint32_t *out) except -1:
         cdef Stacks s = self.stacks
         cdef Py_ssize_t i, w
+        cdef list entries = []
         for i in range(s.at.at[node], s.at.at[node + 1]):
-            self.top_mask(s.top.at[i], s.below.at[i], out)
             self.token_masks(s.top.at[i], out)
+            if not entries or entries[len(entries) - 1] is not None:
+                entries.append(self.top_entry(s.top.at[i]))
+        if entries and entries[len(entries) - 1] is None:
+            self.level = max(self.level, self.walk.whole(node, out, False))
+        else:
+            for i in range(len(entries)):
+                self.top_mask(entries[i], s.below.at[s.at.at[node] + i], out)
         if s.ends.at[node]:
             for w in range(self.trie.n_words):
                 out[w] |= self.trie.end_bits[w]
@@ -165,20 +137,18 @@ cdef class Masks:
 
     # ---- what the top of a stack decides
 
-    cdef int top_mask(self, int32_t state, int32_t below, uint32_t *out) except -1:
+    cdef int top_mask(self, tuple entry, int32_t below, uint32_t *out) except -1:
+        """Adds an entry, and what it says must be walked, on top of the stacks of `below`."""
         cdef int32_t after
         cdef Py_ssize_t i
         cdef const int32_t[::1] escapes
-        entry = self.top_entry(state)
-        if entry is None:
-            return self.walk_all(self.stacks.single(state, below), out, False)
-        self.unpack(entry[0], out)
+        self.unpack(entry[0], out, False)
         if entry[1] is not None:
             after = self.stacks.pop(below)
             if self.stacks.at.at[after] < self.stacks.at.at[after + 1]:
                 escapes = entry[1]
-                for i in range(escapes.shape[0]):
-                    self.walk(escapes[i] & 1, after, escapes[i] >> 1, out, False)
+                for i in range(0, escapes.shape[0], 2):
+                    self.walk.below(escapes[i], escapes[i + 1], after, out)
         return 0
 
     cdef object top_entry(self, int32_t state):
@@ -209,16 +179,16 @@ cdef class Masks:
         return entry
 
     cdef object make_entry(self, int32_t state):
-        self.escapes.n = 0
-        self.n_below = 0
+        cdef Walk w = self.walk
+        cdef int level
         memset(self.scratch, 0, 4 * self.trie.n_words)
-        self.walk_all(self.stacks.single(state, 1), self.scratch, True)
-        if self.n_below > MUCH_BELOW:
+        level = w.whole(self.stacks.single(state, 1), self.scratch, True)
+        if w.n_below > MUCH_BELOW:
             return None
         escapes = None
-        if self.escapes.n:
-            escapes = array.array("i", (<char *> self.escapes.at)[:4 * self.escapes.n])
-        return (self.pack(self.scratch), escapes)
+        if w.escapes.n:
+            escapes = array.array("i", (<char *> w.escapes.at)[:4 * w.escapes.n])
+        return (self.pack(self.scratch, level), escapes)
 
     cdef object signature(self, int32_t item):
         """Equal for rules of any grammars that are compiled to the same; None for rules that lead back to themselves.
@@ -272,132 +242,24 @@ cdef class Masks:
             drop(&words)
         return digest.digest()
 
-    # ---- walks through the trie
-
-    cdef int walk_all(self, int32_t node, uint32_t *out, bint escaping) except -1:
-        """All tokens that lead from a node to anywhere; `escaping`: notes where its stack may be empty."""
-        cdef int levels = self.plain_levels(node, escaping)
-        cdef const uint32_t *ready
-        cdef Py_ssize_t w
-        if levels < 0:
-            self.walk(0, node, 0, out, escaping)
-        elif levels > 0:
-            ready = self.trie.level + levels * self.trie.n_words
-            for w in range(self.trie.n_words):
-                out[w] |= ready[w]
-        return self.walk(1, node, 0, out, escaping)
-
-    cdef int walk(self, int which, int32_t node, int32_t above, uint32_t *out, bint escaping) except -1:
-        """The tokens strictly below `above` in one of the tries."""
-        cdef Stacks s = self.stacks
-        cdef Trie *t = &self.trie.trie[which]
-        cdef Py_ssize_t n_classes = self.automaton.n_classes
-        cdef const uint8_t *class_of = self.automaton.class_of
-        cdef int32_t *path = self.path
-        cdef int32_t i = above + 1
-        cdef int32_t last = t.skip.at[above]
-        cdef int32_t here, token, c
-        cdef int32_t depth = t.depth.at[above]
-        path[depth] = node
-        while i < last:
-            depth = t.depth.at[i]
-            node = path[depth - 1]
-            c = class_of[t.byte.at[i]]
-            here = s.row.at[node]
-            if here >= 0:
-                here = s.table.at[here * n_classes + c]
-            if here < 0:
-                here = s.cached_step(node, c)
-            if here == 0:
-                i = t.skip.at[i]
-                continue
-            path[depth] = here
-            token = t.token.at[i]
-            while token >= 0:
-                set_bit(out, token)
-                token = self.trie.next.at[token]
-            if escaping and s.ends.at[here] and i + 1 < t.skip.at[i]:
-                push(&self.escapes, i << 1 | which)
-                self.n_below += t.skip.at[i] - i
-                if self.n_below > MUCH_BELOW:
-                    break
-            i += 1
-        return 0
-
-    # ---- ready sets
-
-    cdef int plain_levels(self, int32_t node, bint escaping) except -2:
-        """k if exactly the plain texts of at most k characters may follow (PLAIN_CHARS: or more); -1: no such k."""
-        cdef int k, status
-        cdef Py_ssize_t i
-        self.level.n = 0
-        push(&self.level, node)
-        for k in range(PLAIN_CHARS):
-            self.following.n = 0
-            status = 0
-            for i in range(self.level.n):
-                status |= self.plain_character(self.level.at[i], escaping)
-            if status == 1:
-                return k
-            if status != 2:
-                return -1
-            if self.following.n == self.level.n and not memcmp(self.following.at, self.level.at, 4 * self.level.n):
-                return PLAIN_CHARS
-            self.level, self.following = self.following, self.level
-        return PLAIN_CHARS
-
-    cdef int plain_character(self, int32_t node, bint escaping) except -1:
-        """What one plain character after a node can be: 1 none, 2 any, 3 or 4 neither. Adds to `following`."""
-        cdef int status = 0
-        cdef Py_ssize_t i = 0
-        cdef Py_ssize_t step
-        self.open.n = 0                         # (phase, node) to be continued
-        push(&self.open, 0)
-        push(&self.open, node)
-        while i < self.open.n:
-            for step in range(0, self.steps.n, 3):
-                if self.steps.at[step] == self.open.at[i]:
-                    status |= self.plain_step(step, self.open.at[i + 1], escaping)
-            if status & 4 or status == 3 or self.open.n > 16 * MANY_NODES:
-                return 4
-            i += 2
-        return status
-
-    cdef int plain_step(self, Py_ssize_t step, int32_t node, bint escaping) except -1:
-        """The same for one class of bytes in one phase of a character."""
-        cdef int32_t after = self.stacks.cached_step(node, self.steps.at[step + 1])
-        cdef int32_t phase = self.steps.at[step + 2]
-        cdef Py_ssize_t i
-        if after == 0:
-            return 1 if self.steps.at[step] == 0 else 4
-        if escaping and self.stacks.ends.at[after]:
-            return 4
-        if phase == 0:
-            for i in range(self.following.n):
-                if self.following.at[i] == after:
-                    return 2
-            push(&self.following, after)
-            return 2 if self.following.n <= MANY_NODES else 4
-        for i in range(0, self.open.n, 2):
-            if self.open.at[i] == phase and self.open.at[i + 1] == after:
-                return 2
-        push(&self.open, phase)
-        push(&self.open, after)
-        return 2
-
     # ---- masks in little memory
 
-    cdef object pack(self, const uint32_t *bits):
-        """The words, or the ids where these take less."""
+    cdef object pack(self, const uint32_t *bits, int level):
+        """A ready set and the ids of the others, or all words where these take less.
+
+        Both begin with an integer: the level of the ready set (0: the empty one), or WORDS.
+        """
         cdef Py_ssize_t w, n = self.trie.n_words
-        cdef int count = count_bits(bits, n)
+        cdef const uint32_t *ready = self.trie.level + max(level, 0) * n
         cdef uint32_t word
         cdef Ints ids = Ints(NULL, 0, 0)
-        if count >= n:
-            return (<const char *> bits)[:4 * n]
         try:
+            push(&ids, max(level, 0))
             for w in range(n):
-                word = bits[w]
+                word = bits[w] & ~ready[w]
+                if word and ids.n > n:
+                    ids.at[0] = WORDS
+                    return (<const char *> ids.at)[:4] + (<const char *> bits)[:4 * n]
                 while word:
                     push(&ids, w << 5 | lowest(word))
                     word &= word - 1
@@ -405,36 +267,29 @@ cdef class Masks:
         finally:
             drop(&ids)
 
-    cdef int unpack(self, object packed, uint32_t *out) except -1:
-        """Adds packed tokens to a mask."""
+    cdef int unpack(self, object packed, uint32_t *out, bint alone) except -1:
+        """Adds packed tokens to a mask; `alone`: and takes all others away."""
         cdef const unsigned char *data = packed
-        cdef Py_ssize_t i, n = len(packed) // 4
-        cdef const uint32_t *words = <const uint32_t *> data
-        if n == self.trie.n_words:
+        cdef const int32_t *words = <const int32_t *> data
+        cdef const uint32_t *ready = <const uint32_t *> (words + 1)
+        cdef Py_ssize_t i, n = self.trie.n_words
+        if words[0] != WORDS:
+            ready = self.trie.level + words[0] * n
+            self.level = max(self.level, words[0])
+        if alone:
+            memcpy(out, ready, 4 * n)
+        elif words[0]:
             for i in range(n):
-                out[i] |= words[i]
-        else:
-            for i in range(n):
+                out[i] |= ready[i]
+        if words[0] != WORDS:
+            for i in range(1, len(packed) // 4):
                 set_bit(out, words[i])
         return 0
 
 
-cdef inline int lowest(uint32_t word) noexcept nogil:
-    return count_bits_of((word & (~word + 1)) - 1)
-
-
-cdef inline int count_bits_of(uint32_t word) noexcept nogil:
-    return count_bits(&word, 1)
-
-
 def apply_mask(float[::1] logits not None, const uint32_t[::1] mask not None):
     """Sets the logits of tokens whose bit is clear, and of those beyond the mask, to minus infinity."""
-    cdef Py_ssize_t i, w, n = logits.shape[0]
-    cdef float banned = -float("inf")
-    cdef uint32_t word
-    with nogil:
-        for w in range((n + 31) // 32):
-            word = mask[w] if w < mask.shape[0] else 0
-            if word != <uint32_t> 0xFFFFFFFF:              # most words are all set or all clear
-                for i in range(32 * w, min(32 * w + 32, n)):
-                    logits[i] = logits[i] if word >> (i & 31) & 1 else banned
+    cdef const uint32_t *words = &mask[0] if mask.shape[0] else NULL
+    if logits.shape[0]:
+        with nogil:
+            _masks.apply_mask(&logits[0], logits.shape[0], words, mask.shape[0])

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from oxillama.kernels._vectors cimport Ints, Map
+from oxillama.kernels.grammar_left cimport LeftRecursion
 from oxillama.kernels.grammar_nfa cimport Nfa
 
 
@@ -18,6 +19,7 @@ cdef class Automaton:
     cdef uint8_t class_byte[256]
     # while it is built
     cdef Nfa nfa
+    cdef LeftRecursion left
     cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
     cdef Map known
     cdef Py_ssize_t n_important, work

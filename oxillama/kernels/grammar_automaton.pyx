@@ -13,6 +13,7 @@ from libc.string cimport memcmp, memset
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport drop, fill, forget, get, mixed, push, put
+from oxillama.kernels.grammar_left cimport LeftRecursion
 from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
 
@@ -36,6 +37,7 @@ cdef class Automaton:
         if not 0 <= root < rules.body.n:
             raise IndexError(f"there is no rule {root}")
         self.nfa = Nfa(rules, root)
+        self.left = LeftRecursion(self.nfa)
         if not self.nfa.fruitful.at[root]:
             raise GrammarError(
                 f"the rule {rules.names[root]!r} matches no text at all: every way through it needs a rule that never "
@@ -45,7 +47,7 @@ cdef class Automaton:
         try:
             self.build(root)
         finally:
-            self.nfa = None
+            self.nfa = self.left = None
             drop(&self.rule_start)
             drop(&self.set_at)
             drop(&self.sets)
@@ -100,8 +102,8 @@ cdef class Automaton:
         cdef Py_ssize_t edges = self.edge_to.n
         cdef Py_ssize_t calls = self.call_to.n
         cdef Py_ssize_t tokens = self.token_to.n
-        if self.nfa.recursive.at[rule] >= 0:
-            self.nfa.convert(rule)
+        if self.left.recursive.at[rule] >= 0:
+            self.left.convert(rule)
         push(&self.item_first, states)
         self.rule_start.at[rule] = states
         self.split = False

@@ -7,6 +7,12 @@ cdef enum Edge:
     EPS, BYTES, CALL, ONE_TOKEN, NOT_TOKEN, TAKEN       # TAKEN: a call with no way past it
 
 
+cdef enum:
+    MAX_CONVERTED = 1 << 20     # edges in the copies of groups of rules that begin with each other
+
+cdef object too_large()
+
+
 cdef class Nfa:
     cdef Rules rules
     cdef Ints head              # of each state: its first edge, or -1
@@ -15,7 +21,8 @@ cdef class Nfa:
     cdef Ints inlined           # size of a rule that may be copied into loops, or 0
     cdef Ints nullable, fruitful    # of each rule
     cdef Ints good              # of each state: some way leads on to its rule's end
-    cdef Ints recursive         # of each rule: group of rules that begin with each other, or -1
+    cdef dict recipes           # of sets of characters
+    cdef Ints recipe
     cdef int32_t state(self) except -1
     cdef int edge(self, int32_t source, int kind, int32_t value, int32_t target) except -1
     cdef int use(self, int32_t rule, Ints *todo) except -1
@@ -23,18 +30,10 @@ cdef class Nfa:
     cdef int task(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
     cdef int one(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times, Ints *todo) except -1
     cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1
+    cdef tuple chars_recipe(self, int32_t expr)
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
+    cdef int graph(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
     cdef int find_inlined(self, int32_t root) except -1
     cdef int references(self, int32_t rule, Ints *out) except -1
     cdef int find_nullable(self) except -1
     cdef int find_good(self) except -1
-    cdef int left_calls(self, int32_t rule, Ints *out, Ints *seen, int32_t mark) except -1
-    cdef int find_recursive(self) except -1
-    cdef dict groups
-    cdef Py_ssize_t converted
-    cdef list group(self, int32_t rule)
-    cdef int convert(self, int32_t goal) except -1
-    cdef int32_t copy(self, int32_t s, bint begun, dict copies, list todo) except -1
-    cdef int copy_edge(
-        self, int32_t e, int32_t here, bint begun, int32_t group, dict copies, dict completed, list todo
-    ) except -1

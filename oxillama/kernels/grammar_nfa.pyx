@@ -3,27 +3,24 @@
 Everything works with worklists of its own: nesting and chains of any depth take memory, never the C stack.
 
 *Called rules take at least one byte.* Where a rule may match nothing (`nullable`), whoever calls it may also go past
-the call. So a parser never calls and returns in place, and calls at one position end, unless a rule begins with itself.
-Those rules (`recursive`: directly, through others, or behind something that may be empty) are converted by `convert`,
-the left-corner transform of Rosenkrantz and Lewis (1970) on automata: begin with what any rule of the group can begin
-with, and climb; having completed rule B, go on behind any place where a rule of the group begins with B.
+the call. So a parser never calls and returns in place, and calls at one position end, unless a rule begins with itself:
+those rules are converted by `grammar_left`.
 """
 
 from libc.stdint cimport int32_t, int64_t
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, drop, fill, push
-from oxillama.kernels.grammar_rules cimport ALT, CHARS, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
+from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
 cdef enum:
     MAX_STATES = 4000000
     LOOP_COPY = 160             # states of a rule that loops may hold a copy of
     TINY = 10                   # and of one that is copied anywhere
     MAX_COPIES = 1 << 14        # copies times states
-    MAX_CONVERTED = 1 << 20     # edges in the copies of left-recursive groups
 
 
-def too_large():
+cdef object too_large():
     return GrammarError(
         f"the grammar needs more than {MAX_STATES} states, or {MAX_CONVERTED} moves where rules begin with each other: "
         "repeat less, or make these groups of rules smaller"
@@ -37,6 +34,7 @@ cdef class Nfa:
         cdef Ints todo = Ints(NULL, 0, 0)
         cdef int32_t rule
         self.rules = rules
+        self.recipes = {}
         fill(&self.start, rules.body.n, -1)
         fill(&self.end, rules.body.n, -1)
         self.find_inlined(root)
@@ -50,7 +48,6 @@ cdef class Nfa:
             drop(&todo)
         self.find_nullable()
         self.find_good()
-        self.find_recursive()
 
     def __dealloc__(self):
         drop(&self.head)
@@ -64,7 +61,7 @@ cdef class Nfa:
         drop(&self.nullable)
         drop(&self.fruitful)
         drop(&self.good)
-        drop(&self.recursive)
+        drop(&self.recipe)
 
     cdef int32_t state(self) except -1:
         if self.head.n >= MAX_STATES:
@@ -123,6 +120,8 @@ cdef class Nfa:
             return self.edge(source, NOT_TOKEN if b else ONE_TOKEN, a, target)
         if kind == REPEAT:
             return self.repeat(tasks, expr, source, target, times)
+        if kind == GRAPH:
+            return self.graph(tasks, expr, source, target, times)
         if kind == RULE:
             i = self.inlined.at[a]
             if 0 < i <= TINY or (i and times and <int64_t> i * times <= MAX_COPIES):
@@ -153,24 +152,48 @@ cdef class Nfa:
 
     cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1:
         """Sequences of byte ranges with equal ends share the states of these ends."""
+        cdef int32_t *edge
+        cdef int32_t i, at, n_edges, base
+        known = self.recipes.get(expr)
+        if known is None:
+            known = self.recipes[expr] = self.chars_recipe(expr)
+        at, n_states, n_edges = known
+        base = self.head.n
+        for _ in range(n_states):
+            self.state()
+        for i in range(n_edges):
+            edge = self.recipe.at + at + 3 * i
+            self.edge(
+                base + edge[0] if edge[0] >= 0 else source, BYTES, edge[1], base + edge[2] if edge[2] >= 0 else target
+            )
+        return 0
+
+    cdef tuple chars_recipe(self, int32_t expr):
+        """(place in `recipe`, states, edges): (source, range, target) of each edge; -1 is either end of the whole.
+
+        Kept, since a counted repeat copies the same characters many times.
+        """
         cdef Rules r = self.rules
         cdef int32_t at = r.a.at[expr]
         cdef int32_t here, n, i
-        shared = {}
+        cdef Py_ssize_t start = self.recipe.n
+        cdef dict shared = {}
         for _ in range(r.b.at[expr]):
             n = r.pool.at[at]
-            here = target
+            here = -1
             rest = ()
-            for i in range(n, 1, -1):
+            for i in range(n, 0, -1):
                 rest = (r.pool.at[at + i], rest)
-                known = shared.get(rest)
-                if known is None:
-                    known = shared[rest] = self.state()
-                    self.edge(known, BYTES, r.pool.at[at + i], here)
-                here = known
-            self.edge(source, BYTES, r.pool.at[at + 1], here)
+                if i > 1 and rest in shared:
+                    here = shared[rest]
+                    continue
+                push(&self.recipe, len(shared) if i > 1 else -1)
+                push(&self.recipe, r.pool.at[at + i])
+                push(&self.recipe, here)
+                if i > 1:
+                    here = shared[rest] = len(shared)
             at += n + 1
-        return 0
+        return start, len(shared), (self.recipe.n - start) // 3
 
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
         cdef Rules r = self.rules
@@ -196,6 +219,23 @@ cdef class Nfa:
             here = following
         return self.edge(here, EPS, 0, target)
 
+    cdef int graph(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
+        """A state for each node; the first one is new too, since ways may lead back to it."""
+        cdef Rules r = self.rules
+        cdef int32_t at = r.a.at[expr]
+        cdef int32_t n = r.pool.at[at]
+        cdef int32_t edges_end = at + 2 + 3 * r.pool.at[at + 1]
+        cdef int32_t first = self.state()
+        cdef int32_t i
+        for _ in range(1, n):
+            self.state()
+        self.edge(source, EPS, 0, first)
+        for i in range(at + 2, edges_end, 3):
+            self.task(tasks, r.pool.at[i + 1], first + r.pool.at[i], first + r.pool.at[i + 2], times)
+        for i in range(edges_end, at + r.b.at[expr]):
+            self.edge(first + r.pool.at[i], EPS, 0, target)
+        return 0
+
     # ---- rules that are copied instead of called
 
     cdef int references(self, int32_t rule, Ints *out) except -1:
@@ -214,6 +254,10 @@ cdef class Nfa:
                     push(out, r.a.at[expr])
                 elif r.kind.at[expr] == REPEAT:
                     push(&tasks, r.a.at[expr])
+                elif r.kind.at[expr] == GRAPH and expr not in seen:
+                    seen.add(expr)
+                    for i in range(r.pool.at[r.a.at[expr] + 1]):
+                        push(&tasks, r.pool.at[r.a.at[expr] + 3 + 3 * i])
                 elif r.kind.at[expr] in (SEQ, ALT) and expr not in seen:
                     seen.add(expr)
                     for i in range(r.b.at[expr]):
@@ -351,162 +395,3 @@ cdef class Nfa:
             drop(&source)
             drop(&owner)
         return 0
-
-    # ---- rules that begin with each other
-
-    cdef int left_calls(self, int32_t rule, Ints *out, Ints *seen, int32_t mark) except -1:
-        """The calls that a rule may begin with, as edges. Leaves `mark` in `seen` at the states before any byte."""
-        cdef Ints todo = Ints(NULL, 0, 0)
-        cdef int32_t s, e, kind
-        out.n = 0
-        try:
-            push(&todo, self.start.at[rule])
-            seen.at[self.start.at[rule]] = mark
-            while todo.n:
-                todo.n -= 1
-                s = todo.at[todo.n]
-                e = self.head.at[s]
-                while e >= 0:
-                    kind = self.kind.at[e]
-                    if kind == CALL and self.fruitful.at[self.value.at[e]] and self.good.at[self.to.at[e]]:
-                        push(out, e)
-                    if kind == EPS or (kind == CALL and self.nullable.at[self.value.at[e]]):
-                        if seen.at[self.to.at[e]] != mark and self.good.at[self.to.at[e]]:
-                            seen.at[self.to.at[e]] = mark
-                            push(&todo, self.to.at[e])
-                    e = self.next.at[e]
-        finally:
-            drop(&todo)
-        return 0
-
-    cdef int find_recursive(self) except -1:
-        """Groups of rules that begin with each other: strongly connected components, by Tarjan's algorithm."""
-        cdef Ints seen = Ints(NULL, 0, 0)
-        cdef Ints out = Ints(NULL, 0, 0)
-        cdef Ints index = Ints(NULL, 0, 0)
-        cdef Ints low = Ints(NULL, 0, 0)
-        cdef int32_t n = self.rules.body.n
-        cdef int32_t first, rule, callee, member
-        cdef int32_t count = 0
-        fill(&self.recursive, n, -1)
-        fill(&seen, self.head.n, -1)
-        fill(&index, n, -1)
-        fill(&low, n, -1)
-        path, open_rules = [], []
-        lists = {}
-        try:
-            for first in range(n):
-                if self.start.at[first] < 0 or index.at[first] >= 0:
-                    continue
-                path.append(first)
-                while path:
-                    rule = path[len(path) - 1]
-                    if index.at[rule] < 0:
-                        index.at[rule] = low.at[rule] = count
-                        count += 1
-                        open_rules.append(rule)
-                        self.left_calls(rule, &out, &seen, rule)
-                        lists[rule] = {self.value.at[out.at[i]] for i in range(out.n)}
-                        if rule in lists[rule]:
-                            self.recursive.at[rule] = rule
-                        lists[rule] = iter(lists[rule])
-                    for callee in lists[rule]:
-                        if index.at[callee] < 0:
-                            path.append(callee)
-                            break
-                        if low.at[callee] < n:      # still open
-                            low.at[rule] = min(low.at[rule], low.at[callee])
-                    else:
-                        path.pop()
-                        if path:
-                            callee = path[len(path) - 1]
-                            low.at[callee] = min(low.at[callee], low.at[rule])
-                        if low.at[rule] == index.at[rule]:
-                            member = open_rules.pop()
-                            alone = member == rule
-                            while True:
-                                low.at[member] = n
-                                if not alone:
-                                    self.recursive.at[member] = rule
-                                if member == rule:
-                                    break
-                                member = open_rules.pop()
-        finally:
-            drop(&seen)
-            drop(&out)
-            drop(&index)
-            drop(&low)
-        return 0
-
-    cdef list group(self, int32_t rule):
-        """(rule, start, end) of all rules of a rule's group, as they were before any was converted."""
-        cdef int32_t r
-        if self.groups is None:
-            self.groups = {}
-            for r in range(self.rules.body.n):
-                if self.recursive.at[r] >= 0:
-                    known = self.groups.setdefault(self.recursive.at[r], [])
-                    known.append((r, self.start.at[r], self.end.at[r]))
-        return self.groups[self.recursive.at[rule]]
-
-    cdef int convert(self, int32_t goal) except -1:
-        """Gives `goal` a start and an end in a copy of its group where nothing begins with a rule of the group.
-
-        Each state has a copy for before the first byte, where such calls are left out, and one for afterwards.
-        """
-        cdef int32_t group = self.recursive.at[goal]
-        cdef int32_t rule, start, end, s, here, e
-        cdef bint begun
-        cdef dict copies = {}
-        cdef dict ends = {}
-        cdef dict completed = {}
-        cdef list todo = []
-        members = self.group(goal)
-        first, last = self.state(), self.state()
-        for rule, start, end in members:
-            completed[rule] = self.state()
-            ends[end] = completed[rule]
-            self.edge(first, EPS, 0, self.copy(start, False, copies, todo))
-        self.edge(completed[goal], EPS, 0, last)
-        while todo:
-            s, begun = todo.pop()
-            here = copies[s, begun]
-            if begun and s in ends:
-                self.edge(here, EPS, 0, ends[s])
-            e = self.head.at[s]
-            while e >= 0:
-                if self.good.at[self.to.at[e]]:
-                    self.copy_edge(e, here, begun, group, copies, completed, todo)
-                e = self.next.at[e]
-        self.start.at[goal] = first
-        self.end.at[goal] = last
-        fill(&self.good, self.head.n, 1)
-        return 0
-
-    cdef int32_t copy(self, int32_t s, bint begun, dict copies, list todo) except -1:
-        known = copies.get((s, begun))
-        if known is None:
-            known = copies[s, begun] = self.state()
-            todo.append((s, begun))
-        return known
-
-    cdef int copy_edge(
-        self, int32_t e, int32_t here, bint begun, int32_t group, dict copies, dict completed, list todo
-    ) except -1:
-        cdef int kind = self.kind.at[e]
-        cdef int32_t value = self.value.at[e]
-        cdef int32_t to = self.to.at[e]
-        self.converted += 1
-        if self.converted > MAX_CONVERTED:
-            raise too_large()
-        if kind == EPS:
-            return self.edge(here, EPS, 0, self.copy(to, begun, copies, todo))
-        if kind == CALL and not begun and self.nullable.at[value]:
-            self.edge(here, EPS, 0, self.copy(to, False, copies, todo))
-        if kind == CALL and not self.fruitful.at[value]:
-            return 0
-        to = self.copy(to, True, copies, todo)
-        if kind == CALL and not begun and self.recursive.at[value] == group:
-            return self.edge(completed[value], EPS, 0, to)
-        # The way past a call that may be empty doesn't lead behind the first byte.
-        return self.edge(here, TAKEN if kind == CALL and not begun else kind, value, to)

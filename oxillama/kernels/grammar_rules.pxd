@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from oxillama.kernels._vectors cimport Ints
 
 cdef enum Kind:
-    RANGE, LITERAL, CHARS, SEQ, ALT, REPEAT, RULE, TOKEN
+    RANGE, LITERAL, CHARS, SEQ, ALT, REPEAT, RULE, TOKEN, GRAPH
 
 
 cdef class Rules:

@@ -131,6 +131,29 @@ cdef class Rules:
         self._repeats[made] = expr, least, most
         return made
 
+    def graph(self, int n, edges, finals):
+        """Ways from node 0 of `n` to any of `finals`, along edges (node, expression, node)."""
+        cdef Py_ssize_t start = self.pool.n
+        cdef int source, target, node
+        cdef int32_t expr
+        cdef int64_t size = n
+        push(&self.pool, n)
+        push(&self.pool, 0)
+        for source, expr, target in edges:
+            self.check(expr)
+            if not (0 <= source < n and 0 <= target < n):
+                raise IndexError(f"{source} or {target} is none of {n} nodes")
+            push(&self.pool, source)
+            push(&self.pool, expr)
+            push(&self.pool, target)
+            size += self.size.at[expr]
+        self.pool.at[start + 1] = (self.pool.n - start - 2) // 3
+        for node in finals:
+            if not 0 <= node < n:
+                raise IndexError(f"{node} is none of {n} nodes")
+            push(&self.pool, node)
+        return self.add(GRAPH, start, self.pool.n - start, size)
+
     def _folded(self, expr, least, most):
         """A repeat of a repeat as one, where all counts in between can be had: (x{0,3}){2,4} is x{0,12}."""
         if expr not in self._repeats:

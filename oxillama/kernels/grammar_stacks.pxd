@@ -11,7 +11,8 @@ cdef class Stacks:
     cdef Map nodes, unions, closures
     cdef Ints popped            # of each node: its stacks without their top, closed; or -1
     cdef Ints row               # of each node: its row of the table, or -1
-    cdef Ints table             # rows of n_classes nodes, -1: not known yet
+    cdef Ints table             # rows of n_columns nodes, -1: not known yet
+    cdef readonly int n_columns     # one for each class of bytes, and some for sets of characters
     cdef readonly int32_t root
     cdef Ints merged_top, merged_below, work, tasks
     cdef Py_ssize_t ceiling, threshold

@@ -28,6 +28,7 @@ cdef enum:
     MAX_NEW = 1 << 21           # pairs and nodes that one operation may add
     FEW = 1 << 20               # no compaction below this
     MAX_TABLE = 1 << 23         # entries of the table
+    CHARACTER_COLUMNS = 4       # what walks note of a-z, A-Z, 0-9 and the characters beyond ASCII
 
 
 cdef class Stacks:
@@ -36,6 +37,7 @@ cdef class Stacks:
     def __init__(self, Automaton automaton not None, Py_ssize_t max_table=MAX_TABLE):
         self.automaton = automaton
         self.max_table = max_table
+        self.n_columns = automaton.n_classes + CHARACTER_COLUMNS
         self.start()
 
     def __dealloc__(self):
@@ -277,7 +279,7 @@ cdef class Stacks:
     cdef int32_t cached_step(self, int32_t node, int byte_class) except -1:
         """The same for a class of bytes, remembered in the table."""
         cdef int32_t result
-        cdef Py_ssize_t n = self.automaton.n_classes
+        cdef Py_ssize_t n = self.n_columns
         if self.row.at[node] < 0:
             self.new_row(node)
         result = self.table.at[self.row.at[node] * n + byte_class]
@@ -287,7 +289,7 @@ cdef class Stacks:
         return result
 
     cdef int new_row(self, int32_t node) except -1:
-        cdef Py_ssize_t n = self.automaton.n_classes
+        cdef Py_ssize_t n = self.n_columns
         cdef Py_ssize_t i
         if self.table.n + n > self.max_table:
             for i in range(self.row.n):

@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 
 def plain_length(text: bytes) -> int: ...
+def shape_of(text: bytes) -> bytes | None: ...
 
 class TokenTrie:
     n_vocab: int

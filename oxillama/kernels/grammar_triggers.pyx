@@ -81,7 +81,7 @@ cdef class Triggers:
         self.check(state)
         for token in range(masks.trie.n_vocab):
             out[token >> 5] |= <uint32_t> 1 << (token & 31)
-        for which in range(2):
+        for which in range(3):
             self.walk(masks, which, state, &out[0])
         for w in range(masks.trie.n_words):
             total += int(out[w]).bit_count()
@@ -102,7 +102,7 @@ cdef class Triggers:
                     continue
                 for k in range(i + 1, t.skip.at[i]):
                     self.clear(masks, t, k, out)
-                masks.walk(which, self.started(self.found.at[state]), i, out, False)
+                masks.walk.below(which, i, self.started(self.found.at[state]), out)
                 i = t.skip.at[i]
         finally:
             drop(&path)

@@ -1,93 +1,35 @@
-"""The loops of sampling: candidate tokens with their logits, cut down stage by stage, and the generator that draws.
+"""The loops of sampling: candidate tokens with their logits, cut down stage by stage.
 
 Candidates are ordered by logit, ties by the lower token id; the order is total, so what a stage keeps never depends on
 how it searches. Logits are float32 as the model gives them; probabilities and sums are computed in double from them.
 """
 
 from libc.float cimport FLT_MAX
-from libc.math cimport exp, INFINITY
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.math cimport INFINITY, log
+from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from oxillama.errors import GenerateError
+from oxillama.errors import ConfigError, GenerateError
+from oxillama.kernels._masks cimport apply_mask
+from oxillama.kernels._weights cimport (
+    BLOCK, Candidate, best_of, copy_logits, deviation, largest, place_at, radix_sort, total_mass, weight
+)
 
 # Up to here the best k come from a heap in one pass; beyond, sorting everything by radix costs less.
 cdef enum:
     HEAP_LIMIT = 1024
+    CHUNK = 1024               # logits that are looked at again while the nearest cache has them
 
 
-cdef struct Candidate:
-    float logit
-    int32_t id
+cdef inline float finite(float x) noexcept nogil:
+    """What is no minus infinity stays so, and below infinity."""
+    return min(max(x, <float> -FLT_MAX), <float> FLT_MAX)
 
 
-cdef inline bint before(Candidate a, Candidate b) noexcept nogil:
-    return a.logit > b.logit or (a.logit == b.logit and a.id < b.id)
-
-
-cdef void sift_down(Candidate *heap, Py_ssize_t n, Py_ssize_t i) noexcept nogil:
-    """Restores the heap whose root is the last in order, after its item i was replaced."""
-    cdef Candidate moved = heap[i]
-    cdef Py_ssize_t child
-    while True:
-        child = 2 * i + 1
-        if child >= n:
-            break
-        if child + 1 < n and before(heap[child], heap[child + 1]):
-            child += 1
-        if before(heap[child], moved):
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = moved
-
-
-cdef inline uint32_t descending_key(float x) noexcept nogil:
-    """An integer that grows as x falls (x is not NaN, nor minus zero)."""
-    cdef uint32_t bits
-    memcpy(&bits, &x, 4)
-    return bits if bits >> 31 else ~bits & 0x7FFFFFFF
-
-
-cdef float largest(const float *x, Py_ssize_t n) noexcept nogil:
-    """The highest of n > 0 floats without NaN, in lanes that the compiler turns into vectors."""
-    cdef float[16] lane
-    cdef Py_ssize_t i
-    cdef int j
-    for j in range(16):
-        lane[j] = -INFINITY
-    for i in range(0, n - 15, 16):
-        for j in range(16):
-            lane[j] = x[i + j] if x[i + j] > lane[j] else lane[j]
-    for i in range(n - n % 16, n):
-        lane[0] = x[i] if x[i] > lane[0] else lane[0]
-    for j in range(1, 16):
-        lane[0] = lane[j] if lane[j] > lane[0] else lane[0]
-    return lane[0]
-
-
-cdef void radix_sort(Candidate *data, Candidate *spare, Py_ssize_t n) noexcept nogil:
-    """Sorts by falling logit; stable, so that ids that came in rising order stay so among equals."""
-    cdef Py_ssize_t count[2049]
-    cdef Py_ssize_t i
-    cdef Candidate *swap
-    cdef int shift
-    for shift in range(0, 33, 11):
-        for i in range(2049):
-            count[i] = 0
-        for i in range(n):
-            count[(descending_key(data[i].logit) >> shift & 2047) + 1] += 1
-        for i in range(2048):
-            count[i + 1] += count[i]
-        for i in range(n):
-            spare[count[descending_key(data[i].logit) >> shift & 2047]] = data[i]
-            count[descending_key(data[i].logit) >> shift & 2047] += 1
-        swap = data
-        data = spare
-        spare = swap
-    # Three passes leave the result in what was the spare buffer.
-    memcpy(spare, data, n * sizeof(Candidate))
+cdef inline double lowest(double peak, double bound) noexcept nogil:
+    """A logit below which no weight exp(logit - peak) is `bound`: exp is computed from here up, and decides."""
+    return peak + log(bound) - 0.001 if bound > 0.0 else -FLT_MAX
 
 
 cdef class Candidates:
@@ -96,37 +38,40 @@ cdef class Candidates:
     One object serves any number of rows, one after another; it keeps its buffers. Not for use by two threads at once.
     """
 
-    cdef float *logit          # of every token, while nothing was cut
-    cdef Candidate *item       # what is left after the first cut
+    cdef float *row            # of every token, while nothing was cut
+    cdef float *picked         # what is left after the first cut: logits and ids
+    cdef int32_t *id
+    cdef Candidate *item       # for sorting; before, the row as it was without the cut by sigma
     cdef Candidate *spare
+    cdef double *mass          # of blocks; owns the memory of all
     cdef Py_ssize_t n_vocab, capacity, n
-    cdef bint dense            # nothing cut yet: `logit` rules, ids are positions
-    cdef bint ordered          # `item` is in order; otherwise its ids rise
+    cdef bint dense            # nothing cut yet: `row` rules, ids are positions
+    cdef bint ordered          # `picked` is in order; otherwise its ids rise
+    cdef bint fresh            # `row` is as it was loaded: its highest value, and the chunk where that comes first
+    cdef float high
+    cdef Py_ssize_t high_at
+    cdef double sigmas         # of the cut of the whole row that may be made again; 0: there was none
 
     def __cinit__(self):
-        self.logit = NULL
-        self.item = self.spare = NULL
-        self.capacity = self.n_vocab = self.n = 0
-        self.dense = True
-        self.ordered = False
+        self.dense = True          # and all else zero: there is no memory yet
 
     def __dealloc__(self):
-        free(self.logit)
-        free(self.item)
-        free(self.spare)
+        free(self.mass)
 
     cdef int reserve(self, Py_ssize_t n) except -1:
+        cdef Py_ssize_t blocks = n // BLOCK + 1
         if n <= self.capacity:
             return 0
         self.capacity = 0
-        free(self.logit)
-        free(self.item)
-        free(self.spare)
-        self.logit = <float *> malloc(n * sizeof(float))
-        self.item = <Candidate *> malloc(n * sizeof(Candidate))
-        self.spare = <Candidate *> malloc(n * sizeof(Candidate))
-        if self.logit == NULL or self.item == NULL or self.spare == NULL:
+        free(self.mass)
+        self.mass = <double *> malloc(blocks * sizeof(double) + n * (2 * sizeof(Candidate) + 3 * sizeof(float)))
+        if self.mass == NULL:
             raise MemoryError(f"no memory for {n} candidates")
+        self.item = <Candidate *> (self.mass + blocks)
+        self.spare = self.item + n
+        self.row = <float *> (self.spare + n)
+        self.picked = self.row + n
+        self.id = <int32_t *> (self.picked + n)
         self.capacity = n
         return 0
 
@@ -135,190 +80,87 @@ cdef class Candidates:
 
         Raises GenerateError if one is NaN or plus infinity, or none is left.
         """
-        cdef Py_ssize_t i, n = logits.shape[0]
-        cdef int bad = 0
-        cdef int alive = 0
-        cdef const float *source
-        cdef float *target
+        cdef Py_ssize_t i = 0, n = logits.shape[0]
+        cdef bint good = True
+        cdef float high
+        self.n = 0                 # until all is well
+        self.fresh = False
+        self.dense = True
+        self.ordered = False
+        self.sigmas = 0.0
         if n == 0:
             raise GenerateError("there are no logits to sample from: the row is empty")
         self.reserve(n)
-        source = &logits[0]
-        target = self.logit
-        with nogil:
-            for i in range(n):
-                # Adding zero turns -0.0 into 0.0, so that equal logits have equal bits.
-                target[i] = source[i] + <float> 0.0
-                bad |= not (source[i] <= FLT_MAX)
-                alive |= source[i] >= -FLT_MAX
-        self.n = self.n_vocab = n
-        self.dense = True
-        self.ordered = False
-        if bad:
+        self.high = -INFINITY
+        while i < n:
+            good &= copy_logits(self.row + i, &logits[i], min(n - i, <Py_ssize_t> CHUNK))
+            high = largest(self.row + i, min(n - i, <Py_ssize_t> CHUNK))
+            if high > self.high:
+                self.high = high
+                self.high_at = i
+            i += CHUNK
+        if not good:
             i = 0
-            while logits[i] <= FLT_MAX:
+            while logits[i] < INFINITY:
                 i += 1
             raise GenerateError(f"the model's logit of token {i} is {logits[i]}: the weights or the input are damaged")
-        if not alive:
+        if self.high == -INFINITY:
             raise GenerateError(f"no token is left to choose from: all {n} logits are minus infinity")
+        self.n = self.n_vocab = n
+        self.fresh = True
 
-    def keep(self, const uint32_t[::1] mask not None):
-        """Bans every token whose bit (t % 32 of word t // 32) is clear, and those beyond the mask. Before any cut.
+    cdef int check_alive(self, str why) except -1:
+        if largest(self.row, self.n) == -INFINITY:
+            raise GenerateError(f"no token is left to choose from: {why}")
+        return 0
 
-        Raises GenerateError after a cut, or if no token with a logit above minus infinity is left.
-        """
-        cdef Py_ssize_t i, w
-        cdef uint32_t word
-        cdef float best
+    cdef int check_loaded(self) except -1:
+        if self.n == 0:
+            raise GenerateError("there is nothing to choose from: load a row of logits first")
+        return 0
+
+    cdef int change_whole(self, str stage) except -1:
+        self.fresh = False
         if not self.dense:
-            raise GenerateError("the grammar's stage must come before the stages that cut: top_k, top_p, min_p")
-        with nogil:
-            for w in range((self.n + 31) // 32):
-                word = mask[w] if w < mask.shape[0] else 0
-                if word != <uint32_t> 0xFFFFFFFF:          # most words are all set or all clear
-                    for i in range(32 * w, min(32 * w + 32, self.n)):
-                        self.logit[i] = self.logit[i] if word >> (i & 31) & 1 else -INFINITY
-            best = largest(self.logit, self.n)
-        if best == -INFINITY:
-            raise GenerateError("no token is left to choose from: all that the grammar allows are banned")
+            raise GenerateError(f"{stage} must come before the stages that cut candidates, such as top_k and min_p")
+        return 0
 
-    def __len__(self):
-        return self.n
+    # What changes logits
 
-    def items(self):
-        """What is left, as (id, logit) pairs: in order after a cut by top_k or top_p, else by rising id."""
-        cdef Py_ssize_t i
-        if self.dense:
-            return [(i, self.logit[i]) for i in range(self.n)]
-        return [(self.item[i].id, self.item[i].logit) for i in range(self.n)]
+    def bias(self, const int32_t[::1] tokens not None, const float[::1] values not None):
+        """Adds values to the logits of tokens; minus infinity bans one. Before any cut.
 
-    def probabilities(self):
-        """Softmax over what is left, as (id, probability) pairs in the order of `items`."""
-        cdef double peak = self.peak()
-        cdef double total = self.total(peak)
-        return [(token, exp(<double> logit - peak) / total) for token, logit in self.items()]
+        Results stay finite otherwise. Raises ConfigError for a token that is not in the row, GenerateError after a cut
+        or if all are banned.
+        """
+        cdef Py_ssize_t i, token
+        self.change_whole("biases")
+        if tokens.shape[0] != values.shape[0]:
+            raise ConfigError(f"there must be a value for each of {tokens.shape[0]} tokens, not {values.shape[0]}")
+        for i in range(tokens.shape[0]):
+            token = tokens[i]
+            if not 0 <= token < self.n:
+                raise ConfigError(f"tokens of logit_bias and banned_tokens must be from 0 to {self.n - 1}, not {token}")
+            if values[i] == -INFINITY:
+                self.row[token] = -INFINITY
+            elif self.row[token] != -INFINITY:
+                self.row[token] = finite(self.row[token] + values[i])
+        self.check_alive("logit_bias and banned_tokens ban them all")
 
-    cdef inline float logit_at(self, Py_ssize_t i) noexcept nogil:
-        return self.logit[i] if self.dense else self.item[i].logit
+    def penalize(self, dict counts not None, double repetition, double frequency=0.0, double presence=0.0):
+        """Penalties on tokens, which are given with how often they occur. Before any cut.
 
-    cdef float peak(self) noexcept nogil:
-        cdef Py_ssize_t i
-        cdef float best = -INFINITY
-        if self.dense:
-            return largest(self.logit, self.n)
-        if self.ordered:
-            return self.item[0].logit
-        for i in range(self.n):
-            best = max(best, self.item[i].logit)
-        return best
-
-    cdef double total(self, double peak) noexcept nogil:
-        """Sum of exp(logit - peak), first to last."""
-        cdef Py_ssize_t i
-        cdef double total = 0.0
-        for i in range(self.n):
-            total += exp(<double> self.logit_at(i) - peak)
-        return total
-
-    cdef void list_items(self) noexcept nogil:
-        cdef Py_ssize_t i
-        if self.dense:
-            for i in range(self.n):
-                self.item[i].logit = self.logit[i]
-                self.item[i].id = <int32_t> i
-            self.dense = False
-
-    cdef void best_of(self, Candidate *out, Py_ssize_t k) noexcept nogil:
-        """Writes the first k of the order to `out`, in order (0 < k <= n)."""
-        cdef Py_ssize_t i
-        cdef Candidate c
-        for i in range(k):
-            out[i].logit = self.logit_at(i)
-            out[i].id = <int32_t> i if self.dense else self.item[i].id
-        for i in range(k // 2 - 1, -1, -1):
-            sift_down(out, k, i)
-        # Ids rise while nothing is ordered, so an equal logit that comes later never goes before the root.
-        for i in range(k, self.n):
-            if self.logit_at(i) > out[0].logit:
-                out[0].logit = self.logit_at(i)
-                out[0].id = <int32_t> i if self.dense else self.item[i].id
-                sift_down(out, k, 0)
-        for i in range(k - 1, 0, -1):
-            c = out[0]
-            out[0] = out[i]
-            out[i] = c
-            sift_down(out, i, 0)
-
-    cdef void sort(self) noexcept nogil:
-        if self.ordered:
-            return
-        self.list_items()
-        radix_sort(self.item, self.spare, self.n)
-        self.ordered = True
-
-    cdef void adopt_spare(self, Py_ssize_t n) noexcept nogil:
-        cdef Candidate *swap = self.item
-        self.item = self.spare
-        self.spare = swap
-        self.n = n
-        self.dense = False
-        self.ordered = True
-
-    def top_k(self, Py_ssize_t k):
-        """Keeps the first k of the order; 0 keeps all."""
-        if k <= 0 or k >= self.n:
-            return
-        with nogil:
-            if self.ordered:
-                self.n = k
-            elif k <= HEAP_LIMIT:
-                self.best_of(self.spare, k)
-                self.adopt_spare(k)
-            else:
-                self.sort()
-                self.n = k
-
-    def top_p(self, double p):
-        """Keeps the smallest leading part of the order whose probabilities add up to p or more; at least one token."""
-        cdef Py_ssize_t head
-        cdef double peak, bound
-        if p >= 1.0:
-            return
-        with nogil:
-            peak = self.peak()
-            bound = p * self.total(peak)
-            if not self.ordered:
-                head = self.n if self.n < HEAP_LIMIT else HEAP_LIMIT
-                self.best_of(self.spare, head)
-                if self.nucleus(self.spare, head, peak, bound) < head or head == self.n:
-                    self.adopt_spare(head)
-                else:
-                    self.sort()
-            self.n = self.nucleus(self.item, self.n, peak, bound)
-
-    cdef Py_ssize_t nucleus(self, Candidate *item, Py_ssize_t n, double peak, double bound) noexcept nogil:
-        cdef Py_ssize_t i
-        cdef double mass = 0.0
-        for i in range(n):
-            mass += exp(<double> item[i].logit - peak)
-            if mass >= bound:
-                return i + 1
-        return n
-
-    def min_p(self, double p):
-        """Keeps the tokens that are at least p times as likely as the likeliest; at least that one."""
-        cdef Py_ssize_t i, kept = 0
-        cdef double peak
-        if p <= 0.0:
-            return
-        with nogil:
-            self.list_items()
-            peak = self.peak()
-            for i in range(self.n):
-                if exp(<double> self.item[i].logit - peak) >= p:
-                    self.item[kept] = self.item[i]
-                    kept += 1
-            self.n = kept
+        A positive logit is divided by `repetition`, any other multiplied; then frequency * count + presence is taken
+        off. Results stay finite, so that no penalty bans a token. Tokens that are not in the row are passed over.
+        """
+        cdef Py_ssize_t token
+        cdef float logit, factor = <float> repetition, each = <float> frequency, once = <float> presence
+        self.change_whole("penalties")
+        for token, count in counts.items():
+            if 0 <= token < self.n and self.row[token] != -INFINITY:
+                logit = self.row[token]
+                logit = finite(logit / factor if logit > 0 else logit * factor)
+                self.row[token] = finite(logit - (<float> count * each + once)) + <float> 0.0
 
     def temperature(self, double t):
         """Divides the distances to the highest logit by t > 0, which is what dividing the logits does to softmax.
@@ -326,94 +168,281 @@ cdef class Candidates:
         Distances can't overflow upwards, however small t is. The highest logit becomes 0.
         """
         cdef Py_ssize_t i
+        cdef float *x = self.logits()
         cdef double peak
         with nogil:
             peak = self.peak()
+            self.fresh = False
             for i in range(self.n):
-                if self.dense:
-                    self.logit[i] = <float> ((<double> self.logit[i] - peak) / t)
-                else:
-                    self.item[i].logit = <float> ((<double> self.item[i].logit - peak) / t)
+                x[i] = <float> ((<double> x[i] - peak) / t)
 
-    def penalize(self, tokens, double penalty):
-        """Repetition penalty on distinct `tokens`: a positive logit is divided by it, any other multiplied.
+    # What is there
 
-        Results stay finite, so that no penalty bans a token. Must come before any cut. Tokens that are not in the row
-        are passed over.
+    def __len__(self):
+        return self.n
+
+    @property
+    def n_tokens(self):
+        """How many there were before any cut."""
+        return self.n_vocab
+
+    def items(self):
+        """What is left, as (id, logit) pairs: in order after a cut by top_k, top_p or typical_p, else by rising id."""
+        cdef Py_ssize_t i
+        cdef const float *x = self.logits()
+        return [(i if self.dense else self.id[i], x[i]) for i in range(self.n)]
+
+    def best(self, Py_ssize_t k):
+        """The first k of the order, as (id, logit) pairs; all stay."""
+        cdef Py_ssize_t i
+        cdef const float *x = self.logits()
+        k = max(0, min(k, self.n))
+        if k == 0:
+            return []
+        best_of(x, self.n, self.item, k)
+        return [(self.id_at(self.item[i].id), self.item[i].logit) for i in range(k)]
+
+    def probabilities(self):
+        """Softmax over what is left, as (id, probability) pairs in the order of `items`."""
+        cdef double peak = self.peak()
+        cdef double total = self.total(peak)
+        return [(token, weight(<double> logit - peak) / total) for token, logit in self.items()]
+
+    def total_weight(self):
+        """Sum of exp(logit - highest logit), the first of which is 1 / (highest probability)."""
+        return self.total(self.peak())
+
+    def entropy(self):
+        """Of softmax over what is left, in nats."""
+        cdef double total, mean = self.mean_distance(self.peak(), &total)
+        return log(total) - mean
+
+    def count(self):
+        """How many of what is left are not banned."""
+        cdef Py_ssize_t i, found = 0
+        cdef const float *x = self.logits()
+        for i in range(self.n):
+            found += x[i] != -INFINITY
+        return found
+
+    cdef inline float *logits(self) noexcept nogil:
+        return self.row if self.dense else self.picked
+
+    cdef inline int32_t id_at(self, Py_ssize_t i) noexcept nogil:
+        return <int32_t> i if self.dense else self.id[i]
+
+    cdef inline double peak(self) noexcept nogil:
+        if self.ordered:
+            return self.picked[0]
+        return self.high if self.dense and self.fresh else largest(self.logits(), self.n)
+
+    cdef double total(self, double peak) noexcept nogil:
+        """Sum of exp(logit - peak); leaves those of blocks in `mass`."""
+        return total_mass(self.logits(), self.n, peak, self.mass, NULL)
+
+    cdef double mean_distance(self, double peak, double *total) noexcept nogil:
+        """The expected logit - peak; `total` becomes the sum of exp(logit - peak)."""
+        cdef double moment = 0.0
+        total[0] = total_mass(self.logits(), self.n, peak, NULL, &moment)
+        return moment / total[0]
+
+    # What cuts
+
+    def keep(self, const uint32_t[::1] mask not None):
+        """Bans every token whose bit (t % 32 of word t // 32) is clear, and those beyond the mask. Before any cut.
+
+        If `top_n_sigma` left nothing of what the mask allows, its cut is made again among what the mask allows.
+        Raises GenerateError after another cut, or if no token with a logit above minus infinity is left.
         """
-        cdef Py_ssize_t token
-        cdef float logit
-        cdef float factor = <float> penalty
-        if not self.dense:
-            raise GenerateError("penalties must come before the stages that cut candidates")
-        for token in tokens:
-            if 0 <= token < self.n:
-                logit = self.logit[token]
-                if logit > 0:
-                    self.logit[token] = min(logit / factor, <float> FLT_MAX)
-                elif logit >= -FLT_MAX:
-                    self.logit[token] = max(logit * factor, <float> -FLT_MAX)
+        cdef double sigmas = self.sigmas
+        cdef const uint32_t *words = &mask[0] if mask.shape[0] else NULL
+        self.change_whole("the grammar's stage")
+        self.sigmas = 0.0
+        apply_mask(self.row, self.n, words, mask.shape[0])
+        if sigmas and largest(self.row, self.n) == -INFINITY:
+            memcpy(self.row, self.item, self.n * sizeof(float))
+            apply_mask(self.row, self.n, words, mask.shape[0])
+            if largest(self.row, self.n) != -INFINITY:
+                self.top_n_sigma(sigmas)
+        self.check_alive("all that the grammar allows are banned")
+
+    def top_n_sigma(self, double n):
+        """Keeps logits that are at most n standard deviations of all logits (but banned ones) below the highest.
+
+        On a whole row, the others are banned and nothing is cut, so that the grammar's mask can follow.
+        """
+        cdef Py_ssize_t i
+        cdef float *x = self.logits()
+        cdef double bound
+        if n <= 0.0:
+            return
+        with nogil:
+            bound = self.peak() - n * deviation(x, self.n)
+            if self.dense:
+                memcpy(self.item, x, self.n * sizeof(float))
+                self.sigmas = n
+                self.fresh = False
+                for i in range(self.n):
+                    x[i] = x[i] if x[i] >= bound else -INFINITY
+            else:
+                self.pick(bound, 0.0, 0.0)
+
+    cdef void pick(self, double low, double peak, double bound) noexcept nogil:
+        """Keeps what has a logit of at least `low` and a weight exp(logit - peak) of at least `bound`, if not zero."""
+        cdef Py_ssize_t i, kept = 0
+        cdef const float *x = self.logits()
+        for i in range(self.n):
+            if x[i] >= low and (bound <= 0.0 or weight(x[i] - peak) >= bound):
+                self.id[kept] = self.id_at(i)
+                self.picked[kept] = x[i]
+                kept += 1
+        self.n = kept
+        self.dense = False
+
+    cdef void keep_heavy(self, double peak, double bound) noexcept nogil:
+        """Keeps weights exp(logit - peak) of at least `bound`, and the highest whatever it is."""
+        self.pick(lowest(peak, min(bound, 1.0)), peak, min(bound, 1.0))
+
+    def min_weight(self, double bound):
+        """Keeps tokens that are at least `bound` times as likely as the likeliest; at least those as likely as that."""
+        if bound > 0.0:
+            with nogil:
+                self.keep_heavy(self.peak(), bound)
+
+    def min_probability(self, double p):
+        """Keeps tokens with a probability of at least p; at least those as likely as the likeliest."""
+        if p > 0.0:
+            with nogil:
+                self.keep_heavy(self.peak(), p * self.total(self.peak()))
+
+    cdef void take(self, const Candidate *items, Py_ssize_t n) noexcept nogil:
+        """Makes n items, whose ids are positions, in order, what is left."""
+        cdef Py_ssize_t i
+        for i in range(n):
+            self.spare[i].id = self.id_at(items[i].id)
+        for i in range(n):
+            self.picked[i] = items[i].logit
+            self.id[i] = self.spare[i].id
+        self.n = n
+        self.dense = False
+        self.ordered = True
+
+    cdef void sort(self, Py_ssize_t k) noexcept nogil:
+        """Puts the first k of the order in order and drops the rest."""
+        cdef Py_ssize_t i
+        cdef const float *x = self.logits()
+        if self.ordered:
+            self.n = k
+        elif k <= HEAP_LIMIT and (k < self.n or k < 256):
+            best_of(x, self.n, self.item, k)
+            self.take(self.item, k)
+        else:
+            for i in range(self.n):
+                self.item[i].logit = x[i]
+                self.item[i].id = <int32_t> i
+            radix_sort(self.item, self.spare, self.n)
+            self.take(self.item, k)
+
+    def top_k(self, Py_ssize_t k):
+        """Keeps the first k of the order; 0 keeps all."""
+        if 0 < k < self.n:
+            with nogil:
+                self.sort(k)
+
+    def top_p(self, double p):
+        """Keeps the smallest leading part of the order whose probabilities add up to p or more; at least one token."""
+        cdef Py_ssize_t i = 0
+        cdef double peak, total, mass = 0.0
+        if p >= 1.0:
+            return
+        with nogil:
+            peak = self.peak()
+            total = self.total(peak)
+            # All below half of the average of what may go have less than that together: no need to sort them.
+            if not self.ordered and p < 1.0 - 1e-9:
+                self.pick(lowest(peak, 0.5 * (1.0 - p) * total / self.n), peak, 0.0)
+            self.sort(self.n)
+            for i in range(self.n):
+                mass += weight(self.picked[i] - peak)
+                if mass >= p * total:
+                    self.n = i + 1
+                    break
+
+    def typical_p(self, double p):
+        """Keeps the tokens whose surprise is nearest to the entropy, until they have more than p together.
+
+        The surprise is the entropy where the logit is the expected one, so these are a part of the order around one
+        place. Of two that are equally near the likelier comes first.
+        """
+        cdef Py_ssize_t i, low, high = 0
+        cdef double centre, peak, total, mass = 0.0
+        if p >= 1.0:
+            return
+        with nogil:
+            peak = self.peak()
+            centre = peak + self.mean_distance(peak, &total)
+            self.sort(self.n)
+            while high < self.n and self.picked[high] >= centre:
+                high += 1
+            low = high
+            while mass <= p * total and (low > 0 or high < self.n):
+                if high == self.n or (low > 0 and self.picked[low - 1] - centre <= centre - self.picked[high]):
+                    low -= 1
+                    mass += weight(self.picked[low] - peak)
+                else:
+                    mass += weight(self.picked[high] - peak)
+                    high += 1
+            self.n = high - low
+            for i in range(self.n):
+                self.picked[i] = self.picked[low + i]
+                self.id[i] = self.id[low + i]
+
+    def drop_top(self, double p):
+        """Drops all tokens with a probability of at least p but the last of them in the order."""
+        cdef Py_ssize_t i, least = 0, found = 0, kept = 0
+        cdef const float *x = self.logits()
+        cdef double peak, bound, low
+        with nogil:
+            peak = self.peak()
+            bound = p * self.total(peak)
+            low = lowest(peak, bound)
+            for i in range(self.n):
+                if x[i] >= low and weight(x[i] - peak) >= bound:
+                    found += 1
+                    least = i if found == 1 or x[i] <= x[least] else least
+            if found > 1:
+                for i in range(self.n):
+                    if i == least or x[i] < low or weight(x[i] - peak) < bound:
+                        self.id[kept] = self.id_at(i)
+                        self.picked[kept] = x[i]
+                        kept += 1
+                self.n = kept
+                self.dense = False
+
+    # What chooses
 
     def argmax(self):
         """The first of the order."""
-        cdef Py_ssize_t best = 0
-        cdef float best_logit
-        with nogil:
-            if not self.ordered:
-                best_logit = self.peak()
-                while self.logit_at(best) != best_logit:
-                    best += 1
-        return best if self.dense else self.item[best].id
+        cdef Py_ssize_t best = self.high_at if self.dense and self.fresh else 0
+        cdef const float *x = self.logits()
+        cdef double peak = self.peak()
+        self.check_loaded()
+        while x[best] != peak:
+            best += 1
+        return self.id_at(best)
 
-    def draw(self, double u):
-        """The token at u, 0 <= u < 1, of the cumulative softmax over what is left."""
-        cdef Py_ssize_t i
-        cdef Py_ssize_t chosen = 0
-        cdef double peak, bound, weight
-        cdef double mass = 0.0
+    def pick_at(self, double u):
+        """(token, its probability) at u, 0 <= u < 1, of the cumulative softmax over what is left."""
+        cdef Py_ssize_t chosen
+        cdef const float *x = self.logits()
+        cdef double peak, total
+        self.check_loaded()
         with nogil:
             peak = self.peak()
-            bound = u * self.total(peak)
-            for i in range(self.n):
-                weight = exp(<double> self.logit_at(i) - peak)
-                if weight > 0.0:
-                    chosen = i  # rounding may leave the sum short of the bound: the last possible token then
-                mass += weight
-                if mass > bound:
-                    break
-        return chosen if self.dense else self.item[chosen].id
+            total = self.total(peak)
+            chosen = place_at(x, self.n, peak, self.mass, u * total)
+        return self.id_at(chosen), weight(x[chosen] - peak) / total
 
-
-cdef class XorShift64:
-    """Marsaglia's 64-bit xorshift (shifts 13, 7, 17), started with `seed`; `state` is all there is to save.
-
-    The state moves as plain xorshift. A uniform number is the top 53 bits of the state after the finaliser of
-    SplitMix64 (Steele et al. 2014): without it, the first numbers of all small seeds would be almost zero, and the
-    texts of seeds 1, 2, 3 would begin with the same word.
-    """
-
-    cdef public uint64_t state
-
-    def __init__(self, seed):
-        # Zero is the one state that xorshift never leaves.
-        self.state = seed if seed else 0x517CC1B727220A95
-
-    def next(self):
-        """Moves on and returns the new state."""
-        cdef uint64_t x = self.state
-        x ^= x << 13
-        x ^= x >> 7
-        x ^= x << 17
-        self.state = x
-        return x
-
-    def uniform(self):
-        """Moves on and returns a float in [0, 1)."""
-        cdef uint64_t x = self.state
-        x ^= x << 13
-        x ^= x >> 7
-        x ^= x << 17
-        self.state = x
-        x = (x ^ (x >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
-        x = (x ^ (x >> 27)) * <uint64_t> 0x94D049BB133111EB
-        return <double> ((x ^ (x >> 31)) >> 11) * (1.0 / 9007199254740992.0)
+    def draw(self, double u):
+        """The token of `pick_at`."""
+        return self.pick_at(u)[0]

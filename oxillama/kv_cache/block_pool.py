@@ -16,17 +16,18 @@ class KvCachePool(IdPool):
 
     __slots__ = ()
 
-    def __init__(self, n_blocks: int) -> None:
+    def __init__(self, n_blocks: int, noun: str = "KV block") -> None:
         """Raises ConfigError for a negative number."""
-        super().__init__(n_blocks, "KV block")
+        super().__init__(n_blocks, noun)
 
     def fork(self, table: Iterable[int]) -> list[int]:
         """A second table of the same blocks, none of them copied; to be freed like the first.
 
-        Raises ConfigError, and shares none, for a block that is not in use, given twice or not of this pool.
+        Places of blocks that were given back (-1) stay so. Raises ConfigError, and shares none, for a block that is not
+        in use, given twice or not of this pool.
         """
         forked = list(table)
-        self.share(forked)
+        self.share(block for block in forked if block != -1)
         return forked
 
     def n_shared(self, table: list[int], first: int, last: int) -> int:
@@ -45,6 +46,6 @@ class KvCachePool(IdPool):
             old = table[i]
             if self.users[old] > 1:
                 table[i] = self.alloc(1)[0]
-                self.users[old] -= 1
+                self._less(old)
                 replaced.append((old, table[i]))
         return replaced

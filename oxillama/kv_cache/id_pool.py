@@ -1,5 +1,6 @@
 """Which ids are in use, and by how many, of things that are all alike. The arrays that they stand for are elsewhere."""
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from oxillama.errors import ConfigError, KvCacheFullError
@@ -10,10 +11,13 @@ __all__ = ["IdPool"]
 class IdPool:
     """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once.
 
+    A cache may be one of the users. What it alone uses is idle: still there for whoever looks for it, and to be had by
+    whoever needs room.
+
     users: how many use each id; to be read alone.
     """
 
-    __slots__ = ("_free", "n", "noun", "users")
+    __slots__ = ("_free", "_idle", "_kept", "n", "noun", "users")
 
     def __init__(self, n: int, noun: str = "block") -> None:
         """Raises ConfigError for a negative number of them."""
@@ -24,11 +28,33 @@ class IdPool:
         # Low ids go first, and a freed one goes to the next who asks: its memory is warm.
         self._free = list(range(n - 1, -1, -1))
         self.users = [0] * n
+        self._kept: dict[int, object] = {}  # what the cache knows each of its ids by
+        self._idle: OrderedDict[int, None] = OrderedDict()  # who is the first to go comes first
 
     @property
     def n_free(self) -> int:
         """How many can be had now."""
         return len(self._free)
+
+    @property
+    def free_ids(self) -> list[int]:
+        """Those that nobody uses, in any order."""
+        return list(self._free)
+
+    @property
+    def n_idle(self) -> int:
+        """How many the cache alone uses."""
+        return len(self._idle)
+
+    @property
+    def n_kept(self) -> int:
+        """How many the cache uses, alone or with others."""
+        return len(self._kept)
+
+    @property
+    def n_available(self) -> int:
+        """How many can be had at most: the free and the idle ones."""
+        return len(self._free) + len(self._idle)
 
     def check_room(self, n: int) -> None:
         """Raises KvCacheFullError if fewer than n are free, ConfigError for a negative n."""
@@ -54,6 +80,7 @@ class IdPool:
         self.check_used(given)
         for i in given:
             self.users[i] += 1
+            self._idle.pop(i, None)
 
     def n_users(self, i: int) -> int:
         """How many use an id; 0 of a free one. Raises ConfigError for an id that is not of this pool."""
@@ -70,14 +97,43 @@ class IdPool:
         if len(set(given)) < len(given):
             raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
 
-    def free(self, ids: Iterable[int]) -> None:
-        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then."""
+    def free(self, ids: Iterable[int], *, stale: bool = False) -> None:
+        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then.
+
+        stale: what is idle now is the first to go.
+        """
         given = list(ids)
         self.check_used(given)
         for i in reversed(given):
-            self.users[i] -= 1
-            if not self.users[i]:
-                self._free.append(i)
+            self._less(i)
+            if stale and i in self._idle:
+                self._idle.move_to_end(i, last=False)
+
+    def _less(self, i: int) -> None:
+        self.users[i] -= 1
+        if not self.users[i]:
+            self._free.append(i)
+        elif self.users[i] == 1 and i in self._kept:
+            self._idle[i] = None
+
+    def keep(self, i: int, known_by: object) -> None:
+        """Counts the cache as one more user of an id in use, which it is not yet; it finds `known_by` by it again."""
+        self.users[i] += 1
+        self._kept[i] = known_by
+
+    def forget(self, i: int) -> None:
+        """The end of `keep`."""
+        del self._kept[i]
+        self._idle.pop(i, None)
+        self._less(i)
+
+    def known_by(self, i: int) -> object | None:
+        """What the cache knows an id by; None if it doesn't use it."""
+        return self._kept.get(i)
+
+    def oldest(self) -> object:
+        """What the cache knows that idle id by which is the first to go; there must be one."""
+        return self._kept[next(iter(self._idle))]
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless each id is either in the free list once or has users. For tests: walks all."""
@@ -85,6 +141,8 @@ class IdPool:
         assert len(free) == len(self._free), f"a {self.noun} is in the free list twice"
         for i, n in enumerate(self.users):
             assert (n == 0) == (i in free), f"{self.noun} {i} has {n} users, in the free list: {i in free}"
+        idle = {i for i in self._kept if self.users[i] == 1}
+        assert idle == set(self._idle), f"idle {self.noun}s are {sorted(idle)}, not {sorted(self._idle)}"
 
     def _check_known(self, i: int) -> None:
         if not 0 <= i < self.n:

@@ -15,37 +15,59 @@ RUNNING_SLOTS = 2  # that a sequence needs to compute: a step reads one and writ
 
 
 class StateSlots:
-    """Slots that a sequence owns in a pool.
+    """Slots of which a sequence is a user in a pool: once of each. Those in `spare` are its own.
 
     current: of the state after all that is computed; -1 if nothing is. spare: to be written, the last one next.
-    checkpoints: (tokens computed, slot), fewest tokens first; the newest may be `current` itself. mark: number of
-    tokens at which the scheduler is to end a step, for a checkpoint there; 0 is none.
+    checkpoints: (tokens computed, slot), fewest tokens first; the newest may be `current` itself. They are at any
+    number of tokens and for this sequence alone, to go back to; those that others may begin with are at the ends of
+    blocks, and the prefix cache has them. mark: number of tokens at which the scheduler is to end a step, for a
+    checkpoint there; 0 is none. shared_marks: the same for checkpoints of the prefix cache.
     """
 
-    __slots__ = ("checkpoints", "current", "mark", "spare")
+    __slots__ = ("checkpoints", "current", "mark", "shared_marks", "spare")
 
     def __init__(self) -> None:
         self.current = -1
         self.spare: list[int] = []
         self.checkpoints: list[tuple[int, int]] = []
         self.mark = 0
+        self.shared_marks: list[int] = []
 
-    @property
-    def n_missing(self) -> int:
-        """Slots to be added to `spare` before the sequence may run."""
-        return RUNNING_SLOTS - (self.current >= 0) - len(self.spare)
+    def n_missing(self, pool: IdPool) -> int:
+        """Slots to be added to `spare` before the sequence may run.
+
+        What others read as well can't be written after the next step, and counts for nothing: whoever runs has all
+        that it will ever need, and no other's doing can take it away.
+        """
+        return RUNNING_SLOTS - (self.current >= 0 and pool.users[self.current] == 1) - len(self.spare)
 
     def span(self) -> tuple[int, int]:
         """(slot to read, slot to write) of the next step."""
         return self.current, self.spare[-1]
 
+    @property
+    def needs_another(self) -> bool:
+        """Whether `commit` will take a free slot, or else a checkpoint's."""
+        return len(self.spare) == 1 and any(slot == self.current for _, slot in self.checkpoints)
+
     def commit(self, pool: IdPool) -> None:
         """The next step's state was written: it is the current one."""
         before, self.current = self.current, self.spare.pop()
         if before >= 0 and all(slot != before for _, slot in self.checkpoints):
-            self.spare.append(before)
-        elif not self.spare:
-            self.spare.append(pool.alloc(1)[0] if pool.n_free else self.checkpoints.pop(0)[1])
+            if pool.users[before] == 1:
+                self.spare.append(before)
+            else:
+                pool.free([before])
+        while not self.spare:
+            if not pool.n_free:
+                pool.free(self.drop_checkpoint())
+            if pool.n_free:
+                self.spare += pool.alloc(1)
+
+    def until_mark(self, n_computed: int, n: int) -> int:
+        """n, or as many tokens less as the next step has to end before that."""
+        ahead = [mark - n_computed for mark in (self.mark, *self.shared_marks) if mark > n_computed]
+        return min(n, *ahead) if ahead else n
 
     def checkpoint(self, n_tokens: int) -> list[int]:
         """Keeps the current state, which is that after n_tokens > 0; slots that are not needed any more.
@@ -75,7 +97,7 @@ class StateSlots:
 
     def drop_spare(self) -> list[int]:
         """Slots that a sequence that doesn't run has no use for."""
-        freed, self.spare, self.mark = self.spare, [], 0
+        freed, self.spare, self.mark, self.shared_marks = self.spare, [], 0, []
         return freed
 
     def drop_checkpoint(self) -> list[int]:

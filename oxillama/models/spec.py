@@ -153,7 +153,9 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
 def attention_states(spec: ModelSpec) -> tuple[LayerShape, ...]:
     """Keys and values of each layer that has heads."""
     return tuple(
-        (KvShape(layer.n_kv_heads, spec.head_dim, spec.v_head_dim),) if layer.n_kv_heads else ()
+        (KvShape(layer.n_kv_heads, spec.head_dim, spec.v_head_dim, layer.window * spec.causal),)
+        if layer.n_kv_heads
+        else ()
         for layer in spec.layers
     )
 

@@ -1,7 +1,19 @@
 """Choosing the next token: a list of plain stages (`SamplerChain`) and the state of one request (`Sampler`)."""
 
-from oxillama.sampling.chain import Sampler, SamplerChain
-from oxillama.sampling.grammar import Grammar
+from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
+from oxillama.sampling.sampler import LogitsProcessor, Sampler
 from oxillama.sampling.stages import Stage
 
-__all__ = ["Grammar", "Sampler", "SamplerChain", "Stage"]
+__all__ = [
+    "Grammar",
+    "GrammarState",
+    "JsonSchemaCompiler",
+    "LogitsProcessor",
+    "Sampler",
+    "SamplerChain",
+    "Stage",
+    "Vocabulary",
+    "apply_grammar_mask",
+]

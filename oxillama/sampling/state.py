@@ -1,60 +1,177 @@
-"""What a request's sampling remembers between tokens; plain data that can be copied."""
+"""What a request's sampling remembers between tokens: plain data that can be copied, taken back and saved."""
 
+import math
 import os
-from collections import deque
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.checks import check_int
 from oxillama.config import SamplerConfig
-from oxillama.kernels.sampling import XorShift64
+from oxillama.errors import ConfigError
+from oxillama.kernels.random import XorShift64
+from oxillama.sampling.dry import Breaks, TokenBytes
 from oxillama.sampling.grammar import GrammarState
 
-__all__ = ["PenaltyWindow", "SamplerState"]
+__all__ = ["History", "SamplerState", "check_ids"]
+
+# Ids are 32-bit integers in the files.
+MAX_TOKEN = (1 << 31) - 1
 
 
-class PenaltyWindow:
-    """The last `size` tokens and how often each occurs among them; O(1) per token."""
+def check_ids(name: str, tokens: Any) -> list[int]:
+    """`tokens` as a list of int. Raises ConfigError, which names the first that is no token id."""
+    if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
+        raise ConfigError(f"{name} must be token ids, not {type(tokens).__name__}")
+    ids = list(tokens)
+    if all(type(token) is int and 0 <= token <= MAX_TOKEN for token in ids):
+        return ids
+    return [check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids)]
 
-    __slots__ = ("counts", "tokens")
+
+class History:
+    """The tokens of a text, and how often each occurs among the last `size`; O(1) for each that comes or goes."""
+
+    __slots__ = ("counts", "size", "tokens")
 
     def __init__(self, size: int, tokens: Iterable[int] = ()) -> None:
-        self.tokens: deque[int] = deque(maxlen=size)
+        self.size = size
+        self.tokens = array("i", tokens)
         self.counts: dict[int, int] = {}
-        for token in tokens:
-            self.push(token)
+        for token in self.tokens[-size:] if size else ():
+            self._count(token, 1)
 
     def push(self, token: int) -> None:
-        """Adds a token; the oldest leaves when the window is full."""
-        tokens, counts = self.tokens, self.counts
-        if tokens.maxlen == 0:
-            return
-        if len(tokens) == tokens.maxlen:
-            oldest = tokens[0]
-            counts[oldest] -= 1
-            if not counts[oldest]:
-                del counts[oldest]
+        """Adds a token; the oldest leaves the window when that is full."""
+        tokens, size = self.tokens, self.size
         tokens.append(token)
-        counts[token] = counts.get(token, 0) + 1
+        if size:
+            self._count(token, 1)
+            if len(tokens) > size:
+                self._count(tokens[-size - 1], -1)
 
-    def copy(self) -> "PenaltyWindow":
-        return PenaltyWindow(self.tokens.maxlen or 0, self.tokens)
+    def pop(self) -> None:
+        """Takes the last token back; the one that left the window for it returns."""
+        tokens, size = self.tokens, self.size
+        if size:
+            self._count(tokens[-1], -1)
+            if len(tokens) > size:
+                self._count(tokens[-size - 1], 1)
+        tokens.pop()
+
+    def _count(self, token: int, change: int) -> None:
+        n = self.counts.get(token, 0) + change
+        if n:
+            self.counts[token] = n
+        else:
+            del self.counts[token]
+
+    def copy(self) -> "History":
+        twin = History(self.size)
+        twin.tokens, twin.counts = self.tokens[:], self.counts.copy()
+        return twin
 
 
 class SamplerState:
-    """Random generator, penalty window and grammar (None: any text) of one request."""
+    """Generator, tokens so far, mirostat's mu, breaks of repetitions and grammar (None: any text) of one request.
 
-    __slots__ = ("grammar", "rng", "window")
+    bias: tokens, int32, and what is added to their logits, float32; the same for all tokens of the request.
+    """
 
-    def __init__(self, rng: XorShift64, window: PenaltyWindow, grammar: GrammarState | None = None) -> None:
-        self.rng = rng
-        self.window = window
-        self.grammar = grammar
+    __slots__ = ("_mus", "_rngs", "bias", "breaks", "grammar", "history", "mu", "n_prompt", "rng")
 
-    @classmethod
-    def start(cls, config: SamplerConfig, prompt: Iterable[int] = ()) -> "SamplerState":
-        """Before the first token; the window starts with the end of `prompt`."""
+    def __init__(
+        self, config: SamplerConfig, prompt: Sequence[int] = (), token_bytes: TokenBytes | None = None
+    ) -> None:
+        """Before the first token after `prompt`. Raises ConfigError if there are strings that break repetitions, and no
+        `token_bytes`."""
         seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
-        return cls(XorShift64(seed), PenaltyWindow(config.repetition_penalty_window, prompt))
+        self.rng = XorShift64(seed)
+        self.mu = 2.0 * config.mirostat_tau
+        self.history = History(config.repetition_penalty_window, prompt)
+        self.n_prompt = len(prompt)
+        self.breaks = Breaks(config, token_bytes) if config.dry_multiplier else None
+        if self.breaks is not None:
+            self.breaks.start(self.history.tokens, config.dry_window)
+        self.bias = _bias(config)
+        self.grammar: GrammarState | None = None
+        # As they were before the first token, and after each.
+        self._rngs, self._mus = array("Q", [self.rng.state]), array("d", [self.mu])
+
+    @property
+    def n_accepted(self) -> int:
+        """Tokens after the prompt."""
+        return len(self._rngs) - 1
+
+    def push(self, token: int) -> None:
+        """A token follows. Raises GrammarError, and changes nothing, if the grammar doesn't allow it."""
+        if self.grammar is not None:
+            self.grammar.advance(token)
+        self.history.push(token)
+        if self.breaks is not None:
+            self.breaks.push(self.history.tokens)
+        self._rngs.append(self.rng.state)
+        self._mus.append(self.mu)
+
+    def rewind(self, n: int) -> None:
+        """As it was after the token that is now the last but n, before anything was drawn then."""
+        if self.grammar is not None:
+            self.grammar.rollback(n)
+        for _ in range(n):
+            self.history.pop()
+        if self.breaks is not None:
+            self.breaks.cut(len(self.history.tokens))
+        n_left = len(self._rngs) - n
+        del self._rngs[n_left:], self._mus[n_left:]
+        self.rng.state, self.mu = self._rngs[-1], self._mus[-1]
 
     def copy(self) -> "SamplerState":
-        grammar = None if self.grammar is None else self.grammar.fork()
-        return SamplerState(XorShift64(self.rng.state), self.window.copy(), grammar)
+        twin = object.__new__(SamplerState)
+        twin.rng, twin.mu = XorShift64(self.rng.state), self.mu
+        twin.history, twin.n_prompt = self.history.copy(), self.n_prompt
+        twin.breaks = None if self.breaks is None else self.breaks.copy()
+        twin.bias, twin._rngs, twin._mus = self.bias, self._rngs[:], self._mus[:]
+        twin.grammar = None if self.grammar is None else self.grammar.fork()
+        return twin
+
+    def data(self) -> dict[str, Any]:
+        """All of it as lists and numbers, without the settings and the grammar."""
+        return {
+            "tokens": self.history.tokens.tolist(),
+            "n_prompt": self.n_prompt,
+            "rng": self.rng.state,
+            "mu": self.mu,
+            "marks": [list(mark) for mark in zip(self._rngs, self._mus, strict=True)],
+        }
+
+    def go_on(self, data: Mapping[str, Any]) -> None:
+        """Goes on from the prompt to what `data` described. Raises ConfigError for damaged data, GrammarError."""
+        tokens = check_ids("tokens of the saved state", data.get("tokens"))[self.n_prompt :]
+        marks = data.get("marks")
+        if not isinstance(marks, list | tuple) or len(marks) != len(tokens) + 1:
+            raise ConfigError(f"marks of the saved state must be {len(tokens) + 1} pairs of numbers")
+        checked = [_checked_mark(mark) for mark in marks]
+        now = _checked_mark([data.get("rng"), data.get("mu")])
+        for token in tokens:
+            self.push(token)
+        self._rngs, self._mus = array("Q", (rng for rng, _ in checked)), array("d", (mu for _, mu in checked))
+        self.rng.state, self.mu = now
+
+
+def _checked_mark(mark: Any) -> tuple[int, float]:
+    if not isinstance(mark, list | tuple) or len(mark) != 2:
+        raise ConfigError(f"marks of the saved state must be pairs of numbers, not {mark!r}")
+    rng, mu = mark
+    # The generator never leaves zero.
+    rng = check_int("generator of the saved state", rng, 1, (1 << 64) - 1)
+    if isinstance(mu, bool) or not isinstance(mu, int | float) or not math.isfinite(mu):
+        raise ConfigError(f"mu of the saved state must be a finite number, not {mu!r}")
+    return rng, float(mu)
+
+
+def _bias(config: SamplerConfig) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    biases = dict(config.logit_bias or {}) | dict.fromkeys(config.banned_tokens, -math.inf)
+    return np.array(list(biases), np.int32), np.array(list(biases.values()), np.float32)

@@ -1,7 +1,7 @@
 """Text to tokens and back, as the model's GGUF file says."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -191,14 +191,20 @@ class Tokenizer:
             raise TokenizerError(f"{_place(position)} is {token}, outside the vocabulary 0..{self.n_vocab - 1}")
         return token
 
-    def stream(self, *, skip_special: bool = False, continuation: bool = True) -> TokenStream:
-        """A :class:`TokenStream` over this vocabulary. By default its tokens continue a text (see :meth:`decode`)."""
+    def stream(
+        self, *, skip_special: bool = False, continuation: bool = True, shown: Container[int] = ()
+    ) -> TokenStream:
+        """A :class:`TokenStream` over this vocabulary. By default its tokens continue a text (see :meth:`decode`).
+
+        ``skip_special`` leaves out control tokens but those in ``shown``.
+        """
         piece: Callable[[int], bytes] = self.token_bytes
         if skip_special:
             types = self._vocab.types
 
             def piece(token: int) -> bytes:
-                return b"" if types[self._check(token, None)] == CONTROL else self._raw_bytes(token)
+                hidden = types[self._check(token, None)] == CONTROL and token not in shown
+                return b"" if hidden else self._raw_bytes(token)
 
         strips = not continuation and (self.add_space_prefix or self.model == "bert")
         return TokenStream(piece, strip_first_space=strips)

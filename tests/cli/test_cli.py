@@ -60,6 +60,13 @@ def test_run_echoes_on_request(run):
 
 def test_run_options_reach_the_engine(run, engine):
     options = {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.5, "repetition_penalty_window": 9}
+    options |= {
+        "typical_p": 0.9,
+        "xtc_probability": 0.5,
+        "dry_multiplier": 0.5,
+        "dynatemp_range": 0.3,
+        "top_n_sigma": 2,
+    }
     flags = [str(x) for k, v in options.items() for x in (f"--{k.replace('_', '-')}", v)]
     args = ["run", "The cat", "-n", "30", "--seed", "3", "--ignore-eos", "--stop", "th", "--stop", "zz"]
     _, out, _ = run(*args, *flags, *ONE_THREAD, "-c", 64, "--kv-type", "f32", "--chunk-size", 2, "--no-repack")
@@ -74,6 +81,7 @@ def test_run_options_reach_the_engine(run, engine):
         (["run", "x", "-m", "no.gguf"], "no.gguf"),
         (["run", "x", "--top-p", "3"], "--top-p must be a number from 0 to 1, not 3"),
         (["run", "x", "--seed", "-1"], "--seed must"),
+        (["run", "x", "--mirostat", "3"], "--mirostat must"),
         (["run", "x", "-n", "0"], "--max-tokens must"),
         (["run", "x", "-t", "0"], "--threads must"),
         (["run", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
@@ -299,3 +307,54 @@ def test_ctrl_c_and_ctrl_d_at_the_prompt_leave(run, monkeypatch, key):
 
     monkeypatch.setattr("builtins.input", press)
     assert run("chat", *ONE_THREAD) == (0, "", "")
+
+
+# ---- what the text may be
+
+
+def test_run_holds_the_text_to_what_is_asked(run, tmp_path):
+    (tmp_path / "s.json").write_text('{"type": "null"}')
+    (tmp_path / "g.gbnf").write_text('root ::= "é" | "à"', "utf-8")
+    for flags, texts in (
+        (["--choices", "yes", "--choices", "no"], {"yes", "no"}),
+        (["--regex", "(a|b)"], {"a", "b"}),
+        (["--grammar", 'root ::= "x" | "y"'], {"x", "y"}),
+        (["--json-schema", '{"enum": ["x", "y"]}'], {'"x"', '"y"'}),
+        (["--json-schema-file", tmp_path / "s.json"], {"null"}),
+        (["--grammar-file", tmp_path / "g.gbnf"], {"é", "à"}),
+    ):
+        status, out, _ = run("run", "Once", *flags, *ONE_THREAD)
+        assert status == 0
+        assert out.strip() in texts
+
+
+def test_chat_holds_answers_to_what_is_asked(run):
+    _, out, _ = run("chat", "--choices", "yes", "--choices", "no", *ONE_THREAD, stdin="Hello\nHello\n")
+    assert {line.removeprefix("> ") for line in out.split()} <= {"yes", "no"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--grammar", "root ::= ("], "line 1, column 10"),
+        (["--regex", "("], "column 1"),
+        (["--json-schema", "{"], "--json-schema must be a schema as a dict, a bool or JSON text"),
+        (["--json-schema", '{"$ref": "https://example.org/remote"}'], "remote"),
+        (["--regex", "a", "--choices", "b"], "argument --choices: not allowed with argument --regex"),
+        (["--grammar", "a", "--grammar-file", "b"], "not allowed with argument --grammar"),
+        (["--grammar-file", "/no/such/file"], "/no/such/file"),
+        (["--grammar-file", ""], "--grammar-file is empty"),
+    ],
+)
+def test_bad_constraints_are_one_line(run, flags, message):
+    status, out, err = run("run", "Once", *flags, *ONE_THREAD)
+    assert (status, out.strip()) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_grammar_file_that_is_no_text(run, tmp_path):
+    (tmp_path / "g").write_bytes(b"root ::= \xff")
+    status, _, err = run("run", "Once", "--grammar-file", tmp_path / "g", *ONE_THREAD)
+    assert status == 2
+    assert "is not UTF-8 at byte 9" in err

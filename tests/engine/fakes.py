@@ -37,6 +37,15 @@ class FakeTokenizer:
             raw = raw[len(PIECES[best]) :]
         return ids
 
+    def token_bytes(self, token):
+        return PIECES[token]
+
+    def is_special(self, token):
+        return token in (BOS, EOS)
+
+    def token_to_id(self, text):
+        return PIECES.index(text.encode()) if text.encode() in PIECES else None
+
     def id_to_token(self, token):
         return PIECES[token].decode()
 
@@ -50,24 +59,40 @@ class FakeTokenizer:
 class FakeRunner:
     """Keeps (position, token) for every place of every block, and computes from what it finds there.
 
-    With recurrent slots it keeps all tokens so far in each of them, and computes from those; with both, they must
-    agree. A step that is given up leaves rubbish where it was to write.
+    With recurrent slots it keeps all tokens so far in each of them, and computes from those; with blocks of a window,
+    it keeps all tokens so far in each place, and sees the places of the window alone. All that there is must agree. A
+    step that is given up leaves rubbish where it was to write.
     """
 
     num_threads = 1
 
-    def __init__(self, n_blocks, block_size=16, hook=None, n_slots=0):
+    def __init__(self, n_blocks, block_size=16, hook=None, n_slots=0, n_windowed=0, window=0):
         self.block_size = block_size
         self.places = [[None] * block_size for _ in range(n_blocks)]
         self.states = [["never written"] for _ in range(n_slots)]
+        self.windowed = [[None] * block_size for _ in range(n_windowed)]
+        self.window = window
         self.hook = hook
         self.steps = []  # tokens of each span of each forward
 
     def memory_bytes(self):
         return {}
 
-    def copy_block(self, source, target):
-        self.places[target] = list(self.places[source])
+    def cache_bytes(self, n_blocks, n_windowed, n_slots):
+        return n_blocks * 100 + n_windowed * 10 + n_slots
+
+    def release(self, blocks, windowed, slots):
+        for i in blocks:
+            self.places[i] = [None] * self.block_size
+        for i in windowed:
+            self.windowed[i] = [None] * self.block_size
+        for i in slots:
+            self.states[i] = ["released"]
+        return self.cache_bytes(len(blocks), len(windowed), len(slots))
+
+    def copy_block(self, source, target, windowed=False):
+        places = self.windowed if windowed else self.places
+        places[target] = list(places[source])
 
     def histories(self, spans, poll):
         """For each row its token's whole past."""
@@ -80,10 +105,11 @@ class FakeRunner:
             poll()
         self.steps.append([len(s.tokens) for s in spans])
         assert all(len(s.tokens) > 0 for s in spans)
-        kept = self.from_blocks(spans) if self.places else None
-        carried = self.from_slots(spans) if self.states else kept
-        assert kept is None or kept == carried
-        return zip(spans, carried, strict=True)
+        pasts = [self.from_blocks(spans)] if self.places else []
+        pasts += [self.from_windows(spans)] if self.windowed else []
+        pasts += [self.from_slots(spans)] if self.states else []
+        assert all(past == pasts[0] for past in pasts)
+        return zip(spans, pasts[0], strict=True)
 
     def from_blocks(self, spans):
         tables = [block for s in spans for block in s.block_table]
@@ -104,9 +130,29 @@ class FakeRunner:
             pasts.append([t for _, t in past])
         return pasts
 
+    def from_windows(self, spans):
+        used = [{block for block in s.windowed if block >= 0} for s in spans]
+        for i, s in enumerate(spans):
+            written = set(s.windowed[s.start // self.block_size :])
+            assert not any(written & other for j, other in enumerate(used) if j != i), "a block with two owners"
+        pasts = []
+        for s in spans:
+            past = []
+            for position in range(max(0, s.start + 1 - self.window), s.start):
+                block = s.windowed[position // self.block_size]
+                assert block >= 0, "a block was given back too early"
+                at, past = self.windowed[block][position % self.block_size]
+                assert at == position, "a block of another position"
+            for position, token in enumerate(s.tokens, s.start):
+                past = [*past, token]
+                self.windowed[s.windowed[position // self.block_size]][position % self.block_size] = position, past
+            pasts.append(past)
+        return pasts
+
     def from_slots(self, spans):
-        used = [slot for s in spans for slot in s.slots if slot >= 0]
-        assert len(set(used)) == len(used), "a slot with two owners"
+        written = [s.slots[1] for s in spans]
+        assert len(set(written)) == len(written), "a slot with two owners"
+        assert not {s.slots[0] for s in spans} & set(written), "a slot is written that another reads"
         pasts = []
         for s in spans:
             read, write = s.slots
@@ -148,19 +194,22 @@ def hidden_of(tokens):
     return noise(tokens, 2, N_EMBD)
 
 
-def make_engine(*, context_size=64, n_blocks=None, n_slots=0, hook=None, causal=True, pooling="mean", **fields):
+def make_engine(
+    *, context_size=64, n_blocks=None, n_slots=0, windows=(0, 0), hook=None, causal=True, pooling="mean", **fields
+):
     """An engine on the fake model; `hook(runner, spans, poll)` runs at the beginning of each forward.
 
-    n_slots: with recurrent layers; n_blocks 0 then, without others.
+    n_slots: with recurrent layers; n_blocks 0 then, without others. windows: blocks of layers with a window, and how
+    far they see.
     """
     config = EngineConfig(**fields)
     size = config.kv_block_size
     n_blocks = n_blocks if n_blocks is not None else 4 * -(-context_size // size)
-    runner = FakeRunner(n_blocks, size, hook, n_slots)
+    runner = FakeRunner(n_blocks, size, hook, n_slots, *windows)
     spec = SimpleNamespace(
         arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size, causal=causal
     )
-    parts = EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling)
+    parts = EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling, {}, *windows)
     engine = Engine(config, parts=parts)
     engine._core.scheduler.debug = True
     return engine
@@ -176,10 +225,11 @@ def assert_idle(engine):
     assert scheduler.running == []
     assert list(scheduler.waiting) == []
     sequence = engine._session._sequence
-    cached = scheduler.prefix.n_blocks if scheduler.prefix else 0
-    n_own = len(sequence.block_table) - len(sequence.path)
-    assert pool.blocks.n_free == pool.n_blocks - cached - n_own
-    assert pool.slots.n_free == pool.n_slots - len(slots_of(sequence))
+    for blocks, table in zip((pool.blocks, pool.windowed), sequence.tables, strict=True):
+        assert set(blocks._kept) | {block for block in table if block >= 0} == {
+            i for i, n in enumerate(blocks.users) if n
+        }
+    assert pool.slots.n_free == pool.n_slots - len(slots_of(sequence) | set(pool.slots._kept))
     scheduler.check_invariants([])
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.config import SamplerConfig
-from oxillama.engine.async_engine import INLINE_CHARACTERS, AsyncEngine
+from oxillama.engine.async_batch import INLINE_CHARACTERS
+from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from oxillama.engine import BatchFailure, CancelToken
-from oxillama.engine.async_engine import INLINE_CHARACTERS, AsyncEngine
+from oxillama.engine.async_batch import INLINE_CHARACTERS
+from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_async import own_threads, run

@@ -17,6 +17,12 @@ SEED = SamplerConfig(seed=1)
 PROMPTS = [[3 + i % 7, 4 + i % 3] * (1 + i % 4) for i in range(50)]
 
 
+@pytest.fixture(autouse=True)
+def collecting(monkeypatch):
+    """Nobody here is away for so long that the engine's own thread begins, however busy the machine."""
+    monkeypatch.setattr("oxillama.engine.batch.AWAY_SECONDS", float("inf"))
+
+
 def alone(ids, n=12):
     return plain_tokens(ids, SEED, n)[0]
 

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine.texts import parse_options
+from oxillama.engine.texts import read_options
 from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_session import TOKENS
 
 
 def options(**given):
-    named = {k: given.pop(k, d) for k, d in (("max_tokens", None), ("stop", None), ("ignore_eos", False))}
-    return parse_options("chat", **named, sampler=None, cancel_token=None, sampling=given)
+    return read_options("chat", given)
 
 
 @settings(deadline=None)

@@ -1,5 +1,6 @@
 """Grammars through the engine, on the shipped model: the text always follows them, however it was asked for."""
 
+import asyncio
 import json
 import re
 
@@ -7,7 +8,10 @@ import pytest
 
 import oxillama as ox
 from oxillama.config import SamplerConfig
+from oxillama.engine.grammars import KEPT_GRAMMARS
 from oxillama.sampling import Sampler
+from oxillama.sampling.grammar.tools.arguments import faults
+from oxillama.sampling.grammar.tools.schema_check import check_schema
 from tests.engine.fakes import assert_idle
 
 NUMBERS = 'root ::= "[" [1-9] [0-9]{0,3} (", " [1-9] [0-9]{0,3}){2,6} "]"'
@@ -98,3 +102,121 @@ def test_a_sampler_without_a_state_of_its_grammar_says_so(engine):
     engine.reset()
     with pytest.raises(ox.ConfigError, match="without a state"):
         Sampler(SamplerConfig(grammar=NUMBERS)).sample(row)
+
+
+# ---- patterns and choices
+
+FREE = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_match_their_pattern(engine, seed):
+    pattern = r"(Mr|Mrs)\. [A-Z][a-z]{2,8}( and [A-Z][a-z]{2,8})?, \d{1,3} years"
+    done = engine.generate("His name was ", regex=pattern, seed=seed, max_tokens=200, **FREE)
+    assert done.finish_reason == "stop"
+    assert re.fullmatch(pattern, done.text)
+    cut = engine.generate("His name was ", regex=pattern, seed=seed, max_tokens=3, **FREE)
+    assert cut.finish_reason == "length"
+    assert done.text.startswith(cut.text)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_are_one_of_their_choices(engine, seed):
+    choices = ["yes", "yes, of course", "no", "Ich weiß nicht 😀"]
+    done = engine.generate("The answer is ", choices=choices, seed=seed, **FREE)
+    assert done.finish_reason == "stop"
+    assert done.text in choices
+    cut = engine.generate("The answer is ", choices=["Ich weiß nicht 😀"], seed=seed, max_tokens=2)
+    assert cut.finish_reason == "length"
+    assert "Ich weiß nicht 😀".startswith(cut.text)
+
+
+def test_every_way_to_ask(engine):
+    expected = engine.generate(PROMPTS, regex="[a-z]{5,9}", seed=4)
+    assert [r.token_ids for r in engine.batch(PROMPTS, regex="[a-z]{5,9}", seed=4)] == [r.token_ids for r in expected]
+    streamed = "".join(chunk.text for chunk in engine.stream(PROMPTS[0], regex="[a-z]{5,9}", seed=4))
+    assert streamed == expected[0].text
+    assert engine.generate(PROMPTS[0], sampler=SamplerConfig(regex="[a-z]{5,9}", seed=4)).text == streamed
+    message = [{"role": "user", "content": "hi"}]
+    assert engine.chat(message, choices=("a", "b")).text in ("a", "b")
+
+
+def test_every_way_to_ask_in_a_loop(engine):
+    async def ask():
+        loop = ox.AsyncEngine(engine)
+        texts = [(await loop.generate("x", regex="[ab]{4}", seed=1)).text]
+        texts.append("".join([chunk.text async for chunk in loop.stream("x", regex="[ab]{4}", seed=1)]))
+        texts += [r.text async for r in loop.batch(["x"], regex="[ab]{4}", seed=1)]
+        return texts
+
+    assert set(asyncio.run(ask())) == {engine.generate("x", regex="[ab]{4}", seed=1).text}
+
+
+def test_bad_patterns_and_choices_are_refused_before_anything_runs(engine):
+    for use in (engine.generate, engine.stream):  # a stream too, before its first piece is asked for
+        with pytest.raises(ox.GrammarError, match="column 1"):
+            use("x", regex="(")
+    with pytest.raises(ox.ConfigError, match="choices must hold at least one"):
+        engine.stream("x", choices=[])
+    with pytest.raises(ox.ConfigError, match="regex and choices are both given"):
+        engine.generate("x", regex="a", choices=["a"])
+    with pytest.raises(ox.ConfigError, match="grammar and regex are both given"):
+        engine.generate("x", sampler=SamplerConfig(grammar=NUMBERS), regex="a")
+    with pytest.raises(ox.ConfigError, match="regex is set, but this Sampler"):
+        Sampler(SamplerConfig(regex="a")).sample(engine.forward_logits(engine.tokenize("x"))[0])
+
+
+def test_compiled_grammars_are_kept_in_bounds(engine):
+    kept = engine._maker._grammars._kept
+    for i in range(2 * KEPT_GRAMMARS):
+        engine.generate("x", choices=[str(i)], max_tokens=1)
+        assert len(kept) <= KEPT_GRAMMARS
+    first = kept[("choices", (str(i),))]
+    engine.generate("x", choices=[str(i)], max_tokens=1)
+    assert kept[("choices", (str(i),))] is first
+
+
+# ---- schemas
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "é"]}, "maxItems": 3},
+        "size": {"anyOf": [{"type": "null"}, {"type": "number", "minimum": 0, "exclusiveMaximum": 10}]},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_texts_follow_their_schema(engine, seed):
+    done = engine.generate("A person: ", json_schema=SCHEMA, seed=seed, max_tokens=400, **FREE)
+    assert done.finish_reason == "stop"
+    check_schema(SCHEMA)
+    assert list(faults(SCHEMA, json.loads(done.text))) == []
+    cut = engine.generate("A person: ", json_schema=SCHEMA, seed=seed, max_tokens=4, **FREE)
+    assert cut.finish_reason == "length"
+    assert done.text.startswith(cut.text)
+
+
+def test_schemas_in_every_form(engine):
+    expected = engine.generate("x", json_schema=SCHEMA, seed=1).text
+    assert engine.generate("x", json_schema=json.dumps(SCHEMA), seed=1).text == expected
+    assert engine.generate("x", sampler=SamplerConfig(json_schema=SCHEMA, seed=1)).text == expected
+    assert "".join(chunk.text for chunk in engine.stream("x", json_schema=SCHEMA, seed=1)) == expected
+    assert [r.text for r in engine.batch(["x"], json_schema=SCHEMA, seed=1)] == [expected]
+    for seed in range(3):
+        text = engine.generate("x", json_schema=True, seed=seed, max_tokens=300).text
+        assert ox.JsonSchemaCompiler.compile(True).accepts(text) or len(engine.tokenize(text)) > 100
+
+
+def test_schemas_that_cannot_be_honoured(engine):
+    with pytest.raises(ox.GrammarError, match="#"):
+        engine.generate("x", json_schema={"$ref": "https://example.org/remote"})
+    with pytest.raises(ox.GrammarError):
+        engine.stream("x", json_schema=False)
+    with pytest.raises(ox.ConfigError, match="json_schema must be"):
+        engine.generate("x", json_schema="{")

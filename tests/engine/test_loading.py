@@ -1,64 +1,11 @@
-"""How many blocks and slots an engine gets."""
+"""From settings to the parts of an engine."""
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from oxillama.config import EngineConfig
-from oxillama.engine.loading import DEFAULT_CONCURRENCY, MAX_SLOTS, REQUEST_SLOTS, choose_sizes, kept_bytes, load_parts
-from oxillama.errors import ConfigError, MissingKeyError
-from oxillama.kv_cache.arrays import block_bytes, slot_bytes
-from oxillama.kv_cache.shapes import KvShape, RecurrentShape
+from oxillama.engine.loading import load_parts
+from oxillama.errors import MissingKeyError
 from tests.models.tiny import tiny
-
-KV, RECURRENT = (KvShape(2, 64, 64),), (RecurrentShape(1000),)
-MODELS = {"attention": [KV] * 3, "recurrent": [RECURRENT] * 3, "hybrid": [RECURRENT, KV, (*KV, *RECURRENT)]}
-
-
-def test_without_a_budget_there_is_room_for_four_requests():
-    config = EngineConfig()
-    assert choose_sizes(MODELS["attention"], 100, config) == (4 * 7, 0)
-    assert choose_sizes(MODELS["hybrid"], 100, config) == (4 * 7, 4 * 5)
-    # A context of a million costs a recurrent model nothing.
-    assert choose_sizes(MODELS["recurrent"], 1 << 20, config) == (0, 4 * 5)
-    assert choose_sizes([()], 100, config) == (0, 0)
-    assert choose_sizes([()], 100, EngineConfig(kv_budget=1)) == (0, 0)
-    assert (DEFAULT_CONCURRENCY, REQUEST_SLOTS) == (4, 5)
-
-
-@pytest.mark.parametrize("states", MODELS.values(), ids=MODELS)
-@given(budget=st.integers(1, 1 << 34), context=st.integers(2, 1 << 20))
-@example(budget=34023, context=2)  # a hybrid's third slot would take what its one block needs
-def test_a_budget_is_kept_and_nearly_used(states, budget, context):
-    config = EngineConfig(kv_budget=budget)
-    block, slot = block_bytes(states, 16, "f16"), slot_bytes(states)
-    least = block + 2 * slot
-    if budget < least:
-        with pytest.raises(ConfigError, match=f"kv_budget must be at least {least} bytes.*not {budget}"):
-            choose_sizes(states, context, config)
-        return
-    n_blocks, n_slots = choose_sizes(states, context, config)
-    used = n_blocks * block + n_slots * slot
-    assert used <= budget
-    assert (n_blocks >= 1) == bool(block)
-    assert 2 * bool(slot) <= n_slots <= MAX_SLOTS
-    assert budget - used < max(block, slot) or (n_slots == MAX_SLOTS and not block)
-
-
-def test_a_budget_is_divided_as_the_default_is():
-    states = MODELS["hybrid"]
-    n_blocks, n_slots = choose_sizes(states, 1000, EngineConfig())
-    budget = n_blocks * block_bytes(states, 16, "f16") + n_slots * slot_bytes(states)
-    assert choose_sizes(states, 1000, EngineConfig(kv_budget=budget)) == (n_blocks, n_slots)
-    small = choose_sizes(states, 1000, EngineConfig(kv_budget=budget // 2))
-    assert small[1] == n_slots // 2
-    assert 0 <= small[0] - n_blocks // 2 <= 1
-
-
-def test_what_a_request_keeps():
-    assert kept_bytes(MODELS["attention"]) == (3 * 2 * (64 + 64) * 2, 0)
-    assert kept_bytes(MODELS["recurrent"]) == (0, 5 * 3 * 1008 * 4)  # rows of whole cache lines
-    assert kept_bytes([()]) == (0, 0)
 
 
 def test_a_file_without_a_tokenizer_is_told_the_remedy(tmp_path):

@@ -224,3 +224,21 @@ def test_an_adapter_may_be_read_before(engine, adapters, alone):
     assert "blk.0.attn_q.weight" in lora.names
     assert engine.load_lora("mine", lora) is lora
     assert text(engine, PROMPTS[0], [("mine", 0.8)]) == alone[PROMPTS[0], 1]
+
+
+def test_several_completions_beams_and_sessions(engine, alone):
+    options = {"max_tokens": 12, "ignore_eos": True, "temperature": 0.8, "seed": 3}
+    for lora in SETS[1:]:
+        several = engine.generate(PROMPTS[0], n=3, lora=lora, **options)
+        assert [c.token_ids for c in several] != [c.token_ids for c in engine.generate(PROMPTS[0], n=3, **options)]
+        assert several[0].token_ids == engine.generate(PROMPTS[0], lora=lora, **options).token_ids
+    ids = engine.tokenize(PROMPTS[0])
+    found = engine.beam_search(ids, beam_width=1, max_new_tokens=12, ignore_eos=True, lora=SETS[1])
+    assert found[0].token_ids == alone[PROMPTS[0], 1][:12]
+    wanted = engine.forward_logits(ids, lora=SETS[1])
+    with engine.session(lora=SETS[1]) as session:
+        assert np.array_equal(session.prefill(ids[:3]), wanted[2])
+        with session.fork() as twin:
+            assert np.array_equal(twin.prefill(ids[3:]), wanted[-1])
+            engine.push_lora("b")
+            assert np.array_equal(session.prefill(ids[3:]), wanted[-1])

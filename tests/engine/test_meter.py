@@ -1,6 +1,7 @@
 """What the engine counts is what its requests really were; its clock is one that a step moves by one second."""
 
 import asyncio
+import dataclasses
 import itertools
 import threading
 import time
@@ -126,8 +127,8 @@ def test_blocks_and_slots_are_those_of_the_pool(clock):
     assert {x.kv_cache_usage for x in seen} == {2 / 16}
     pool = engine._core.pool
     s = engine.metrics_snapshot()
-    assert s.kv_blocks_used == pool.n_blocks - pool.blocks.n_free
-    assert s.slots_used == pool.n_slots - pool.slots.n_free
+    assert s.kv_blocks_used == pool.n_blocks - pool.blocks.n_available
+    assert s.slots_used == pool.n_slots - pool.slots.n_available
 
 
 def test_a_model_without_blocks_uses_none():
@@ -229,7 +230,9 @@ def test_what_was_never_submitted_is_not_counted():
     before = engine.metrics_snapshot()
     with pytest.raises(KvCacheFullError):
         engine.generate([3] * 40)
-    assert engine.metrics_snapshot() == before
+    after = engine.metrics_snapshot()
+    assert after.rejected == {"queue_full": 0, "too_large": 1}
+    assert dataclasses.replace(after, rejected=before.rejected) == before
 
 
 def test_close_with_work_under_way():

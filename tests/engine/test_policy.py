@@ -18,7 +18,7 @@ def run(scheduler, outputs, limit=10_000):
     """Steps until nothing is left: the sequences of each step."""
     steps = []
     while scheduler.running or len(scheduler.waiting):
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         assert plan or scheduler.preempting
         assert not plan or sum(n for _, n in plan) <= scheduler.token_budget
         steps.append([s for s, _ in plan])
@@ -35,9 +35,9 @@ def test_when_blocks_run_out_the_last_one_goes_back_and_is_computed_again():
     a, b = sequence(16, 33), sequence(16, 20)
     outputs = {a.id: 33, b.id: 20}
     for s in (a, b):
-        scheduler.add(s)
+        scheduler.add_request(s)
     while not scheduler.n_preempted:
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         compute(scheduler, plan, outputs)
     assert [s for s, _ in plan] == [a]
     assert b.state is SequenceState.PREEMPTED
@@ -53,26 +53,26 @@ def test_nobody_starts_in_a_step_that_sent_somebody_back():
     a, b, small = sequence(30, 40), sequence(30, 40), sequence(1, priority=9)
     outputs = {a.id: 40, b.id: 40}
     for s in (a, b):
-        scheduler.add(s)
+        scheduler.add_request(s)
     while len(a.tokens) < 33:
-        compute(scheduler, scheduler.schedule(), outputs)
-    scheduler.add(small)
-    plan = scheduler.schedule()
+        compute(scheduler, scheduler.step(), outputs)
+    scheduler.add_request(small)
+    plan = scheduler.step()
     assert scheduler.preempting
     assert [s for s, _ in plan] == [a]
     compute(scheduler, plan, outputs)
     assert b.state is SequenceState.PREEMPTED
-    assert [s for s, _ in scheduler.schedule()] == [a, small]
+    assert [s for s, _ in scheduler.step()] == [a, small]
 
 
 def test_the_lowest_priority_goes_back_first():
     scheduler = make(n_blocks=6)
     low, high = sequence(16, 60), sequence(16, 60, priority=1)
     for s in (low, high):
-        scheduler.add(s)
+        scheduler.add_request(s)
     outputs = {low.id: 60, high.id: 60}
     while not scheduler.n_preempted:
-        compute(scheduler, scheduler.schedule(), outputs)
+        compute(scheduler, scheduler.step(), outputs)
     assert low.preempted
     assert high.running
     run(scheduler, outputs)
@@ -82,11 +82,11 @@ def test_what_takes_its_rows_as_they_come_is_not_sent_back():
     scheduler = make(n_blocks=6, budget=8)
     a, whole = sequence(16, 60), sequence(40, 1, restartable=False)
     for s in (a, whole):
-        scheduler.add(s)
+        scheduler.add_request(s)
     outputs = {a.id: 60}
     computed = 0
     while not whole.finished:
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         computed += sum(n for s, n in plan if s is whole)
         compute(scheduler, plan, outputs)
     assert computed == 40
@@ -100,7 +100,7 @@ def test_priorities_go_first_and_within_one_the_first_come():
     scheduler = make(max_running=1)
     order = [sequence(3, priority=p) for p in (0, 2, 1, 2, 0)]
     for s in order:
-        scheduler.add(s)
+        scheduler.add_request(s)
     assert [s.id for (s,) in run(scheduler, {})] == [order[i].id for i in (1, 3, 2, 0, 4)]
 
 
@@ -108,10 +108,10 @@ def test_waiting_is_worth_as_much_as_priority():
     """A stream of important requests that fills the machine delays another one, but not for ever."""
     scheduler = make(max_running=1)
     waits = sequence(3)
-    scheduler.add(waits)
+    scheduler.add_request(waits)
     for _ in range(5 * AGEING_STEPS):
-        scheduler.add(sequence(3, priority=2))
-        plan = scheduler.schedule()
+        scheduler.add_request(sequence(3, priority=2))
+        plan = scheduler.step()
         compute(scheduler, plan, {})
         if waits.finished:
             break
@@ -121,12 +121,12 @@ def test_waiting_is_worth_as_much_as_priority():
 def test_decoding_goes_on_beside_a_long_prompt():
     scheduler = make(n_blocks=2200, budget=512)
     a, long = sequence(4, 100), sequence(32_000, 1, first=9)
-    scheduler.add(a)
+    scheduler.add_request(a)
     outputs = {a.id: 100}
-    compute(scheduler, scheduler.schedule(), outputs)
-    scheduler.add(long)
+    compute(scheduler, scheduler.step(), outputs)
+    scheduler.add_request(long)
     while not long.finished:
-        plan = dict(scheduler.schedule())
+        plan = dict(scheduler.step())
         assert plan[a] == 1
         assert plan[long] <= 511
         compute(scheduler, plan.items(), outputs)
@@ -139,13 +139,13 @@ def test_a_full_queue_refuses():
     scheduler = make(max_running=1, max_waiting=2)
     kept = [sequence(3), sequence(3)]
     for s in kept:
-        scheduler.add(s)
+        scheduler.add_request(s)
     with pytest.raises(QueueFullError, match=r"2 requests are waiting.*limit of 2 \(max_queue_size\)"):
-        scheduler.add(late := sequence(3))
+        scheduler.add_request(late := sequence(3))
     assert late.state is SequenceState.WAITING
     assert not late.busy
-    scheduler.schedule()
-    scheduler.add(late)
+    scheduler.step()
+    scheduler.add_request(late)
     run(scheduler, {})
     assert late.finished
 
@@ -154,8 +154,8 @@ def test_deadlines():
     scheduler = make(max_running=1)
     runs, waits, never = sequence(3, 9, deadline=5.0), sequence(3, deadline=4.0), sequence(3)
     for s in (runs, waits, never):
-        scheduler.add(s)
-    compute(scheduler, scheduler.schedule(), {runs.id: 9})
+        scheduler.add_request(s)
+    compute(scheduler, scheduler.step(), {runs.id: 9})
     assert scheduler.expired(3.9) == []
     assert scheduler.expired(6.0) == [waits, runs]
     assert scheduler.expired(99.0) == []
@@ -166,11 +166,11 @@ def test_deadlines():
 
 def test_a_queue_of_the_ended_does_not_grow():
     scheduler = make(max_running=1)
-    scheduler.add(sequence(3, 5))
-    scheduler.schedule()
+    scheduler.add_request(sequence(3, 5))
+    scheduler.step()
     for _ in range(1000):
         s = sequence(3, deadline=1e9)
-        scheduler.add(s)
+        scheduler.add_request(s)
         scheduler.finish(s)
     assert len(scheduler.waiting) == 0
     assert len(scheduler.waiting._heap) < 100
@@ -200,9 +200,9 @@ def test_everybody_ends_and_nothing_leaks(n_blocks, budget, max_running, jobs):
             n_prompt, n_output, priority, _, key = jobs.pop(0)
             s = sequence(n_prompt, n_output, priority=priority, cache_key=key)
             outputs[s.id] = n_output
-            scheduler.add(s)
+            scheduler.add_request(s)
             done.append(s)
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         decoding = {s.id for s in scheduler.running if len(s.tokens) - s.n_computed == 1}
         assert decoding <= {s.id for s, _ in plan}, "a decoding sequence was left out"
         assert plan or scheduler.preempting or not scheduler.waiting

@@ -168,7 +168,7 @@ def test_embeddings_and_logits_of_all_positions(blocks):
 
 @KINDS
 def test_going_on_computes_only_what_is_new(blocks):
-    engine = make_engine(n_slots=6, **blocks)
+    engine = make_engine(n_slots=6, prefix_cache=False, **blocks)
     engine.prefill([3] * 20)
     runner_of(engine).steps.clear()
     engine.prefill([4, 5])
@@ -188,7 +188,7 @@ def test_a_token_is_tried_again_from_a_checkpoint(blocks):
 
 @KINDS
 def test_truncating_goes_to_the_last_checkpoint_and_computes_the_rest_again(blocks):
-    engine = make_engine(n_slots=6, **blocks)
+    engine = make_engine(n_slots=6, prefix_cache=False, **blocks)
     engine.prefill([3] * 20)
     engine.prefill([4] * 10)
     engine.truncate(25)

@@ -8,8 +8,9 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
 from oxillama.engine import CancelToken, Engine
-from oxillama.engine.loading import EngineParts, choose_sizes
+from oxillama.engine.loading import EngineParts
 from oxillama.engine.runner import Runner
+from oxillama.engine.sizes import choose_sizes
 from oxillama.models import load_model
 from oxillama.tokenizer import TokenStream
 from tests.engine.fakes import FakeTokenizer, assert_idle
@@ -26,8 +27,11 @@ class Letters(FakeTokenizer):
     n_vocab = N_VOCAB
     eog_ids = frozenset()
 
+    def token_bytes(self, token):
+        return b"%c" % (97 + token % 26)
+
     def stream(self, *, skip_special=False):
-        return TokenStream(lambda i: b"%c" % (97 + i % 26))
+        return TokenStream(self.token_bytes)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -38,7 +42,7 @@ def model(request, tmp_path_factory):
 
 def engine_of(model, n_slots=None, **fields):
     config = EngineConfig(**fields)
-    n_blocks, slots = choose_sizes(model.spec.states, CONTEXT, config)
+    n_blocks, slots = choose_sizes(model.spec.states, CONTEXT, config)[:2]
     n_slots = n_slots or slots
     runner = Runner(model, num_threads=2, n_blocks=n_blocks, n_slots=n_slots)
     return Engine(config, parts=EngineParts(runner, Letters(), model.spec, CONTEXT, n_blocks, n_slots))

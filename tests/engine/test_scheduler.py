@@ -33,10 +33,10 @@ def compute(scheduler, plan, n_outputs=None):
 def test_a_prompt_is_cut_into_chunks_of_the_budget():
     scheduler = make(budget=10)
     s = sequence(25)
-    scheduler.add(s)
+    scheduler.add_request(s)
     sizes = []
     while not s.finished:
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         sizes += [n for _, n in plan]
         compute(scheduler, plan)
     assert sizes == [10, 10, 5]
@@ -46,46 +46,46 @@ def test_decoding_goes_first_and_prompts_share_the_rest():
     scheduler = make(budget=10)
     a, b, c = sequence(3, 9), sequence(12, 9), sequence(4, 9)
     for s in (a, b, c):
-        scheduler.add(s)
-    assert scheduler.schedule() == [(a, 3), (b, 7)]
+        scheduler.add_request(s)
+    assert scheduler.step() == [(a, 3), (b, 7)]
     compute(scheduler, [(a, 3), (b, 7)], {a.id: 9, b.id: 9, c.id: 9})
-    assert scheduler.schedule() == [(a, 1), (b, 5), (c, 4)]
+    assert scheduler.step() == [(a, 1), (b, 5), (c, 4)]
 
 
 def test_a_sequence_starts_with_blocks_for_its_prompt_and_grows():
     scheduler = make(n_blocks=6, block_size=16)
     a, b, c = sequence(31, 34), sequence(33, 9), sequence(1, 1)
     for s in (a, b, c):
-        scheduler.add(s)
+        scheduler.add_request(s)
     # One block for each that runs stays free, and though c would fit, b came first.
     outputs = {a.id: 34, b.id: 9, c.id: 1}
-    plan = scheduler.schedule()
+    plan = scheduler.step()
     assert [s for s, _ in plan] == [a, b]
     assert (len(a.block_table), len(b.block_table)) == (2, 3)
     assert c.state is SequenceState.WAITING
     compute(scheduler, plan, outputs)
-    compute(scheduler, scheduler.schedule(), outputs)
-    compute(scheduler, scheduler.schedule(), outputs)
+    compute(scheduler, scheduler.step(), outputs)
+    compute(scheduler, scheduler.step(), outputs)
     assert len(a.block_table) == 3
     scheduler.finish(b)
-    assert [s for s, _ in scheduler.schedule()] == [a, c]
+    assert [s for s, _ in scheduler.step()] == [a, c]
 
 
 def test_what_can_never_fit_is_refused_with_the_numbers():
     scheduler = make(n_blocks=2, block_size=16)
-    scheduler.add(sequence(30, 3))
+    scheduler.add_request(sequence(30, 3))
     with pytest.raises(KvCacheFullError, match=r"33 tokens.* 3 KV blocks of 16 tokens.*are 2 in all"):
-        scheduler.add(sequence(30, 4))
+        scheduler.add_request(sequence(30, 4))
 
 
 def test_states():
     scheduler = make(budget=4)
     s = sequence(6, 5)
     assert s.state is SequenceState.WAITING
-    scheduler.add(s)
-    compute(scheduler, scheduler.schedule())
+    scheduler.add_request(s)
+    compute(scheduler, scheduler.step())
     assert s.state is SequenceState.PREFILLING
-    compute(scheduler, scheduler.schedule(), {s.id: 5})
+    compute(scheduler, scheduler.step(), {s.id: 5})
     assert s.state is SequenceState.DECODING
     scheduler.finish(s)
     assert s.state is SequenceState.FINISHED
@@ -95,24 +95,24 @@ def test_a_waiting_sequence_can_be_ended():
     scheduler = make(n_blocks=1)
     a, b, c = (sequence(4) for _ in range(3))
     for s in (a, b, c):
-        scheduler.add(s)
-    scheduler.schedule()
+        scheduler.add_request(s)
+    scheduler.step()
     scheduler.finish(b)
     scheduler.finish(a)
-    assert [s for s, _ in scheduler.schedule()] == [c]
+    assert [s for s, _ in scheduler.step()] == [c]
     assert scheduler.first_waiting() is None
 
 
 def test_blocks_can_be_kept_and_grow():
     scheduler = make(n_blocks=4)
     s = sequence(20)
-    scheduler.add(s)
-    compute(scheduler, scheduler.schedule(), {s.id: 99})
+    scheduler.add_request(s)
+    compute(scheduler, scheduler.step(), {s.id: 99})
     scheduler.finish(s, keep_blocks=True)
     first = list(s.block_table)
     s.tokens, s.n_reserve = list(range(40)), 40
-    scheduler.add(s)
-    assert scheduler.schedule() == [(s, 20)]
+    scheduler.add_request(s)
+    assert scheduler.step() == [(s, 20)]
     assert s.block_table[:2] == first
     assert len(s.block_table) == 3
     scheduler.finish(s, keep_blocks=True)
@@ -126,25 +126,25 @@ def test_added_again_after_being_ended_in_the_queue_runs_once():
     scheduler = make()
     s = sequence(5)
     for _ in range(3):
-        scheduler.add(s)
+        scheduler.add_request(s)
         scheduler.finish(s)
-    scheduler.add(s)
-    assert scheduler.schedule() == [(s, 5)]
+    scheduler.add_request(s)
+    assert scheduler.step() == [(s, 5)]
     assert len(scheduler.running) == 1
 
 
 def test_what_waits_or_runs_is_not_queued_again():
     scheduler = make()
     s = sequence(5)
-    scheduler.add(s)
+    scheduler.add_request(s)
     with pytest.raises(GenerateError, match="is waiting already"):
-        scheduler.add(s)
-    scheduler.schedule()
+        scheduler.add_request(s)
+    scheduler.step()
     with pytest.raises(GenerateError, match="is prefilling already"):
-        scheduler.add(s)
+        scheduler.add_request(s)
     scheduler.finish(s)
-    scheduler.add(s)
-    assert scheduler.schedule() == [(s, 5)]
+    scheduler.add_request(s)
+    assert scheduler.step() == [(s, 5)]
 
 
 @settings(deadline=None)
@@ -160,10 +160,10 @@ def test_every_sequence_ends_and_nothing_leaks(n_blocks, budget, max_running, si
     sequences = [sequence(p, o) for p, o in sizes]
     outputs = {s.id: o for s, (_, o) in zip(sequences, sizes, strict=True)}
     for s in sequences:
-        scheduler.add(s)
+        scheduler.add_request(s)
     started = []
     for _ in range(sum(p + o for p, o in sizes)):
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         if not plan:
             break
         decoding = {s.id for s in scheduler.running if len(s.tokens) - s.n_computed == 1}
@@ -189,9 +189,9 @@ def test_ten_thousand_requests():
     sequences = [sequence(40, 4) for _ in range(10_000)]
     outputs = {s.id: 4 for s in sequences}
     for s in sequences:
-        scheduler.add(s)
+        scheduler.add_request(s)
     steps = 0
-    while plan := scheduler.schedule():
+    while plan := scheduler.step():
         compute(scheduler, plan, outputs)
         steps += 1
     assert all(s.finished for s in sequences)

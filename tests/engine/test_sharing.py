@@ -3,6 +3,7 @@
 import pytest
 
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import GenerateError
 from tests.engine.test_policy import run, sequence
 from tests.engine.test_scheduler import compute, make
 
@@ -14,28 +15,28 @@ def test_who_shares_a_long_beginning_waits_for_it():
     a, b = sequence(200, 3, cache_key="k"), sequence(190, 3, cache_key="k")
     other = sequence(200, 3, cache_key="k", first=7)
     for s in (a, b):
-        scheduler.add(s)
+        scheduler.add_request(s)
     outputs = dict.fromkeys([a.id, b.id, other.id], 3)
     sizes = []
     while not b.finished:
-        plan = scheduler.schedule()
+        plan = scheduler.step()
         sizes += [n for s, n in plan if s is b]
         compute(scheduler, plan, outputs)
     assert sum(sizes) == 190 - 176 + 2  # eleven blocks of a, then two tokens of its own
     assert (scheduler.prefix.hit_tokens, scheduler.prefix.miss_tokens) == (176, 200 + 14)
-    scheduler.add(other)
-    assert scheduler.schedule() == [(other, 64)]
+    scheduler.add_request(other)
+    assert scheduler.step() == [(other, 64)]
 
 
 def test_who_awaits_a_beginning_goes_on_when_that_is_cancelled():
     scheduler = make(budget=64)
     a, b = sequence(200, cache_key="k"), sequence(200, cache_key="k")
     for s in (a, b):
-        scheduler.add(s)
-    compute(scheduler, scheduler.schedule())
+        scheduler.add_request(s)
+    compute(scheduler, scheduler.step())
     assert not b.running
     scheduler.finish(a)
-    assert scheduler.schedule() == [(b, 64)]
+    assert scheduler.step() == [(b, 64)]
     assert b.n_computed == 64
 
 
@@ -44,8 +45,8 @@ def test_strangers_share_nothing(keys):
     scheduler = make()
     for key in keys:
         s = sequence(100, cache_key=key)
-        scheduler.add(s)
-        assert scheduler.schedule() == [(s, 100)]
+        scheduler.add_request(s)
+        assert scheduler.step() == [(s, 100)]
         compute(scheduler, [(s, 100)])
 
 
@@ -53,25 +54,25 @@ def test_cached_blocks_are_room_for_those_who_need_it():
     scheduler = make(n_blocks=4)
     for first in range(5):
         s = sequence(60, cache_key="k", first=100 * first)
-        scheduler.add(s)
+        scheduler.add_request(s)
         run(scheduler, {})
         assert scheduler.prefix.n_blocks == 3
     again = sequence(40, cache_key="k", first=400)
-    scheduler.add(again)
-    assert scheduler.schedule() == [(again, 8)]
+    scheduler.add_request(again)
+    assert scheduler.step() == [(again, 8)]
 
 
 def test_an_answer_sent_back_finds_what_it_had():
     scheduler = make(n_blocks=8)
     a, b = sequence(32, 60, cache_key="k"), sequence(32, 60, cache_key="k", first=500)
     for s in (a, b):
-        scheduler.add(s)
+        scheduler.add_request(s)
     outputs = {a.id: 60, b.id: 60}
     while not b.preempted:
-        compute(scheduler, scheduler.schedule(), outputs)
+        compute(scheduler, scheduler.step(), outputs)
     before = scheduler.prefix.hit_tokens
     scheduler.finish(a)
-    ((back, n),) = scheduler.schedule()
+    ((back, n),) = scheduler.step()
     assert back is b
     assert n < 32
     assert scheduler.prefix.hit_tokens == before  # its prompt was counted already
@@ -84,23 +85,23 @@ def test_an_answer_sent_back_finds_what_it_had():
 def test_forks_share_blocks_until_they_write(key):
     scheduler = make(n_blocks=12, budget=64)
     a = sequence(40, 9, cache_key=key)
-    scheduler.add(a)
+    scheduler.add_request(a)
     outputs = {a.id: 9}
-    compute(scheduler, scheduler.schedule(), outputs)
+    compute(scheduler, scheduler.step(), outputs)
     forks = [Sequence(a.tokens, 49, cache_key=key) for _ in range(3)]
     for s in forks:
         outputs[s.id] = 8
         scheduler.fork(a, s)
         assert s.block_table == a.block_table
-        scheduler.add(s)
+        scheduler.add_request(s)
     free = scheduler.pool.blocks.n_free
-    plan = scheduler.schedule()
+    plan = scheduler.step()
     assert [n for _, n in plan] == [1, 1, 1, 1]
     # Three had to part with the last block, which is copied for each; the last one to write has it for itself.
     last = {s.block_table[2] for s, _ in plan}
     assert len(last) == 4
     assert scheduler.pool.blocks.n_free == free - 3
-    assert {target for _, target in scheduler.copies} | {source for source, _ in scheduler.copies} == last
+    assert {block for _, source, target in scheduler.copies for block in (source, target)} == last
     assert len({s.block_table[1] for s, _ in plan}) == 1
     compute(scheduler, plan, outputs)
     run(scheduler, outputs)
@@ -110,7 +111,38 @@ def test_forks_share_blocks_until_they_write(key):
 def test_a_fork_under_another_key_shares_nothing():
     scheduler = make()
     a, b = sequence(40, 9, cache_key="k"), sequence(40, 9, cache_key="other")
-    scheduler.add(a)
-    compute(scheduler, scheduler.schedule(), {a.id: 9})
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
     scheduler.fork(a, b)
     assert (b.n_computed, b.block_table) == (0, [])
+
+
+# ---- pauses
+
+
+def test_who_pauses_keeps_blocks_and_comes_again_at_its_old_rank():
+    scheduler = make(n_blocks=12, budget=64)
+    a, b = sequence(40, 9), sequence(20, 9)
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.pause(a)
+    assert (scheduler.running, scheduler.live, scheduler.drain_finished()) == ([], {}, [])
+    assert (a.n_computed, len(a.block_table)) == (40, 3)
+    with pytest.raises(GenerateError):
+        scheduler.pause(a)
+    scheduler.add_request(b)
+    a.tokens.append(1)
+    scheduler.add_request(a, beside=a)
+    assert [s for s, _ in scheduler.step()] == [a, b]
+    assert a.rank < b.rank
+
+
+def test_who_pauses_loses_its_blocks_rather_than_that_nobody_runs():
+    scheduler = make(n_blocks=4)
+    a, b = sequence(40), sequence(60)
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.pause(a)
+    scheduler.add_request(b)
+    assert scheduler.step() == [(b, 60)]
+    assert (a.n_computed, a.block_table) == (0, [])

@@ -42,8 +42,8 @@ def test_against_a_plain_model(n_slots, actions):
     pool, slots, n, holds = IdPool(n_slots), StateSlots(), 0, {}
     for action in actions:
         if action == "step":
-            slots.spare += pool.alloc(slots.n_missing) if slots.n_missing <= pool.n_free else []
-            while slots.n_missing > 0:
+            slots.spare += pool.alloc(slots.n_missing(pool)) if slots.n_missing(pool) <= pool.n_free else []
+            while slots.n_missing(pool) > 0:
                 freed = slots.drop_checkpoint()
                 pool.free(freed)
                 slots.spare += pool.alloc(len(freed))

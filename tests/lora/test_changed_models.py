@@ -41,7 +41,7 @@ class Loaded:
         parts = []
         for i, start in enumerate(range(0, len(tokens), chunk)):
             slots = ((i - 1) % 3 if i else -1, i % 3) if slot_bytes(self.spec.states) else None
-            span = Span(tokens[start : start + chunk], start, table, "all", slots, members)
+            span = Span(tokens[start : start + chunk], start, table, "all", slots, loras=members)
             parts.append(forward([span]).copy())
         return np.concatenate(parts)
 
@@ -128,7 +128,7 @@ def together(loaded, prompts, chunk, threads):
             if part:
                 members = loaded.registry.select(tuple(WANTED[name])).members
                 table = list(range(i * n_blocks, (i + 1) * n_blocks))
-                spans.append(Span(part, start, table, "all", slots, members))
+                spans.append(Span(part, start, table, "all", slots, loras=members))
                 names.append(name)
         logits, first = runner.forward(spans).copy(), 0
         for name, span in zip(names, spans, strict=True):
@@ -157,10 +157,10 @@ def test_only_what_leaves_the_model_is_changed_alike(changed):
     members = loaded.registry.select((("a", 0.7),)).members
     runner = loaded.runner(20)
     spans = [
-        Span(tokens, 0, [0, 1, 2], "none", None, members),
-        Span(tokens[:9], 0, [3], "all", None, ()),
-        Span(tokens[:30], 0, [4, 5], "last", None, members),
-        Span(tokens[:5], 0, [6], "last", None, loaded.registry.select((("b", -1.0),)).members),
+        Span(tokens, 0, [0, 1, 2], "none", loras=members),
+        Span(tokens[:9], 0, [3], "all"),
+        Span(tokens[:30], 0, [4, 5], "last", loras=members),
+        Span(tokens[:5], 0, [6], "last", loras=loaded.registry.select((("b", -1.0),)).members),
     ]
     got = runner.forward(spans).copy()
     assert len(got) == 9 + 1 + 1

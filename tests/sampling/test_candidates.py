@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama.errors import GenerateError
-from oxillama.kernels.sampling import Candidates, XorShift64
+from oxillama.errors import ConfigError, GenerateError
+from oxillama.kernels.sampling import Candidates
 from tests.sampling import twin
 
 # Few distinct values make many ties; -inf is a banned token.
@@ -51,7 +51,7 @@ def test_top_p_after_top_k(row, k, p):
 def test_min_p_after_top_k(row, k, p):
     c = load(row)
     c.top_k(k)
-    c.min_p(p)
+    c.min_weight(p)
     assert c.items() == twin.min_p(twin.top_k(items(row), k), p)
 
 
@@ -78,34 +78,118 @@ def test_keep_after_a_cut_is_refused():
         c.keep(np.ones(1, np.uint32))
 
 
-@given(LOGITS, st.lists(st.sampled_from(["k", "p", "m", "t"]), max_size=6), st.data())
+# Each cut with its twin and what it is given.
+CUTS = {
+    "top_k": (twin.top_k, st.integers(0, 40)),
+    "top_p": (twin.top_p, st.floats(0, 1)),
+    "min_weight": (twin.min_p, st.floats(0, 1)),
+    "min_probability": (twin.min_probability, st.floats(0, 1)),
+    "typical_p": (twin.typical_p, st.floats(0, 1)),
+    "drop_top": (twin.xtc, st.floats(0, 1)),
+    "temperature": (twin.temperature, st.floats(0.05, 20)),
+}
+
+
+@given(LOGITS, st.lists(st.sampled_from(sorted(CUTS)), max_size=6), st.data())
 def test_any_order_of_stages(row, order, data):
     c, twins = load(row), items(row)
-    for stage in order:
-        if stage == "k":
-            k = data.draw(st.integers(0, 40))
-            c.top_k(k)
-            twins = twin.top_k(twins, k)
-        elif stage == "t":
-            t = data.draw(st.floats(0.05, 20))
-            c.temperature(t)
-            twins = twin.temperature(twins, t)
-        else:
-            p = data.draw(st.floats(0, 1))
-            (c.top_p if stage == "p" else c.min_p)(p)
-            twins = (twin.top_p if stage == "p" else twin.min_p)(twins, p)
+    for name in order:
+        plain, values = CUTS[name]
+        value = data.draw(values)
+        getattr(c, name)(value)
+        twins = plain(twins, value)
         assert len(c) == len(twins) >= 1
     assert c.items() == twins
     assert c.argmax() == twin.ordered(twins)[0][0]
+    assert c.best(7) == twin.ordered(twins)[:7]
+    assert c.count() == sum(x > -math.inf for _, x in twins)
+    assert c.entropy() == twin.entropy(twins)
+    assert c.total_weight() == twin.total(twin.weights(twins))
     u = data.draw(st.floats(0, 1, exclude_max=True))
-    assert c.draw(u) == twin.draw(twins, u)
+    token = twin.draw(twins, u)
+    assert c.draw(u) == token
+    assert c.pick_at(u) == (token, twin.probability(twins, token))
 
 
-@given(LOGITS, st.sets(st.integers(0, 70)), st.floats(0.01, 100))
-def test_penalty(row, tokens, penalty):
+@given(LOGITS, st.dictionaries(st.integers(0, 70), st.integers(1, 9)), st.floats(0.01, 100), st.floats(-9, 9))
+def test_penalty(row, counts, penalty, each):
     c = load(row)
-    c.penalize(tokens, penalty)
-    assert c.items() == twin.penalize(items(row), tokens, penalty)
+    c.penalize(counts, penalty, each, 1.5)
+    assert c.items() == twin.penalize(items(row), counts, penalty, each, 1.5)
+
+
+@given(LOGITS, st.dictionaries(st.integers(0, 59), st.one_of(st.just(-math.inf), st.floats(-1e30, 1e30)), max_size=20))
+def test_bias(row, values):
+    values = {i: v for i, v in values.items() if i < len(row)}
+    ids, numbers = np.array(list(values), np.int32), np.array(list(values.values()), np.float32)
+    expected = twin.bias(items(row), values)
+    c = load(row)
+    if any(x > -math.inf for _, x in expected):
+        c.bias(ids, numbers)
+        assert c.items() == expected
+    else:
+        with pytest.raises(GenerateError, match="ban them all"):
+            c.bias(ids, numbers)
+
+
+@given(LOGITS, st.integers(0, 70), st.floats(0.01, 4), st.sets(st.integers(0, 59), min_size=1))
+def test_top_n_sigma(row, k, n, kept):
+    c = load(row)
+    c.top_k(k)
+    c.top_n_sigma(n)
+    expected = twin.top_n_sigma(twin.top_k(items(row), k), n)
+    if 0 < k < len(row):
+        expected = [item for item in expected if item[1] > -math.inf]
+    assert c.items() == expected
+
+
+@given(LOGITS, st.floats(0.01, 4), st.sets(st.integers(0, 59), min_size=1))
+def test_a_grammar_that_allows_nothing_of_the_cut_gets_a_cut_of_its_own(row, n, kept):
+    mask = np.zeros(2, np.uint32)
+    for i in kept:
+        mask[i >> 5] |= np.uint32(1 << (i & 31))
+    after = twin.keep(twin.top_n_sigma(items(row), n), kept)
+    alone = twin.keep(items(row), kept)
+    c = load(row)
+    c.top_n_sigma(n)
+    if any(x > -math.inf for _, x in after):
+        c.keep(mask)
+        assert c.items() == after
+    elif any(x > -math.inf for _, x in alone):
+        c.keep(mask)
+        assert c.items() == twin.top_n_sigma(alone, n)
+    else:
+        with pytest.raises(GenerateError, match="all that the grammar allows are banned"):
+            c.keep(mask)
+
+
+def test_bias_of_a_token_that_there_is_not():
+    with pytest.raises(ConfigError, match="from 0 to 1, not 2"):
+        load([1.0, 2.0]).bias(np.array([2], np.int32), np.zeros(1, np.float32))
+    with pytest.raises(ConfigError, match="value for each of 1 tokens, not 0"):
+        load([1.0, 2.0]).bias(np.array([1], np.int32), np.zeros(0, np.float32))
+
+
+def test_nothing_is_loaded_yet():
+    c = Candidates()
+    for choose in (c.argmax, lambda: c.draw(0.5)):
+        with pytest.raises(GenerateError, match="load a row"):
+            choose()
+    for name in CUTS:
+        getattr(c, name)(1)
+    c.top_n_sigma(1.0)
+    assert c.items() == c.best(3) == c.probabilities() == []
+
+
+def test_weights_are_exp():
+    row = -np.linspace(0, 800, 4001).astype(np.float32)
+    got = np.array([p for _, p in load(row).probabilities()])
+    expected = np.exp(row.astype(np.float64))
+    expected /= expected.sum()
+    # Ten roundings, each of half a unit in the last place.
+    assert np.all(np.abs(got - expected)[:3500] <= 1.2e-15 * expected[:3500])
+    assert np.all(got[3541:] == 0)
+    assert [twin.exp(float(x)) for x in row[:3540:17]] == pytest.approx(np.exp(row[:3540:17].astype(float)), rel=1e-15)
 
 
 @pytest.mark.parametrize("n", [1000, 5000])
@@ -118,11 +202,15 @@ def test_long_rows_take_the_same_order_by_heap_and_by_sorting(n, k):
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0])
-def test_top_p_on_long_rows(scale):
-    row = (np.random.default_rng(1).standard_normal(4000) * scale).astype(np.float32)
-    c = load(row)
-    c.top_p(0.9)
-    assert c.items() == twin.top_p(items(row), 0.9)
+@pytest.mark.parametrize("name", sorted(CUTS))
+def test_cuts_of_long_rows(scale, name):
+    row = (np.random.default_rng(1).standard_normal(3001) * scale).astype(np.float32)
+    values = {"top_k": 1500, "temperature": 0.7, "drop_top": 0.001, "min_probability": 0.0002}
+    c, value = load(row), values.get(name, 0.9)
+    getattr(c, name)(value)
+    expected = CUTS[name][0](items(row), value)
+    assert c.items() == expected
+    assert [c.draw(i / 20) for i in range(20)] == [twin.draw(expected, i / 20) for i in range(20)]
 
 
 def test_tied_tokens_go_by_id():
@@ -144,8 +232,12 @@ def test_probabilities_are_softmax():
 def test_damaged_logits_are_named(bad, place):
     row = np.zeros(40, np.float32)
     row[place] = bad
+    c = load([1.0, 2.0])
+    c.top_k(1)
     with pytest.raises(GenerateError, match=f"token {place} is {bad}"):
-        Candidates().load(row)
+        c.load(row)
+    with pytest.raises(GenerateError, match="load a row"):
+        c.argmax()
 
 
 def test_nothing_left_to_choose():
@@ -159,7 +251,7 @@ def test_the_row_stays_as_it_was():
     row = np.array([3.0, 1.0, 2.0], np.float32)
     c = Candidates()
     c.load(row)
-    c.penalize([0], 2.0)
+    c.penalize({0: 1}, 2.0)
     c.temperature(0.5)
     assert row.tolist() == [3.0, 1.0, 2.0]
 
@@ -180,9 +272,9 @@ def test_tiny_temperature_is_argmax_and_no_nan():
 @pytest.mark.parametrize("penalty", [1e38, 1e-38, 1e-300])
 def test_extreme_penalties_leave_finite_logits(penalty):
     c = load([1e30, -1e30, 0.0])
-    c.penalize([0, 1, 2], penalty)
+    c.penalize(dict.fromkeys(range(3), 1), penalty)
     assert all(math.isfinite(logit) for _, logit in c.items())
-    c.min_p(0.1)
+    c.min_weight(0.1)
     c.top_p(0.5)
     assert c.draw(0.5) in (0, 1, 2)
 
@@ -191,7 +283,7 @@ def test_penalty_after_a_cut_is_refused():
     c = load([1.0, 2.0])
     c.top_k(1)
     with pytest.raises(GenerateError, match="before"):
-        c.penalize([0], 2.0)
+        c.penalize({0: 1}, 2.0)
 
 
 def test_draws_follow_the_probabilities():
@@ -202,29 +294,11 @@ def test_draws_follow_the_probabilities():
     assert hits.tolist() == [n * p for p in probabilities]
 
 
-@given(st.integers(1, (1 << 64) - 1))
-def test_xorshift_moves_as_written_by_marsaglia(seed):
-    rng, x = XorShift64(seed), seed
-    for _ in range(4):
-        x = twin.xorshift(x)
-        assert rng.next() == rng.state == x
-    x = twin.xorshift(x)
-    assert rng.uniform() == twin.uniform(x)
-    assert rng.state == x
-
-
-def test_seed_zero_is_a_seed_too():
-    rng = XorShift64(0)
-    assert rng.state != 0
-    assert rng.next() != 0
-
-
-@settings(max_examples=5)
-@given(st.integers(0, 1 << 40))
-def test_first_numbers_of_neighbouring_seeds_are_spread_evenly(base):
-    # Plain xorshift gives almost zero for the first number of every small seed. Chi-square, 9 degrees of freedom: 40
-    # is passed by chance once in 10^5.
-    n = 2000
-    first = [XorShift64(base + i).uniform() for i in range(n)]
-    hits = np.bincount((np.array(first) * 10).astype(int), minlength=10)
-    assert ((hits - n / 10) ** 2 / (n / 10)).sum() < 40
+def test_draws_from_a_long_row_reach_every_block_alike():
+    row = np.zeros(1000, np.float32)
+    row[::2] = -math.inf
+    c = load(row)
+    hits = np.bincount([c.draw((i + 0.5) / 5000) for i in range(5000)], minlength=1000)
+    assert hits.tolist() == [0, 10] * 500
+    assert c.draw(1 - 2**-53) == 999
+    assert c.draw(0.0) == 1

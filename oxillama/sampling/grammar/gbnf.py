@@ -26,12 +26,14 @@ TokenId = Callable[[str], int | None]
 
 _BLANK = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_BEGIN_SPACE = frozenset(" \t\r\n#")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _LITERAL = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _CLASS = re.compile(r"\[(\^?)([^\]\\]*(?:\\.[^\]\\]*)*)\]", re.DOTALL)
 _CHAR = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([trn\\\"\[\]-]))|([^\\])", re.DOTALL)
 _COUNT = re.compile(r"\{[ \t]*(\d*)[ \t]*(?:(,)[ \t]*(\d*)[ \t]*)?\}")
 _TOKEN = re.compile(r"(!?)(?:<\[(\d+)\]>|(<[^>\r\n]*>))")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"}
 _POSTFIX = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_DIGITS = 18
@@ -72,7 +74,8 @@ class _Parser:
         return GrammarError(f"line {line}, column {column + 1}: {message}\n  {excerpt}\n  {' ' * (column - left)}^")
 
     def skip(self, space: re.Pattern[str]) -> None:
-        self.at = space.match(self.text, self.at).end()  # type: ignore[union-attr]  # it may be empty, not absent
+        if self.text[self.at : self.at + 1] in _BEGIN_SPACE:
+            self.at = space.match(self.text, self.at).end()  # type: ignore[union-attr]  # it may be empty, not absent
 
     def rule_id(self, name: str) -> int:
         if name not in self.ids:
@@ -164,8 +167,8 @@ class _Parser:
             raise self.error('this string is never closed: expected "')
         body = found.group(1)
         if "\\" in body:
-            body = "".join(chr(code) for code, _ in self.characters(found.start(1), found.end(1)))
-        for surrogate in re.finditer("[\ud800-\udfff]", body):
+            body = self.unescaped(found.start(1), found.end(1))
+        if surrogate := _SURROGATE.search(body):
             raise self.error(f"U+{ord(surrogate.group()):04X} is half of a surrogate pair: write the character itself")
         self.at = found.end()
         return self.rules.literal(body.encode())
@@ -199,24 +202,38 @@ class _Parser:
             i += 1
         return ranges
 
+    def unescaped(self, start: int, end: int) -> str:
+        """A part of the text with its escapes resolved."""
+        parts = []
+        while (at := self.text.find("\\", start, end)) >= 0:
+            code, after = self.character(at, end)
+            parts += [self.text[start:at], chr(code)]
+            start = after
+        return "".join([*parts, self.text[start:end]])
+
     def characters(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(code point, position) of each character of a literal or class."""
+        """(code point, position) of each character of a class."""
         out = []
-        at = start
-        while at < end:
-            found = _CHAR.match(self.text, at)
-            if not found or found.end() > end:
-                raise self.error(
-                    'unknown escape: there are \\xHH \\uHHHH \\UHHHHHHHH \\t \\r \\n \\\\ \\" \\[ \\] and \\-', at
-                )
-            digits = found.group(1) or found.group(2) or found.group(3)
-            plain = found.group(4) or found.group(5)
-            code = int(digits, 16) if digits else ord(_ESCAPES.get(plain, plain) if found.group(4) else plain)
-            if code > MAX_CHAR:
-                raise self.error(f"there is no character U+{code:X}: the last one is U+10FFFF", at)
-            out.append((code, at))
-            at = found.end()
+        while start < end:
+            code, after = self.character(start, end)
+            out.append((code, start))
+            start = after
         return out
+
+    def character(self, at: int, end: int) -> tuple[int, int]:
+        """The code point of a character of a literal or class, escaped or not, and where the next one is."""
+        found = _CHAR.match(self.text, at)
+        if not found or found.end() > end:
+            raise self.error(
+                'unknown escape: there are \\xHH \\uHHHH \\UHHHHHHHH \\t \\r \\n \\\\ \\" \\[ \\] and \\-', at
+            )
+        two, four, eight, escaped, plain = found.groups()
+        if plain or escaped:
+            return ord(plain or _ESCAPES.get(escaped, escaped)), found.end()
+        code = int(two or four or eight, 16)
+        if code > MAX_CHAR:
+            raise self.error(f"there is no character U+{code:X}: the last one is U+10FFFF", at)
+        return code, found.end()
 
     def parse_token(self) -> int:
         found = _TOKEN.match(self.text, self.at)

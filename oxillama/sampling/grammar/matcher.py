@@ -16,6 +16,7 @@ from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_triggers import Triggers
 from oxillama.sampling.grammar.automaton import Automaton, RuleSet, Vocabulary
 from oxillama.sampling.grammar.gbnf import parse_gbnf
+from oxillama.sampling.grammar.regular import choices_rules, regex_rules
 
 __all__ = ["Grammar", "GrammarState", "apply_grammar_mask"]
 
@@ -51,6 +52,19 @@ class Grammar:
     def from_rules(cls, rules: RuleSet, root: int) -> "Grammar":
         """Compiles rules. Raises GrammarError if `root` matches nothing, a rule is missing, or they need too much."""
         return cls(Automaton(rules, root))
+
+    @classmethod
+    def from_regex(cls, pattern: str) -> "Grammar":
+        """Texts that an ECMAScript pattern matches whole, whether it has anchors or not.
+
+        Raises GrammarError for what is no pattern, and for what looks behind or back: \\b, (?<=a), \\1.
+        """
+        return cls.from_rules(*regex_rules(pattern))
+
+    @classmethod
+    def from_choices(cls, choices: Iterable[str]) -> "Grammar":
+        """Any of these texts. Raises GrammarError if there are none."""
+        return cls.from_rules(*choices_rules(choices))
 
     def accepts(self, text: "str | bytes | Sequence[str | bytes | int]") -> bool:
         """Whether the whole text is in the language.

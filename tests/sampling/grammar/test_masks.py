@@ -1,5 +1,6 @@
 """Masks are exactly the tokens that keep a text on the way to one of the grammar, as Earley's parser finds them."""
 
+import json
 import random
 
 import numpy as np
@@ -92,6 +93,40 @@ def test_masks_of_random_grammars(rules, seed):
 @given(grammars(tokens=True), st.integers(0, 1000))
 def test_masks_of_random_grammars_with_tokens(rules, seed):
     follow(rules, seed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(grammars(tokens=True), st.integers(0, 1000))
+def test_going_back_forking_and_saving_are_exact(rules, seed):
+    """A random walk with steps back, forks and states that went through a file; each mask is Earley's."""
+    naive = Naive(rules)
+    if not naive.matches_something:
+        return
+    draw = random.Random(seed)
+    grammar, vocabulary = Grammar.parse(to_gbnf(rules)), Vocabulary(TEXTS, END_IDS)
+    live = [(grammar.state(vocabulary), [naive.start()])]
+    for _ in range(14):
+        state, charts = draw.choice(live)
+        assert allowed(state) == expected(naive, charts[-1])
+        action = draw.random()
+        tokens = [t for t in allowed(state) if t not in END_IDS]
+        if action < 0.5 and tokens:
+            token = draw.choice(tokens)
+            state.advance(token)
+            charts.append(naive.step(charts[-1], token, TEXTS[token] if token != 2 else None))
+        elif action < 0.7:
+            n = draw.randint(0, len(charts) - 1)
+            state.rollback(n)
+            del charts[len(charts) - n :]
+        elif action < 0.85:
+            live.append((state.fork(), charts[:]))
+        else:
+            saved = json.loads(json.dumps(state.state()))
+            if draw.random() < 0.5:  # as another process would
+                grammar, vocabulary = Grammar.parse(to_gbnf(rules)), Vocabulary(TEXTS, END_IDS)
+            live.append((GrammarState.from_state(saved, grammar, vocabulary), charts[:]))
+    for state, charts in live:
+        assert allowed(state) == expected(naive, charts[-1])
 
 
 A, B, EMPTY = ("text", b"a"), ("text", b"b"), ("text", b"")

@@ -1,0 +1,44 @@
+"""Flags that say what a text may be."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from oxillama.errors import ConfigError
+
+__all__ = ["CONSTRAINT_FLAGS", "add_constraints", "read_constraints"]
+
+CONSTRAINT_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("grammar", "json_schema", "regex", "choices")}
+
+
+def add_constraints(parser: argparse.ArgumentParser) -> None:
+    """At most one of them can be given."""
+    group = parser.add_argument_group("what the text may be", "one of these; the text follows it to the end")
+    one = group.add_mutually_exclusive_group()
+    one.add_argument("--grammar", metavar="GBNF", help="a grammar in llama.cpp's notation")
+    one.add_argument("--grammar-file", metavar="FILE", help="the same from a file")
+    one.add_argument("--json-schema", metavar="JSON", help="JSON that follows this schema; {} is any")
+    one.add_argument("--json-schema-file", metavar="FILE", help="the same from a file")
+    one.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
+    one.add_argument("--choices", metavar="TEXT", action="append", help="this text, or another if it is repeated")
+
+
+def read_constraints(args: argparse.Namespace) -> dict[str, Any]:
+    """Keywords for `Engine.stream`. Raises ConfigError for a file that isn't text, OSError if it can't be read."""
+    given = {name: getattr(args, name) for name in CONSTRAINT_FLAGS}
+    for name in ("grammar", "json_schema"):
+        path = getattr(args, f"{name}_file")
+        if path is not None:
+            given[name] = _read(f"{CONSTRAINT_FLAGS[name]}-file", path)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _read(flag: str, path: str) -> str:
+    if not path:
+        raise ConfigError(f"{flag} is empty: give a file")
+    try:
+        return Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{flag} {path} is not UTF-8 at byte {error.start}: text is needed") from None

@@ -1,0 +1,129 @@
+"""`beam_search`: what a caller gives and gets."""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
+
+from oxillama.checks import check_bool, check_type
+from oxillama.config import SamplerConfig, field_names
+from oxillama.constraints import CONSTRAINTS, JsonSchema
+from oxillama.engine.beam_search import BeamOptions, BeamSearch
+from oxillama.engine.beams import BeamSearchConfig
+from oxillama.engine.core import EngineCore
+from oxillama.engine.prompts import is_single_prompt
+from oxillama.engine.request import Bell
+from oxillama.engine.results import BeamHypothesis, CancelToken
+from oxillama.engine.serving import split_options
+from oxillama.engine.texts import Prompt, TextMaker
+from oxillama.errors import ConfigError
+from oxillama.sampling import SamplerChain
+
+__all__ = ["BeamKeywords", "BeamMethods", "start_search"]
+
+# Fields of SamplerConfig that say what may come, and not how to draw.
+SHAPING = (*CONSTRAINTS, "logit_bias", "banned_tokens")
+PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
+
+
+class BeamKeywords(TypedDict, total=False):
+    """The keywords of `beam_search` beside those in its signature."""
+
+    beam_width: int
+    max_new_tokens: int
+    length_penalty: float
+    early_stopping: bool
+    grammar: str | None
+    json_schema: JsonSchema | None
+    regex: str | None
+    choices: SequenceOf[str] | None
+    logit_bias: Mapping[int, float] | None
+    banned_tokens: Iterable[int]
+    priority: int
+    deadline: float | None
+    cache_prompt: bool
+    cache_salt: str | None
+    lora: Any
+
+
+class BeamMethods:
+    """The engine's method for beam search."""
+
+    _core: EngineCore
+    _maker: TextMaker
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
+        *,
+        ignore_eos: bool = False,
+        cancel_token: CancelToken | None = None,
+        **options: Unpack[BeamKeywords],
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt that are found with several beams, by falling score.
+
+        config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come:
+            `grammar`, `json_schema`, `regex`, `choices` and `banned_tokens` leave log-probabilities as they are, and
+            `logit_bias` adds to them; and `priority`, `deadline`, `cache_prompt`, `cache_salt`.
+            Nothing is drawn at random: other fields of `SamplerConfig` have no place here.
+        ignore_eos: end-of-generation tokens are tokens like others.
+        cancel_token: lets another thread stop it; what there is by then is returned, unfinished beams included.
+
+        Results are at most beam_width; fewer if no more are possible. One beam with early_stopping gives what greedy
+        generation gives. Of equal candidates the one of the better beam goes first, then the lower token. It counts as
+        beam_width requests, which take part in the same steps as others; each result depends on nothing else.
+
+        Raises ConfigError (also for a beam_width above the number of tokens), TypeError for unknown options,
+        TokenizerError, ContextOverflowError, KvCacheFullError (the beams together could never fit the cache),
+        QueueFullError, GrammarError (also if no token can follow it), GenerateError, EngineClosedError.
+        """
+        search = start_search(self._core, self._maker, prompt, config, ignore_eos, cancel_token, options)
+        core, outbox = self._core, search.outbox
+
+        def cancelled() -> bool:
+            return cancel_token is not None and cancel_token.cancelled
+
+        try:
+            core.submit(search.beams)
+            core.drive(lambda: not outbox.n_open or cancelled())
+            core.cancel(search.beams)
+            core.drive(lambda: not outbox.n_open)
+        finally:
+            core.cancel(search.beams)
+        return search.results()
+
+
+def start_search(
+    core: EngineCore,
+    maker: TextMaker,
+    prompt: Prompt,
+    config: BeamSearchConfig | None,
+    ignore_eos: bool,
+    cancel_token: CancelToken | None,
+    options: Mapping[str, Any],
+    bell: Bell | None = None,
+) -> BeamSearch:
+    """The search that a call asks for. Raises what `beam_search` raises for wrong arguments."""
+    core.check_generates()
+    if not is_single_prompt("prompt", prompt):
+        raise ConfigError("beam_search() takes one prompt, not a list of prompts")
+    fields = dict(options)
+    found = BeamOptions(
+        replace(
+            check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig),
+            **_taken(fields, field_names(BeamSearchConfig)),
+        ),
+        SamplerChain.from_config(replace(PLAIN, **_taken(fields, SHAPING))),
+        split_options(fields),
+        check_bool("ignore_eos", ignore_eos),
+        cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
+    )
+    for name in fields:
+        raise TypeError(f"beam_search() got an unexpected keyword argument {name!r}")
+    return BeamSearch(core, maker, maker.ids("prompt", prompt), found, bell)
+
+
+def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of these names, which are taken out."""
+    return {name: fields.pop(name) for name in names if name in fields}

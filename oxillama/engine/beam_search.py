@@ -1,0 +1,251 @@
+"""Beam search: the likeliest continuations of a prompt, looked for side by side."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.engine.beams import BeamSearchConfig, Candidate, FoundBeams, choose
+from oxillama.engine.core import EngineCore
+from oxillama.engine.request import Bell, Outbox, Request
+from oxillama.engine.results import BeamHypothesis, CancelToken, FinishReason
+from oxillama.engine.sequence import Sequence
+from oxillama.engine.serving import ServingOptions
+from oxillama.engine.texts import TextMaker
+from oxillama.engine.windows import n_alive
+from oxillama.errors import ConfigError, EngineClosedError, GenerateError, GrammarError, KvCacheFullError
+from oxillama.kernels.logprobs import log_sum_exp
+from oxillama.kv_cache.prefix import WINDOWED
+from oxillama.sampling import SamplerChain
+from oxillama.sampling.stages import draw
+
+__all__ = ["BeamOptions", "BeamSearch"]
+
+
+@dataclass(frozen=True)
+class BeamOptions:
+    """What a caller asks for, checked. chain: what the grammar bans; it ends with `draw`, which isn't used."""
+
+    config: BeamSearchConfig
+    chain: SamplerChain
+    serving: ServingOptions
+    ignore_eos: bool
+    cancel_token: CancelToken | None
+
+
+class _Beam(Request):
+    """A place for a beam: one sequence of it after another.
+
+    number: of the beam, by rank. logprob: of its tokens after the prompt. sampler: follows the grammar.
+    """
+
+    def __init__(self, search: BeamSearch, number: int, **options: Any) -> None:
+        super().__init__(search.sequence([]), search.outbox, loras=search.loras, **options)
+        self._search = search
+        self.number = number
+        self.logprob = 0.0
+        self.sampler = search.sampler
+
+    def absorb(self, rows: NDArray[np.float32]) -> None:
+        self._search.hear(self, rows[-1])
+
+    def close(self, reason: FinishReason) -> FinishReason:
+        self._search.leave(self)
+        return reason
+
+
+class _BeamOutbox(Outbox):
+    """Tells its search when a beam has ended."""
+
+    search: BeamSearch
+
+    def end(self, error: Exception | None) -> None:
+        super().end(error)
+        self.search.stop(error)
+
+
+class BeamSearch:
+    """One search, whose beams are requests like others. But for the constructor, its methods run in the loop's turns.
+
+    A round ends when each beam has told its likeliest continuations. The best of all go on: the first one of a beam
+    takes its place and its blocks, and the others are forks of it, which share them. Continuations by the token of the
+    end are results, and take no place. Between two rounds, beams are out of the scheduler like sequences that ended and
+    keep their blocks: they lose these rather than that nothing runs, so that no search can block another one.
+    """
+
+    def __init__(
+        self, core: EngineCore, maker: TextMaker, ids: list[int], options: BeamOptions, bell: Bell | None = None
+    ) -> None:
+        """Raises ConfigError, ContextOverflowError, KvCacheFullError, GrammarError."""
+        config = options.config
+        if config.beam_width > maker.n_vocab:
+            raise ConfigError(f"beam_width must be at most {maker.n_vocab}, all tokens, not {config.beam_width}")
+        self._core = core
+        self._maker = maker
+        self._prompt = ids
+        self._width = config.beam_width
+        self._limit = maker.limit("prompt", len(ids), config.max_new_tokens)
+        self.loras = maker.loras.select(options.serving.lora)
+        self._serving = options.serving.of_sequence(maker.kv_type, self.loras)
+        self._check_fits()
+        self._end_ids: frozenset[int] = frozenset() if options.ignore_eos else maker.end_ids
+        self.sampler = maker.plain_sampler(options.chain)
+        self._stages = [stage for stage in self.sampler.chain.stages if stage is not draw]
+        self._found = FoundBeams(config, self._limit)
+        self._candidates: list[Candidate] = []
+        self._dead_end: Exception | None = None
+        self._over = self._stopped = False  # by the search, by others
+        self.outbox = _BeamOutbox(config.beam_width, bell, whole=True)
+        self.outbox.search = self
+        first = _Beam(self, 0, cancel_token=options.cancel_token)
+        self._places = [first]
+        for i in range(1, config.beam_width):
+            self._places.append(_Beam(self, i, cancel_token=options.cancel_token, leader=first))
+        self.beams: list[Request] = [*self._places]
+        self._root = first.sequence
+        self._live = [first]
+        self._n_awaited = 1
+
+    def _check_fits(self) -> None:
+        """All beams at full length, which have the full blocks of the prompt in common."""
+        scheduler, shared = self._core.scheduler, len(self._prompt) // self._core.scheduler.block_size
+        each = scheduler.n_blocks(len(self._prompt) + self._limit - 1)
+        for kind, pool in scheduler.groups:
+            need = min(shared, each) + self._width * max(0, each - shared)
+            if kind == WINDOWED:  # of which they may come to have none in common
+                need = min(need, self._width * n_alive(scheduler.pool.window, scheduler.block_size, 1))
+            if need > pool.n:
+                raise KvCacheFullError(
+                    f"{self._width} beams of {self._limit} tokens after {len(self._prompt)} need {need} {pool.noun}s, "
+                    f"and there are {pool.n} in all: lower beam_width or max_new_tokens, or raise kv_budget"
+                )
+
+    def sequence(self, generated: list[int]) -> Sequence:
+        """The prompt and what follows it."""
+        sequence = Sequence(self._prompt + generated, len(self._prompt) + self._limit - 1, **self._serving)
+        sequence.n_prompt = len(self._prompt)
+        return sequence
+
+    def results(self) -> list[BeamHypothesis]:
+        """When all beams have ended. Raises the error of the first that failed."""
+        if self.outbox.error is not None:
+            raise self.outbox.error
+        return [
+            BeamHypothesis(self._maker.text_of(tokens), tokens, score, reason, logprob)
+            for score, logprob, tokens, reason in self._found.kept
+        ]
+
+    # ---- a round
+
+    def hear(self, beam: _Beam, row: NDArray[np.float32]) -> None:
+        """A beam's row of logits: it has told what it has to, and waits for the others."""
+        beam.followers = []
+        self._candidates += [(beam.logprob + x, beam.number, token) for x, token in self._continuations(beam, row)]
+        self._core.scheduler.pause(beam.sequence)
+        beam.sequence.handle = None
+        self._n_awaited -= 1
+        if not self._n_awaited:
+            self._core.loop.post(self._end_round)
+
+    def _continuations(self, beam: _Beam, row: NDArray[np.float32]) -> list[tuple[float, int]]:
+        """(log-probability, token) of as many as could be chosen, whatever the other beams have."""
+        total = log_sum_exp(row)
+        if math.isnan(total):
+            raise GenerateError("a logit of the model is NaN or infinite: the weights or the input are damaged")
+        scratch, chain = self.sampler.scratch, beam.sampler.chain
+        scratch.load(row)
+        try:
+            for stage in self._stages:
+                stage(scratch, chain.config, beam.sampler.memory)
+        except (GenerateError, GrammarError) as error:  # nothing is allowed here
+            self._dead_end = error
+            return []
+        scratch.top_k(self._width * (1 + max(1, len(self._end_ids))))
+        return [(logit - total, token) for token, logit in scratch.items() if logit > -math.inf]
+
+    def _end_round(self) -> None:
+        try:
+            if not self._stopped:
+                self._choose()
+        except Exception as error:
+            self._finish(error)
+
+    def _choose(self) -> None:
+        if self._core.closed:
+            raise EngineClosedError("the engine was closed during the request")
+        ended, chosen = choose(self._candidates, self._width, self._end_ids)
+        self._candidates = []
+        generated = [beam.sequence.tokens[len(self._prompt) :] for beam in self._live]
+        for logprob, number, _ in ended:
+            self._found.add(logprob, generated[number], "stop")
+        n_tokens = len(generated[0]) + 1
+        if chosen and not self._found.suffice(chosen[0][0], n_tokens):
+            if n_tokens < self._limit:
+                return self._go_on(chosen)
+            for logprob, number, token in chosen:
+                self._found.add(logprob, [*generated[number], token], "length")
+        self._finish(None if self._found.kept else self._dead_end)
+
+    def _go_on(self, chosen: list[Candidate]) -> None:
+        """Puts the chosen continuations in the places of beams, and queues them for the next round."""
+        scheduler, parents = self._core.scheduler, self._live
+        continued = {parents[number] for _, number, _ in chosen}
+        free = [beam for beam in self._places if beam not in continued]
+        for beam in free:
+            scheduler.rewind(beam.sequence, 0)
+        live: list[_Beam] = []
+        for logprob, number, token in reversed(chosen):  # so that forks are made before the beam itself goes on
+            parent = parents[number]
+            last = not any(n == number for _, n, _ in chosen[: len(chosen) - len(live) - 1])
+            beam = parent if last else free.pop()
+            if beam is not parent:
+                beam.sequence = self.sequence([*parent.sequence.tokens[len(self._prompt) :], token])
+                scheduler.fork(parent.sequence, beam.sequence)
+                beam.sampler = parent.sampler.copy()
+            else:
+                beam.sequence.tokens.append(token)
+            beam.sampler.accept(token)
+            beam.logprob = logprob
+            live.append(beam)
+        self._live = live[::-1]
+        for number, beam in enumerate(self._live):
+            beam.number = number
+            self._queue(beam)
+        self._n_awaited = len(live)
+
+    def _queue(self, beam: _Beam) -> None:
+        if not beam.first_at:
+            beam.first_at = time.perf_counter()
+            if not beam.started_at:
+                beam.started_at = self.beams[0].started_at
+                self._core.meter.started(beam)
+            self._core.meter.forked(beam)
+        sequence = beam.sequence
+        sequence.handle = beam
+        self._core.scheduler.add_request(sequence, accepted=True, beside=self._root)
+        sequence.preempted = True  # what it finds in the prefix cache was counted with its first token
+
+    # ---- the end
+
+    def _finish(self, error: Exception | None) -> None:
+        self._over = True
+        reason: FinishReason = "cancelled" if error else self._found.kept[0][3]
+        self._core._end_all(self.beams, reason, error)
+
+    def leave(self, beam: _Beam) -> None:
+        """A beam ends: by the search, or because somebody cancelled it."""
+        tokens = beam.sequence.tokens[len(self._prompt) :]
+        if not self._over and tokens and beam in self._live:
+            self._found.add(beam.logprob, tokens, "cancelled")
+        self._core.scheduler.rewind(beam.sequence, 0)
+
+    def stop(self, error: Exception | None) -> None:
+        """A beam has ended, and the others end with it."""
+        if not self._over and not self._stopped:
+            self._stopped = True
+            self._core.loop.post(lambda: self._core._end_all(self.beams, "cancelled", error))

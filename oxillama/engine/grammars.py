@@ -1,0 +1,57 @@
+"""Grammars of requests, compiled and kept for requests to come."""
+
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import Any
+
+from oxillama.engine.tool_use import ToolUse
+from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
+from oxillama.tokenizer import Tokenizer
+
+__all__ = ["KEPT_GRAMMARS", "Grammars"]
+
+Held = tuple[Grammar, tuple[str, ...]]  # with the texts that put it in force
+
+KEPT_GRAMMARS = 32  # compiled, with their masks
+
+
+class Grammars:
+    """What the texts of one engine are held to, over its vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._kept: dict[Hashable, Held] = {}
+        self._compilers: dict[str, Callable[[Any], Grammar]] = {
+            "grammar": lambda text: Grammar.parse(text, token_id=tokenizer.token_to_id),
+            "json_schema": JsonSchemaCompiler.compile,
+            "regex": Grammar.from_regex,
+            "choices": Grammar.from_choices,
+        }
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        """The tokens as grammars see them; takes a moment, once."""
+        t = self._tokenizer
+        return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
+
+    def state(self, constraint: tuple[str, Any] | None, tools: ToolUse | None = None) -> GrammarState | None:
+        """The beginning of a text under `SamplerConfig.constraint`, or with calls of tools. Raises GrammarError."""
+        if constraint is not None:
+            kind, source = constraint
+            grammar, triggers = self._found(constraint, lambda: (self._compilers[kind](source), ()))
+        elif tools is not None and tools.tools is not None:
+            grammar, triggers = self._found(
+                (tools.format, tools.tools, tools.choice), lambda: tools.grammar(self._tokenizer)
+            )
+        else:
+            return None
+        return grammar.state(self._vocabulary, triggers=triggers)
+
+    def _found(self, key: Hashable, make: Callable[[], Held]) -> Held:
+        """What is kept under this key, made if it isn't there."""
+        held = self._kept.pop(key, None) or make()
+        self._kept[key] = held  # the last one used is the last to leave
+        while len(self._kept) > KEPT_GRAMMARS:
+            self._kept.pop(next(iter(self._kept)), None)
+        return held

@@ -1,0 +1,56 @@
+"""Memory that holds nothing any more, back to the operating system, while its addresses stay."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["release_rows"]
+
+# Linux promises that such pages read as zeros afterwards (madvise(2)); elsewhere the advice may do nothing, or later.
+LINUX = sys.platform == "linux"
+
+
+def release_rows(array: NDArray[Any], rows: Iterable[int]) -> int:
+    """Gives back the memory pages that lie within rows [i] of an array, whose contents are lost: zeros, or as before.
+
+    Returns the bytes that were in memory and are not any more; 0 where the system is not Linux. The array's memory must
+    be its own and writable, each row contiguous, and nobody may use those rows meanwhile.
+    """
+    if not LINUX:
+        return 0
+    stride, start, page = array.strides[0], array.ctypes.data, mmap.PAGESIZE
+    released = 0
+    for first, end in _runs(rows):
+        low, high = -(-(start + first * stride) // page) * page, (start + end * stride) // page * page
+        if low < high:
+            n = _resident(low, high - low)
+            if n and not ctypes.CDLL(None).madvise(
+                ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED
+            ):
+                released += n
+    return released
+
+
+def _runs(rows: Iterable[int]) -> list[tuple[int, int]]:
+    """(first, end) of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
+    for i in sorted(rows):
+        if runs and runs[-1][1] == i:
+            runs[-1] = runs[-1][0], i + 1
+        else:
+            runs.append((i, i + 1))
+    return runs
+
+
+def _resident(address: int, n_bytes: int) -> int:
+    """Bytes of whole pages that are in memory."""
+    vector = np.zeros(n_bytes // mmap.PAGESIZE, np.uint8)
+    ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), ctypes.c_void_p(vector.ctypes.data))
+    return int(np.count_nonzero(vector & 1)) * mmap.PAGESIZE

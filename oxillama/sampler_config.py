@@ -1,0 +1,267 @@
+"""How tokens are chosen, as settings that check themselves."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypedDict
+
+from oxillama.checks import MAX_CONTEXT, check_float, check_int
+from oxillama.constraints import CONSTRAINTS, JsonSchema, checked_constraints
+from oxillama.errors import ConfigError
+
+__all__ = ["Biases", "Breakers", "SamplerConfig", "SamplingOptions"]
+
+MAX_SEED = (1 << 64) - 1
+MAX_TOKEN = (1 << 31) - 1  # ids are 32-bit integers in the files
+# Each token is looked at for each breaker, back to its whole length.
+MAX_BREAKERS = 256
+MAX_BREAKER = 256
+
+Breakers = tuple[str | tuple[int, ...], ...]
+
+
+class Biases(Mapping[int, float]):
+    """A mapping that can't be changed: token -> what is added to its logit."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[int, float]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, token: int) -> float:
+        return self._values[token]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerConfig:
+    """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
+
+    The stages run in the order in which they stand here; those that cut keep at least one token.
+
+    logit_bias: token id -> what is added to its logit; minus infinity bans it.
+    banned_tokens: ids of tokens that never come.
+    repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
+    frequency_penalty: taken off a recent token's logit for each time that it occurs; negative ones make it likelier.
+    presence_penalty: taken off once.
+    repetition_penalty_window: how many recent tokens these three see, those of the prompt included; 0 is none.
+    dry_multiplier: a token that would lengthen a repetition of n >= dry_allowed_length tokens loses dry_multiplier *
+        dry_base ** (n - dry_allowed_length); 0 is none. The whole text counts, or the last `dry_window` tokens.
+    dry_sequence_breakers: strings (or lists of token ids) that no repetition reaches across.
+    top_n_sigma: keep logits that are at most so many standard deviations below the highest; 0 keeps all.
+    grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
+    json_schema: a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.
+    regex: a pattern that the whole text must match. choices: texts of which it must be one.
+        One of grammar, json_schema, regex and choices can be given.
+    mirostat: 1 or 2 (its version) steers to a surprise of `mirostat_tau` bits a token, in steps of `mirostat_eta`, and
+        takes the place of all that follows but the temperature; 0 is off.
+    top_k: keep the k likeliest tokens; 0 keeps all.
+    typical_p: keep the tokens whose surprise is nearest to the expected one, with probability p together; 1 keeps all.
+    top_p: keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.
+    min_p: keep tokens at least p times as likely as the likeliest; 0 keeps all.
+    top_a: keep tokens with at least a times the square of the highest probability; 0 keeps all.
+    eta_cutoff: keep tokens with a probability of min(eta, sqrt(eta) * exp(-entropy)); 0 keeps all.
+    epsilon_cutoff: keep tokens with this probability; 0 keeps all.
+    xtc_probability: how often all tokens with a probability of xtc_threshold go, except the least likely of them.
+    temperature: 0 takes the likeliest token (after the grammar); higher is more random.
+    dynatemp_range: the temperature goes from this much below to this much above, with the entropy (normalised) to the
+        power of `dynatemp_exponent`; 0 is off.
+    seed: the same seed gives the same text; None is random.
+
+    Raises ConfigError, which names the field, its value and its range.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    repetition_penalty: float = 1.1
+    repetition_penalty_window: int = 64
+    seed: int | None = None
+    grammar: str | None = None
+    json_schema: JsonSchema | None = None
+    regex: str | None = None
+    choices: Sequence[str] | None = None
+    typical_p: float = 1.0
+    top_a: float = 0.0
+    eta_cutoff: float = 0.0
+    epsilon_cutoff: float = 0.0
+    top_n_sigma: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_window: int | None = None
+    dry_sequence_breakers: Iterable[str | Iterable[int]] = ("\n", ":", '"', "*")
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    banned_tokens: Iterable[int] = ()
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _FLOATS.items():
+            self._set(name, check_float(name, getattr(self, name), least, most, above=name in _ABOVE))
+        for name, (low, high) in _INTS.items():
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                self._set(name, check_int(name, getattr(self, name), low, high))
+        for name, checked in checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}).items():
+            self._set(name, checked)
+        if self.mirostat and not self.temperature:
+            raise ConfigError("temperature must be above 0 with mirostat, which draws at random, not 0")
+        self._set("dry_sequence_breakers", _checked_breakers(self.dry_sequence_breakers))
+        self._set("logit_bias", _checked_biases(self.logit_bias))
+        self._set("banned_tokens", _checked_ids("banned_tokens", self.banned_tokens))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def constraint(self) -> tuple[str, Any] | None:
+        """(name, value) of what the text must follow, if there is something."""
+        given = ((name, getattr(self, name)) for name in CONSTRAINTS)
+        return next((pair for pair in given if pair[1] is not None), None)
+
+    def check_ids(self, n_vocab: int) -> None:
+        """Raises ConfigError if logit_bias, banned_tokens or breakers have tokens that a vocabulary doesn't have."""
+        breakers = [t for breaker in self.dry_sequence_breakers if not isinstance(breaker, str) for t in breaker]
+        fields: dict[str, Iterable[int]] = {
+            "logit_bias": self.logit_bias or (),
+            "banned_tokens": self.banned_tokens,
+            "dry_sequence_breakers": breakers,
+        }
+        for name, ids in fields.items():
+            highest = max(ids, default=0)
+            if highest >= n_vocab:
+                raise ConfigError(f"{name} must have token ids of this model, from 0 to {n_vocab - 1}, not {highest}")
+
+    @classmethod
+    def greedy(cls) -> Self:
+        """Always the likeliest token: temperature 0 and no penalty."""
+        return cls(temperature=0.0, repetition_penalty=1.0)
+
+    @classmethod
+    def mirostat_v2(cls, tau: float = 5.0, eta: float = 0.1) -> Self:
+        """Mirostat (version 2) alone: a surprise of `tau` bits a token, steps of `eta`; no penalty, temperature 1."""
+        return cls(temperature=1.0, repetition_penalty=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
+
+
+# Fields with the least and the highest value that they can have.
+_FLOATS = {
+    "temperature": (0.0, math.inf),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "top_a": (0.0, 1.0),
+    "eta_cutoff": (0.0, 1.0),
+    "epsilon_cutoff": (0.0, 1.0),
+    "top_n_sigma": (0.0, math.inf),
+    "repetition_penalty": (0.0, math.inf),
+    "frequency_penalty": (-1000.0, 1000.0),
+    "presence_penalty": (-1000.0, 1000.0),
+    "dry_multiplier": (0.0, math.inf),
+    "dry_base": (1.0, 1000.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "mirostat_tau": (0.0, 1000.0),
+    "mirostat_eta": (0.0, 10.0),
+    "dynatemp_range": (0.0, math.inf),
+    "dynatemp_exponent": (0.0, math.inf),
+}
+_ABOVE = ("repetition_penalty",)  # than zero
+_INTS = {
+    "top_k": (0, MAX_TOKEN),
+    "repetition_penalty_window": (0, MAX_CONTEXT),
+    "dry_allowed_length": (1, MAX_CONTEXT),
+    "dry_window": (1, MAX_CONTEXT),
+    "mirostat": (0, 2),
+    "seed": (0, MAX_SEED),
+}
+_OPTIONAL = ("dry_window", "seed")
+
+
+def _checked_ids(name: str, ids: Any) -> tuple[int, ...]:
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        raise ConfigError(f"{name} must be a list of token ids, not {ids!r}")
+    return tuple(check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids))
+
+
+def _checked_biases(biases: Any) -> Biases | None:
+    if biases is None:
+        return None
+    if not isinstance(biases, Mapping):
+        raise ConfigError(f"logit_bias must be a mapping of token ids to numbers or None, not {biases!r}")
+    checked = {}
+    for token, bias in biases.items():
+        token = check_int("logit_bias's token", token, 0, MAX_TOKEN)
+        banned = isinstance(bias, float) and bias == -math.inf
+        checked[token] = bias if banned else check_float(f"logit_bias[{token}]", bias, -1e30, 1e30)
+    return Biases(checked)
+
+
+def _checked_breakers(breakers: Any) -> Breakers:
+    name = "dry_sequence_breakers"
+    if isinstance(breakers, str | bytes | Mapping) or not isinstance(breakers, Iterable):
+        raise ConfigError(f"{name} must be a list of strings, not {breakers!r}")
+    checked: list[str | tuple[int, ...]] = []
+    for i, given in enumerate(breakers):
+        breaker = given if isinstance(given, str) else _checked_ids(f"{name}[{i}]", given)
+        if not 0 < len(breaker) <= MAX_BREAKER:
+            raise ConfigError(f"{name}[{i}] must have 1 to {MAX_BREAKER} characters or tokens, not {len(breaker)}")
+        checked.append(breaker)
+    if len(checked) > MAX_BREAKERS:
+        raise ConfigError(f"{name} must have at most {MAX_BREAKERS} items, not {len(checked)}")
+    return tuple(checked)
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplerConfig` as keywords."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    repetition_penalty_window: int
+    seed: int | None
+    grammar: str | None
+    json_schema: JsonSchema | None
+    regex: str | None
+    choices: Sequence[str] | None
+    typical_p: float
+    top_a: float
+    eta_cutoff: float
+    epsilon_cutoff: float
+    top_n_sigma: float
+    frequency_penalty: float
+    presence_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_window: int | None
+    dry_sequence_breakers: Iterable[str | Iterable[int]]
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    logit_bias: Mapping[int, float] | None
+    banned_tokens: Iterable[int]

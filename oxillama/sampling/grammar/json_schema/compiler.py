@@ -1,0 +1,220 @@
+"""`JsonSchemaCompiler`: a JSON schema to a grammar of exactly the texts that are its instances."""
+
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from oxillama.errors import GrammarError
+from oxillama.sampling.grammar.automaton import RuleSet
+from oxillama.sampling.grammar.json_schema.arrays import array_expr
+from oxillama.sampling.grammar.json_schema.branch import Branch
+from oxillama.sampling.grammar.json_schema.constants import constant_expr
+from oxillama.sampling.grammar.json_schema.documents import Documents
+from oxillama.sampling.grammar.json_schema.literals import (
+    ARRAY,
+    FALSE,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+    Literal,
+    Schema,
+    refusal,
+)
+from oxillama.sampling.grammar.json_schema.numbers import Numbers, number_expr
+from oxillama.sampling.grammar.json_schema.objects import object_expr
+from oxillama.sampling.grammar.json_schema.strings import Strings, string_expr
+from oxillama.sampling.grammar.json_schema.tableau import Tableau
+from oxillama.sampling.grammar.json_schema.texts import Texts
+from oxillama.sampling.grammar.matcher import Grammar
+
+__all__ = ["JsonSchemaCompiler"]
+
+MAX_RULES = 20_000
+WHITESPACE = ("json", "flexible")
+ANNOTATIONS = frozenset(
+    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
+)
+SIMPLE = frozenset(("string", "number", "integer", "boolean"))
+
+
+class JsonSchemaCompiler:
+    """Compiles JSON schemas, of draft 2020-12 or draft 7."""
+
+    @staticmethod
+    def compile(
+        schema: "dict[str, Any] | bool | str", *, whitespace: str = "json", draft: int | None = None
+    ) -> Grammar:
+        """The grammar of a schema's instances.
+
+        schema: as `json.loads` gives it, or its text. whitespace: "json" as `json.dumps` writes by default, "flexible"
+        for any that JSON allows. draft: 7 or 2020, which otherwise `$schema` tells (2020 without it).
+
+        Properties come in the order of `properties`; those that it doesn't name may stand anywhere. Strings and numbers
+        are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is asked of them, in any way.
+        Numbers are compared as the decimals that they are. Formats assert. Unknown keywords and formats say nothing.
+
+        Raises GrammarError that names keyword and place for what can't be honoured.
+        """
+        if whitespace not in WHITESPACE:
+            raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
+        if draft not in (None, 7, 2020):
+            raise GrammarError(f"draft must be 7, 2020 or None, not {draft!r}")
+        rules = RuleSet()
+        schema = _read(schema)
+        documents = Documents(schema, draft or _draft(schema))
+        return Grammar.from_rules(rules, _Compilation(documents, whitespace == "flexible", rules).root())
+
+    @staticmethod
+    def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str") -> int:
+        """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
+        schema = _read(schema)
+        return _Compilation(Documents(schema, _draft(schema)), False, rules).root()
+
+
+def _read(schema: Any) -> Schema:
+    if isinstance(schema, str | bytes):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is no JSON: {error}") from None
+    if not isinstance(schema, dict | bool):
+        raise GrammarError(f"a schema is an object or a boolean, not {type(schema).__name__}")
+    return schema
+
+
+def _draft(schema: Schema) -> int:
+    name = schema.get("$schema") if isinstance(schema, dict) else None
+    return 7 if isinstance(name, str) and any(f"draft-0{n}" in name for n in (3, 4, 6, 7)) else 2020
+
+
+class _Compilation:
+    """One run: demands that became rules, and those whose rules are still to be defined."""
+
+    def __init__(self, documents: Documents, flexible: bool, rules: RuleSet) -> None:
+        self.documents = documents
+        self.rules = rules
+        self.texts = Texts(self.rules, flexible)
+        self.tableau = Tableau(documents)
+        self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
+        self.todo: list[tuple[int, Sequence[Literal]]] = []
+
+    def root(self) -> int:
+        root = self.rules.new_rule("root")
+        base = self.documents.root_base
+        self.todo.append((root, [Literal(self.documents.root, True, base, None)]))
+        while self.todo:
+            rule, literals = self.todo.pop()
+            self.rules.define(rule, self.expression(literals))
+            if len(self.known) > MAX_RULES:
+                raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
+        return root
+
+    def value(self, literals: Sequence[Literal]) -> int:
+        """The expression of a demand on a value: a call of its rule."""
+        if not literals:
+            return self.texts.shared("value")
+        if len(literals) == 1:
+            simple = self.simple(literals[0])
+            if simple is not None:
+                return simple
+        key = tuple(dict.fromkeys(literal.key for literal in literals))
+        if key not in self.known:
+            self.known[key] = self.rules.new_rule("")
+            self.todo.append((self.known[key], literals))
+        return self.rules.rule(self.known[key])
+
+    def simple(self, literal: Literal) -> int | None:
+        """For the schemas that most are: just a type, or nothing at all."""
+        schema = literal.schema
+        if not literal.positive or not isinstance(schema, dict):
+            return self.texts.shared("value") if schema is literal.positive is True else None
+        if len(schema) > 1 and schema.keys() - ANNOTATIONS != {"type"}:
+            return None
+        if not schema or schema.keys() <= ANNOTATIONS:
+            return self.texts.shared("value")
+        kind = schema.get("type")
+        return self.texts.shared(kind) if isinstance(kind, str) and kind in SIMPLE else None
+
+    def expression(self, literals: Sequence[Literal]) -> int:
+        branches = self.tableau.branches(literals)
+        try:
+            return self.rules.alt([expr for branch in branches for expr in self.of_branch(branch)])
+        except GrammarError as error:
+            if " at #" in str(error):
+                raise
+            raise refusal(literals[0].path, "schema", str(error)) from None
+
+    def of_branch(self, branch: Branch) -> list[int]:
+        """One expression for each type that there may be."""
+        texts, types = self.texts, branch.types
+        found = []
+        if types & NULL:
+            found.append(self.rules.literal(b"null"))
+        if types & (TRUE | FALSE) == TRUE | FALSE:
+            found.append(texts.shared("boolean"))
+        elif types & (TRUE | FALSE):
+            found.append(self.rules.literal(b"true" if types & TRUE else b"false"))
+        if types & NUMBER:
+            found += self.of_numbers(branch)
+        if types & STRING:
+            found.append(string_expr(texts, branch.strings))
+        if types & ARRAY:
+            found.append(
+                array_expr(texts, branch.arrays, self.value, self.values) if branch.arrays else texts.shared("array")
+            )
+        if types & OBJECT:
+            found.append(
+                object_expr(texts, branch.objects, branch.any_order, self.value, self.key_sets)
+                if branch.objects
+                else texts.shared("object")
+            )
+        return found
+
+    def of_numbers(self, branch: Branch) -> list[int]:
+        n, texts = branch.numbers, self.texts
+        if branch.values is not None:
+            return [constant_expr(self.rules, v) for v in sorted(branch.values - branch.without) if v in n]
+        if n == Numbers() and not branch.without:
+            return [texts.shared("number")]
+        if n == Numbers(integer=True) and not branch.without:
+            return [texts.shared("integer")]
+        found = []
+        for hole in sorted(branch.without):
+            if hole in n:
+                found.append(self.between(n.below(hole, True)))
+                n = n.above(hole, True)
+        return [*found, self.between(n)]
+
+    def between(self, numbers: Numbers) -> int:
+        return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
+
+    def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
+        """The sets of strings that a demand on the names of properties leaves."""
+        return [branch.strings for branch in self.tableau.branches(literals) if branch.types & STRING]
+
+    def values(self, literals: Sequence[Literal]) -> list[int] | None:
+        """The expressions of all single values that a demand leaves; None if there may be many."""
+        scalars: set[int] = set()
+        texts: set[str] = set()
+        numbers: set[Fraction] = set()
+        for branch in self.tableau.branches(literals):
+            if branch.types & (ARRAY | OBJECT):
+                return None
+            scalars |= {bit for bit in (NULL, TRUE, FALSE) if branch.types & bit}
+            if branch.types & NUMBER:
+                if branch.values is None:
+                    return None
+                numbers |= {v for v in branch.values - branch.without if v in branch.numbers}
+            if branch.types & STRING:
+                if branch.strings.allowed is None:
+                    return None
+                texts |= {text for text in branch.strings.allowed if text in branch.strings}
+        words = {NULL: b"null", TRUE: b"true", FALSE: b"false"}
+        return [
+            *(self.rules.literal(words[bit]) for bit in sorted(scalars)),
+            *(constant_expr(self.rules, v) for v in sorted(numbers)),
+            *(self.texts.written(text) for text in sorted(texts)),
+        ]

@@ -1,0 +1,106 @@
+"""Decimal digits: comparisons with bounds as digits are read, and ranges of numbers as ranges of digits."""
+
+from fractions import Fraction
+
+from oxillama.errors import GrammarError
+
+__all__ = [
+    "DOWN", "UP", "Side", "beyond", "decimal_digits", "digit_ranges", "exponent_of", "runs", "settled", "sign", "step",
+]  # fmt: skip
+
+# Exponents that repr() of a float has.
+UP, DOWN = (16, 308), (-324, -5)
+
+
+class Side:
+    """Magnitudes between two bounds: comparisons digit by digit. `cmp` is -1, 0 or 1 for each bound."""
+
+    def __init__(self, low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> None:
+        self.bounds = [low] if high is None else [low, high]
+        self.open = (low_open, high_open)
+        digits = [decimal_digits(b) for b in self.bounds]
+        self.whole = [w for w, _ in digits]
+        self.part = [f for _, f in digits]
+        self.n_whole = max(map(len, self.whole))
+        self.n_part = max(map(len, self.part))
+        self.mantissa = [(w + f).lstrip("0") or "0" for w, f in digits]
+        self.n_mantissa = max(map(len, self.mantissa))
+        self.exponent = [exponent_of(b) for b in self.bounds]
+
+    def fits(self, cmp: tuple[int, ...]) -> bool:
+        if cmp[0] < 0 or (cmp[0] == 0 and self.open[0]):
+            return False
+        return len(cmp) == 1 or cmp[1] < 0 or (cmp[1] == 0 and not self.open[1])
+
+    def end_of_whole(self, n: int, cmp: tuple[int, ...]) -> tuple[int, ...]:
+        """Comparisons once `n` digits, without more before the point, are the whole part."""
+        return tuple(c if n == len(w) else n - len(w) for c, w in zip(cmp, self.whole, strict=True))
+
+
+def settled(cmp: tuple[int, ...], digits: list[str], n: int) -> tuple[int, ...]:
+    """Comparisons of a number that ends here: a bound with more digits is larger."""
+    return tuple(c or -bool(d[n:].strip("0")) for c, d in zip(cmp, digits, strict=True))
+
+
+def step(cmp: tuple[int, ...], digits: list[str], at: int, digit: int) -> tuple[int, ...]:
+    return tuple(
+        c or (digit > int(d[at] if at < len(d) else 0)) - (digit < int(d[at] if at < len(d) else 0))
+        for c, d in zip(cmp, digits, strict=True)
+    )
+
+
+def sign(cmp: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple((c > 0) - (c < 0) for c in cmp)
+
+
+def decimal_digits(value: Fraction) -> tuple[str, str]:
+    """Digits before and behind the point. Every number of a schema has finitely many."""
+    places = 0
+    while value.denominator != 1:
+        value *= 10
+        places += 1
+        if places > 400:
+            raise GrammarError("it has no finite decimal form")
+    text = str(value.numerator).rjust(places + 1, "0")
+    return text[: len(text) - places], text[len(text) - places :]
+
+
+def exponent_of(value: Fraction) -> int:
+    """Of the first digit of a number that isn't 0."""
+    if value == 0:
+        return -(10**6)
+    whole, part = decimal_digits(value)
+    return len(whole) - 1 if whole != "0" else -1 - (len(part) - len(part.lstrip("0")))
+
+
+def runs(values: list[int]) -> list[tuple[int, int]]:
+    """First and last of each run of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for v in values:
+        if runs and runs[-1][1] == v - 1:
+            runs[-1] = (runs[-1][0], v)
+        else:
+            runs.append((v, v))
+    return runs
+
+
+def digit_ranges(low: int, high: int) -> list[tuple[tuple[str, str], ...]]:
+    """Numbers of at least two digits from low to high, as one range for each digit."""
+    out = []
+    while low <= high:
+        text = f"{low:02d}"
+        size = 1
+        while low % (10 * size) == 0 and low + 10 * size - 1 <= high and 10 * size < 10 ** len(text):
+            size *= 10
+        free = len(str(size)) - 1
+        digit = int(text[len(text) - 1 - free])
+        steps = min(9 - digit, (high - low + 1) // size - 1)
+        fixed = text[: len(text) - 1 - free]
+        out.append((*((c, c) for c in fixed), (str(digit), str(digit + steps)), *((("0", "9"),) * free)))
+        low += (steps + 1) * size
+    return out
+
+
+def beyond(cmp: tuple[int, ...], digit: int) -> tuple[int, ...]:
+    """Comparisons after one more digit behind all those of the bounds."""
+    return tuple(c or int(digit > 0) for c in cmp)

@@ -1,0 +1,194 @@
+"""What can be told of schemas at a glance: which types they leave, and that two of them exclude each other."""
+
+from fractions import Fraction
+from typing import Any
+
+from oxillama.sampling.grammar.json_schema.documents import Documents
+from oxillama.sampling.grammar.json_schema.literals import (
+    ALL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TYPES,
+    Literal,
+    fraction,
+    type_of,
+)
+
+__all__ = ["Disjoint"]
+
+DEPTH = 4
+MAX_PARTS = 64
+
+
+class Disjoint:
+    """`disjoint(a, b)`: whether no value meets both, as far as that is easily seen."""
+
+    def __init__(self, documents: Documents) -> None:
+        self.documents = documents
+        self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
+        self._apart: dict[tuple[object, object], bool] = {}
+        self._types: dict[tuple[int, bool, str], int] = {}
+
+    def __call__(self, a: Literal, b: Literal, depth: int = DEPTH) -> bool:
+        common = self.types(a) & self.types(b)
+        if not common:
+            return True
+        key = (a.key, b.key)
+        if depth == DEPTH and key not in self._apart:
+            self._apart[key] = self._apart[b.key, a.key] = self._are_apart(a, b, common, depth)
+        return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
+
+    def _are_apart(self, a: Literal, b: Literal, common: int, depth: int) -> bool:
+        if depth == 0 or common & ~(STRING | NUMBER | OBJECT):
+            return False
+        one, other = self.parts(a), self.parts(b)
+        return (
+            (not common & (STRING | NUMBER) or _values_apart(one, other, common))
+            and (not common & OBJECT or self.objects_apart(one, other, depth))
+        )  # fmt: skip
+
+    def types(self, literal: Literal) -> int:
+        """Types that a literal may leave, as bits."""
+        known = self._types.get(literal.key)
+        if known is None:
+            known = ALL
+            if isinstance(literal.schema, bool):
+                known = ALL if literal.schema == literal.positive else 0
+            elif isinstance(literal.schema, dict):
+                self._types[literal.key] = ALL  # while it is worked out: references may lead in circles
+                known = self._positive(literal) if literal.positive else _negative(literal.schema)
+            self._types[literal.key] = known
+        return known
+
+    def _positive(self, literal: Literal) -> int:
+        mask = ALL
+        for part in self.parts(literal):
+            mask &= _mask(part.schema) if isinstance(part.schema, dict) else ALL if part.schema else 0
+        return mask
+
+    def parts(self, literal: Literal) -> list[Literal]:
+        """A schema and those that hold wherever it does: behind `$ref` and in `allOf`."""
+        known = self._parts.get(literal.key)
+        if known is None:
+            known = self._parts[literal.key] = self._find_parts(literal)
+        return known
+
+    def _find_parts(self, literal: Literal) -> list[Literal]:
+        found = [literal]
+        seen = {literal.key}
+        for i, part in enumerate(found):
+            if not isinstance(part.schema, dict) or len(found) > MAX_PARTS:
+                continue
+            if "$id" in part.schema:
+                part = found[i] = part._replace(base=self.documents.base_of(part.schema, part.base))
+            more = []
+            if "$ref" in part.schema:
+                more.append(self.documents.resolve(part, "$ref"))
+            if isinstance(part.schema.get("allOf"), list) and not (more and self.documents.draft == 7):
+                more += [part.sub(s, "allOf", k) for k, s in enumerate(part.schema["allOf"])]
+            for one in more:
+                if one.key not in seen:
+                    seen.add(one.key)
+                    found.append(one)
+        return [p for p in found if isinstance(p.schema, dict | bool) and not self._replaced(p.schema)]
+
+    def _replaced(self, schema: Any) -> bool:
+        """Whether what stands beside a `$ref` is ignored."""
+        return self.documents.draft == 7 and isinstance(schema, dict) and "$ref" in schema
+
+    def objects_apart(self, one: list[Literal], other: list[Literal], depth: int) -> bool:
+        mine, theirs = _required(one), _required(other)
+        for name in sorted(mine & theirs):
+            for a in _property(one, name):
+                for b in _property(other, name):
+                    if self(a, b, depth - 1):
+                        return True
+        return any(_forbids(other, name) for name in mine) or any(_forbids(one, name) for name in theirs)
+
+
+def _mask(schema: dict[str, Any]) -> int:
+    mask = schema.get("\0types", ALL)
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        mask &= TYPES.get(kinds, ALL)
+    elif isinstance(kinds, list):
+        mask &= sum({TYPES.get(k, 0) for k in kinds if isinstance(k, str)} - {NUMBER}) | (
+            NUMBER if {"number", "integer"} & {k for k in kinds if isinstance(k, str)} else 0
+        )
+    values = _values(schema)
+    if values is not None:
+        allowed = 0
+        for value in values:
+            allowed |= type_of(value)
+        mask &= allowed
+    return int(mask)
+
+
+def _negative(schema: dict[str, Any]) -> int:
+    """Of a schema that must not hold: its types are out if it says nothing else."""
+    if set(schema) == {"type"}:
+        kinds = schema["type"]
+        if isinstance(kinds, str) and kinds != "integer":
+            return ALL & ~TYPES.get(kinds, 0)
+    return ALL
+
+
+def _values(schema: dict[str, Any]) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _keys(parts: list[Literal], common: int) -> set[str | Fraction] | None:
+    """Texts and numbers that one of the lists of values leaves, of these types."""
+    found = None
+    for part in parts:
+        values = _values(part.schema) if isinstance(part.schema, dict) else None
+        if values is not None:
+            keys = {
+                v if isinstance(v, str) else fraction(v)
+                for v in values
+                if type_of(v) & common and (not isinstance(v, float) or v - v == 0)
+            }
+            found = keys if found is None else found & keys
+    return found
+
+
+def _values_apart(one: list[Literal], other: list[Literal], common: int) -> bool:
+    a, b = _keys(one, common & (STRING | NUMBER)), _keys(other, common & (STRING | NUMBER))
+    return a is not None and b is not None and not a & b
+
+
+def _required(parts: list[Literal]) -> set[str]:
+    return {
+        name
+        for part in parts
+        if isinstance(part.schema, dict) and isinstance(part.schema.get("required"), list)
+        for name in part.schema["required"]
+        if isinstance(name, str)
+    }
+
+
+def _property(parts: list[Literal], name: str) -> list[Literal]:
+    found = []
+    for part in parts:
+        if isinstance(part.schema, dict):
+            properties = part.schema.get("properties")
+            if isinstance(properties, dict) and isinstance(properties.get(name), dict | bool):
+                found.append(part.sub(properties[name], "properties", name))
+    return found
+
+
+def _forbids(parts: list[Literal], name: str) -> bool:
+    for part in parts:
+        schema = part.schema
+        if isinstance(schema, dict):
+            properties = schema.get("properties")
+            listed = properties if isinstance(properties, dict) else {}
+            if listed.get(name) is False:
+                return True
+            if schema.get("additionalProperties") is False and name not in listed and "patternProperties" not in schema:
+                return True
+    return False

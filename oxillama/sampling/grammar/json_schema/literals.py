@@ -1,0 +1,93 @@
+"""What all parts of the compiler speak of: schemas at places (`Literal`), types as bits, errors with their place."""
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from oxillama.errors import GrammarError
+
+__all__ = [
+    "ALL",
+    "ARRAY",
+    "FALSE",
+    "NULL",
+    "NUMBER",
+    "OBJECT",
+    "STRING",
+    "TRUE",
+    "TYPES",
+    "Literal",
+    "Path",
+    "Schema",
+    "fraction",
+    "pointer",
+    "refusal",
+    "type_of",
+]
+
+Schema = Any  # dict | bool, as json.loads gives it
+Path = Any  # (path of what it is in, key), or None for the root: written out when an error needs it
+
+NULL, TRUE, FALSE, NUMBER, STRING, ARRAY, OBJECT = (1 << i for i in range(7))
+ALL = (1 << 7) - 1
+TYPES = {
+    "null": NULL, "boolean": TRUE | FALSE, "number": NUMBER, "integer": NUMBER, "string": STRING, "array": ARRAY,
+    "object": OBJECT,
+}  # fmt: skip
+
+
+class Literal(NamedTuple):
+    """A schema that must hold, or must not (`positive`). base: the URI that its references start from."""
+
+    schema: Schema
+    positive: bool
+    base: str
+    path: Path
+
+    @property
+    def key(self) -> tuple[int, bool, str]:
+        """Equal for equal demands: schemas are told apart by identity."""
+        return id(self.schema), self.positive, self.base
+
+    def sub(self, schema: Schema, *keys: str | int, positive: bool = True) -> "Literal":
+        """A schema below this one."""
+        path = self.path
+        for key in keys:
+            path = (path, key)
+        return Literal(schema, positive, self.base, path)
+
+
+def pointer(path: Path) -> str:
+    """A path as a JSON pointer in a URI fragment."""
+    keys = []
+    while path is not None:
+        path, key = path
+        keys.append(str(key).replace("~", "~0").replace("/", "~1"))
+        if len(keys) > 100:
+            keys.append("...")
+            break
+    return "#" + "".join("/" + key for key in reversed(keys))
+
+
+def refusal(path: Path, keyword: str, reason: str) -> GrammarError:
+    """The error for a keyword at a place that can't be honoured."""
+    return GrammarError(f"{keyword} at {pointer(path)}: {reason}")
+
+
+def type_of(value: object) -> int:
+    """The bit of a JSON value."""
+    if isinstance(value, bool):
+        return TRUE if value else FALSE
+    if value is None:
+        return NULL
+    if isinstance(value, int | float | Decimal):
+        return NUMBER
+    for kind, bit in ((str, STRING), (list, ARRAY), (dict, OBJECT)):
+        if isinstance(value, kind):
+            return bit
+    raise GrammarError(f"a {type(value).__name__} is no value of JSON")
+
+
+def fraction(value: int | float | Decimal) -> Fraction:
+    """A number exactly as it was written: a float is the shortest decimal that reads as it."""
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(value) if isinstance(value, float) else value)

@@ -1,0 +1,283 @@
+"""Numbers: which decimals a schema allows, as an automaton over their digits.
+
+Numbers are written as `json.dumps` does: plain, or in its exponent form (one digit before the point, an exponent from
+16 up or from -5 down). Comparisons are of decimals, exactly, at any length.
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+from oxillama.errors import GrammarError
+from oxillama.sampling.grammar.automaton import RuleSet
+from oxillama.sampling.grammar.json_schema.digits import (
+    DOWN,
+    UP,
+    Side,
+    beyond,
+    decimal_digits,
+    digit_ranges,
+    runs,
+    settled,
+    sign,
+    step,
+)
+
+__all__ = ["Numbers", "number_expr"]
+
+MAX_STATES = 4000
+# Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on they are all integers.
+DIGITS = 16
+Edge = tuple[int, str, str, int]  # node, first and last character, node
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A set of numbers. low, high: None for no bound; `open`: without the bound itself. integer: None for either kind.
+
+    multiples: numbers that must divide; others: numbers that must not.
+    """
+
+    low: Fraction | None = None
+    high: Fraction | None = None
+    low_open: bool = False
+    high_open: bool = False
+    integer: bool | None = None
+    multiples: frozenset[Fraction] = frozenset()
+    others: frozenset[Fraction] = frozenset()
+
+    def above(self, bound: Fraction, is_open: bool) -> "Numbers":
+        if self.low is None or (bound, is_open) > (self.low, self.low_open):
+            return replace(self, low=bound, low_open=is_open)
+        return self
+
+    def below(self, bound: Fraction, is_open: bool) -> "Numbers":
+        if self.high is None or (-bound, is_open) > (-self.high, self.high_open):
+            return replace(self, high=bound, high_open=is_open)
+        return self
+
+    def of_kind(self, integer: bool) -> "Numbers":
+        """Integers alone, or all others; empty (None for `integer` can't say so) as bounds that exclude each other."""
+        if self.integer is (not integer):
+            return replace(self, low=Fraction(1), high=Fraction(0))
+        return replace(self, integer=integer)
+
+    def __contains__(self, value: Fraction) -> bool:
+        return (
+            (self.low is None or value > self.low or (value == self.low and not self.low_open))
+            and (self.high is None or value < self.high or (value == self.high and not self.high_open))
+            and (self.integer is None or self.integer == (value.denominator == 1))
+            and all((value / m).denominator == 1 for m in self.multiples)
+            and not any((value / m).denominator == 1 for m in self.others)
+        )
+
+
+def number_expr(rules: RuleSet, numbers: Numbers) -> int:
+    """The expression of a set of numbers. Raises GrammarError if it needs too many states."""
+    n, edges, finals = _automaton(numbers)
+    if not finals:
+        return rules.alt(())
+    exprs = {pair: rules.range(*pair) for pair in {edge[1] for edge in edges}}
+    return rules.graph(n, [(a, exprs[pair], b) for a, pair, b in edges], finals)
+
+
+@lru_cache(maxsize=512)
+def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int]]:
+    n, edges, finals = _Builder(numbers).build()
+    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals
+
+
+class _Builder:
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+        divisors = [*numbers.multiples, *numbers.others]
+        # x is a multiple of M / 10^places exactly if x 10^places is one of M.
+        self.places = max((len(decimal_digits(m)[1]) for m in divisors), default=0)
+        self.moduli = [int(m * 10**self.places) for m in divisors]
+        self.must = [True] * len(numbers.multiples) + [False] * len(numbers.others)
+        self.known: dict[object, int] = {"start": 0}
+        self.todo: list[tuple[object, ...]] = []
+        self.edges: list[Edge] = []
+        self.finals: set[int] = set()
+        self.powers: set[int] = set()  # nodes whose exponents are there
+        self.allowed: dict[tuple[int, ...], list[int]] = {}
+
+    def build(self) -> tuple[int, list[Edge], list[int]]:
+        n = self.numbers
+        # Above 0, and below it mirrored; 0 itself is on the first side, and as -0.0 on the second.
+        zero = Fraction(0)
+        if n.high is None or n.high >= 0:
+            low, is_open = (zero, False) if n.low is None or n.low < 0 else (n.low, n.low_open)
+            self.side(0, Side(low, is_open, n.high, n.high_open), False)
+        if n.low is None or n.low < 0 or (n.low == 0 and not n.low_open):
+            low, is_open = (
+                (zero, n.high == 0 and n.high_open) if n.high is None or n.high >= 0 else (-n.high, n.high_open)
+            )
+            minus = self.node(("minus",))
+            self.edges.append((0, "-", "-", minus))
+            self.side(minus, Side(low, is_open, None if n.low is None else -n.low, n.low_open), True)
+        return len(self.known), self.edges, sorted(self.finals)
+
+    def node(self, state: tuple[object, ...]) -> int:
+        if state not in self.known:
+            if len(self.known) >= MAX_STATES:
+                raise GrammarError(f"it needs more than {MAX_STATES} states: use a smaller divisor, or shorter bounds")
+            self.known[state] = len(self.known)
+            self.todo.append(state)
+        return self.known[state]
+
+    def side(self, start: int, side: Side, negative: bool) -> None:
+        """All magnitudes of one sign. States: whole part, fraction; mantissa, its fraction, exponent."""
+        zeros = (0,) * len(side.bounds)
+        rest = (0,) * len(self.moduli)
+        self.todo.clear()
+        self.allowed.clear()
+        for digit in range(10):
+            cmp = step(zeros, side.whole, 0, digit)
+            self.edge(start, digit, ("whole", negative, 1, cmp, self.remainders(rest, digit), digit == 0))
+            if digit and self.has_exponents():
+                cmp = step(zeros, side.mantissa, 0, digit)
+                self.edge(start, digit, ("mantissa", negative, 1, cmp))
+        while self.todo:
+            state = self.todo.pop()
+            if state[0] == "whole":
+                self.leave_whole(side, *state)  # type: ignore[arg-type]
+            elif state[0] == "part":
+                self.leave_part(side, *state)  # type: ignore[arg-type]
+            elif state[0] == "mantissa":
+                self.leave_mantissa(side, *state)  # type: ignore[arg-type]
+
+    def edge(self, source: int, digit: int, state: tuple[object, ...]) -> None:
+        """An edge, joined with the one before if only the digit differs."""
+        target, c = self.node(state), str(digit)
+        if self.edges and digit:
+            last = self.edges[-1]
+            if last[0] == source and last[3] == target and last[2] == str(digit - 1):
+                self.edges[-1] = (source, last[1], c, target)
+                return
+        self.edges.append((source, c, c, target))
+
+    def remainders(self, rest: tuple[int, ...], digit: int) -> tuple[int, ...]:
+        return tuple((10 * r + digit) % m for r, m in zip(rest, self.moduli, strict=True))
+
+    def divides(self, rest: tuple[int, ...], places: int, excess: bool) -> bool:
+        """Whether the divisors divide what must be, and nothing else. excess: digits behind the last place matter."""
+        scale = 10 ** (self.places - places)
+        return all(
+            (not excess and r * scale % m == 0) == must for r, m, must in zip(rest, self.moduli, self.must, strict=True)
+        )
+
+    def leave_whole(
+        self, side: Side, _: str, negative: bool, n: int, cmp: tuple[int, ...], rest: tuple[int, ...], zero: bool
+    ) -> None:
+        here = self.node(("whole", negative, n, cmp, rest, zero))
+        ended = sign(side.end_of_whole(n, cmp))
+        # An integer is never written -0, but -0.0 is a float's zero.
+        if (
+            side.fits(settled(ended, side.part, 0))
+            and self.numbers.integer is not False
+            and self.divides(rest, 0, False)
+        ) and not (zero and negative):
+            self.finals.add(here)
+        point = self.node(("part", negative, 0, ended, rest, False, False))
+        self.edges.append((here, ".", ".", point))
+        if zero:
+            return
+        for digit in range(10):
+            if n > side.n_whole:
+                following = cmp, n
+            else:
+                following = step(cmp, side.whole, n, digit) if n < side.n_whole else cmp, n + 1
+            self.edge(here, digit, ("whole", negative, following[1], following[0], self.remainders(rest, digit), False))
+
+    def leave_part(
+        self,
+        side: Side,
+        _: str,
+        negative: bool,
+        n: int,
+        cmp: tuple[int, ...],
+        rest: tuple[int, ...],
+        nonzero: bool,
+        excess: bool,
+    ) -> None:
+        """`n` digits behind the point, counted as far as they matter. nonzero: one of them is; excess: one too far."""
+        here = self.node(("part", negative, n, cmp, rest, nonzero, excess))
+        top = max(side.n_part, self.places, 1)
+        for digit in range(10):
+            if digit and self.numbers.integer:
+                break
+            following = step(cmp, side.part, n, digit) if n < side.n_part else beyond(cmp, digit)
+            rests = self.remainders(rest, digit) if n < self.places else rest
+            far = excess or bool(digit and n >= self.places and self.moduli)
+            some = nonzero or bool(digit and self.numbers.integer is not None)
+            state = ("part", negative, min(n + 1, top), following, rests, some, far)
+            self.edge(here, digit, state)
+            fits = side.fits(settled(following, side.part, n + 1)) and self.divides(rests, min(n + 1, self.places), far)
+            if fits and (self.numbers.integer is not False or some):
+                self.finals.add(self.known[state])
+
+    # ---- exponents
+
+    def has_exponents(self) -> bool:
+        """With divisors, a power of ten must make up for them; others are written plainly."""
+        n = self.numbers
+        if n.integer and n.low is not None and n.high is not None and max(-n.low, n.high) < 10 ** UP[0]:
+            return False
+        return not n.others and all(1000 % m == 0 for m in self.moduli)
+
+    def leave_mantissa(self, side: Side, _: str, negative: bool, n: int, cmp: tuple[int, ...]) -> None:
+        """`n` digits; the point comes after the first."""
+        here = self.node(("mantissa", negative, n, cmp))
+        point = here
+        if n == 1:
+            point = self.node(("mantissa point", negative, cmp))
+            self.edges.append((here, ".", ".", point))
+        bounded = self.numbers.integer is not None or bool(self.moduli)
+        top = max(side.n_mantissa, 2)
+        if not bounded or n <= DIGITS:
+            for digit in range(10):
+                following = step(cmp, side.mantissa, n, digit) if n < side.n_mantissa else beyond(cmp, digit)
+                count = n + 1 if bounded else min(n + 1, top)
+                self.edge(point, digit, ("mantissa", negative, count, following))
+        tied = tuple(
+            0 if c == 0 and n >= len(m.rstrip("0")) else c or -1 for c, m in zip(cmp, side.mantissa, strict=True)
+        )
+        if tied not in self.allowed:
+            self.allowed[tied] = [
+                e
+                for e in self.exponents()
+                if side.fits(tuple(t if e == x else e - x for t, x in zip(tied, side.exponent, strict=True)))
+            ]
+        self.exponent_edges(here, self.allowed[tied])
+
+    def exponents(self) -> list[int]:
+        if self.moduli:
+            return [] if self.numbers.integer is False else list(range(UP[0] + 3, UP[1] + 1))
+        if self.numbers.integer:
+            return list(range(UP[0], UP[1] + 1))
+        down = list(range(DOWN[0], DOWN[1] + 1))
+        return down if self.numbers.integer is False else [*down, *range(UP[0], UP[1] + 1)]
+
+    def exponent_edges(self, here: int, allowed: list[int]) -> None:
+        """`e+16`: all exponents of a list, two digits or three."""
+        if not allowed:
+            return
+        end = self.node(("end",))
+        self.finals.add(end)
+        letter = self.node(("e", tuple(allowed)))
+        self.edges.append((here, "e", "e", letter))
+        if letter in self.powers:
+            return
+        self.powers.add(letter)
+        made: set[Edge] = set()
+        for low, high in runs(allowed):
+            for ranges in digit_ranges(min(abs(low), abs(high)), max(abs(low), abs(high))):
+                sign = "+" if low > 0 else "-"
+                at = letter
+                for i, (x, y) in enumerate([(sign, sign), *ranges]):
+                    following = end if i == len(ranges) else self.node(("e", tuple(allowed), sign, ranges[:i]))
+                    if (at, x, y, following) not in made:
+                        made.add((at, x, y, following))
+                        self.edges.append((at, x, y, following))
+                    at = following

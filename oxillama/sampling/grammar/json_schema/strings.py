@@ -1,0 +1,201 @@
+"""Strings: lengths, patterns, formats and lists of texts to one expression."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from oxillama.sampling.grammar.automaton import Range
+from oxillama.sampling.grammar.dfa import Dfa, Part, matches
+from oxillama.sampling.grammar.json_schema.formats import FORMATS
+from oxillama.sampling.grammar.json_schema.texts import PLAIN, Texts
+from oxillama.sampling.grammar.regex import ANY, Node, parse_regex
+from oxillama.sampling.grammar.regular import conditions, is_plain, lower, lower_dfa
+
+__all__ = ["Strings", "format_parts", "others_expr", "pattern_parts", "string_expr"]
+
+
+@lru_cache(maxsize=512)
+def pattern_parts(pattern: str) -> tuple[Part, ...]:
+    """What a string must meet for a pattern to be found in it."""
+    return tuple(conditions(parse_regex(pattern)))
+
+
+@lru_cache(maxsize=64)
+def format_parts(name: str) -> tuple[Part, ...]:
+    """What a string of a format must meet."""
+    return tuple(conditions(parse_regex(FORMATS[name]), whole=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """A set of strings. Lengths are in characters (code points); `most`, `allowed`: None for no limit."""
+
+    least: int = 0
+    most: int | None = None
+    parts: tuple[Part, ...] = ()
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    def longer(self, least: int) -> "Strings":
+        return replace(self, least=max(self.least, least))
+
+    def shorter(self, most: int) -> "Strings":
+        return replace(self, most=most if self.most is None else min(self.most, most))
+
+    def having(self, *parts: Part) -> "Strings":
+        return replace(self, parts=tuple(dict.fromkeys((*self.parts, *parts))))
+
+    def among(self, texts: frozenset[str]) -> "Strings":
+        return replace(self, allowed=texts if self.allowed is None else self.allowed & texts)
+
+    def without(self, texts: frozenset[str]) -> "Strings":
+        return replace(self, excluded=self.excluded | texts)
+
+    def __contains__(self, text: str) -> bool:
+        return (
+            (self.allowed is None or text in self.allowed)
+            and text not in self.excluded
+            and len(text) >= self.least
+            and (self.most is None or len(text) <= self.most)
+            and all(matches(part, text) for part in self.parts)
+        )
+
+
+def string_expr(texts: Texts, s: Strings) -> int:
+    """The expression of a set of strings. Raises GrammarError if it takes too much."""
+    rules = texts.rules
+    if s.allowed is not None:
+        return rules.alt([texts.written(text) for text in sorted(s.allowed) if text in s])
+    if s.most is not None and s.most < s.least:
+        return rules.alt(())
+    if s == _ANY:
+        return texts.shared("string")
+    return texts.helper(s, lambda: _string_expr(texts, s))
+
+
+_ANY = Strings()
+
+
+def _string_expr(texts: Texts, s: Strings) -> int:
+    rules = texts.rules
+    if not s.parts and not s.excluded:
+        return texts.string(s.least, s.most)
+    if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(_is_plain_text, s.excluded)):
+        return others_expr(texts, s.excluded)
+    if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
+        node = _fitted(s.parts[0].node, s.least, s.most)
+        if node is not None:
+            return rules.seq((texts.quote, lower(rules, node, texts.chars), texts.quote))
+    parts = [*s.parts, *([Part(_texts_node(s.excluded), True)] if s.excluded else ())]
+    dfa = Dfa(parts, s.least, s.most)
+    return rules.seq((texts.quote, lower_dfa(rules, dfa, texts.chars), texts.quote))
+
+
+def _texts_node(texts: frozenset[str]) -> Node:
+    return Node("alt", tuple(
+        Node("cat", tuple(Node("set", ranges=((ord(c), ord(c)),)) for c in text)) for text in sorted(texts)
+    ))  # fmt: skip
+
+
+# ---- lengths of patterns
+
+
+@lru_cache(maxsize=4096)
+def _lengths(node: Node) -> tuple[int, int | None]:
+    """Of the texts of a plain tree; None for no limit."""
+    if node.kind == "set":
+        return 1, 1
+    inner = [_lengths(part) for part in node.parts]
+    if node.kind == "repeat":
+        low, high = inner[0]
+        return low * node.least, 0 if high == 0 else None if high is None or node.most is None else high * node.most
+    highs = [high for _, high in inner]
+    if node.kind == "alt":
+        return min(low for low, _ in inner), None if None in highs else max(h or 0 for h in highs)
+    return sum(low for low, _ in inner), None if None in highs else sum(h or 0 for h in highs)
+
+
+def _fitted(node: Node, least: int, most: int | None) -> Node | None:
+    """A tree for those texts of another one that have so many characters, where a count in it is all to be changed."""
+    low, high = _lengths(node)
+    if least <= low and (most is None or (high is not None and high <= most)):
+        return node
+    parts = list(node.parts) if node.kind == "cat" else [node]
+    while len(parts) == 1 and parts[0].kind in ("cat", "alt") and len(parts[0].parts) == 1:
+        parts = list(parts[0].parts)
+    if len(parts) == 1 and parts[0].kind == "cat":
+        parts = list(parts[0].parts)
+    sizes = [_lengths(part) for part in parts]
+    loose = [i for i, (a, b) in enumerate(sizes) if a != b]
+    if len(loose) != 1 or parts[loose[0]].kind != "repeat" or _lengths(parts[loose[0]].parts[0]) != (1, 1):
+        return None
+    part = parts[loose[0]]
+    fixed = sum(a for i, (a, _) in enumerate(sizes) if i != loose[0])
+    part_least = max(part.least, least - fixed)
+    tops = [t for t in (part.most, None if most is None else most - fixed) if t is not None]
+    part_most = min(tops) if tops else None
+    if part_most is not None and part_most < part_least:
+        return Node("alt")
+    parts[loose[0]] = Node("repeat", part.parts, least=part_least, most=part_most)
+    return Node("cat", tuple(parts))
+
+
+# ---- all strings but a few
+
+
+def _is_plain_text(text: str) -> bool:
+    return all(0x20 <= ord(c) < 0x7F and c not in '"\\' for c in text)
+
+
+def others_expr(texts: Texts, names: frozenset[str]) -> int:
+    """All strings but these, which are of characters that are written as themselves alone.
+
+    Nodes 0.. are those of the names' trie; where a text leaves it, nothing more is asked.
+    """
+    rules = texts.rules
+    children: list[dict[str, int]] = [{}]
+    ends = set()
+    for name in sorted(names):
+        at = 0
+        for c in name:
+            if c not in children[at]:
+                children[at][c] = len(children)
+                children.append({})
+            at = children[at][c]
+        ends.add(at)
+    n = len(children)
+    rest, end, escape, *leads = range(n, n + 3 + len(_LEADS))
+    anything = texts.helper("anything", lambda: rules.repeat(texts.chars(ANY), 0))
+    edges = [(rest, anything, end), (escape, texts.special(ANY), rest)]
+    starts = [(rules.range(0x5C, 0x5C), escape)]
+    for (first, following), lead in zip(_LEADS, leads, strict=True):
+        starts.append((rules.range(*first), lead))
+        edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
+    for at, branches in enumerate(children):
+        edges += [(at, expr, to) for expr, to in starts]
+        edges += [(at, rules.range(*gap), rest) for gap in _gaps(sorted(map(ord, branches)))]
+        edges += [(at, rules.range(ord(c), ord(c)), to) for c, to in branches.items()]
+    finals = [*(i for i in range(n) if i not in ends), end]
+    return rules.seq((texts.quote, rules.graph(n + 3 + len(_LEADS), edges, finals), texts.quote))
+
+
+# UTF-8 of more than one byte (RFC 3629): first and last lead byte, then the bytes that follow.
+_TAIL = (0x80, 0xBF)
+_LEADS: tuple[tuple[Range, tuple[Range, ...]], ...] = (
+    ((0xC2, 0xDF), (_TAIL,)), ((0xE0, 0xE0), ((0xA0, 0xBF), _TAIL)), ((0xE1, 0xEC), (_TAIL, _TAIL)),
+    ((0xED, 0xED), ((0x80, 0x9F), _TAIL)), ((0xEE, 0xEF), (_TAIL, _TAIL)), ((0xF0, 0xF0), ((0x90, 0xBF), _TAIL, _TAIL)),
+    ((0xF1, 0xF3), (_TAIL, _TAIL, _TAIL)), ((0xF4, 0xF4), ((0x80, 0x8F), _TAIL, _TAIL)),
+)  # fmt: skip
+
+
+def _gaps(codes: list[int]) -> list[tuple[int, int]]:
+    """Ranges of plain characters without these."""
+    out = []
+    for low, high in PLAIN:
+        for code in codes:
+            if low <= code <= high:
+                if low < code:
+                    out.append((low, code - 1))
+                low = code + 1
+        if low <= high:
+            out.append((low, high))
+    return out

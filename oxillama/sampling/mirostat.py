@@ -1,0 +1,56 @@
+"""Mirostat (Basu et al. 2021, "Mirostat: a neural text decoding algorithm that directly controls perplexity").
+
+`state.mu` is the highest surprise, in bits, that a token may have; after each token it moves by `mirostat_eta` times
+the difference between that token's surprise and `mirostat_tau`. As in llama.cpp, which starts with mu = 2 tau too.
+"""
+
+import itertools
+import math
+
+from oxillama.config import SamplerConfig
+from oxillama.kernels.sampling import Candidates
+from oxillama.sampling.state import SamplerState
+
+__all__ = ["mirostat_v1", "mirostat_v2", "tokens_within"]
+
+N_FITTED = 100  # tokens that version 1 fits Zipf's law to
+
+
+def mirostat_v1(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> int:
+    """Chooses among as many of the likeliest tokens as have that surprise on average by Zipf's law (algorithm 1)."""
+    best = [logit for _, logit in candidates.best(N_FITTED) if logit > -math.inf]
+    candidates.top_k(tokens_within(best, candidates.n_tokens, state.mu))
+    return _draw(candidates, config, state)
+
+
+def mirostat_v2(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> int:
+    """Chooses among the tokens whose own surprise is no higher (algorithm 2), or takes the likeliest if none is."""
+    weight = 2.0 ** -max(state.mu, -1000.0) * candidates.total_weight()
+    if weight > 1.0:
+        candidates.top_k(1)
+    else:
+        candidates.min_weight(weight)
+    return _draw(candidates, config, state)
+
+
+def tokens_within(logits: list[float], n_vocab: int, mu: float) -> int:
+    """How many of the likeliest tokens keep the average surprise at `mu` bits, if probabilities fall by Zipf's law with
+    the exponent that fits the highest `logits`, which are given in order. At least 1."""
+    fits = [(math.log((i + 2) / (i + 1)), a - b) for i, (a, b) in enumerate(itertools.pairwise(logits))]
+    if not fits:
+        return 1
+    exponent = sum(t * b for t, b in fits) / sum(t * t for t, _ in fits)
+    excess = exponent - 1.0
+    # k ** exponent = excess * 2 ** mu / (1 - n ** -excess), whose limit at excess = 0 is 2 ** mu / ln n; in log2 here,
+    # where nothing overflows.
+    share = 1.0 / math.log(n_vocab) if abs(excess) < 1e-9 else excess / -math.expm1(-excess * math.log(n_vocab))
+    power = mu + math.log2(share)
+    if exponent * 31.0 <= abs(power):  # all tokens alike, or nearly
+        return n_vocab if power > 0.0 else 1
+    return max(1, int(2.0 ** (power / exponent)))
+
+
+def _draw(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> int:
+    token, probability = candidates.pick_at(state.rng.uniform())
+    state.mu -= config.mirostat_eta * (-math.log2(probability) - config.mirostat_tau)
+    return token

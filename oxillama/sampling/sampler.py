@@ -1,0 +1,148 @@
+"""`Sampler`: a chain at work on one request."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.checks import check_int, check_type
+from oxillama.config import SamplerConfig
+from oxillama.errors import ConfigError, GenerateError
+from oxillama.kernels.sampling import Candidates
+from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.dry import TokenBytes
+from oxillama.sampling.grammar import GrammarState
+from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
+
+__all__ = ["LogitsProcessor", "Sampler", "check_processors"]
+
+# (token ids so far, logits): changes the logits, float32 [n_vocab], in place.
+LogitsProcessor = Callable[[list[int], NDArray[np.float32]], object]
+
+
+def check_processors(processors: Any) -> tuple[LogitsProcessor, ...]:
+    """`processors` as a tuple, of None an empty one. Raises ConfigError unless all can be called."""
+    if processors is None:
+        return ()
+    if isinstance(processors, str | bytes | Mapping) or not isinstance(processors, Iterable):
+        raise ConfigError(f"logits_processors must be a list of functions, not {type(processors).__name__}")
+    found = tuple(processors)
+    for i, processor in enumerate(found):
+        if not callable(processor):
+            raise ConfigError(f"logits_processors[{i}] must be a function (ids, logits), not {processor!r}")
+    return found
+
+
+class Sampler:
+    """Chooses the tokens of one request, one after another: `sample` draws one, `accept` says which one follows.
+
+    memory: all that it remembers. A copy, a rewind and a saved state go back to the same point exactly, the generator
+    and mirostat's mu included.
+    """
+
+    __slots__ = ("chain", "memory", "processors", "scratch")
+
+    def __init__(
+        self,
+        config: SamplerConfig | SamplerChain | None = None,
+        *,
+        prompt: Iterable[int] = (),
+        scratch: Candidates | None = None,
+        grammar: GrammarState | None = None,
+        token_bytes: TokenBytes | None = None,
+        processors: Iterable[LogitsProcessor] | None = None,
+    ) -> None:
+        """`prompt` comes before the first token, for penalties, DRY and processors.
+
+        scratch: samplers used in turn may share one. grammar: what the text must follow, at its beginning; it is
+        advanced by `accept`. token_bytes: what a token stands for, needed for DRY with breakers that are strings.
+        processors: run on a copy of each row before the first stage.
+
+        Raises ConfigError for arguments of a wrong type and for token ids that are negative.
+        """
+        config = check_type("config", SamplerConfig() if config is None else config, SamplerConfig, SamplerChain)
+        self.chain = config if isinstance(config, SamplerChain) else SamplerChain.from_config(config)
+        self.memory = SamplerState(self.chain.config, check_ids("prompt", prompt), token_bytes)
+        if grammar is not None:
+            self.memory.grammar = check_type("grammar", grammar, GrammarState)
+        self.scratch = check_type("scratch", Candidates() if scratch is None else scratch, Candidates)
+        self.processors = check_processors(processors)
+
+    @property
+    def config(self) -> SamplerConfig:
+        return self.chain.config
+
+    def sample(self, logits: NDArray[np.float32]) -> int:
+        """The next token from a row of logits, float32 [n_vocab], which is left as it is.
+
+        Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
+        infinity, or all are minus infinity; and what a processor raises.
+        """
+        if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1:
+            raise ConfigError(f"logits must be a float32 array of one dimension, not {_described(logits)}")
+        self.scratch.load(np.ascontiguousarray(logits))
+        if self.processors:
+            self._process(np.array(logits))
+        return self.chain.choose(self.scratch, self.memory)
+
+    def _process(self, row: NDArray[np.float32]) -> None:
+        ids = self.memory.history.tokens.tolist()
+        for i, processor in enumerate(self.processors):
+            # Views and lists of its own: what it does to their shapes or keeps of them is its own affair.
+            result = processor(ids[:], row[:])
+            if result is not None:
+                raise ConfigError(
+                    f"logits_processors[{i}] must change the logits in place and return None, not {_described(result)}"
+                )
+            bad = np.flatnonzero(~(row < np.inf))
+            if len(bad):
+                raise GenerateError(
+                    f"logits_processors[{i}] made the logit of token {bad[0]} {row[bad[0]]}: it must be below infinity"
+                )
+            if row.max() == -np.inf:
+                raise GenerateError(f"logits_processors[{i}] left no token: all logits are minus infinity")
+        self.scratch.load(row)
+
+    def accept(self, token: int) -> None:
+        """Takes note that `token` follows, chosen by `sample` or by anyone.
+
+        Raises ConfigError for what is no id, GrammarError for a token that the grammar doesn't allow.
+        """
+        self.memory.push(check_int("token", token, 0, MAX_TOKEN))
+
+    def rewind(self, n: int) -> None:
+        """Takes back the last n tokens, and what was drawn since then. Raises ConfigError if fewer were accepted."""
+        self.memory.rewind(check_int("n", n, 0, self.memory.n_accepted))
+
+    def copy(self) -> "Sampler":
+        """One that goes on independently from the same state."""
+        twin = object.__new__(Sampler)
+        twin.chain, twin.processors = self.chain, self.processors
+        twin.memory, twin.scratch = self.memory.copy(), Candidates()
+        return twin
+
+    def state(self) -> dict[str, Any]:
+        """Where it is, as lists and numbers; see `from_state`."""
+        return self.memory.data()
+
+    @classmethod
+    def from_state(
+        cls, data: Mapping[str, Any], config: SamplerConfig | SamplerChain | None = None, **options: Any
+    ) -> "Sampler":
+        """The sampler that `state` described, with the same settings and options as it was made with, but the prompt.
+
+        Raises ConfigError for damaged data, GrammarError if the tokens don't fit the grammar.
+        """
+        check_type("data", data, Mapping)
+        tokens = check_ids("tokens of the saved state", data.get("tokens"))
+        n_prompt = check_int("n_prompt of the saved state", data.get("n_prompt"), 0, len(tokens))
+        self = cls(config, prompt=tokens[:n_prompt], **options)
+        self.memory.go_on(data)
+        return self
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    return type(value).__name__

@@ -1,0 +1,67 @@
+"""Memory that is given back: which pages go, and that no other byte changes."""
+
+import mmap
+import sys
+
+import numpy as np
+import pytest
+
+from oxillama.kv_cache import pages
+from oxillama.kv_cache.arrays import StateArrays
+from oxillama.kv_cache.pages import release_rows
+from oxillama.kv_cache.shapes import KvShape, RecurrentShape
+
+PAGE = mmap.PAGESIZE
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives pages back at once")
+
+
+def touched(n_rows, row_bytes, offset=0):
+    array = np.zeros(n_rows * row_bytes + offset, np.uint8)[offset:].reshape(n_rows, row_bytes)
+    array[:] = 7
+    return array
+
+
+@linux
+@pytest.mark.parametrize(
+    ("row_bytes", "offset"), [(PAGE, 0), (PAGE // 4, 64), (5 * PAGE + 100, 3), (64, 0), (3 * PAGE, 1)]
+)
+def test_whole_pages_of_the_rows_go_and_nothing_else(row_bytes, offset):
+    array = touched(2000 if row_bytes < PAGE else 40, row_bytes, offset)
+    rows = [*range(5, 30), 33, 34]
+    released = release_rows(array, reversed(rows))
+    assert released % PAGE == 0
+    assert release_rows(array, rows) == 0  # they are not there any more
+    others = np.delete(array, rows, 0)
+    assert (others == 7).all()
+    assert np.count_nonzero(array == 0) == released
+    assert released >= 27 * row_bytes - 4 * PAGE
+    array[rows] = 9
+    assert release_rows(array, rows) == released
+
+
+@linux
+def test_what_was_never_written_is_not_counted():
+    array = np.zeros((100, 1 << 16), np.uint8)
+    array[3] = 1
+    assert 1 << 15 <= release_rows(array, range(100)) <= (1 << 16) + PAGE or array.ctypes.data % (1 << 21) == 0
+
+
+def test_elsewhere_nothing_is_released(monkeypatch):
+    monkeypatch.setattr(pages, "LINUX", False)
+    array = touched(9, PAGE)
+    assert release_rows(array, range(9)) == 0
+    assert (array == 7).all()
+
+
+@linux
+def test_each_kind_of_ids_means_its_own_slabs():
+    states = [(KvShape(1, 64, 64),), (KvShape(1, 64, 64, window=9), RecurrentShape(1 << 12))]
+    arrays = StateArrays(states, kv_type="f32", block_tokens=64, n_blocks=20, n_slots=20, n_windowed=20)
+    (full,), (windowed, recurrent) = arrays.layers
+    for array in (full.k, full.v, windowed.k, windowed.v, recurrent.data):
+        array[:] = 1
+    n = arrays.release(range(4), range(4, 8), range(8, 12))
+    assert sum(arrays.id_bytes) * 4 - 10 * PAGE <= n <= sum(arrays.id_bytes) * 4
+    for array, rows in ((full.k, range(4)), (windowed.v, range(4, 8)), (recurrent.data, range(8, 12))):
+        assert not array[rows[1]].all()
+        assert np.delete(array, rows, 0).all()
