@@ -23,8 +23,8 @@ PUBLIC = {
     # what comes back, and how to stop it
     "BatchFailure", "CancelToken", "Chunk", "Completion", "Timings",
     # parts that stand alone
-    "ChatTemplate", "Grammar", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain", "Scheduler",
-    "SequencePool", "TokenStream", "Tokenizer", "gguf",
+    "ChatTemplate", "Grammar", "JsonSchemaCompiler", "KvCachePool", "PrefixKvCache", "Sampler", "SamplerChain",
+    "Scheduler", "SequencePool", "TokenStream", "Tokenizer", "gguf",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "MissingKeyError", "MissingTensorError", "ModelNotFoundError",
