@@ -155,7 +155,7 @@ FAULTS = {
         leave_a_block_behind,
     ],
     "mamba": [keep_a_state_one_block_off, write_to_shared_slots],
-    "llama-window": [give_back_too_early, keep_a_stale_window_table, begin_without_a_window, leave_a_block_behind],
+    "llama-window": [give_back_too_early, keep_a_stale_window_table, begin_without_a_window],
     "gemma2": [give_back_too_early, begin_without_a_window, forget_to_copy],
     "jamba": [keep_a_state_one_block_off, leave_states_within_blocks],
 }

@@ -33,6 +33,7 @@ def test_what_is_in_use_stays_and_all_else_goes(kept):
     got += [t for chunk in stream for t in chunk.token_ids]
     assert got == plain_tokens(PROMPT, SamplerConfig(seed=1), 5, ignore_eos=True)[0]
     assert engine.forward_one(5).tolist() == logits_of([*PROMPT[:50], 5]).tolist()
+    engine.reset()
     engine.shrink_to_fit()
     assert engine.prefix_cache_bytes() == 0
     assert engine.generate(PROMPT, max_tokens=5, seed=1, ignore_eos=True).token_ids == got

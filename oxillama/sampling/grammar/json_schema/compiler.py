@@ -50,7 +50,8 @@ class JsonSchemaCompiler:
         """The grammar of a schema's instances.
 
         schema: as `json.loads` gives it, or its text. whitespace: "json" as `json.dumps` writes by default, "flexible"
-        for any that JSON allows. draft: 7 or 2020, which otherwise `$schema` tells (2020 without it).
+        for any that JSON allows. draft: 7 or 2020, which otherwise `$schema` tells; where neither does, what
+        either asserts is asserted.
 
         Properties come in the order of `properties`; those that it doesn't name may stand anywhere. Strings and numbers
         are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is asked of them, in any way.
@@ -85,9 +86,11 @@ def _read(schema: Any) -> Schema:
     return schema
 
 
-def _draft(schema: Schema) -> int:
+def _draft(schema: Schema) -> int | None:
     name = schema.get("$schema") if isinstance(schema, dict) else None
-    return 7 if isinstance(name, str) and any(f"draft-0{n}" in name for n in (3, 4, 6, 7)) else 2020
+    if not isinstance(name, str):
+        return None
+    return 7 if any(f"draft-0{n}" in name for n in (3, 4, 6, 7)) else 2020
 
 
 class _Compilation:

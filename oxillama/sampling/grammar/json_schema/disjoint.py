@@ -85,7 +85,7 @@ class Disjoint:
             more = []
             if "$ref" in part.schema:
                 more.append(self.documents.resolve(part, "$ref"))
-            if isinstance(part.schema.get("allOf"), list) and not (more and self.documents.draft == 7):
+            if isinstance(part.schema.get("allOf"), list) and not (more and self.documents.draft != 2020):
                 more += [part.sub(s, "allOf", k) for k, s in enumerate(part.schema["allOf"])]
             for one in more:
                 if one.key not in seen:
@@ -94,8 +94,8 @@ class Disjoint:
         return [p for p in found if isinstance(p.schema, dict | bool) and not self._replaced(p.schema)]
 
     def _replaced(self, schema: Any) -> bool:
-        """Whether what stands beside a `$ref` is ignored."""
-        return self.documents.draft == 7 and isinstance(schema, dict) and "$ref" in schema
+        """Whether what stands beside a `$ref` may be ignored."""
+        return self.documents.draft != 2020 and isinstance(schema, dict) and "$ref" in schema
 
     def objects_apart(self, one: list[Literal], other: list[Literal], depth: int) -> bool:
         mine, theirs = _required(one), _required(other)

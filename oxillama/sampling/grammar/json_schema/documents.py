@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
+from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.json_schema.literals import Literal, Schema, refusal
 
 __all__ = ["Documents"]
@@ -18,10 +19,10 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSc
 class Documents:
     """The resources of one schema document: URI -> schema, with anchors.
 
-    draft: 7 or 2020. Before 2019 `$ref` stands alone (what is beside it is ignored), and `$id` may be an anchor.
+    draft: 7, 2020, or None if nothing tells. Before 2019 `$ref` stands alone: what is beside it is ignored.
     """
 
-    def __init__(self, root: Schema, draft: int) -> None:
+    def __init__(self, root: Schema, draft: int | None) -> None:
         self.root = root
         self.draft = draft
         self._places: dict[str, tuple[Schema, str]] | None = None
@@ -39,6 +40,8 @@ class Documents:
         name = schema.get("$id")
         if not isinstance(name, str) or name.startswith("#") or (self.draft == 7 and "$ref" in schema):
             return base
+        if self.draft is None and "$ref" in schema and schema is not self.root:
+            raise GrammarError(f"$id {name!r} at #: beside $ref it counts in some drafts alone: name one in $schema")
         return _joined(base, name)[0]
 
     def resolve(self, literal: Literal, keyword: str) -> Literal:

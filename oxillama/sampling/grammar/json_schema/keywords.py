@@ -195,7 +195,7 @@ def _pattern(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
 def _content(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """Draft 7 lets `contentEncoding` and `contentMediaType` assert; later drafts don't."""
     value = literal.schema[keyword]
-    if tableau.documents.draft != 7 or not branch.types & STRING:
+    if tableau.documents.draft == 2020 or not branch.types & STRING:
         return
     if value == "base64" and "contentMediaType" not in literal.schema:
         branch.strings = branch.strings.having(*format_parts("\0base64"))

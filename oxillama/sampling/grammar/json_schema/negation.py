@@ -33,7 +33,8 @@ def alternatives(documents: Documents, literal: Literal) -> Ways:
     if key in documents.made:
         return documents.made[key]  # type: ignore[no-any-return]
     ways: Ways = []
-    keywords = ["$ref"] if "$ref" in schema and documents.draft == 7 else list(schema)
+    # Without what stands beside a reference, if that may be meant: then fewer values remain, and none of them wrongly.
+    keywords = ["$ref"] if "$ref" in schema and documents.draft != 2020 else list(schema)
     for keyword in keywords:
         handler = HANDLERS.get(keyword)
         if handler is not None:

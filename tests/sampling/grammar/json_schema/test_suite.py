@@ -208,3 +208,10 @@ def test_official_suite(draft):
     assert {keyword: count["missed"] for keyword, count in counts.items() if count["missed"]} == MISSED[draft]
     fewer = {keyword: count["right"] for keyword, count in counts.items() if count["right"] < RIGHT[draft][keyword]}
     assert not fewer
+
+
+def test_no_invalid_instance_is_accepted_where_nothing_tells_the_draft():
+    """The tests of draft 7 don't name it."""
+    for keyword, groups in SUITE["draft7"].items():
+        for description, schema, tests in groups:
+            assert not outcome(schema, tests, None)["wrong"], (keyword, description)
