@@ -2,7 +2,7 @@
 
 from oxillama.engine.block_tables import BlockTables
 from oxillama.engine.sequence import Sequence
-from oxillama.kv_cache.prefix import STATE, WINDOWED, PrefixKvCache, PrefixNode
+from oxillama.kv_cache.prefix import BLOCK, STATE, WINDOWED, PrefixKvCache, PrefixNode
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import StateSlots
 
@@ -49,17 +49,23 @@ class Holdings(BlockTables):
         found = known[: self.prefix.n_usable(known)]
         if sequence.slots is not None:
             sequence.slots.shared_marks = [len(known) * size, (n - 1) // size * size]
+        missing = self._missing_after(found, n)
+        part, n_more = self.prefix.part(sequence.cache_key, found, sequence.tokens, n - 1)
+        if n_more and not self.fits([missing[0] + (self.pool.blocks.users[part] == 1), *missing[1:]], reserve):
+            n_more = 0
+        n_found = len(found) * size + n_more
         # Without room for what was found it goes on with what it has, which the count leaves out.
-        if len(found) * size <= sequence.n_computed or not self.fits(self._missing_after(found, n), reserve):
+        if n_found <= sequence.n_computed or not self.fits(missing, reserve):
             return False
         tables = self.prefix.hold(found)
-        state = found[-1].ids[STATE]
-        if sequence.slots is not None:
-            self.pool.slots.share([state])
+        if n_more:  # `grow` copies it
+            tables[BLOCK].extend(self.pool.blocks.fork([part]))
+        state = [found[-1].ids[STATE]] if sequence.slots is not None else []
+        self.pool.slots.share(state)
         self.rewind(sequence, 0)
         if sequence.slots is not None:
-            sequence.slots.current = state
-        sequence.path, sequence.tables, sequence.n_computed = found, tables, len(found) * size
+            sequence.slots.current = state[0]
+        sequence.path, sequence.tables, sequence.n_computed = found, tables, n_found
         sequence.n_gone = self.prefix.first_windowed(len(found))
         return True
 

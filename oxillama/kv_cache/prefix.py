@@ -1,6 +1,7 @@
 """What was computed of earlier prompts and answers, to begin others with: a radix tree over blocks of tokens."""
 
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
 from typing import cast
 
 from oxillama.kv_cache.sequence_pool import SequencePool
@@ -9,6 +10,8 @@ from oxillama.kv_cache.shapes import first_read
 __all__ = ["BLOCK", "STATE", "WINDOWED", "PrefixKvCache", "PrefixNode"]
 
 BLOCK, WINDOWED, STATE = range(3)  # kinds of what a node can have; a sequence's tables are in the same order
+# Where thousands of prompts part, all of their blocks can't be compared: the latest are.
+MOST_COMPARED = 64
 
 
 class PrefixNode:
@@ -93,6 +96,26 @@ class PrefixKvCache:
         """As much of `walk` as is of use."""
         path = self.walk(key, tokens, limit)
         return path[: self.n_usable(path)]
+
+    def part(self, key: Hashable, path: Sequence[PrefixNode], tokens: Sequence[int], limit: int) -> tuple[int, int]:
+        """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block; n may be 0.
+
+        It is to be copied by who goes on from there. A window, and a recurrent state, are there for whole blocks alone.
+        """
+        parent = path[-1] if path else self._roots.get(key)
+        if parent is None or self.window or self.pools[STATE].n:
+            return -1, 0
+        start = len(path) * self.block_size
+        wanted, best, most = tokens[start : min(limit, start + self.block_size)], -1, 0
+        for node in islice(reversed(parent.children.values()), MOST_COMPARED):
+            n = 0
+            for mine, theirs in zip(wanted, cast(tuple[int, ...], node.tokens), strict=False):
+                if mine != theirs:
+                    break
+                n += 1
+            if n > most:
+                best, most = node.ids[BLOCK], n
+        return best, most
 
     # ---- use
 

@@ -22,8 +22,8 @@ def test_who_shares_a_long_beginning_waits_for_it():
         plan = scheduler.step()
         sizes += [n for s, n in plan if s is b]
         compute(scheduler, plan, outputs)
-    assert sum(sizes) == 190 - 176 + 2  # eleven blocks of a, then two tokens of its own
-    assert (scheduler.prefix.hit_tokens, scheduler.prefix.miss_tokens) == (176, 200 + 14)
+    assert sum(sizes) == 190 - 189 + 2  # eleven blocks of a and a part of the next, then two tokens of its own
+    assert (scheduler.prefix.hit_tokens, scheduler.prefix.miss_tokens) == (189, 200 + 1)
     scheduler.add_request(other)
     assert scheduler.step() == [(other, 64)]
 
@@ -59,7 +59,45 @@ def test_cached_blocks_are_room_for_those_who_need_it():
         assert scheduler.prefix.n_blocks == 3
     again = sequence(40, cache_key="k", first=400)
     scheduler.add_request(again)
-    assert scheduler.step() == [(again, 8)]
+    assert scheduler.step() == [(again, 1)]
+
+
+def test_part_of_a_block_is_copied_and_the_rest_computed():
+    scheduler = make(n_blocks=8)
+    first = sequence(60, cache_key="k")
+    scheduler.add_request(first)
+    run(scheduler, {})
+    known = [node.ids[0] for node in scheduler.prefix.find("k", first.tokens, 60)]
+    for n in range(17, 48):  # as many tokens in common, and others after them
+        again = Sequence([*first.tokens[:n], 1, 2, 3], n + 3, cache_key="k")
+        scheduler.add_request(again)
+        assert scheduler.step() == [(again, 3)]
+        whole = n // 16
+        assert again.block_table[:whole] == known[:whole]
+        copies = [(0, known[whole], again.block_table[whole])] if n % 16 else []
+        assert scheduler.copies == copies
+        assert known[whole] not in again.block_table
+        scheduler.copies.clear()
+        scheduler.cancel(again)
+    scheduler.check_invariants([])
+    other_key = Sequence(first.tokens[:40], 40, cache_key="other")
+    scheduler.add_request(other_key)
+    assert scheduler.step() == [(other_key, 40)]
+
+
+def test_where_there_is_no_room_for_a_copy_whole_blocks_are_shared_alone():
+    scheduler = make(n_blocks=3)
+    first = sequence(47, cache_key="k")
+    scheduler.add_request(first)
+    run(scheduler, {})
+    scheduler.prefix.hold(scheduler.prefix.find("k", first.tokens, 16))
+    again = Sequence([*first.tokens[:25], 1], 26, cache_key="k")
+    scheduler.add_request(again)
+    assert scheduler.step() == [(again, 1)]
+    scheduler.cancel(again)
+    full = Sequence([*first.tokens[:25], *range(1000, 1022)], 47, cache_key="k")
+    scheduler.add_request(full)
+    assert scheduler.step() == [(full, 31)]
 
 
 def test_an_answer_sent_back_finds_what_it_had():

@@ -43,7 +43,8 @@ def test_whole_pages_of_the_rows_go_and_nothing_else(row_bytes, offset):
 def test_what_was_never_written_is_not_counted():
     array = np.zeros((100, 1 << 16), np.uint8)
     array[3] = 1
-    assert 1 << 15 <= release_rows(array, range(100)) <= (1 << 16) + PAGE or array.ctypes.data % (1 << 21) == 0
+    # One row, in pages that the system may have made huge ones.
+    assert 1 << 15 <= release_rows(array, range(100)) <= (1 << 16) + 2 * (1 << 21) < array.nbytes
 
 
 def test_elsewhere_nothing_is_released(monkeypatch):
