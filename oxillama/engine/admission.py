@@ -54,9 +54,10 @@ class Admission(Holdings):
         """Queues a sequence that has tokens to compute, and returns it: it is the handle of the request.
 
         One that ended may come again, with what it kept. accepted: whether `check_queue` was asked already.
-        beside: one with which it ranks, as if they had come together. Raises
-        GenerateError if it waits or runs, ConfigError if it has nothing to compute, KvCacheFullError if it could never
-        run, QueueFullError; and queues nothing then.
+        beside: one with which it ranks, as if they had come together.
+
+        Raises GenerateError if it waits or runs, ConfigError if it has nothing to compute, KvCacheFullError if it could
+        never run, QueueFullError; and queues nothing then.
         """
         if sequence.busy:
             raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")

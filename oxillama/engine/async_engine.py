@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
+from oxillama.constraints import CONSTRAINTS
 from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
 from oxillama.engine.beam_calls import BeamKeywords, start_search
 from oxillama.engine.beams import BeamSearchConfig
@@ -162,7 +163,7 @@ class AsyncEngine(AsyncBatchMethods):
         core, maker = self.engine._core, self.engine._maker
         bell = CoroutineBell(core.loop)
         search = await made(
-            INLINE_CHARACTERS + 1 if options.get("grammar") else size_of([prompt]),
+            INLINE_CHARACTERS + 1 if any(map(options.get, CONSTRAINTS)) else size_of([prompt]),
             lambda: start_search(core, maker, prompt, config, ignore_eos, cancel_token, options, bell),
         )
         call = Call(core, search.beams, search.outbox, bell)

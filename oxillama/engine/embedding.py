@@ -51,15 +51,24 @@ class EmbeddingRequest(Request):
     want: Want = "hidden"
 
     def __init__(self, tokens: list[int], pooling: str, normalize: bool, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens), restartable=False), outbox, **options)
+        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
         self.result: NDArray[np.float32] = np.empty(0, np.float32)
         self._pooling = pooling
         self._normalize = normalize
-        self._left = len(tokens)
+        self._n_added = 0
         self._rows: list[NDArray[Any]] = []
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        self._left -= len(rows)
+        end = self.sequence.n_computed
+        if end > self._n_added:  # of those sent back, rows come again
+            self._add(rows[self._n_added - end :])
+            self._n_added = end
+        if self._n_added < len(self.sequence.tokens):
+            return None
+        self.result = self._pooled()
+        return "stop"
+
+    def _add(self, rows: NDArray[np.float32]) -> None:
         kept = self._rows
         match self._pooling:
             case "none":
@@ -75,10 +84,6 @@ class EmbeddingRequest(Request):
                 for row in rows:
                     total += row
                 self._rows = [total]
-        if self._left:
-            return None
-        self.result = self._pooled()
-        return "stop"
 
     def _pooled(self) -> NDArray[np.float32]:
         pooled = np.concatenate(self._rows) if self._pooling == "none" else self._rows[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
-from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
 
 from oxillama.checks import check_bool
@@ -17,6 +16,7 @@ from oxillama.engine.completions import Chunks, answer, completions_of, shaped
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
+from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
@@ -36,7 +36,6 @@ from oxillama.engine.tool_use import tool_use_of
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
 from oxillama.lora import LoraRegistry
-from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.tokenizer import Tokenizer
@@ -44,7 +43,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMethods):
+class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -260,55 +259,6 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMetho
     def detokenize(self, ids: Iterable[int]) -> str:
         """Text of token ids. Raises TokenizerError for ids out of range."""
         return self.tokenizer.decode(ids)
-
-    # ---- life
-
-    @property
-    def closed(self) -> bool:
-        return self._core.closed
-
-    @property
-    def num_threads(self) -> int:
-        """Threads that compute."""
-        return self._core.runner.num_threads
-
-    def memory_bytes(self) -> dict[str, int]:
-        """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace,
-        adapters."""
-        return self._core.runner.memory_bytes() | {"loras": self._loras.nbytes}
-
-    def prefix_cache_bytes(self) -> int:
-        """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""
-        core = self._core
-        return core.runner.cache_bytes(*(p.n_kept for p in (core.pool.blocks, core.pool.windowed, core.pool.slots)))
-
-    def shrink_to_fit(self) -> int:
-        """Forgets what only the prefix cache has, and gives the memory of free blocks back to the operating system.
-
-        Returns the bytes that were in memory and are not any more: 0 on systems other than Linux, which have no way to
-        do that at once. It changes no result, and waits for the step under way. Raises EngineClosedError.
-        """
-        return self._core.change(self._core.shrink)
-
-    def metrics_snapshot(self) -> MetricsSnapshot:
-        """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
-
-        All are of one moment between two steps. Its `prometheus()` is their text.
-        """
-        self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
-        return self._core.meter.snapshot()
-
-    def close(self) -> None:
-        """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
-        self._core.close()
-        self._loras.forget()
-
-    def __enter__(self) -> Self:
-        self._core.check_open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         spec = self.model_config

@@ -147,11 +147,10 @@ class LogitsRequest(Request):
     want: Want = "all"
 
     def __init__(self, tokens: list[int], n_vocab: int, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens), restartable=False), outbox, **options)
+        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
         self.out = np.empty((len(tokens), n_vocab), np.float32)
-        self._filled = 0
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        self.out[self._filled : self._filled + len(rows)] = rows
-        self._filled += len(rows)
-        return "stop" if self._filled == len(self.out) else None
+        end = self.sequence.n_computed  # of those sent back, rows come again
+        self.out[end - len(rows) : end] = rows
+        return "stop" if end == len(self.out) else None

@@ -137,7 +137,7 @@ class Scheduler(Admission):
             if len(self.running) == 1:
                 self.reclaim_blocks(sequence, n)
                 return self.grow(sequence, n)
-            victim = next(s for s in reversed(self.running) if s.restartable or s is sequence)
+            victim = self.running[-1]
             self._preempt(victim)
             if victim is sequence:
                 return False

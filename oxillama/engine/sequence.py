@@ -46,7 +46,6 @@ class Sequence:
     slots: of recurrent states; None where the model has none, and before it was first queued.
     priority: who has more goes first, 0 to MAX_PRIORITY.
     deadline: when it is to end, on the clock that the scheduler is told of.
-    restartable: whether it may lose what is computed, to compute it again later.
     queued, running, finished, preempted: where the scheduler has it; the last, whether it waits for the second time.
     cancelled: whether `Scheduler.cancel` finished it.
     rank: its place in the queue and among those that run, which is for the scheduler to give.
@@ -55,8 +54,7 @@ class Sequence:
 
     __slots__ = (
         "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_computed", "n_gone", "n_prompt",
-        "n_reserve", "path", "preempted", "priority", "queued", "rank", "restartable", "running", "slots", "tables",
-        "tokens", "weights",
+        "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables", "tokens", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +67,6 @@ class Sequence:
         deadline: float = math.inf,
         cache_key: Hashable = None,
         weights: Hashable = (),
-        restartable: bool = True,
     ) -> None:
         """Raises ConfigError for a priority out of range, and for a deadline that is not a number."""
         self.id = next(_ids)
@@ -87,7 +84,6 @@ class Sequence:
         if math.isnan(deadline):
             raise ConfigError("deadline must be a number, or math.inf for none, not nan")
         self.deadline = deadline
-        self.restartable = restartable
         self.queued = self.running = self.finished = self.preempted = self.cancelled = False
         self.rank = (0, 0)
         self.handle = handle

@@ -106,6 +106,20 @@ def test_long_texts_are_read_in_another_thread():
     run(use)
 
 
+@pytest.mark.parametrize("given", [{"grammar": 'root ::= "ab"'}, {"regex": "ab"}, {"choices": ["ab"]}])
+def test_what_texts_must_follow_is_compiled_in_another_thread(given):
+    async def use(engine):
+        maker, seen = engine.engine._maker, []
+        compiled = maker.plain_sampler
+        maker.plain_sampler = lambda chain: (seen.append(threading.get_ident()), compiled(chain))[1]
+        (found,) = await engine.beam_search("abc", beam_width=1, **given)
+        assert (found.text, found.finish_reason) == ("ab", "stop")
+        assert seen
+        assert threading.get_ident() not in seen
+
+    run(use)
+
+
 def test_threads_and_tasks_together():
     engine = make_engine(context_size=128)
     expected = alone([4], 40, ignore_eos=True)

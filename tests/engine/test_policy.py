@@ -78,21 +78,6 @@ def test_the_lowest_priority_goes_back_first():
     run(scheduler, outputs)
 
 
-def test_what_takes_its_rows_as_they_come_is_not_sent_back():
-    scheduler = make(n_blocks=6, budget=8)
-    a, whole = sequence(16, 60), sequence(40, 1, restartable=False)
-    for s in (a, whole):
-        scheduler.add_request(s)
-    outputs = {a.id: 60}
-    computed = 0
-    while not whole.finished:
-        plan = scheduler.step()
-        computed += sum(n for s, n in plan if s is whole)
-        compute(scheduler, plan, outputs)
-    assert computed == 40
-    run(scheduler, outputs)
-
-
 # ---- order
 
 

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
+from oxillama.engine.request import Outbox
 from oxillama.engine.serving import CacheKey
+from oxillama.engine.texts import read_options
 from oxillama.engine.windows import Windows, n_alive
 from oxillama.errors import KvCacheFullError
 from oxillama.kv_cache.shapes import first_read
@@ -18,6 +20,7 @@ KINDS = pytest.mark.parametrize(
     "others", [{"n_blocks": 0}, {"n_blocks": 60}, {"n_blocks": 60, "n_slots": 6}], ids=["windows", "both", "hybrid"]
 )
 PROMPT = [3 + i % 7 for i in range(250)]
+LONG = {"max_tokens": 200, "ignore_eos": True, "seed": 1}
 
 
 # ---- counts
@@ -164,4 +167,26 @@ def test_what_a_sequence_has_passed_goes_before_what_others_left():
     generate(engine, PROMPT[:40])
     generate(engine, PROMPT[::-1])
     assert generate(engine, PROMPT[:40]) == 8
+    assert_idle(engine)
+
+
+@KINDS
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "none"])
+def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
+    """It needs blocks again after it gave some back, and others may have them by then."""
+    engine = make_engine(context_size=400, windows=(8, 20), prefill_chunk_size=8, **others)
+    core, ids = engine._core, [3 + i * i % 11 for i in range(300)]
+    first, other = [engine._maker.request([5 + i] * 9, read_options("generate", LONG), Outbox(1)) for i in range(2)]
+    logits = engine._logits(ids)
+    (embedding,), _, results = engine._embedding(ids, pooling, False)
+    core.submit([first, logits, other, embedding])
+    sent_back = set()
+    for _ in range(5000):  # they could send back each other for ever
+        core.step()
+        sent_back |= {s.handle for s in core.scheduler.waiting if s.preempted}
+    assert not core.scheduler.live
+    assert {logits, embedding} <= sent_back
+    alone = make_engine(context_size=400, n_blocks=30)
+    assert logits.out.tolist() == alone.forward_logits(ids).tolist()
+    assert results().tolist() == alone.embed(ids, pooling=pooling, normalize=False).tolist()
     assert_idle(engine)

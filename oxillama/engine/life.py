@@ -1,0 +1,66 @@
+"""What every engine has beside its requests: how much memory it takes, what it has done, and its end."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from oxillama.engine.core import EngineCore
+from oxillama.lora import LoraRegistry
+from oxillama.metrics import MetricsSnapshot
+
+__all__ = ["LifeMethods"]
+
+
+class LifeMethods:
+    """Methods of the engine that compute nothing."""
+
+    _core: EngineCore
+    _loras: LoraRegistry
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self._core.runner.num_threads
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace,
+        adapters."""
+        return self._core.runner.memory_bytes() | {"loras": self._loras.nbytes}
+
+    def prefix_cache_bytes(self) -> int:
+        """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""
+        core = self._core
+        return core.runner.cache_bytes(*(p.n_kept for p in (core.pool.blocks, core.pool.windowed, core.pool.slots)))
+
+    def shrink_to_fit(self) -> int:
+        """Forgets what only the prefix cache has, and gives the memory of free blocks back to the operating system.
+
+        Returns the bytes that were in memory and are not any more: 0 on systems other than Linux, which have no way to
+        do that at once. It changes no result, and waits for the step under way. Raises EngineClosedError.
+        """
+        return self._core.change(self._core.shrink)
+
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """What the engine has done since it was loaded, and does now, in numbers; also after `close`.
+
+        All are of one moment between two steps. Its `prometheus()` is their text.
+        """
+        self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
+        return self._core.meter.snapshot()
+
+    def close(self) -> None:
+        """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
+        self._core.close()
+        self._loras.forget()
+
+    def __enter__(self) -> Self:
+        self._core.check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
