@@ -54,7 +54,8 @@ class Sequence:
 
     __slots__ = (
         "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_computed", "n_gone", "n_prompt",
-        "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables", "tokens", "weights",
+        "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables", "tokens",
+        "weights",
     )  # fmt: skip
 
     def __init__(

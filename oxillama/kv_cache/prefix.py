@@ -98,7 +98,7 @@ class PrefixKvCache:
         return path[: self.n_usable(path)]
 
     def part(self, key: Hashable, path: Sequence[PrefixNode], tokens: Sequence[int], limit: int) -> tuple[int, int]:
-        """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block; n may be 0.
+        """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block.
 
         It is to be copied by who goes on from there. A window, and a recurrent state, are there for whole blocks alone.
         """
