@@ -124,7 +124,7 @@ cdef class Nfa:
             return self.graph(tasks, expr, source, target, times)
         if kind == RULE:
             i = self.inlined.at[a]
-            if 0 < i <= TINY or (i and times and <int64_t> i * times <= MAX_COPIES):
+            if 0 < i <= TINY or (i and times and <int64_t> i * times <= MAX_COPIES and (times == 1 or not b)):
                 return self.task(tasks, r.body.at[a], source, target, times)
             self.use(a, todo)
             return self.edge(source, CALL, a, target)

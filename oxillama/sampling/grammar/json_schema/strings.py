@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama.sampling.grammar.automaton import Range
+from oxillama.errors import GrammarError
+from oxillama.sampling.grammar.automaton import Automaton, Range, RuleSet
 from oxillama.sampling.grammar.dfa import Dfa, Part, matches
 from oxillama.sampling.grammar.json_schema.formats import FORMATS
 from oxillama.sampling.grammar.json_schema.texts import PLAIN, Texts
@@ -69,10 +70,33 @@ def string_expr(texts: Texts, s: Strings) -> int:
         return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
-    return texts.helper(s, lambda: _string_expr(texts, s))
+    if s.excluded:  # those are the names of one schema
+        return texts.helper(s, lambda: _string_expr(texts, s))
+    try:
+        return texts.linked(s, lambda: _kept(s))
+    except GrammarError:  # there are none, or it takes too much, which is then said
+        return texts.helper(s, lambda: _string_expr(texts, s))
 
 
 _ANY = Strings()
+_kept_automata: dict[Strings, Automaton] = {}
+MAX_KEPT = 256  # automata,
+MAX_KEPT_STATES = 1 << 14  # of so many states each, at about 40 bytes
+
+
+def _kept(s: Strings) -> Automaton:
+    """The automaton of a set of strings: formats, and many patterns and lengths, are the same in many schemas."""
+    found = _kept_automata.get(s)
+    if found is None:
+        rules = RuleSet()
+        root = rules.new_rule("string")
+        rules.define(root, _string_expr(Texts(rules, False), s))
+        found = Automaton(rules, root)
+        if found.n_states <= MAX_KEPT_STATES:
+            while len(_kept_automata) >= MAX_KEPT:
+                _kept_automata.pop(next(iter(_kept_automata)), None)
+            _kept_automata[s] = found
+    return found
 
 
 def _string_expr(texts: Texts, s: Strings) -> int:

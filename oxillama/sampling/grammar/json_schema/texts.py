@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.automaton import Range, RuleSet, Sequence, character_ranges, utf8_sequences
+from oxillama.sampling.grammar.automaton import Automaton, Range, RuleSet, Sequence, character_ranges, utf8_sequences
 from oxillama.sampling.grammar.json_schema.numbers import Numbers, number_expr
 
 __all__ = ["Texts"]
@@ -61,6 +61,12 @@ class Texts:
             self.rules.define(rule, make())
         return self.rules.rule(self._rules[name])
 
+    def linked(self, name: object, make: Callable[[], Automaton]) -> int:
+        """The same for a rule that was compiled before."""
+        if name not in self._rules:
+            self._rules[name] = self.rules.linked("", make())
+        return self.rules.rule(self._rules[name])
+
     # ---- strings
 
     def chars(self, ranges: tuple[Range, ...]) -> int:
@@ -71,7 +77,7 @@ class Texts:
             if escaped:
                 rule = self.rules.new_rule("escaped")
                 self.rules.define(rule, self.rules.chars(escaped))
-                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule)))))
+                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule, True)))))
             self._chars[ranges] = expr
         return self._chars[ranges]
 
@@ -106,7 +112,7 @@ class Texts:
         escape = r.alt((short, r.seq((r.literal(b"u"), r.alt((whole, r.seq((high, r.literal(b"\\u"), low))))))))
         rule = r.new_rule("escape")
         r.define(rule, escape)
-        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule)))))
+        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule, True)))))
 
     def _string(self) -> int:
         return self.string(0, None)
