@@ -302,7 +302,7 @@ cdef class Automaton:
             if n.kind.at[e] == BYTES:
                 cut[n.value.at[e] >> 8] = cut[(n.value.at[e] & 255) + 1] = 1
                 push(&self.pieces, e)
-        if not self.pieces.n or self.split:
+        if self.pieces.n <= 1 or self.split:
             return self.single_edges()
         memset(first, 255, sizeof(first))
         for i in range(self.ranges.n):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.automaton import Automaton, Range, RuleSet
+from oxillama.sampling.grammar.automaton import Range
 from oxillama.sampling.grammar.dfa import Dfa, Part, matches
 from oxillama.sampling.grammar.json_schema.formats import FORMATS
 from oxillama.sampling.grammar.json_schema.texts import PLAIN, Texts
@@ -73,30 +73,12 @@ def string_expr(texts: Texts, s: Strings) -> int:
     if s.excluded:  # those are the names of one schema
         return texts.helper(s, lambda: _string_expr(texts, s))
     try:
-        return texts.linked(s, lambda: _kept(s))
+        return texts.kept(s, lambda own: _string_expr(own, s))
     except GrammarError:  # there are none, or it takes too much, which is then said
         return texts.helper(s, lambda: _string_expr(texts, s))
 
 
 _ANY = Strings()
-_kept_automata: dict[Strings, Automaton] = {}
-MAX_KEPT = 256  # automata,
-MAX_KEPT_STATES = 1 << 14  # of so many states each, at about 40 bytes
-
-
-def _kept(s: Strings) -> Automaton:
-    """The automaton of a set of strings: formats, and many patterns and lengths, are the same in many schemas."""
-    found = _kept_automata.get(s)
-    if found is None:
-        rules = RuleSet()
-        root = rules.new_rule("string")
-        rules.define(root, _string_expr(Texts(rules, False), s))
-        found = Automaton(rules, root)
-        if found.n_states <= MAX_KEPT_STATES:
-            while len(_kept_automata) >= MAX_KEPT:
-                _kept_automata.pop(next(iter(_kept_automata)), None)
-            _kept_automata[s] = found
-    return found
 
 
 def _string_expr(texts: Texts, s: Strings) -> int:
@@ -187,19 +169,27 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
             at = children[at][c]
         ends.add(at)
     n = len(children)
-    rest, end, escape, *leads = range(n, n + 3 + len(_LEADS))
-    anything = texts.helper("anything", lambda: rules.repeat(texts.chars(ANY), 0))
-    edges = [(rest, anything, end), (escape, texts.special(ANY), rest)]
-    starts = [(rules.range(0x5C, 0x5C), escape)]
+    rest, end, *leads = range(n, n + 2 + len(_LEADS))
+    escaped = texts.kept("escaped rest", lambda own: own.rules.seq((own.special(ANY), _rest(own))))
+    edges = [(rest, texts.kept("rest", _rest), end)]
+    starts = []
     for (first, following), lead in zip(_LEADS, leads, strict=True):
         starts.append((rules.range(*first), lead))
         edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
+    escaped = rules.seq((rules.literal(b"\\"), escaped))
     for at, branches in enumerate(children):
         edges += [(at, expr, to) for expr, to in starts]
+        edges.append((at, escaped, end))
         edges += [(at, rules.range(*gap), rest) for gap in _gaps(sorted(map(ord, branches)))]
         edges += [(at, rules.range(ord(c), ord(c)), to) for c, to in branches.items()]
-    finals = [*(i for i in range(n) if i not in ends), end]
-    return rules.seq((texts.quote, rules.graph(n + 3 + len(_LEADS), edges, finals), texts.quote))
+        if at not in ends:
+            edges.append((at, texts.quote, end))
+    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end])))
+
+
+def _rest(texts: Texts) -> int:
+    """Any characters, and the quote behind them."""
+    return texts.rules.seq((texts.rules.repeat(texts.chars(ANY), 0), texts.quote))
 
 
 # UTF-8 of more than one byte (RFC 3629): first and last lead byte, then the bytes that follow.

@@ -1,6 +1,6 @@
 """Pieces of JSON text that all schemas share, as expressions: separators, strings, numbers, any value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
@@ -13,6 +13,9 @@ _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"'
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
 HEX = tuple(b"0123456789abcdef")
+KEPT = frozenset(("value", "object", "array"))
+MAX_KEPT = 256  # automata,
+MAX_KEPT_STATES = 1 << 14  # of so many states each, at about 40 bytes
 
 
 class Texts:
@@ -22,8 +25,10 @@ class Texts:
     string, any spelling of JSON's is allowed.
     """
 
-    def __init__(self, rules: RuleSet, flexible: bool) -> None:
+    def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False) -> None:
+        """`inner`: the rules are those of something that is kept, which consists of nothing that is kept itself."""
         self.rules = rules
+        self.inner = inner
         space = (
             rules.repeat(rules.alt([rules.literal(c) for c in (b" ", b"\n", b"\t", b"\r")]), 0) if flexible else None
         )
@@ -48,6 +53,8 @@ class Texts:
 
     def shared(self, name: str) -> int:
         """A call of one of the rules that are the same for every schema: string, number, integer, boolean, value..."""
+        if name in KEPT and not self.inner:
+            return self.kept((name, self.flexible), lambda texts: texts.shared(name))
         return self.helper(name, getattr(self, "_" + name))
 
     def maybe(self, expr: int) -> int:
@@ -61,10 +68,11 @@ class Texts:
             self.rules.define(rule, make())
         return self.rules.rule(self._rules[name])
 
-    def linked(self, name: object, make: Callable[[], Automaton]) -> int:
-        """The same for a rule that was compiled before."""
+    def kept(self, name: Hashable, make: "Callable[[Texts], int]") -> int:
+        """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
+        much, or if it matches nothing."""
         if name not in self._rules:
-            self._rules[name] = self.rules.linked("", make())
+            self._rules[name] = self.rules.linked("", _kept(name, make, self.flexible))
         return self.rules.rule(self._rules[name])
 
     # ---- strings
@@ -154,6 +162,23 @@ class Texts:
     def _list(self, item: int) -> int:
         r = self.rules
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
+
+
+_automata: dict[Hashable, Automaton] = {}
+
+
+def _kept(name: Hashable, make: Callable[[Texts], int], flexible: bool) -> Automaton:
+    found = _automata.get(name)
+    if found is None:
+        rules = RuleSet()
+        root = rules.new_rule("root")
+        rules.define(root, make(Texts(rules, flexible, inner=True)))
+        found = Automaton(rules, root)
+        if found.n_states <= MAX_KEPT_STATES:
+            while len(_automata) >= MAX_KEPT:
+                _automata.pop(next(iter(_automata)), None)
+            _automata[name] = found
+    return found
 
 
 @lru_cache(maxsize=2048)
