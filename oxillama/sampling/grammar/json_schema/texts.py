@@ -11,11 +11,10 @@ __all__ = ["Texts"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
-PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
 HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
-MAX_KEPT = 256  # automata,
-MAX_KEPT_STATES = 1 << 14  # of so many states each, at about 40 bytes
+MAX_KEPT = 512  # automata,
+MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
 
 
 class Texts:
@@ -89,10 +88,6 @@ class Texts:
             self._chars[ranges] = expr
         return self._chars[ranges]
 
-    def special(self, ranges: tuple[Range, ...]) -> int:
-        """What follows the backslash of an escaped character."""
-        return self.rules.chars(_spellings(ranges)[1])
-
     def written(self, text: str) -> int:
         """One text as a string, quotes included."""
         try:
@@ -164,20 +159,20 @@ class Texts:
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
 
 
-_automata: dict[Hashable, Automaton] = {}
+_automata: dict[Hashable, Automaton] = {}  # the one that was used last comes last
 
 
 def _kept(name: Hashable, make: Callable[[Texts], int], flexible: bool) -> Automaton:
-    found = _automata.get(name)
+    found = _automata.pop(name, None)
     if found is None:
         rules = RuleSet()
         root = rules.new_rule("root")
         rules.define(root, make(Texts(rules, flexible, inner=True)))
         found = Automaton(rules, root)
-        if found.n_states <= MAX_KEPT_STATES:
-            while len(_automata) >= MAX_KEPT:
-                _automata.pop(next(iter(_automata)), None)
-            _automata[name] = found
+    if found.n_states <= MAX_KEPT_STATES:
+        while len(_automata) >= MAX_KEPT:
+            _automata.pop(next(iter(_automata), None), None)
+        _automata[name] = found
     return found
 
 
