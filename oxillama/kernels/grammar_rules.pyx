@@ -236,12 +236,12 @@ cdef class Rules:
         self.automata[rule] = automaton
         return rule
 
-    def rule(self, int32_t rule, bint alone=False):
-        """Whatever the rule with this id matches; it may be defined later. `alone`: rather called than copied where
-        a repeat is counted."""
+    def rule(self, int32_t rule, int calls=0):
+        """Whatever the rule with this id matches; it may be defined later. calls: 0 for a copy of a small rule in
+        loops, 1 for a call where a repeat is counted, 2 for a call everywhere."""
         if not 0 <= rule < self.body.n:
             raise IndexError(f"there is no rule {rule}")
-        return self.add(RULE, rule, alone, 1)
+        return self.add(RULE, rule, calls, 1)
 
     def token(self, int32_t token, bint negated=False):
         """One whole token: the one with this id, or any other one that doesn't end the text."""

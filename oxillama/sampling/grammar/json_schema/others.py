@@ -1,13 +1,19 @@
 """All strings but a few: names of properties that a schema doesn't name."""
 
-from oxillama.sampling.grammar.automaton import character_ranges
+from oxillama.sampling.grammar.automaton import Range
 from oxillama.sampling.grammar.json_schema.texts import Texts
 from oxillama.sampling.grammar.regex import ANY
 
 __all__ = ["is_plain_text", "others_expr"]
 
-PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # written as themselves alone
-SPECIAL = character_ranges(PLAIN, True)
+PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
+# UTF-8 of more than one byte (RFC 3629): first and last lead byte, then the bytes that follow.
+_TAIL = (0x80, 0xBF)
+_LEADS: tuple[tuple[Range, tuple[Range, ...]], ...] = (
+    ((0xC2, 0xDF), (_TAIL,)), ((0xE0, 0xE0), ((0xA0, 0xBF), _TAIL)), ((0xE1, 0xEC), (_TAIL, _TAIL)),
+    ((0xED, 0xED), ((0x80, 0x9F), _TAIL)), ((0xEE, 0xEF), (_TAIL, _TAIL)), ((0xF0, 0xF0), ((0x90, 0xBF), _TAIL, _TAIL)),
+    ((0xF1, 0xF3), (_TAIL, _TAIL, _TAIL)), ((0xF4, 0xF4), ((0x80, 0x8F), _TAIL, _TAIL)),
+)  # fmt: skip
 
 
 def is_plain_text(text: str) -> bool:
@@ -17,8 +23,8 @@ def is_plain_text(text: str) -> bool:
 def others_expr(texts: Texts, names: frozenset[str]) -> int:
     """All strings but these plain ones, quotes included.
 
-    Nodes are those of the names' trie, and the end. What follows where a text leaves the trie is compiled once per
-    process where it can be, and then has its masks in common with other schemas.
+    Nodes 0.. are those of the names' trie; where a text leaves it, nothing more is asked. They take the first byte of
+    any character themselves: masks are put together quickly where any character may follow.
     """
     rules = texts.rules
     children: list[dict[str, int]] = [{}]
@@ -31,31 +37,26 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
                 children.append({})
             at = children[at][c]
         ends.add(at)
-    end = len(children)
-    edges = []
+    n = len(children)
+    rest, end, *leads = range(n, n + 2 + len(_LEADS))
+    escape = rules.seq((rules.literal(b"\\"), texts.kept("escaped rest", _escaped)))
+    edges = [(rest, texts.kept("rest", _rest), end)]
+    starts = [(escape, end)]
+    for (first, following), lead in zip(_LEADS, leads, strict=True):
+        starts.append((rules.range(*first), lead))
+        edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
     for at, branches in enumerate(children):
-        edges.append((at, _leaving(texts, "".join(sorted(branches))), end))
+        edges += [(at, expr, to) for expr, to in starts]
+        edges += [(at, rules.range(*gap), rest) for gap in _gaps(sorted(map(ord, branches)))]
         edges += [(at, rules.literal(c.encode()), to) for c, to in branches.items()]
         if at not in ends:
             edges.append((at, texts.quote, end))
-    return rules.seq((texts.quote, rules.graph(end + 1, edges, [end])))
+    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end])))
 
 
-def _leaving(texts: Texts, without: str) -> int:
-    """The rest of a string that goes on, but with none of these characters, and the quote behind it."""
-    if len(without) <= 1:
-        return texts.kept(("leaving", without), lambda own: _another(own, without))
-    return texts.helper(("leaving", without), lambda: _another(texts, without))
-
-
-def _another(texts: Texts, without: str) -> int:
-    rules = texts.rules
-    plain = rules.alt([rules.range(*gap) for gap in _gaps(list(map(ord, without)))])
-    return rules.alt((rules.seq((plain, texts.kept("rest", _rest))), texts.kept("special rest", _special)))
-
-
-def _special(texts: Texts) -> int:
-    return texts.rules.seq((texts.chars(SPECIAL), texts.kept("rest", _rest)))
+def _escaped(texts: Texts) -> int:
+    """What may follow a backslash, to the quote at the end."""
+    return texts.rules.seq((texts.special(ANY), texts.kept("rest", _rest)))
 
 
 def _rest(texts: Texts) -> int:
@@ -63,7 +64,7 @@ def _rest(texts: Texts) -> int:
 
 
 def _gaps(codes: list[int]) -> list[tuple[int, int]]:
-    """Ranges of plain characters without these, which are in order."""
+    """Ranges of plain characters without these."""
     out = []
     for low, high in PLAIN:
         for code in codes:

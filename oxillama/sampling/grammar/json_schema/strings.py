@@ -70,8 +70,8 @@ def string_expr(texts: Texts, s: Strings) -> int:
         return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
-    if s.excluded:  # those are the names of one schema
-        return texts.helper(s, lambda: _string_expr(texts, s))
+    if s.excluded:  # those are the names of one schema; called, since masks are shared between grammars by rule
+        return texts.helper(s, lambda: _string_expr(texts, s), calls=2)
     try:
         return texts.kept(s, lambda own: _string_expr(own, s))
     except GrammarError:  # there are none, or it takes too much, which is then said

@@ -60,12 +60,12 @@ class Texts:
         """Or nothing. Not a repeat: what is called in repeats is copied into them."""
         return self.rules.alt((expr, self.rules.seq(())))
 
-    def helper(self, name: object, make: Callable[[], int]) -> int:
-        """A call of a rule that is made once under this name."""
+    def helper(self, name: object, make: Callable[[], int], calls: int = 0) -> int:
+        """A call of a rule that is made once under this name. calls: as `RuleSet.rule` has it."""
         if name not in self._rules:
             rule = self._rules[name] = self.rules.new_rule(name if isinstance(name, str) else "")
             self.rules.define(rule, make())
-        return self.rules.rule(self._rules[name])
+        return self.rules.rule(self._rules[name], calls)
 
     def kept(self, name: Hashable, make: "Callable[[Texts], int]") -> int:
         """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
@@ -84,9 +84,13 @@ class Texts:
             if escaped:
                 rule = self.rules.new_rule("escaped")
                 self.rules.define(rule, self.rules.chars(escaped))
-                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule, True)))))
+                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule, 1)))))
             self._chars[ranges] = expr
         return self._chars[ranges]
+
+    def special(self, ranges: tuple[Range, ...]) -> int:
+        """What follows the backslash of an escaped character."""
+        return self.rules.chars(_spellings(ranges)[1])
 
     def written(self, text: str) -> int:
         """One text as a string, quotes included."""
@@ -115,7 +119,7 @@ class Texts:
         escape = r.alt((short, r.seq((r.literal(b"u"), r.alt((whole, r.seq((high, r.literal(b"\\u"), low))))))))
         rule = r.new_rule("escape")
         r.define(rule, escape)
-        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule, True)))))
+        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule, 1)))))
 
     def _string(self) -> int:
         return self.string(0, None)
