@@ -45,9 +45,13 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
     for (first, following), lead in zip(_LEADS, leads, strict=True):
         starts.append((rules.range(*first), lead))
         edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
+    plain: dict[tuple[str, ...], int] = {}
     for at, branches in enumerate(children):
+        without = tuple(branches)
+        if without not in plain:
+            plain[without] = rules.alt([rules.range(*gap) for gap in _gaps(sorted(map(ord, without)))])
+        edges.append((at, plain[without], rest))
         edges += [(at, expr, to) for expr, to in starts]
-        edges += [(at, rules.range(*gap), rest) for gap in _gaps(sorted(map(ord, branches)))]
         edges += [(at, rules.literal(c.encode()), to) for c, to in branches.items()]
         if at not in ends:
             edges.append((at, texts.quote, end))
