@@ -27,6 +27,7 @@ cdef class Automaton:
     cdef bint split
     cdef int build(self, int32_t root) except -1
     cdef int rule(self, int32_t rule) except -1
+    cdef int link(self, int32_t rule, Automaton a) except -1
     cdef int attempt(self, int32_t rule) except -1
     cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept
     cdef int begin(self) except -1

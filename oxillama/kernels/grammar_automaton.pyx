@@ -12,7 +12,7 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memset
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport drop, fill, forget, get, mixed, push, put
+from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put, reserve
 from oxillama.kernels.grammar_left cimport LeftRecursion
 from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
@@ -28,6 +28,23 @@ cdef int ascending(const void *a, const void *b) noexcept nogil:
     cdef int32_t x = (<const int32_t *> a)[0]
     cdef int32_t y = (<const int32_t *> b)[0]
     return (x > y) - (x < y)
+
+
+cdef int append(Ints *to, const Ints *other, int32_t base, int32_t sign) except -1:
+    """Adds base + sign x for each x."""
+    cdef Py_ssize_t i
+    reserve(to, to.n + other.n)
+    for i in range(other.n):
+        to.at[to.n + i] = base + sign * other.at[i]
+    to.n += other.n
+    return 0
+
+
+cdef object too_large():
+    return GrammarError(
+        f"the grammar is too large: it needs more than {MAX_STATES} states, or too many moves between them. Repeat "
+        "less, or make groups of rules that begin with each other smaller"
+    )
 
 
 cdef class Automaton:
@@ -89,9 +106,9 @@ cdef class Automaton:
         self.start = self.rule_start.at[root]
         while done < self.call_start.n:
             rule = self.call_start.at[done]
-            if self.rule_start.at[rule] < 0:
+            if rule >= 0 and self.rule_start.at[rule] < 0:
                 self.rule(rule)
-            self.call_start.at[done] = self.rule_start.at[rule]
+            self.call_start.at[done] = self.rule_start.at[rule] if rule >= 0 else ~rule
             done += 1
         push(&self.item_first, self.final.n)
         self.has_tokens = self.token.n > 0
@@ -102,6 +119,9 @@ cdef class Automaton:
         cdef Py_ssize_t edges = self.edge_to.n
         cdef Py_ssize_t calls = self.call_to.n
         cdef Py_ssize_t tokens = self.token_to.n
+        linked = self.nfa.rules.automata.get(rule)
+        if linked is not None:
+            return self.link(rule, linked)
         if self.left.recursive.at[rule] >= 0:
             self.left.convert(rule)
         push(&self.item_first, states)
@@ -111,11 +131,34 @@ cdef class Automaton:
             self.reset(states, edges, calls, tokens)
             self.split = True
             if self.attempt(rule):
-                raise GrammarError(
-                    f"the grammar is too large: it needs more than {MAX_STATES} states, or too many moves between "
-                    "them. Repeat less, or make groups of rules that begin with each other smaller"
-                )
+                raise too_large()
         return 0
+
+    cdef int link(self, int32_t rule, Automaton a) except -1:
+        """Takes over what was compiled before. Its calls are known: they are noted as ~state."""
+        cdef int32_t first = self.final.n
+        cdef int32_t edges = self.edge_to.n
+        cdef int32_t calls = self.call_to.n
+        cdef int32_t tokens = self.token_to.n
+        if first + a.final.n > MAX_STATES or edges + a.edge_to.n > MAX_EDGES:
+            raise too_large()
+        self.rule_start.at[rule] = first + a.start
+        append(&self.item, &a.item, self.item_first.n, 1)
+        append(&self.item_first, &a.item_first, first, 1)
+        self.item_first.n -= 1                  # the end of the last one
+        append(&self.final, &a.final, 0, 1)
+        self.edge_at.n -= 1
+        append(&self.edge_at, &a.edge_at, edges, 1)
+        append(&self.edge_range, &a.edge_range, 0, 1)
+        append(&self.edge_to, &a.edge_to, first, 1)
+        self.call_at.n -= 1
+        append(&self.call_at, &a.call_at, calls, 1)
+        append(&self.call_start, &a.call_start, ~first, -1)
+        append(&self.call_to, &a.call_to, first, 1)
+        self.token_at.n -= 1
+        append(&self.token_at, &a.token_at, tokens, 1)
+        append(&self.token, &a.token, 0, 1)
+        return append(&self.token_to, &a.token_to, first, 1)
 
     cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept:
         self.final.n = self.item.n = states
@@ -259,7 +302,7 @@ cdef class Automaton:
             if n.kind.at[e] == BYTES:
                 cut[n.value.at[e] >> 8] = cut[(n.value.at[e] & 255) + 1] = 1
                 push(&self.pieces, e)
-        if not self.pieces.n or self.split:
+        if self.pieces.n <= 1 or self.split:
             return self.single_edges()
         memset(first, 255, sizeof(first))
         for i in range(self.ranges.n):

@@ -124,6 +124,8 @@ cdef class Nfa:
             return self.graph(tasks, expr, source, target, times)
         if kind == RULE:
             i = self.inlined.at[a]
+            if b == 2 or (b == 1 and times > 1):
+                i = 0
             if 0 < i <= TINY or (i and times and <int64_t> i * times <= MAX_COPIES):
                 return self.task(tasks, r.body.at[a], source, target, times)
             self.use(a, todo)

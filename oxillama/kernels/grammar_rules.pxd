@@ -12,6 +12,7 @@ cdef class Rules:
     cdef Ints size              # states that an expression takes, saturating
     cdef Ints body              # expression of each rule, or -1
     cdef readonly list names
+    cdef readonly dict automata
     cdef readonly int32_t copy_limit
     cdef dict _memo, _repeats
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1

@@ -24,7 +24,7 @@ cdef enum:
 cdef class Rules:
     """Rules over bytes, under construction. `names` are those of the rules, in order of their ids.
 
-    copy_limit: states that a counted repeat may be copied out to.
+    copy_limit: states that a counted repeat may be copied out to. `automata`: of rules that are linked.
     """
 
     def __cinit__(self, int32_t copy_limit=1 << 14):
@@ -32,6 +32,7 @@ cdef class Rules:
         self.names = []
         self._memo = {}
         self._repeats = {}
+        self.automata = {}
 
     def __dealloc__(self):
         drop(&self.kind)
@@ -225,11 +226,22 @@ cdef class Rules:
             raise IndexError(f"there is no rule {rule}")
         self.body.at[rule] = expr
 
-    def rule(self, int32_t rule):
-        """Whatever the rule with this id matches; it may be defined later."""
+    def linked(self, str name not None, automaton not None):
+        """A rule that was compiled before, for other rules. Returns its id. `automaton` must take at least one byte."""
+        if automaton.nullable:
+            raise IndexError("what may be empty can't be linked")
+        rule = self.new_rule(name)
+        # Stands for it in the nfa: some byte, and too large to be copied.
+        self.define(rule, self.add(RANGE, 0, 255, MAX_SIZE))
+        self.automata[rule] = automaton
+        return rule
+
+    def rule(self, int32_t rule, int calls=0):
+        """Whatever the rule with this id matches; it may be defined later. calls: 0 for a copy of a small rule in
+        loops, 1 for a call where a repeat is counted, 2 for a call everywhere."""
         if not 0 <= rule < self.body.n:
             raise IndexError(f"there is no rule {rule}")
-        return self.add(RULE, rule, 0, 1)
+        return self.add(RULE, rule, calls, 1)
 
     def token(self, int32_t token, bint negated=False):
         """One whole token: the one with this id, or any other one that doesn't end the text."""

@@ -167,7 +167,9 @@ class _Parser:
             least = int(found.group(1))
             most = least if not found.group(2) else int(found.group(3)) if found.group(3) else None
             end = found.end()
-        if not group.items or group.items[-1].kind in ("^", "$", "ahead"):
+        # A group around an anchor is the same node, but may be repeated.
+        last = group.items[-1].kind if group.items else "ahead"
+        if last == "ahead" or (last in ("^", "$") and self.text[self.at - 1] == last):
             raise self.error(f"there is nothing before {c} that it could repeat")
         if max(least, most or 0) > MAX_COUNT:
             raise self.error("counts have at most 15 digits")

@@ -38,6 +38,29 @@ ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
 )
 SIMPLE = frozenset(("string", "number", "integer", "boolean"))
+SCALARS = SIMPLE | {"null"}
+CONDITIONS = frozenset((
+    "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf",
+))  # fmt: skip
+
+
+def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
+    """Equal for schemas of scalars that say the same; None for others. Values are told apart as they are written:
+    the float 1e23 means more than the integer that it is equal to."""
+    if not isinstance(schema, dict):
+        return None
+    kinds = schema.get("type")
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds) if isinstance(kinds, list) else ()
+    if not kinds or not all(isinstance(kind, str) and kind in SCALARS for kind in kinds):
+        return None
+    found: list[tuple[str, object]] = [("type", kinds)]
+    for keyword, value in schema.items():
+        if keyword in CONDITIONS and type(value) in (str, int, float):
+            found.append((keyword, repr(value)))
+        elif keyword != "type" and keyword not in ANNOTATIONS:
+            return None
+    return frozenset(found)
 
 
 class JsonSchemaCompiler:
@@ -96,10 +119,10 @@ def _draft(schema: Schema) -> int | None:
 class _Compilation:
     """One run: demands that became rules, and those whose rules are still to be defined."""
 
-    def __init__(self, documents: Documents, flexible: bool, rules: RuleSet) -> None:
+    def __init__(self, documents: Documents, flexible: bool, rules: RuleSet, texts: Texts | None = None) -> None:
         self.documents = documents
         self.rules = rules
-        self.texts = Texts(self.rules, flexible)
+        self.texts = texts or Texts(self.rules, flexible)
         self.tableau = Tableau(documents)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, Sequence[Literal]]] = []
@@ -121,6 +144,8 @@ class _Compilation:
             return self.texts.shared("value")
         if len(literals) == 1:
             simple = self.simple(literals[0])
+            if simple is None:
+                simple = self.leaf(literals[0])
             if simple is not None:
                 return simple
         key = tuple(dict.fromkeys(literal.key for literal in literals))
@@ -140,6 +165,21 @@ class _Compilation:
             return self.texts.shared("value")
         kind = schema.get("type")
         return self.texts.shared(kind) if isinstance(kind, str) and kind in SIMPLE else None
+
+    def leaf(self, literal: Literal) -> int | None:
+        """For strings and numbers with conditions: the same in many schemas, they are compiled once per process."""
+        key = _leaf_key(literal.schema) if literal.positive and not self.texts.inner else None
+        if key is None:
+            return None
+        draft = self.documents.draft
+
+        def make(own: Texts) -> int:
+            return _Compilation(Documents(literal.schema, draft), False, own.rules, own).expression([literal])
+
+        try:
+            return self.texts.kept((draft, key), make)
+        except GrammarError:  # there are none, or it can't be honoured, which is then said
+            return None
 
     def expression(self, literals: Sequence[Literal]) -> int:
         branches = self.tableau.branches(literals)

@@ -29,15 +29,34 @@ class Disjoint:
         self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
         self._apart: dict[tuple[object, object], bool] = {}
         self._types: dict[tuple[int, bool, str], int] = {}
+        self._tags: dict[tuple[int, bool, str], dict[str, set[object]]] = {}
 
     def __call__(self, a: Literal, b: Literal, depth: int = DEPTH) -> bool:
         common = self.types(a) & self.types(b)
-        if not common:
+        if not common or (common == OBJECT and self._tags_apart(a, b)):
             return True
         key = (a.key, b.key)
         if depth == DEPTH and key not in self._apart:
             self._apart[key] = self._apart[b.key, a.key] = self._are_apart(a, b, common, depth)
         return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
+
+    def _tags_apart(self, a: Literal, b: Literal) -> bool:
+        """Whether a property that both require has values that exclude each other: what most unions are told by."""
+        one, other = self.tags(a), self.tags(b)
+        return any(name in other and one[name].isdisjoint(other[name]) for name in one)
+
+    def tags(self, literal: Literal) -> dict[str, set[object]]:
+        """The values that are left for properties that are required, where they are listed and simple."""
+        known = self._tags.get(literal.key)
+        if known is None:
+            known = self._tags[literal.key] = {}
+            parts = self.parts(literal) if literal.positive else []
+            for name in _required(parts):
+                demands = [part for demand in _property(parts, name) for part in self.parts(demand)]
+                lists = [values for values in map(_scalars, demands) if values is not None]
+                if lists:
+                    known[name] = set.intersection(*lists)
+        return known
 
     def _are_apart(self, a: Literal, b: Literal, common: int, depth: int) -> bool:
         if depth == 0 or common & ~(STRING | NUMBER | OBJECT):
@@ -139,6 +158,14 @@ def _values(schema: dict[str, Any]) -> list[Any] | None:
         return [schema["const"]]
     values = schema.get("enum")
     return values if isinstance(values, list) else None
+
+
+def _scalars(literal: Literal) -> set[object] | None:
+    """The listed values of a schema; None if there is no list, or not of strings, numbers and names alone."""
+    values = _values(literal.schema) if isinstance(literal.schema, dict) else None
+    if values is None or any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
+        return None
+    return {(type_of(v), fraction(v) if type_of(v) == NUMBER else v) for v in values}
 
 
 def _keys(parts: list[Literal], common: int) -> set[str | Fraction] | None:

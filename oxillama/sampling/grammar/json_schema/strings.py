@@ -3,14 +3,15 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama.sampling.grammar.automaton import Range
+from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.dfa import Dfa, Part, matches
 from oxillama.sampling.grammar.json_schema.formats import FORMATS
-from oxillama.sampling.grammar.json_schema.texts import PLAIN, Texts
-from oxillama.sampling.grammar.regex import ANY, Node, parse_regex
+from oxillama.sampling.grammar.json_schema.others import is_plain_text, others_expr
+from oxillama.sampling.grammar.json_schema.texts import Texts
+from oxillama.sampling.grammar.regex import Node, parse_regex
 from oxillama.sampling.grammar.regular import conditions, is_plain, lower, lower_dfa
 
-__all__ = ["Strings", "format_parts", "others_expr", "pattern_parts", "string_expr"]
+__all__ = ["Strings", "format_parts", "pattern_parts", "string_expr"]
 
 
 @lru_cache(maxsize=512)
@@ -69,7 +70,12 @@ def string_expr(texts: Texts, s: Strings) -> int:
         return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
-    return texts.helper(s, lambda: _string_expr(texts, s))
+    if s.excluded:  # those are the names of one schema; called, since masks are shared between grammars by rule
+        return texts.helper(s, lambda: _string_expr(texts, s), calls=2)
+    try:
+        return texts.kept(s, lambda own: _string_expr(own, s))
+    except GrammarError:  # there are none, or it takes too much, which is then said
+        return texts.helper(s, lambda: _string_expr(texts, s))
 
 
 _ANY = Strings()
@@ -79,7 +85,7 @@ def _string_expr(texts: Texts, s: Strings) -> int:
     rules = texts.rules
     if not s.parts and not s.excluded:
         return texts.string(s.least, s.most)
-    if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(_is_plain_text, s.excluded)):
+    if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(is_plain_text, s.excluded)):
         return others_expr(texts, s.excluded)
     if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
         node = _fitted(s.parts[0].node, s.least, s.most)
@@ -137,65 +143,3 @@ def _fitted(node: Node, least: int, most: int | None) -> Node | None:
         return Node("alt")
     parts[loose[0]] = Node("repeat", part.parts, least=part_least, most=part_most)
     return Node("cat", tuple(parts))
-
-
-# ---- all strings but a few
-
-
-def _is_plain_text(text: str) -> bool:
-    return all(0x20 <= ord(c) < 0x7F and c not in '"\\' for c in text)
-
-
-def others_expr(texts: Texts, names: frozenset[str]) -> int:
-    """All strings but these, which are of characters that are written as themselves alone.
-
-    Nodes 0.. are those of the names' trie; where a text leaves it, nothing more is asked.
-    """
-    rules = texts.rules
-    children: list[dict[str, int]] = [{}]
-    ends = set()
-    for name in sorted(names):
-        at = 0
-        for c in name:
-            if c not in children[at]:
-                children[at][c] = len(children)
-                children.append({})
-            at = children[at][c]
-        ends.add(at)
-    n = len(children)
-    rest, end, escape, *leads = range(n, n + 3 + len(_LEADS))
-    anything = texts.helper("anything", lambda: rules.repeat(texts.chars(ANY), 0))
-    edges = [(rest, anything, end), (escape, texts.special(ANY), rest)]
-    starts = [(rules.range(0x5C, 0x5C), escape)]
-    for (first, following), lead in zip(_LEADS, leads, strict=True):
-        starts.append((rules.range(*first), lead))
-        edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
-    for at, branches in enumerate(children):
-        edges += [(at, expr, to) for expr, to in starts]
-        edges += [(at, rules.range(*gap), rest) for gap in _gaps(sorted(map(ord, branches)))]
-        edges += [(at, rules.range(ord(c), ord(c)), to) for c, to in branches.items()]
-    finals = [*(i for i in range(n) if i not in ends), end]
-    return rules.seq((texts.quote, rules.graph(n + 3 + len(_LEADS), edges, finals), texts.quote))
-
-
-# UTF-8 of more than one byte (RFC 3629): first and last lead byte, then the bytes that follow.
-_TAIL = (0x80, 0xBF)
-_LEADS: tuple[tuple[Range, tuple[Range, ...]], ...] = (
-    ((0xC2, 0xDF), (_TAIL,)), ((0xE0, 0xE0), ((0xA0, 0xBF), _TAIL)), ((0xE1, 0xEC), (_TAIL, _TAIL)),
-    ((0xED, 0xED), ((0x80, 0x9F), _TAIL)), ((0xEE, 0xEF), (_TAIL, _TAIL)), ((0xF0, 0xF0), ((0x90, 0xBF), _TAIL, _TAIL)),
-    ((0xF1, 0xF3), (_TAIL, _TAIL, _TAIL)), ((0xF4, 0xF4), ((0x80, 0x8F), _TAIL, _TAIL)),
-)  # fmt: skip
-
-
-def _gaps(codes: list[int]) -> list[tuple[int, int]]:
-    """Ranges of plain characters without these."""
-    out = []
-    for low, high in PLAIN:
-        for code in codes:
-            if low <= code <= high:
-                if low < code:
-                    out.append((low, code - 1))
-                low = code + 1
-        if low <= high:
-            out.append((low, high))
-    return out

@@ -1,18 +1,20 @@
 """Pieces of JSON text that all schemas share, as expressions: separators, strings, numbers, any value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.automaton import Range, RuleSet, Sequence, character_ranges, utf8_sequences
+from oxillama.sampling.grammar.automaton import Automaton, Range, RuleSet, Sequence, character_ranges, utf8_sequences
 from oxillama.sampling.grammar.json_schema.numbers import Numbers, number_expr
 
 __all__ = ["Texts"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
-PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
 HEX = tuple(b"0123456789abcdef")
+KEPT = frozenset(("value", "object", "array"))
+MAX_KEPT = 512  # automata,
+MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
 
 
 class Texts:
@@ -22,8 +24,10 @@ class Texts:
     string, any spelling of JSON's is allowed.
     """
 
-    def __init__(self, rules: RuleSet, flexible: bool) -> None:
+    def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False) -> None:
+        """`inner`: the rules are those of something that is kept, which consists of nothing that is kept itself."""
         self.rules = rules
+        self.inner = inner
         space = (
             rules.repeat(rules.alt([rules.literal(c) for c in (b" ", b"\n", b"\t", b"\r")]), 0) if flexible else None
         )
@@ -48,17 +52,26 @@ class Texts:
 
     def shared(self, name: str) -> int:
         """A call of one of the rules that are the same for every schema: string, number, integer, boolean, value..."""
+        if name in KEPT and not self.inner:
+            return self.kept((name, self.flexible), lambda texts: texts.shared(name))
         return self.helper(name, getattr(self, "_" + name))
 
     def maybe(self, expr: int) -> int:
         """Or nothing. Not a repeat: what is called in repeats is copied into them."""
         return self.rules.alt((expr, self.rules.seq(())))
 
-    def helper(self, name: object, make: Callable[[], int]) -> int:
-        """A call of a rule that is made once under this name."""
+    def helper(self, name: object, make: Callable[[], int], calls: int = 0) -> int:
+        """A call of a rule that is made once under this name. calls: as `RuleSet.rule` has it."""
         if name not in self._rules:
             rule = self._rules[name] = self.rules.new_rule(name if isinstance(name, str) else "")
             self.rules.define(rule, make())
+        return self.rules.rule(self._rules[name], calls)
+
+    def kept(self, name: Hashable, make: "Callable[[Texts], int]") -> int:
+        """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
+        much, or if it matches nothing."""
+        if name not in self._rules:
+            self._rules[name] = self.rules.linked("", _kept(name, make, self.flexible))
         return self.rules.rule(self._rules[name])
 
     # ---- strings
@@ -71,7 +84,7 @@ class Texts:
             if escaped:
                 rule = self.rules.new_rule("escaped")
                 self.rules.define(rule, self.rules.chars(escaped))
-                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule)))))
+                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule, 1)))))
             self._chars[ranges] = expr
         return self._chars[ranges]
 
@@ -106,7 +119,7 @@ class Texts:
         escape = r.alt((short, r.seq((r.literal(b"u"), r.alt((whole, r.seq((high, r.literal(b"\\u"), low))))))))
         rule = r.new_rule("escape")
         r.define(rule, escape)
-        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule)))))
+        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule, 1)))))
 
     def _string(self) -> int:
         return self.string(0, None)
@@ -148,6 +161,23 @@ class Texts:
     def _list(self, item: int) -> int:
         r = self.rules
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
+
+
+_automata: dict[Hashable, Automaton] = {}  # the one that was used last comes last
+
+
+def _kept(name: Hashable, make: Callable[[Texts], int], flexible: bool) -> Automaton:
+    found = _automata.pop(name, None)
+    if found is None:
+        rules = RuleSet()
+        root = rules.new_rule("root")
+        rules.define(root, make(Texts(rules, flexible, inner=True)))
+        found = Automaton(rules, root)
+    if found.n_states <= MAX_KEPT_STATES:
+        while len(_automata) >= MAX_KEPT:
+            _automata.pop(next(iter(_automata), None), None)
+        _automata[name] = found
+    return found
 
 
 @lru_cache(maxsize=2048)
