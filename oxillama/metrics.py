@@ -126,6 +126,8 @@ class MetricsSnapshot:
     kv_blocks_cached: int
     slots: int
     slots_used: int
+    kv_bytes_used: int
+    kv_bytes_cached: int
     weights_bytes: int
     kv_bytes: int
     recurrent_bytes: int
@@ -140,16 +142,6 @@ class MetricsSnapshot:
     def kv_cache_usage(self) -> float:
         """Part of the KV blocks that is used, 0 … 1; 0 if the model has none."""
         return self.kv_blocks_used / self.kv_blocks if self.kv_blocks else 0.0
-
-    @property
-    def kv_bytes_used(self) -> int:
-        """Of `kv_bytes`, those of the blocks that requests and sessions have."""
-        return self.kv_bytes * self.kv_blocks_used // self.kv_blocks if self.kv_blocks else 0
-
-    @property
-    def kv_bytes_cached(self) -> int:
-        """Of `kv_bytes`, those of the blocks that only the prefix cache has."""
-        return self.kv_bytes * self.kv_blocks_cached // self.kv_blocks if self.kv_blocks else 0
 
     def prometheus(self, labels: Mapping[str, str] | None = None, *, openmetrics: bool = False) -> str:
         """The text that a scrape gets, to be sent as CONTENT_TYPE, or as OPENMETRICS_CONTENT_TYPE in that format.

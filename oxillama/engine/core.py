@@ -59,7 +59,8 @@ class EngineCore(CoreCalls):
         self.runner: RunnerLike = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
-        self.meter = Meter(self.scheduler, runner.memory_bytes())
+        block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
+        self.meter = Meter(self.scheduler, runner.memory_bytes(), block_bytes)
         self.pace = Pace(token_budget)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from operator import mul
 from types import MappingProxyType
 from typing import Any
 
@@ -34,12 +35,18 @@ class Meter:
     What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers
     need no lock, never see half of a step, and never make one wait.
 
-    memory: bytes by part, as `Engine.memory_bytes` has them.
+    memory: bytes by part, as `Engine.memory_bytes` has them. block_bytes: of a KV block, and of one of windows.
     """
 
-    def __init__(self, scheduler: Scheduler, memory: Mapping[str, int] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        memory: Mapping[str, int] = MappingProxyType({}),
+        block_bytes: tuple[int, int] = (0, 0),
+    ) -> None:
         self._scheduler = scheduler
         self.memory = memory
+        self._block_bytes = block_bytes
         self._n_live = 0
         self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
@@ -156,13 +163,13 @@ class Meter:
         pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
         hits, misses = (prefix.hit_tokens, prefix.miss_tokens) if prefix else (0, 0)
         groups = pool.blocks, pool.windowed
-        n_blocks, n_available = sum(p.n for p in groups), sum(p.n_available for p in groups)
+        used, cached = [p.n - p.n_available for p in groups], [p.n_idle for p in groups]
         numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made when somebody asks
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
             self._finished, self._rejected, n_running, self._n_live - n_running,
-            n_blocks, n_blocks - n_available, sum(p.n_idle for p in groups),
-            pool.n_slots, pool.n_slots - pool.slots.n_available,
+            sum(p.n for p in groups), sum(used), sum(cached), pool.n_slots, pool.n_slots - pool.slots.n_available,
+            sum(map(mul, used, self._block_bytes)), sum(map(mul, cached, self._block_bytes)),
             *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
         )  # fmt: skip
         histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)

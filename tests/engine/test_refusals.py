@@ -76,7 +76,7 @@ def test_a_batch_that_tries_again_is_not_refused():
 
 def test_after_close_nothing_is_queued():
     engine = make_engine()
-    request = engine._logits([3])
+    request = engine._logits([3], None)
     engine.close()
     with pytest.raises(EngineClosedError, match="load the model again"):
         engine._core.submit([request])

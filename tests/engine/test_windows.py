@@ -190,3 +190,12 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     assert logits.out.tolist() == alone.forward_logits(ids).tolist()
     assert results().tolist() == alone.embed(ids, pooling=pooling, normalize=False).tolist()
     assert_idle(engine)
+
+
+def test_metrics_count_the_bytes_of_each_kind_of_block():
+    engine = make_engine(context_size=600, n_blocks=40, windows=(40, 40), prefill_chunk_size=64)
+    engine.prefill(PROMPT)
+    s = engine.metrics_snapshot()
+    assert (s.kv_blocks, s.kv_blocks_used, s.kv_blocks_cached) == (80, 16 + 4, s.kv_blocks_cached)
+    assert s.kv_bytes_used == 16 * 100 + 4 * 10
+    assert s.kv_bytes_cached == 10 * s.kv_blocks_cached > 0  # what windows have passed
