@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from oxillama.engine.holdings import Holdings
 from oxillama.engine.request import Outbox
 from oxillama.errors import KvCacheFullError, OxiLlamaError
-from oxillama.kv_cache import KvCachePool
+from oxillama.kv_cache import KvCachePool, PrefixKvCache
 from tests.engine.test_conversation import options
 from tests.engine.test_exactness import (
     BLOCK,
@@ -139,6 +139,7 @@ def test_completions_and_their_logprobs_are_those_of_requests_alone():
 
 def write_to_forked_blocks(patch):
     """A block that a fork shares is taken for the writer's own."""
+    patch.setattr(PrefixKvCache, "part", lambda *of: (-1, 0))  # which is forked too, and would stand in the tree twice
     forked, fork, own = set(), KvCachePool.fork, KvCachePool.own
 
     def remember(pool, table):

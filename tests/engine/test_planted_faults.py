@@ -22,6 +22,8 @@ __all__ = ["model"]  # a fixture
 
 
 def write_to_shared_blocks(patch):
+    """Those of whole beginnings: a part of a block that nobody copies would stand in the tree twice, and all stop."""
+    patch.setattr(PrefixKvCache, "part", lambda *of: (-1, 0))
     patch.setattr(KvCachePool, "n_shared", lambda pool, table, first, last: 0)
     patch.setattr(KvCachePool, "own", lambda pool, table, first, last: [])
     patch.setattr(Holdings, "has_room", lambda self, s: s.n_computed // BLOCK < len(s.block_table))
