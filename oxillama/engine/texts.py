@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from oxillama.checks import check_bool, check_int
@@ -150,7 +151,7 @@ class TextMaker:
         self._n_cached = n_cached
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
-        self._scorer = TokenScorer(self._token_bytes, self._scratch)
+        self._scorer = TokenScorer(partial(_token_bytes, tokenizer), self._scratch)
         self._grammars = Grammars(tokenizer)
 
     @property
@@ -171,10 +172,6 @@ class TextMaker:
     def plain_sampler(self, chain: SamplerChain) -> Sampler:
         """At the beginning of a text, whatever the prompt."""
         return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config.constraint))
-
-    def _token_bytes(self, token: int) -> bytes:
-        """Nothing for rows of logits beyond the vocabulary."""
-        return self._tokenizer.token_bytes(token) if token < self._tokenizer.n_vocab else b""
 
     def _stream(self, tools: ToolUse | None) -> TokenStream:
         if tools is None:
@@ -296,3 +293,8 @@ class TextMaker:
             loras=loras,
             **held,
         )
+
+
+def _token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Nothing for rows of logits beyond the vocabulary."""
+    return tokenizer.token_bytes(token) if token < tokenizer.n_vocab else b""

@@ -50,7 +50,7 @@ def test_it_drives_a_model_of_ones_own():
     got = {}
     while scheduler.live:
         plan = scheduler.step()
-        for source, target in scheduler.copies:
+        for _, source, target in scheduler.copies:
             model.copy(source, target)
         scheduler.copies.clear()
         for s, n in plan:
