@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -249,13 +250,20 @@ def test_closing_ends_the_search(when):
 
 
 def test_cancelled_tasks_leave_nothing_behind():
-    engine = make_engine(n_blocks=13)
+    started, go_on = threading.Event(), threading.Event()
+
+    def hook(runner, spans, poll):
+        started.set()
+        go_on.wait(60)
+
+    engine = make_engine(n_blocks=13, hook=hook)
 
     async def use():
         task = asyncio.create_task(AsyncEngine(engine).beam_search([3] * 20, max_new_tokens=30, ignore_eos=True))
-        while not runner_of(engine).steps:
+        while not started.is_set():
             await asyncio.sleep(0.001)
-        task.cancel()
+        task.cancel()  # in the middle of a step
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return await AsyncEngine(engine).beam_search([3, 4], max_new_tokens=3)
