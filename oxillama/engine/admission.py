@@ -78,10 +78,6 @@ class Admission(Holdings):
         """Those whose deadline has passed, each told once; they are to be ended by `cancel`."""
         return self._deadlines.expired(now)
 
-    def first_waiting(self) -> Sequence | None:
-        """Who is next in the queue."""
-        return self.waiting.first()
-
     def cancel(self, handle: Sequence | int, *, keep_blocks: bool = False) -> None:
         """`finish` for a sequence, or its id, whose end nobody awaited.
 

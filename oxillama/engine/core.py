@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections import deque
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from oxillama.kv_cache.sequence_pool import SequencePool
 
 __all__ = ["EngineCore"]
 
-T = TypeVar("T")
 Plan = list[tuple[Request, int]]
 
 

@@ -14,6 +14,8 @@ from oxillama.kv_cache.state_slots import RUNNING_SLOTS
 
 __all__ = ["MAX_RUNNING", "MAX_WAITING", "Scheduler"]
 
+Plan = list[tuple[Sequence, int]]  # who computes how many tokens
+
 # Sequences in one step. Each costs a row of logits (600 kB for 150k tokens), and beyond this a step of a model that
 # reads its weights once for all rows hardly gets cheaper per row.
 MAX_RUNNING = 64
@@ -78,7 +80,7 @@ class Scheduler(Admission):
 
     # ---- steps
 
-    def step(self, beside: int | None = None) -> list[tuple[Sequence, int]]:
+    def step(self, beside: int | None = None) -> Plan:
         """The sequences of the next step with how many tokens each computes; empty if there is nothing to do.
 
         beside: prompt tokens at most, if somebody decodes, who would wait for them. None: up to the budget.
@@ -87,33 +89,40 @@ class Scheduler(Admission):
         """
         self.n_steps += 1
         self.preempting = False
-        plan, prompts, budget = [], [], self.token_budget
-        has_room = self.has_room
+        plan = self._decode()
+        budget = self.token_budget - len(plan)
+        self._prefill(plan, budget if beside is None or not plan else min(budget, beside))
+        if not plan and self.live and not self.preempting:
+            self._check_reserves()
+        if self.debug:
+            self.check_invariants(plan)
+        return plan
+
+    def _decode(self) -> Plan:
+        """One token of each that runs and lacks no other."""
+        plan, has_room = [], self.has_room
         for sequence in list(self.running):
-            if len(sequence.tokens) - sequence.n_computed != 1:
-                prompts.append(sequence)
-            elif sequence.running and (has_room(sequence) or self._make_room(sequence, 1)):
+            lacks_one = sequence.running and len(sequence.tokens) - sequence.n_computed == 1
+            if lacks_one and (has_room(sequence) or self._make_room(sequence, 1)):
                 plan.append((sequence, 1))
-                budget -= 1
-        if plan and beside is not None:
-            budget = min(budget, beside)
-        for sequence in prompts:
-            if sequence.running and (n := self._share(sequence, budget)) and self._make_room(sequence, n):
+        return plan
+
+    def _prefill(self, plan: Plan, budget: int) -> None:
+        """Adds chunks of prompts: of those that run, then of newcomers. Who was sent back leaves the plan."""
+        for sequence in list(self.running):
+            if not sequence.running or len(sequence.tokens) - sequence.n_computed == 1:
+                continue
+            if (n := self._share(sequence, budget)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
         if self.preempting:
-            plan = [(sequence, n) for sequence, n in plan if sequence.running]
+            plan[:] = [(sequence, n) for sequence, n in plan if sequence.running]
         while budget > 0 and not self.preempting and (admitted := self._admit(budget)):
             n = self._share(admitted, budget)
             plan.append((admitted, n))
             budget -= n
-        if not plan and self.live and not self.preempting:
-            self._check_reserves()
         if self.pool.n_slots:  # who waits for a beginning may have asked for a state before the end of this step
-            plan = [(sequence, self.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
-        if self.debug:
-            self.check_invariants(plan)
-        return plan
+            plan[:] = [(sequence, self.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
 
     def _check_reserves(self) -> None:
         for sequence in self.live.values():
@@ -223,7 +232,7 @@ class Scheduler(Admission):
         if self.windows:
             self.give_back(sequence)
 
-    def check_invariants(self, plan: list[tuple[Sequence, int]]) -> None:
+    def check_invariants(self, plan: Plan) -> None:
         """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""
         for pool in (self.pool.blocks, self.pool.windowed, self.pool.slots):
             pool.check_invariants()

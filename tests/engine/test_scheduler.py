@@ -100,7 +100,7 @@ def test_a_waiting_sequence_can_be_ended():
     scheduler.finish(b)
     scheduler.finish(a)
     assert [s for s, _ in scheduler.step()] == [c]
-    assert scheduler.first_waiting() is None
+    assert scheduler.waiting.first() is None
 
 
 def test_blocks_can_be_kept_and_grow():
