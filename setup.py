@@ -5,6 +5,7 @@ csrc/ is compiled to plain objects, one set of flags per folder (folder = CPU ti
 and rebuilt only when their source or a header changed, so that a change to one C file costs seconds.
 """
 
+import hashlib
 import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
@@ -97,12 +98,16 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def compile_kernels(self) -> list[str]:
+        # Not in build_temp, which is another one for each way to install: these take the longest of all.
+        command = " ".join([*self.compiler.compiler_so, *(SANITIZE if self.sanitize else [])])
+        folder = f"build/kernels-{hashlib.sha256(command.encode()).hexdigest()[:8]}"
+
         def compile_one(job: tuple[str, list[str]]) -> str:
             source, flags = job
-            output = Path(self.compiler.object_filenames([source], output_dir=self.build_temp)[0])
+            output = Path(self.compiler.object_filenames([source], output_dir=folder)[0])
             if self.force or is_stale(output):
                 flags = [*COMMON, *flags, *(SANITIZE if self.sanitize else []), "-MMD"]
-                self.compiler.compile([source], output_dir=self.build_temp, extra_postargs=flags)
+                self.compiler.compile([source], output_dir=folder, extra_postargs=flags)
             return str(output)
 
         # The longest first, so that no core is idle at the end.
