@@ -39,6 +39,8 @@ def _type(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, de
     branch.types &= mask
     if integer:
         branch.numbers = branch.numbers.of_kind(True)
+        if tableau.documents.draft == 4:
+            branch.numbers = replace(branch.numbers, plain=True)
 
 
 def _types(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -144,11 +146,11 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
 
 def _bound(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
-    if tableau.documents.draft == 7 and isinstance(schema[keyword], bool):
+    if tableau.documents.early and isinstance(schema[keyword], bool):
         return  # draft 4: it says whether the bound beside it is itself allowed
     bound = finite(literal, keyword, schema[keyword])
     is_open = keyword.startswith("exclusive") or (
-        tableau.documents.draft == 7 and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
+        tableau.documents.early and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
     )
     numbers = branch.numbers
     branch.numbers = numbers.above(bound, is_open) if "inimum" in keyword else numbers.below(bound, is_open)
@@ -203,12 +205,19 @@ def _content(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
         raise refusal(literal.path, keyword, f"{value!r} is not supported")
 
 
+def _least_contained(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+    if tableau.documents.early and "\0types" not in literal.schema and counted(literal, keyword) == 0:
+        raise refusal(
+            literal.path, keyword, "this draft doesn't know it, and asks for an item all the same: name a later one"
+        )
+
+
 def _required(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     names(literal, keyword)
 
 
 def _unevaluated(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    if tableau.documents.draft != 7 and literal not in branch.unevaluated:
+    if not tableau.documents.early and literal not in branch.unevaluated:
         branch.unevaluated.append(literal)
 
 
@@ -250,6 +259,7 @@ HANDLERS: dict[str, Handler] = {
     "contentEncoding": _content,
     "contentMediaType": _content,
     "required": _required,
+    "minContains": _least_contained,
     "unevaluatedItems": _unevaluated,
     "unevaluatedProperties": _unevaluated,
     "\0any order": _any_order,

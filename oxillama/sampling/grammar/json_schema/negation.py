@@ -10,6 +10,7 @@ from typing import Any
 
 from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.documents import Documents
+from oxillama.sampling.grammar.json_schema.drafts import FOREIGN
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import (
     ALL,
@@ -35,9 +36,10 @@ def alternatives(documents: Documents, literal: Literal) -> Ways:
     ways: Ways = []
     # Without what stands beside a reference, if that may be meant: then fewer values remain, and none of them wrongly.
     keywords = ["$ref"] if "$ref" in schema and documents.draft != 2020 else list(schema)
+    foreign = FOREIGN[documents.draft] if "\0types" not in schema else ()
     for keyword in keywords:
         handler = HANDLERS.get(keyword)
-        if handler is not None:
+        if handler is not None and keyword not in foreign:
             ways += handler(documents, literal, keyword)
     documents.made[key] = ways
     return ways
@@ -64,12 +66,12 @@ def composite(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return {
             "\0types": OBJECT,
-            "properties": {name: {"const": item} for name, item in value.items()},
+            "properties": {name: {"enum": [item]} for name, item in value.items()},
             "required": list(value),
             "additionalProperties": False,
             "\0any order": True,
         }
-    items = [{"const": item} for item in value]
+    items = [{"enum": [item]} for item in value]
     return {"\0types": ARRAY, "prefixItems": items, "items": False, "minItems": len(items)}
 
 
@@ -170,12 +172,13 @@ def _items(documents: Documents, literal: Literal, keyword: str) -> Ways:
 def _contains(documents: Documents, literal: Literal, keyword: str) -> Ways:
     schema = literal.schema
     least = counted(literal, "minContains") if "minContains" in schema else 1
+    least = min(least, 1) if documents.early and "\0types" not in schema else least
     base = {"\0types": ARRAY, "contains": schema[keyword]}
     ways = []
     if least > 0:
         fewer = base | {"minContains": 0, "maxContains": least - 1}
         ways.append([made(documents, literal, keyword, fewer, "fewer")])
-    if "maxContains" in schema:
+    if "maxContains" in schema and (not documents.early or "\0types" in schema):
         more = base | {"minContains": counted(literal, "maxContains") + 1}
         ways.append([made(documents, literal, keyword, more, "more")])
     return ways

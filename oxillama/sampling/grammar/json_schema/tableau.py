@@ -94,15 +94,15 @@ class Tableau:
             return
         if not isinstance(schema, dict):
             raise refusal(literal.path, "schema", f"it is an object or a boolean, not {type(schema).__name__}")
-        if "$id" in schema:
+        if self.documents.id_key in schema:
             literal = literal._replace(base=self.documents.base_of(schema, literal.base))
         if not literal.positive:
             branch.forks.append(alternatives(self.documents, literal))
             return
-        if "$ref" in schema and self.documents.draft == 7:
+        if "$ref" in schema and self.documents.early:
             demands.append(self.documents.resolve(literal, "$ref"))
             return
-        if self.links is None and self.documents.draft != 7 and any(keyword in schema for keyword in KEYWORDS):
+        if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
             self.links = Links()
         n_demands, n_forks = len(demands), len(branch.forks)
         for keyword in schema:

@@ -183,7 +183,7 @@ def test_options_are_checked():
     with pytest.raises(GrammarError, match="whitespace must be one of"):
         compile_schema({}, whitespace="any")
     with pytest.raises(GrammarError, match="draft must be"):
-        compile_schema({}, draft=4)
+        compile_schema({}, draft=5)
 
 
 def test_unknown_keywords_say_nothing():
