@@ -121,7 +121,7 @@ class Disjoint:
 
     def objects_apart(self, one: list[Literal], other: list[Literal], depth: int) -> bool:
         mine, theirs = _required(one), _required(other)
-        for name in sorted(mine & theirs):
+        for name in sorted(mine | theirs):
             for a in _property(one, name):
                 for b in _property(other, name):
                     if self(a, b, depth - 1):

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.dfa import Part
-from oxillama.sampling.grammar.json_schema import negation
 from oxillama.sampling.grammar.json_schema.branch import Branch
 from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
+from oxillama.sampling.grammar.json_schema.made_up import absent, composite, made, present
 from oxillama.sampling.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.sampling.grammar.json_schema.unevaluated import combinations
 
@@ -25,7 +25,7 @@ OF_ARRAYS = frozenset((
 ))  # fmt: skip
 OF_OBJECTS = frozenset((
     "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties",
-    "propertyNames", "unevaluatedProperties",
+    "propertyNames", "unevaluatedProperties", "\0property",
 ))  # fmt: skip
 
 ENCODED = ("base64", "base32", "base16", "quoted-printable", "application/json")
@@ -59,12 +59,12 @@ def _values(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, 
         elif kind == NUMBER:
             numbers.append(finite(literal, keyword, value))
         elif kind in (ARRAY, OBJECT):
-            others.append(negation.made(tableau.documents, literal, keyword, negation.composite(value), i))
+            others.append(made(tableau.documents, literal, keyword, composite(value), i))
     branch.types &= mask
     branch.strings = branch.strings.among(frozenset(texts))
     branch.values = frozenset(numbers) if branch.values is None else branch.values & frozenset(numbers)
     if others:
-        scalars = negation.made(tableau.documents, literal, keyword, {"\0types": mask & ~(ARRAY | OBJECT)}, "scalars")
+        scalars = made(tableau.documents, literal, keyword, {"\0types": mask & ~(ARRAY | OBJECT)}, "scalars")
         branch.forks.append([[scalars], *([other] for other in others)])
 
 
@@ -134,10 +134,10 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
     for name, schema in mapped(literal, keyword).items():
         if isinstance(schema, list):
             schema = {"required": schema}
-            schema = negation.made(documents, literal, keyword, schema, name).schema
-        there = negation.present(documents, literal, name)
+            schema = made(documents, literal, keyword, schema, name).schema
+        there = present(documents, literal, name)
         branch.forks.append([
-            [negation.absent(documents, literal, name)], [there, literal.sub(schema, keyword, name)]
+            [absent(documents, literal, name)], [there, literal.sub(schema, keyword, name)]
         ])  # fmt: skip
 
 

@@ -245,17 +245,18 @@ class _Builder:
         tied = tuple(
             0 if c == 0 and n >= len(m.rstrip("0")) else c or -1 for c, m in zip(cmp, side.mantissa, strict=True)
         )
-        if tied not in self.allowed:
-            self.allowed[tied] = [
+        key = (*tied, n if self.moduli else 0)
+        if key not in self.allowed:
+            self.allowed[key] = [
                 e
-                for e in self.exponents()
+                for e in self.exponents(n)
                 if side.fits(tuple(t if e == x else e - x for t, x in zip(tied, side.exponent, strict=True)))
             ]
-        self.exponent_edges(here, self.allowed[tied])
+        self.exponent_edges(here, self.allowed[key])
 
-    def exponents(self) -> list[int]:
-        if self.moduli:
-            return [] if self.numbers.integer is False else list(range(UP[0] + 3, UP[1] + 1))
+    def exponents(self, n: int) -> list[int]:
+        if self.moduli:  # the last of n digits counts a thousand at least
+            return [] if self.numbers.integer is False else list(range(max(UP[0], n + 2), UP[1] + 1))
         if self.numbers.integer:
             return list(range(UP[0], UP[1] + 1))
         down = list(range(DOWN[0], DOWN[1] + 1))

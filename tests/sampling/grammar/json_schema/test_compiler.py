@@ -164,7 +164,7 @@ def test_draft_4_has_its_own_exclusive_bounds():
         ({"type": "array", "uniqueItems": True}, "uniqueItems at #: "),
         ({"format": "regex"}, "format at #: 'regex' is not supported"),
         ({"minProperties": 2}, "minProperties at #: "),
-        ({"not": {"propertyNames": {"maxLength": 1}}}, "propertyNames at #/not/propertyNames: its opposite"),
+        ({"not": {"uniqueItems": True}}, "uniqueItems at #/not/uniqueItems: its opposite"),
         ({"required": [1]}, "required at #: its items must be str"),
         (False, "matches no text at all"),
         ({"allOf": [{"type": "null"}, {"minLength": 1, "type": "string"}]}, "matches no text at all"),
