@@ -10,7 +10,7 @@ from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import MAX_CHAR, SURROGATES, Range
 from oxillama.sampling.grammar.regex import Node
 
-__all__ = ["END", "Dfa", "Part", "matches"]
+__all__ = ["END", "Dfa", "Part", "is_empty", "matches"]
 
 State = tuple[tuple[frozenset[int], ...], int, bool]  # of each tree; characters so far; whether there are none
 MAX_NFA = 20_000
@@ -115,6 +115,15 @@ def matches(part: Part, text: str) -> bool:
             if any(low <= code <= high for low, high in ranges)
         }
     return (nfa.end in nfa.closure(states, not text, True)) != part.negated
+
+
+@lru_cache(maxsize=1024)
+def is_empty(parts: tuple[Part, ...]) -> bool:
+    """Whether no text meets all conditions; False also if that takes too much to tell."""
+    try:
+        return not Dfa(parts).finals
+    except GrammarError:
+        return False
 
 
 class Dfa:

@@ -8,10 +8,9 @@ itself.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.dfa import Part, matches
+from oxillama.sampling.grammar.dfa import Part, is_empty, matches
 from oxillama.sampling.grammar.json_schema.checks import counted, mapped, names
 from oxillama.sampling.grammar.json_schema.literals import Literal, refusal
 from oxillama.sampling.grammar.json_schema.property_graph import Pair, Plan, Wanted, Way, graph_expr, is_graph
@@ -22,7 +21,9 @@ __all__ = ["object_expr"]
 
 Value = Callable[[Sequence[Literal]], int]
 Names = Callable[[Sequence[Literal]], list[Strings]]
-MAX_PATTERNS = 4
+Parts = tuple[Part, ...]
+FEW_CELLS = 4  # choices of patterns, up to which none is looked at whether it is possible
+MAX_CELLS = 32
 MAX_PERMUTED = 6
 MAX_WANTED = 3
 MANY = 400  # optional properties in a row, from which on their order is left open
@@ -34,7 +35,7 @@ class _Speaker:
 
     literal: Literal
     properties: dict[str, Literal]
-    patterns: list[tuple[str, tuple[Part, ...], Literal]]
+    patterns: list[tuple[str, Parts, Literal]]
     additional: Literal | None
 
     def demands(self, name: str) -> list[Literal]:
@@ -171,22 +172,16 @@ def _others(
     """A property that is not named: for each choice of patterns that its name meets, what these ask of its value.
     values: what is asked of it besides."""
     rules = texts.rules
-    patterns = {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}
-    if len(patterns) > MAX_PATTERNS:
-        raise refusal(speakers[0].literal.path, "patternProperties", f"there are more than {MAX_PATTERNS} of them")
+    cells = _cells(
+        {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
+    )
     pairs = []
-    for choice in product((False, True), repeat=len(patterns)):
-        met = {pattern for pattern, yes in zip(patterns, choice, strict=True) if yes}
+    for met, choices in cells.items():
         demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
         if any(demand.schema is False for demand in demands):
             continue
         keys = []
-        for s in sets:
-            for pattern, parts in patterns.items():
-                if pattern not in met and len(parts) > 1:
-                    path = speakers[0].literal.path
-                    raise refusal(path, "patternProperties", "a pattern that looks ahead can't be told from the others")
-                s = s.having(*(Part(part.node, part.negated != (pattern not in met)) for part in parts))
+        for s in (s.having(*parts) for s in sets for parts in choices):
             keys.append(string_expr(texts, s.without(frozenset(n for n in named if n in s))))
         pairs.append(rules.seq((rules.alt(keys), texts.colon, value(demands))))
     if not pairs:
@@ -196,7 +191,25 @@ def _others(
     return rules.rule(rule)
 
 
-def _of_choice(speaker: _Speaker, met: set[str]) -> list[Literal]:
+def _cells(patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
+    """All choices of patterns that a name may meet: for each, conditions of which the name meets one."""
+    cells: list[tuple[frozenset[str], Parts]] = [(frozenset(), ())]
+    for pattern, parts in patterns.items():
+        split = []
+        for met, known in cells:
+            split.append((met | {pattern}, (*known, *parts)))
+            for i, part in enumerate(parts):  # it meets the conditions before this one, and not this one
+                split.append((met, (*known, *parts[:i], Part(part.node, not part.negated))))
+        cells = split if len(split) <= FEW_CELLS else [cell for cell in split if not is_empty(cell[1])]
+        if len(cells) > MAX_CELLS:
+            raise refusal(literal.path, "patternProperties", f"a name may meet more than {MAX_CELLS} choices of them")
+    found: dict[frozenset[str], list[Parts]] = {}
+    for met, known in cells:
+        found.setdefault(met, []).append(known)
+    return found
+
+
+def _of_choice(speaker: _Speaker, met: frozenset[str]) -> list[Literal]:
     found = [literal for pattern, _, literal in speaker.patterns if pattern in met]
     return found or ([] if speaker.additional is None else [speaker.additional])
 

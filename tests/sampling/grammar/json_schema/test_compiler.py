@@ -117,6 +117,17 @@ def test_combinations(schema, passing, failing):
     check(schema, passing, failing)
 
 
+def test_many_patterns_of_names():
+    apart = {f"^{c}-": {"minimum": i} for i, c in enumerate("abcdefgh")}
+    check({"patternProperties": apart, "additionalProperties": False}, [{"c-x": 2}], [{"c-x": 1}, {"x": 1}])
+    overlap = {c: {"minimum": i} for i, c in enumerate("abcd")}
+    check({"patternProperties": overlap}, [{"abd": 3, "x": 0}], [{"abd": 2}, {"cb": 1}])
+    ahead = {"patternProperties": {"^(?!x)[a-z]+$": {"type": "null"}}, "additionalProperties": {"type": "integer"}}
+    check(ahead, [{"ab": None, "xb": 1, "A": 1}], [{"ab": 1}, {"xb": None}])
+    with pytest.raises(GrammarError, match="patternProperties at #: a name may meet more than"):
+        compile_schema({"patternProperties": {c: {"type": "null"} for c in "abcdefg"}})
+
+
 def test_references():
     tree = {"$defs": {"t": {"properties": {"l": {"$ref": "#/$defs/t"}}, "required": ["v"]}}, "$ref": "#/$defs/t"}
     check(tree, [{"v": 1}, {"l": {"l": {"v": 1}, "v": 2}, "v": 3}], [{}, {"l": {}, "v": 1}])
