@@ -153,11 +153,12 @@ class _Compilation:
         schema = literal.schema
         if not literal.positive or not isinstance(schema, dict):
             return self.texts.shared("value") if schema is literal.positive is True else None
-        if len(schema) > 1 and schema.keys() - ANNOTATIONS != {"type"}:
-            return None
-        if not schema or schema.keys() <= ANNOTATIONS:
+        for keyword in schema:
+            if keyword != "type" and keyword not in ANNOTATIONS:
+                return None
+        if "type" not in schema:
             return self.texts.shared("value")
-        kind = schema.get("type")
+        kind = schema["type"]
         if kind == "integer" and self.documents.draft == 4:
             return None
         return self.texts.shared(kind) if isinstance(kind, str) and kind in SIMPLE else None

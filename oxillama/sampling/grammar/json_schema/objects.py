@@ -137,6 +137,8 @@ def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
 def _named(texts: Texts, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
     """A property with its name: once for each choice of what is wanted that it is."""
     key = texts.rules.seq((texts.written(name), texts.colon))
+    if not wanted:
+        return [(0, texts.rules.seq((key, value(demands))))]
     may = [i for i, w in enumerate(wanted) if name in w]
     must = sum(1 << i for i in may if wanted[i].value is None)
     ways = []

@@ -51,11 +51,10 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
         if without not in plain:
             plain[without] = rules.alt([rules.range(*gap) for gap in _gaps(sorted(map(ord, without)))])
         edges.append((at, plain[without], rest))
-        edges += [(at, expr, to) for expr, to in starts]
         edges += [(at, rules.literal(c.encode()), to) for c, to in branches.items()]
         if at not in ends:
             edges.append((at, texts.quote, end))
-    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end])))
+    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end], starts, n)))
 
 
 def _escaped(texts: Texts) -> int:
