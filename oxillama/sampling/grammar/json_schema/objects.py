@@ -107,7 +107,7 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
                 continue
             named.add(name)
             demands = [demand for speaker in speakers for demand in speaker.demands(name)]
-            if any(name in s for s in sets) and not any(demand.schema is False for demand in demands):
+            if (not of_names or any(name in s for s in sets)) and all(demand.schema is not False for demand in demands):
                 group.append(Pair(_named(texts, plan.wanted, name, demands, value), name in required))
             elif name in required:
                 return None
