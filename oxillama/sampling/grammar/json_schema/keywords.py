@@ -212,6 +212,14 @@ def _least_contained(tableau: "Tableau", branch: Branch, keyword: str, literal: 
         )
 
 
+def _prefix(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+    schema = literal.schema
+    if tableau.documents.early and "\0types" not in schema and not {"items", "additionalItems"}.isdisjoint(schema):
+        raise refusal(
+            literal.path, keyword, "this draft doesn't know it, and has items count from the first: name a later one"
+        )
+
+
 def _required(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     names(literal, keyword)
 
@@ -259,6 +267,7 @@ HANDLERS: dict[str, Handler] = {
     "contentEncoding": _content,
     "contentMediaType": _content,
     "required": _required,
+    "prefixItems": _prefix,
     "minContains": _least_contained,
     "unevaluatedItems": _unevaluated,
     "unevaluatedProperties": _unevaluated,

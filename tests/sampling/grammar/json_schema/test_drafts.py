@@ -79,6 +79,13 @@ def test_counts_of_contained_items_came_with_draft_2019():
     assert answers(schema | {"minContains": 0}, texts) == [True, True, True]
 
 
+def test_first_items_came_with_draft_2020():
+    schema = {"prefixItems": [{"type": "null"}], "items": {"type": "integer"}}
+    assert answers(schema, ["[null, 1]", "[null, null]"]) == [True, False]
+    with pytest.raises(GrammarError, match="prefixItems at #"):
+        JsonSchemaCompiler.compile(schema, draft=7)
+
+
 @pytest.mark.parametrize("value", [{"a": 1}, [1, "b"]])
 def test_listed_values_evaluate_nothing(value):
     inner = {"unevaluatedProperties": False, "unevaluatedItems": False}
