@@ -32,5 +32,4 @@ def draft_of(schema: Any) -> int | None:
         return 4
     if "draft-06" in name or "draft-07" in name:
         return 7
-    latest = name.rstrip("#").endswith("json-schema.org/schema")
-    return 2020 if latest or "draft/2019-09" in name or "draft/2020-12" in name else None
+    return 2020 if "draft/2019-09" in name or "draft/2020-12" in name else None
