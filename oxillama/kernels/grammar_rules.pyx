@@ -132,8 +132,9 @@ cdef class Rules:
         self._repeats[made] = expr, least, most
         return made
 
-    def graph(self, int n, edges, finals):
-        """Ways from node 0 of `n` to any of `finals`, along edges (node, expression, node)."""
+    def graph(self, int n, edges, finals, common=(), int n_common=0):
+        """Ways from node 0 of `n` to any of `finals`, along edges (node, expression, node); the first `n_common` nodes
+        have all those of `common` (expression, node) as well."""
         cdef Py_ssize_t start = self.pool.n
         cdef int source, target, node
         cdef int32_t expr
@@ -148,6 +149,17 @@ cdef class Rules:
             push(&self.pool, expr)
             push(&self.pool, target)
             size += self.size.at[expr]
+        if not 0 <= n_common <= n:
+            raise IndexError(f"{n_common} of {n} nodes can't have edges in common")
+        for expr, target in common:
+            self.check(expr)
+            if not 0 <= target < n:
+                raise IndexError(f"{target} is none of {n} nodes")
+            for source in range(n_common):
+                push(&self.pool, source)
+                push(&self.pool, expr)
+                push(&self.pool, target)
+            size += self.size.at[expr] * n_common
         self.pool.at[start + 1] = (self.pool.n - start - 2) // 3
         for node in finals:
             if not 0 <= node < n:

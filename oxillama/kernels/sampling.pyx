@@ -381,6 +381,9 @@ cdef class Candidates:
         with nogil:
             peak = self.peak()
             centre = peak + self.mean_distance(peak, &total)
+            # As in top_p; and what is further below the centre than the peak is above it comes after all that is left.
+            if not self.ordered and p < 1.0 - 1e-9:
+                self.pick(min(lowest(peak, 0.5 * (1.0 - p) * total / self.n), 2.0 * centre - peak), peak, 0.0)
             self.sort(self.n)
             while high < self.n and self.picked[high] >= centre:
                 high += 1

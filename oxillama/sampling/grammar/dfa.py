@@ -10,9 +10,9 @@ from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import MAX_CHAR, SURROGATES, Range
 from oxillama.sampling.grammar.regex import Node
 
-__all__ = ["END", "Dfa", "Part", "matches"]
+__all__ = ["END", "Dfa", "Part", "is_empty", "matches"]
 
-State = tuple[tuple[frozenset[int], ...], int, bool]  # of each tree; characters so far; whether there are none
+State = tuple[tuple[frozenset[int], ...], bool]  # of each tree; whether no character was read
 MAX_NFA = 20_000
 MAX_WORK = 300_000
 END = -1
@@ -117,6 +117,15 @@ def matches(part: Part, text: str) -> bool:
     return (nfa.end in nfa.closure(states, not text, True)) != part.negated
 
 
+@lru_cache(maxsize=1024)
+def is_empty(parts: tuple[Part, ...]) -> bool:
+    """Whether no text meets all conditions; False also if that takes too much to tell."""
+    try:
+        return not Dfa(parts).finals
+    except GrammarError:
+        return False
+
+
 class Dfa:
     """The texts that meet all conditions and have `least` to `most` characters, as a table.
 
@@ -133,21 +142,24 @@ class Dfa:
         self.symbols = [_symbols(nfa, starts) for nfa in self.nfas]
         self.rows: list[list[int]] = []
         self.finals: set[int] = set()
+        self.work = 0
         self._explore()
+        if least or most is not None:
+            self._count()
         self.live = self._live()
 
     def _explore(self) -> None:
-        start: State = (tuple(frozenset((nfa.start,)) for nfa in self.nfas), 0, True)
+        """The table without regard to lengths."""
+        start: State = (tuple(frozenset((nfa.start,)) for nfa in self.nfas), True)
         known = {start: 0}
         todo = [start]
-        work = 0
-        for sets, length, first in todo:
-            if self._is_final(sets, length, first):
+        for sets, first in todo:
+            if self._is_final(sets, first):
                 self.finals.add(len(self.rows))
             row = []
             closed = [nfa.closure(s, first, False) for nfa, s in zip(self.nfas, sets, strict=True)]
-            work += sum(map(len, closed)) + len(self.alphabet)
-            for target in self._targets(closed, length):
+            self._spend(sum(map(len, closed)) + len(self.alphabet), len(known))
+            for target in self._targets(closed):
                 if target is None:
                     row.append(END)
                     continue
@@ -156,13 +168,13 @@ class Dfa:
                     todo.append(target)
                 row.append(known[target])
             self.rows.append(row)
-            if work > MAX_WORK or len(known) > MAX_NFA:
-                raise GrammarError("it needs too many states together with the other conditions: make it simpler")
 
-    def _targets(self, closed: list[set[int]], length: int) -> Iterable["State | None"]:
-        cap = self.least if self.most is None else self.most
-        if self.most is not None and length >= self.most:
-            return [None] * len(self.alphabet)
+    def _spend(self, work: int, n_states: int) -> None:
+        self.work += work
+        if self.work > MAX_WORK or n_states > MAX_NFA:
+            raise GrammarError("it needs too many states together with the other conditions: make it simpler")
+
+    def _targets(self, closed: list[set[int]]) -> Iterable["State | None"]:
         moved = []
         for states, symbols in zip(closed, self.symbols, strict=True):
             row: list[set[int]] = [set() for _ in self.alphabet]
@@ -173,14 +185,37 @@ class Dfa:
         out = []
         for sets in zip(*moved, strict=True):
             dead = any(not s and not part.negated for s, part in zip(sets, self.parts, strict=True))
-            out.append(None if dead else (sets, min(length + 1, cap), False))
+            out.append(None if dead else (sets, False))
         return out
 
-    def _is_final(self, sets: tuple[frozenset[int], ...], length: int, first: bool) -> bool:
-        return length >= self.least and all(
+    def _is_final(self, sets: tuple[frozenset[int], ...], first: bool) -> bool:
+        return all(
             (nfa.end in nfa.closure(s, first, True)) != part.negated
             for nfa, s, part in zip(self.nfas, sets, self.parts, strict=True)
         )
+
+    def _count(self) -> None:
+        """Tells the states apart by how many characters led to them, as far as that matters."""
+        rows, finals, live = self.rows, self.finals, self._live()
+        cap = self.least if self.most is None else self.most
+        self.rows, self.finals = [], set()
+        known = {(0, 0): 0}
+        todo = [(0, 0)]
+        for state, length in todo:
+            if state in finals and length >= self.least:
+                self.finals.add(len(self.rows))
+            self._spend(len(self.alphabet), len(known))
+            row = []
+            for target in rows[state] if self.most is None or length < self.most else ():
+                if target not in live:
+                    row.append(END)
+                    continue
+                to = (target, min(length + 1, cap))
+                number = known.setdefault(to, len(todo))
+                if number == len(todo):
+                    todo.append(to)
+                row.append(number)
+            self.rows.append(row or [END] * len(self.alphabet))
 
     def _live(self) -> set[int]:
         sources: list[list[int]] = [[] for _ in self.rows]

@@ -1,8 +1,8 @@
 """Regular expressions as ECMAScript writes them (with its `u` flag), to a tree, and to the rules of a grammar.
 
 Known are literals, `.`, classes, `\\d \\w \\s` and their opposites, groups of every name, alternation, greedy and lazy
-quantifiers, `^` and `$`, escapes of characters, and looking ahead. What depends on more than the text that was read
-(back references, looking behind, `\\b`) is refused, and so are properties of characters (`\\p{L}`).
+quantifiers, `^` and `$`, escapes of characters, general categories (`\\p{Lu}`), and looking ahead. What depends on more
+than the text that was read (back references, looking behind, `\\b`) is refused, and so are other properties.
 
 Outside `u` ECMAScript lets a `{` or `]` stand for itself where it can be nothing else, and any punctuation be escaped;
 patterns in the wild use that, so it is read the same way here.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import MAX_CHAR, Range, character_ranges
+from oxillama.sampling.grammar.characters import category_ranges
 
 __all__ = ["ANY", "Node", "parse_regex"]
 
@@ -21,6 +22,7 @@ MAX_COUNT = 10**15
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
 _GROUP = re.compile(r"\(\?(?:(:)|<[A-Za-z_$][\w$]*>|(=)|(!)|(<[=!]))")
 _HEX = re.compile(r"x([0-9a-fA-F]{2})|u\{([0-9a-fA-F]{1,8})\}|u([0-9a-fA-F]{4})")
+_PROPERTY = re.compile(r"\{([A-Za-z_=]+)\}")
 _LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 
@@ -199,7 +201,7 @@ class _Parser:
         if not c:
             raise self.error("there is nothing after this backslash")
         if c in "pP":
-            raise self.error("properties of characters are not supported: write their ranges")
+            return -1, self.parse_property(c)
         if c.lower() in _CLASSES:
             self.at += 2
             return -1, character_ranges(_CLASSES[c.lower()], c.isupper())
@@ -215,6 +217,14 @@ class _Parser:
             raise self.error(f"unknown escape \\{c}")
         self.at += 2
         return _CONTROLS.get(c, ord(c)), ()
+
+    def parse_property(self, c: str) -> tuple[Range, ...]:
+        found = _PROPERTY.match(self.text, self.at + 2)
+        ranges = category_ranges(found.group(1)) if found else None
+        if found is None or ranges is None:
+            raise self.error(f"\\{c} knows general categories alone, such as \\{c}{{Lu}}: write the ranges of others")
+        self.at = found.end()
+        return character_ranges(ranges, c == "P")
 
     def parse_hex(self, found: re.Match[str]) -> int:
         code = int(found.group(1) or found.group(2) or found.group(3), 16)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -83,13 +84,37 @@ def test_what_ecmascript_says(pattern, passing, failing):
         assert not grammar.accepts(text), text
 
 
+@pytest.mark.parametrize("category", sorted({unicodedata.category(chr(code)) for code in range(0x3000)}))
+def test_general_categories(category):
+    """Against the table that they are made from, character by character; single letters are of all that begin so."""
+    chars = [chr(code) for code in range(0x1800)]
+    for name, negated in ((category, False), (category[0], False), (category, True)):
+        ranges = Grammar.from_regex(f"[\\{'P' if negated else 'p'}{{{name}}}]")
+        for c in chars[:: 1 if name == category and not negated else 7]:
+            assert ranges.accepts(c) == (unicodedata.category(c).startswith(name) != negated), (name, c)
+
+
+def test_names_of_categories():
+    assert Grammar.from_regex(r"\p{Uppercase_Letter}[\p{gc=Nd}_]\p{General_Category=Other_Letter}").accepts("É٣ش")
+    for pattern, passing, failing in (
+        (r"\p{Any}", "a\n😀", []),
+        (r"\p{ASCII}", "a\x7f", "é"),
+        (r"\p{LC}", "aAǅ", "ش1"),
+        (r"\p{Assigned}", "a\n", "\u0378"),
+    ):
+        grammar = Grammar.from_regex(pattern)
+        assert all(grammar.accepts(c) for c in passing)
+        assert not any(grammar.accepts(c) for c in failing)
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
         ("(", "never closed"), ("a)", "no group"), ("[a", "never closed"), ("*", "nothing before"), ("a**", "follow"),
         ("^*", "nothing before"), ("a{2,1}", "backwards"), ("[b-a]", "backwards"), ("[\\d-z]", "one end"),
         ("\\", "nothing after"), ("\\1", "back references"), ("\\k<a>", "back references"), ("\\b", "not supported"),
-        ("\\p{L}", "properties"), ("(?<=a)b", "looking behind"), ("(?<!a)b", "looking behind"), ("(?i)a", "expected"),
+        ("\\p{Script=Greek}", "general categories"), ("\\pL", "general categories"), ("\\P{}", "general categories"),
+        ("(?<=a)b", "looking behind"), ("(?<!a)b", "looking behind"), ("(?i)a", "expected"),
         ("\\a", "unknown escape"), ("\\u{110000}", "last one"), ("\\ud800", "surrogate"), ("a(?=b)", "beginning"),
         ("a{1000000000000000000000}", "15 digits"), ("(" * 60000 + ")" * 60000, "nested deeper"),
         ("[]", "no text at all"), ("(?!a{100000})a", "repeats too much"),

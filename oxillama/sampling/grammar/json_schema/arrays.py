@@ -12,7 +12,7 @@ __all__ = ["array_expr"]
 
 Value = Callable[[Sequence[Literal]], int]
 Values = Callable[[Sequence[Literal]], "list[int] | None"]
-MAX_UNIQUE = 8
+MAX_UNIQUE = 10
 MAX_EDGES = 6000
 
 

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 from oxillama.sampling.grammar.json_schema.literals import ALL, Literal
 from oxillama.sampling.grammar.json_schema.numbers import Numbers
+from oxillama.sampling.grammar.json_schema.shortcuts import Held
 from oxillama.sampling.grammar.json_schema.strings import Strings
 
 __all__ = ["Branch", "Fork"]
@@ -17,6 +18,7 @@ class Branch:
     literals that hold."""
 
     __slots__ = (
+        "_held",
         "any_order",
         "arrays",
         "forks",
@@ -41,11 +43,19 @@ class Branch:
         self.any_order = False
         self.unevaluated: list[Literal] = []
         self.forks: list[Fork] = []
+        self._held: tuple[int, Held] | None = None
         self.seen: set[tuple[int, bool, str]] = set()
+
+    @property
+    def held(self) -> Held:
+        """What is known of properties."""
+        if self._held is None or self._held[0] != len(self.objects):
+            self._held = len(self.objects), Held(self.objects)
+        return self._held[1]
 
     def copy(self) -> "Branch":
         other = Branch.__new__(Branch)
-        for name in ("types", "numbers", "values", "without", "strings", "any_order"):
+        for name in ("types", "numbers", "values", "without", "strings", "any_order", "_held"):
             setattr(other, name, getattr(self, name))
         other.arrays, other.objects, other.forks = list(self.arrays), list(self.objects), list(self.forks)
         other.unevaluated = list(self.unevaluated)

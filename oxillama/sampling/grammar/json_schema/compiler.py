@@ -11,6 +11,7 @@ from oxillama.sampling.grammar.json_schema.arrays import array_expr
 from oxillama.sampling.grammar.json_schema.branch import Branch
 from oxillama.sampling.grammar.json_schema.constants import constant_expr
 from oxillama.sampling.grammar.json_schema.documents import Documents
+from oxillama.sampling.grammar.json_schema.drafts import DRAFTS, draft_of
 from oxillama.sampling.grammar.json_schema.literals import (
     ARRAY,
     FALSE,
@@ -64,7 +65,7 @@ def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
 
 
 class JsonSchemaCompiler:
-    """Compiles JSON schemas, of draft 2020-12 or draft 7."""
+    """Compiles JSON schemas, of draft 2020-12, 7 or 4."""
 
     @staticmethod
     def compile(
@@ -73,10 +74,11 @@ class JsonSchemaCompiler:
         """The grammar of a schema's instances.
 
         schema: as `json.loads` gives it, or its text. whitespace: "json" as `json.dumps` writes by default, "flexible"
-        for any that JSON allows. draft: 7 or 2020, which otherwise `$schema` tells; where neither does, what
-        either asserts is asserted.
+        for any that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what
+        any of them asserts is asserted. In draft 4 an integer is written without a point.
 
-        Properties come in the order of `properties`; those that it doesn't name may stand anywhere. Strings and numbers
+        Properties come in the order of `properties`; those that it doesn't name may stand anywhere, and are the only ones
+        that may come twice: a reader keeps the last, and each counts for itself. Strings and numbers
         are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is asked of them, in any way.
         Numbers are compared as the decimals that they are. Formats assert. Unknown keywords and formats say nothing.
 
@@ -84,18 +86,18 @@ class JsonSchemaCompiler:
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
-        if draft not in (None, 7, 2020):
-            raise GrammarError(f"draft must be 7, 2020 or None, not {draft!r}")
+        if draft is not None and draft not in DRAFTS:
+            raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
         rules = RuleSet()
         schema = _read(schema)
-        documents = Documents(schema, draft or _draft(schema))
+        documents = Documents(schema, draft or draft_of(schema))
         return Grammar.from_rules(rules, _Compilation(documents, whitespace == "flexible", rules).root())
 
     @staticmethod
     def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str") -> int:
         """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
         schema = _read(schema)
-        return _Compilation(Documents(schema, _draft(schema)), False, rules).root()
+        return _Compilation(Documents(schema, draft_of(schema)), False, rules).root()
 
 
 def _read(schema: Any) -> Schema:
@@ -107,13 +109,6 @@ def _read(schema: Any) -> Schema:
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a schema is an object or a boolean, not {type(schema).__name__}")
     return schema
-
-
-def _draft(schema: Schema) -> int | None:
-    name = schema.get("$schema") if isinstance(schema, dict) else None
-    if not isinstance(name, str):
-        return None
-    return 7 if any(f"draft-0{n}" in name for n in (3, 4, 6, 7)) else 2020
 
 
 class _Compilation:
@@ -159,11 +154,14 @@ class _Compilation:
         schema = literal.schema
         if not literal.positive or not isinstance(schema, dict):
             return self.texts.shared("value") if schema is literal.positive is True else None
-        if len(schema) > 1 and schema.keys() - ANNOTATIONS != {"type"}:
-            return None
-        if not schema or schema.keys() <= ANNOTATIONS:
+        for keyword in schema:
+            if keyword != "type" and keyword not in ANNOTATIONS:
+                return None
+        if "type" not in schema:
             return self.texts.shared("value")
-        kind = schema.get("type")
+        kind = schema["type"]
+        if kind == "integer" and self.documents.draft == 4:
+            return None
         return self.texts.shared(kind) if isinstance(kind, str) and kind in SIMPLE else None
 
     def leaf(self, literal: Literal) -> int | None:
@@ -219,7 +217,7 @@ class _Compilation:
     def of_numbers(self, branch: Branch) -> list[int]:
         n, texts = branch.numbers, self.texts
         if branch.values is not None:
-            return [constant_expr(self.rules, v) for v in sorted(branch.values - branch.without) if v in n]
+            return [constant_expr(self.rules, v, n.plain) for v in sorted(branch.values - branch.without) if v in n]
         if n == Numbers() and not branch.without:
             return [texts.shared("number")]
         if n == Numbers(integer=True) and not branch.without:

@@ -8,8 +8,10 @@ from oxillama.sampling.grammar.json_schema.digits import DOWN, UP, decimal_digit
 __all__ = ["constant_expr"]
 
 
-def constant_expr(rules: RuleSet, value: Fraction) -> int:
-    """The expression of one number in all its spellings."""
+def constant_expr(rules: RuleSet, value: Fraction, plain: bool = False) -> int:
+    """The expression of one number in all its spellings; `plain`: of an integer, without point and exponent."""
+    if plain:
+        return rules.literal(str(value).encode())
     whole, part = decimal_digits(abs(value))
     sign = b"-" if value < 0 else b""
     zeros = rules.repeat(rules.literal(b"0"), 0)

@@ -53,7 +53,8 @@ class Disjoint:
             parts = self.parts(literal) if literal.positive else []
             for name in _required(parts):
                 demands = [part for demand in _property(parts, name) for part in self.parts(demand)]
-                lists = [values for values in map(_scalars, demands) if values is not None]
+                found = [_scalars(part, self.documents.draft) for part in demands]
+                lists = [values for values in found if values is not None]
                 if lists:
                     known[name] = set.intersection(*lists)
         return known
@@ -63,7 +64,7 @@ class Disjoint:
             return False
         one, other = self.parts(a), self.parts(b)
         return (
-            (not common & (STRING | NUMBER) or _values_apart(one, other, common))
+            (not common & (STRING | NUMBER) or _values_apart(one, other, common, self.documents.draft))
             and (not common & OBJECT or self.objects_apart(one, other, depth))
         )  # fmt: skip
 
@@ -83,7 +84,9 @@ class Disjoint:
     def _positive(self, literal: Literal) -> int:
         mask = ALL
         for part in self.parts(literal):
-            mask &= _mask(part.schema) if isinstance(part.schema, dict) else ALL if part.schema else 0
+            mask &= (
+                _mask(part.schema, self.documents.draft) if isinstance(part.schema, dict) else ALL if part.schema else 0
+            )
         return mask
 
     def parts(self, literal: Literal) -> list[Literal]:
@@ -99,7 +102,7 @@ class Disjoint:
         for i, part in enumerate(found):
             if not isinstance(part.schema, dict) or len(found) > MAX_PARTS:
                 continue
-            if "$id" in part.schema:
+            if self.documents.id_key in part.schema:
                 part = found[i] = part._replace(base=self.documents.base_of(part.schema, part.base))
             more = []
             if "$ref" in part.schema:
@@ -118,7 +121,7 @@ class Disjoint:
 
     def objects_apart(self, one: list[Literal], other: list[Literal], depth: int) -> bool:
         mine, theirs = _required(one), _required(other)
-        for name in sorted(mine & theirs):
+        for name in sorted(mine | theirs):
             for a in _property(one, name):
                 for b in _property(other, name):
                     if self(a, b, depth - 1):
@@ -126,7 +129,7 @@ class Disjoint:
         return any(_forbids(other, name) for name in mine) or any(_forbids(one, name) for name in theirs)
 
 
-def _mask(schema: dict[str, Any]) -> int:
+def _mask(schema: dict[str, Any], draft: int | None) -> int:
     mask = schema.get("\0types", ALL)
     kinds = schema.get("type")
     if isinstance(kinds, str):
@@ -135,7 +138,7 @@ def _mask(schema: dict[str, Any]) -> int:
         mask &= sum({TYPES.get(k, 0) for k in kinds if isinstance(k, str)} - {NUMBER}) | (
             NUMBER if {"number", "integer"} & {k for k in kinds if isinstance(k, str)} else 0
         )
-    values = _values(schema)
+    values = _values(schema, draft)
     if values is not None:
         allowed = 0
         for value in values:
@@ -153,26 +156,26 @@ def _negative(schema: dict[str, Any]) -> int:
     return ALL
 
 
-def _values(schema: dict[str, Any]) -> list[Any] | None:
-    if "const" in schema:
+def _values(schema: dict[str, Any], draft: int | None) -> list[Any] | None:
+    if "const" in schema and draft != 4:
         return [schema["const"]]
     values = schema.get("enum")
     return values if isinstance(values, list) else None
 
 
-def _scalars(literal: Literal) -> set[object] | None:
+def _scalars(literal: Literal, draft: int | None) -> set[object] | None:
     """The listed values of a schema; None if there is no list, or not of strings, numbers and names alone."""
-    values = _values(literal.schema) if isinstance(literal.schema, dict) else None
+    values = _values(literal.schema, draft) if isinstance(literal.schema, dict) else None
     if values is None or any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
         return None
     return {(type_of(v), fraction(v) if type_of(v) == NUMBER else v) for v in values}
 
 
-def _keys(parts: list[Literal], common: int) -> set[str | Fraction] | None:
+def _keys(parts: list[Literal], common: int, draft: int | None) -> set[str | Fraction] | None:
     """Texts and numbers that one of the lists of values leaves, of these types."""
     found = None
     for part in parts:
-        values = _values(part.schema) if isinstance(part.schema, dict) else None
+        values = _values(part.schema, draft) if isinstance(part.schema, dict) else None
         if values is not None:
             keys = {
                 v if isinstance(v, str) else fraction(v)
@@ -183,8 +186,8 @@ def _keys(parts: list[Literal], common: int) -> set[str | Fraction] | None:
     return found
 
 
-def _values_apart(one: list[Literal], other: list[Literal], common: int) -> bool:
-    a, b = _keys(one, common & (STRING | NUMBER)), _keys(other, common & (STRING | NUMBER))
+def _values_apart(one: list[Literal], other: list[Literal], common: int, draft: int | None) -> bool:
+    a, b = (_keys(parts, common & (STRING | NUMBER), draft) for parts in (one, other))
     return a is not None and b is not None and not a & b
 
 

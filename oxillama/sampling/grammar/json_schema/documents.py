@@ -19,12 +19,15 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSc
 class Documents:
     """The resources of one schema document: URI -> schema, with anchors.
 
-    draft: 7, 2020, or None if nothing tells. Before 2019 `$ref` stands alone: what is beside it is ignored.
+    draft: 4, 7, 2020, or None if nothing tells. Before 2019 `$ref` stands alone: what is beside it is ignored. id_key:
+    the keyword that names a resource.
     """
 
     def __init__(self, root: Schema, draft: int | None) -> None:
         self.root = root
         self.draft = draft
+        self.early = draft in (4, 7)
+        self.id_key = "id" if draft == 4 else "$id"
         self._places: dict[str, tuple[Schema, str]] | None = None
         self._dynamic: dict[str, list[str]] = {}
         self.made: dict[Any, Any] = {}  # schemas that were made up, so that equal ones are the same object
@@ -37,8 +40,8 @@ class Documents:
 
     def base_of(self, schema: dict[str, Any], base: str) -> str:
         """The URI that references in a schema start from."""
-        name = schema.get("$id")
-        if not isinstance(name, str) or name.startswith("#") or (self.draft == 7 and "$ref" in schema):
+        name = schema.get(self.id_key)
+        if not isinstance(name, str) or name.startswith("#") or (self.early and "$ref" in schema):
             return base
         if self.draft is None and "$ref" in schema and schema is not self.root:
             raise GrammarError(f"$id {name!r} at #: beside $ref it counts in some drafts alone: name one in $schema")
@@ -94,7 +97,7 @@ class Documents:
 
     def _in_place(self, schema: dict[str, Any], base: str) -> list[tuple[Schema, str]]:
         """Schemas that speak of the same value."""
-        base = self.base_of(schema, base) if "$id" in schema else base
+        base = self.base_of(schema, base) if self.id_key in schema else base
         found: list[tuple[Schema, str]] = []
         for keyword in ("allOf", "anyOf", "oneOf"):
             if isinstance(schema.get(keyword), list):
@@ -156,7 +159,7 @@ class Documents:
         places = self._places
         if base not in places:
             places[base] = (schema, base)
-        name = schema.get("$id")
+        name = schema.get(self.id_key)
         if isinstance(name, str) and name.startswith("#"):
             places.setdefault(base + name, (schema, base))
         for keyword in ("$anchor", "$dynamicAnchor"):

@@ -69,11 +69,34 @@ def _uri(more: str, private: str) -> dict[str, str]:
 
 _URI = _uri("", "")
 _PLANES = "".join(rf"\u{{{plane:x}0000}}-\u{{{plane:x}fffd}}" for plane in range(1, 15))
-_IRI = _uri(
-    r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + _PLANES,
-    r"\ue000-\uf8ff\u{f0000}-\u{ffffd}\u{100000}-\u{10fffd}",
-)
+_UCS = r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + _PLANES
+_PRIVATE = r"\ue000-\uf8ff\u{f0000}-\u{ffffd}\u{100000}-\u{10fffd}"
+_IRI = _uri(_UCS, _PRIVATE)
+_ROWS = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
+# RFC 6570, section 2; the operators that it reserves are left out.
+_VARIABLE = r"(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})(?:\.?(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2}))*(?::[1-9][0-9]{0,3}|\*)?"
+_TEMPLATE = (
+    rf"(?:[!#$&(-;=?-\[\]_a-z~{_UCS}{_PRIVATE}]|%[0-9a-fA-F]{{2}}|\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
+)
+
+
+def _regex(depth: int = 3) -> str:
+    """ECMA-262, section 22.2.1, with and without its `u` flag. Left out are what looks around, back or at properties,
+    names of groups, counts that both have more than one digit, ranges of other characters than ASCII letters or
+    digits, and groups below `depth`."""
+    hexadecimal = "[0-9a-fA-F]"
+    escape = rf"\\(?:[dDwWsStnrvf\^$\\.*+?()\[\]{{}}|/]|x{hexadecimal}{{2}}|u(?:[0-9a-ce-fA-CE-F]{hexadecimal}{{3}}))"
+    ranges = "|".join(f"{low}-[{low}-{row[-1]}]" for row in _ROWS for low in row)
+    chars = rf"\[\^?-?(?:[^\\\]\[\^\-\n\r\u2028\u2029]|{escape}|{ranges})+-?\]"
+    pairs = "|".join(f"{low},(?:[{low}-9]|[1-9][0-9]+)" for low in "0123456789")
+    count = rf"(?:[*+?]|\{{(?:[0-9]{{1,3}},?|{pairs})\}})\??"
+    atom = rf"[^\\\^$.*+?()\[\]{{}}|\n\r\u2028\u2029]|\.|{escape}|{chars}"
+    terms = f"(?:(?:{atom})(?:{count})?|[\\^$|])*"
+    for _ in range(depth):
+        terms = rf"(?:(?:{atom}|\((?:\?:)?{terms}\))(?:{count})?|[\^$|])*"
+    return terms
+
 
 FORMATS = {
     "date": _DATE,
@@ -91,7 +114,9 @@ FORMATS = {
     "iri-reference": f"(?:{_IRI['absolute']}|{_IRI['relative']})",
     "json-pointer": _POINTER,
     "\0base64": "(?:[a-zA-Z0-9+/]{4})*(?:[a-zA-Z0-9+/]{2}==|[a-zA-Z0-9+/]{3}=)?",  # RFC 4648, section 4
+    "uri-template": _TEMPLATE,
+    "regex": _regex(),
     "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }
 # Standard, but not honoured: anything else is a name of somebody's own, and says nothing about validity.
-REFUSED = ("idn-email", "idn-hostname", "regex", "uri-template")
+REFUSED = ("idn-email", "idn-hostname")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.dfa import Part
-from oxillama.sampling.grammar.json_schema import negation
 from oxillama.sampling.grammar.json_schema.branch import Branch
 from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
+from oxillama.sampling.grammar.json_schema.made_up import absent, composite, made, present
 from oxillama.sampling.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.sampling.grammar.json_schema.unevaluated import combinations
 
@@ -25,7 +25,7 @@ OF_ARRAYS = frozenset((
 ))  # fmt: skip
 OF_OBJECTS = frozenset((
     "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties",
-    "propertyNames", "unevaluatedProperties",
+    "propertyNames", "unevaluatedProperties", "\0property",
 ))  # fmt: skip
 
 ENCODED = ("base64", "base32", "base16", "quoted-printable", "application/json")
@@ -39,6 +39,8 @@ def _type(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, de
     branch.types &= mask
     if integer:
         branch.numbers = branch.numbers.of_kind(True)
+        if tableau.documents.draft == 4:
+            branch.numbers = replace(branch.numbers, plain=True)
 
 
 def _types(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -57,12 +59,12 @@ def _values(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, 
         elif kind == NUMBER:
             numbers.append(finite(literal, keyword, value))
         elif kind in (ARRAY, OBJECT):
-            others.append(negation.made(tableau.documents, literal, keyword, negation.composite(value), i))
+            others.append(made(tableau.documents, literal, keyword, composite(value), i))
     branch.types &= mask
     branch.strings = branch.strings.among(frozenset(texts))
     branch.values = frozenset(numbers) if branch.values is None else branch.values & frozenset(numbers)
     if others:
-        scalars = negation.made(tableau.documents, literal, keyword, {"\0types": mask & ~(ARRAY | OBJECT)}, "scalars")
+        scalars = made(tableau.documents, literal, keyword, {"\0types": mask & ~(ARRAY | OBJECT)}, "scalars")
         branch.forks.append([[scalars], *([other] for other in others)])
 
 
@@ -132,10 +134,10 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
     for name, schema in mapped(literal, keyword).items():
         if isinstance(schema, list):
             schema = {"required": schema}
-            schema = negation.made(documents, literal, keyword, schema, name).schema
-        there = negation.present(documents, literal, name)
+            schema = made(documents, literal, keyword, schema, name).schema
+        there = present(documents, literal, name)
         branch.forks.append([
-            [negation.absent(documents, literal, name)], [there, literal.sub(schema, keyword, name)]
+            [absent(documents, literal, name)], [there, literal.sub(schema, keyword, name)]
         ])  # fmt: skip
 
 
@@ -144,11 +146,11 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
 
 def _bound(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
-    if tableau.documents.draft == 7 and isinstance(schema[keyword], bool):
+    if tableau.documents.early and isinstance(schema[keyword], bool):
         return  # draft 4: it says whether the bound beside it is itself allowed
     bound = finite(literal, keyword, schema[keyword])
     is_open = keyword.startswith("exclusive") or (
-        tableau.documents.draft == 7 and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
+        tableau.documents.early and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True
     )
     numbers = branch.numbers
     branch.numbers = numbers.above(bound, is_open) if "inimum" in keyword else numbers.below(bound, is_open)
@@ -203,12 +205,27 @@ def _content(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
         raise refusal(literal.path, keyword, f"{value!r} is not supported")
 
 
+def _least_contained(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+    if tableau.documents.early and "\0types" not in literal.schema and counted(literal, keyword) == 0:
+        raise refusal(
+            literal.path, keyword, "this draft doesn't know it, and asks for an item all the same: name a later one"
+        )
+
+
+def _prefix(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+    schema = literal.schema
+    if tableau.documents.early and "\0types" not in schema and not {"items", "additionalItems"}.isdisjoint(schema):
+        raise refusal(
+            literal.path, keyword, "this draft doesn't know it, and has items count from the first: name a later one"
+        )
+
+
 def _required(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     names(literal, keyword)
 
 
 def _unevaluated(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    if tableau.documents.draft != 7 and literal not in branch.unevaluated:
+    if not tableau.documents.early and literal not in branch.unevaluated:
         branch.unevaluated.append(literal)
 
 
@@ -250,6 +267,8 @@ HANDLERS: dict[str, Handler] = {
     "contentEncoding": _content,
     "contentMediaType": _content,
     "required": _required,
+    "prefixItems": _prefix,
+    "minContains": _least_contained,
     "unevaluatedItems": _unevaluated,
     "unevaluatedProperties": _unevaluated,
     "\0any order": _any_order,

@@ -1,15 +1,11 @@
-"""What it takes for a schema not to hold: the opposite of every keyword, as a fork.
+"""What it takes for a schema not to hold: the opposite of every keyword, as a fork."""
 
-Made-up schemas have keywords that begin with a zero byte, which no schema that was read can mean: `types` (bits),
-`excluded` (texts and numbers), `!pattern`, `!format`, `!multipleOf`, `fractional`, `some` (an item from a place on),
-`refuse`. They are kept in `Documents.made`, so that equal demands are the same objects.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
+from oxillama.sampling.grammar.json_schema.checks import counted, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.documents import Documents
+from oxillama.sampling.grammar.json_schema.drafts import FOREIGN
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import (
     ALL,
@@ -18,10 +14,10 @@ from oxillama.sampling.grammar.json_schema.literals import (
     OBJECT,
     STRING,
     Literal,
-    type_of,
 )
+from oxillama.sampling.grammar.json_schema.made_up import absent, composite, excluded, made, present
 
-__all__ = ["absent", "alternatives", "composite", "excluded", "present"]
+__all__ = ["alternatives"]
 
 Ways = list[list[Literal]]
 
@@ -35,53 +31,13 @@ def alternatives(documents: Documents, literal: Literal) -> Ways:
     ways: Ways = []
     # Without what stands beside a reference, if that may be meant: then fewer values remain, and none of them wrongly.
     keywords = ["$ref"] if "$ref" in schema and documents.draft != 2020 else list(schema)
+    foreign = FOREIGN[documents.draft] if "\0types" not in schema else ()
     for keyword in keywords:
         handler = HANDLERS.get(keyword)
-        if handler is not None:
+        if handler is not None and keyword not in foreign:
             ways += handler(documents, literal, keyword)
     documents.made[key] = ways
     return ways
-
-
-def made(documents: Documents, literal: Literal, keyword: str, schema: dict[str, Any], tag: object = None) -> Literal:
-    """A made-up schema at the place of a keyword, one and the same each time."""
-    key = (id(literal.schema), keyword, tag)
-    return Literal(documents.made.setdefault(key, schema), True, literal.base, (literal.path, keyword))
-
-
-def absent(documents: Documents, literal: Literal, name: str, types: int = ALL) -> Literal:
-    schema = documents.made.setdefault(("absent", name, types), {"\0types": types, "properties": {name: False}})
-    return literal.sub(schema)
-
-
-def present(documents: Documents, literal: Literal, name: str) -> Literal:
-    schema = documents.made.setdefault(("present", name), {"\0types": OBJECT, "required": [name]})
-    return literal.sub(schema)
-
-
-def composite(value: Any) -> dict[str, Any]:
-    """A schema that has one array or object as its only instance."""
-    if isinstance(value, dict):
-        return {
-            "\0types": OBJECT,
-            "properties": {name: {"const": item} for name, item in value.items()},
-            "required": list(value),
-            "additionalProperties": False,
-            "\0any order": True,
-        }
-    items = [{"const": item} for item in value]
-    return {"\0types": ARRAY, "prefixItems": items, "items": False, "minItems": len(items)}
-
-
-def excluded(literal: Literal, keyword: str, values: list[Any]) -> dict[str, Any]:
-    """A schema for everything but these values, as far as they are scalars."""
-    texts = frozenset(v for v in values if isinstance(v, str))
-    numbers = frozenset(finite(literal, keyword, v) for v in values if type_of(v) == NUMBER)
-    types = ALL
-    for value in values:
-        if value is None or isinstance(value, bool):
-            types &= ~type_of(value)
-    return {"\0types": types, "\0excluded": (texts, numbers)}
 
 
 # ---- one function for each keyword: the ways not to meet it
@@ -170,12 +126,13 @@ def _items(documents: Documents, literal: Literal, keyword: str) -> Ways:
 def _contains(documents: Documents, literal: Literal, keyword: str) -> Ways:
     schema = literal.schema
     least = counted(literal, "minContains") if "minContains" in schema else 1
+    least = min(least, 1) if documents.early and "\0types" not in schema else least
     base = {"\0types": ARRAY, "contains": schema[keyword]}
     ways = []
     if least > 0:
         fewer = base | {"minContains": 0, "maxContains": least - 1}
         ways.append([made(documents, literal, keyword, fewer, "fewer")])
-    if "maxContains" in schema:
+    if "maxContains" in schema and (not documents.early or "\0types" in schema):
         more = base | {"minContains": counted(literal, "maxContains") + 1}
         ways.append([made(documents, literal, keyword, more, "more")])
     return ways
@@ -191,6 +148,37 @@ def _refuse(types: int) -> Callable[[Documents, Literal, str], Ways]:
         return [[made(documents, literal, keyword, {"\0types": types, "\0refuse": keyword})]]
 
     return ways
+
+
+def _property(key: Any, value: Any, besides: Iterable[str] = ()) -> dict[str, Any]:
+    """A schema for objects with a property whose name meets one schema, and whose value doesn't meet another. besides:
+    names that it can't have."""
+    value = True if value is False else {"not": value}
+    return {"\0types": OBJECT, "\0property": (key, value, frozenset(besides))}
+
+
+def _additional(documents: Documents, literal: Literal, keyword: str) -> Ways:
+    schema = literal.schema
+    if schema[keyword] is True or schema[keyword] == {}:
+        return []
+    named = list(mapped(literal, "properties")) if "properties" in schema else []
+    patterns = mapped(literal, "patternProperties") if "patternProperties" in schema else {}
+    key: dict[str, Any] = {"allOf": [{"not": {"pattern": pattern}} for pattern in patterns]}
+    if named:
+        key["not"] = {"enum": named}
+    return [[made(documents, literal, keyword, _property(key, schema[keyword], named))]]
+
+
+def _pattern_properties(documents: Documents, literal: Literal, keyword: str) -> Ways:
+    return [
+        [made(documents, literal, keyword, _property({"pattern": pattern}, schema), pattern)]
+        for pattern, schema in mapped(literal, keyword).items()
+        if schema is not True
+    ]
+
+
+def _property_names(documents: Documents, literal: Literal, keyword: str) -> Ways:
+    return [[made(documents, literal, keyword, _property({"not": literal.schema[keyword]}, False))]]
 
 
 def _all(documents: Documents, literal: Literal, keyword: str) -> Ways:
@@ -264,9 +252,9 @@ HANDLERS: dict[str, Callable[[Documents, Literal, str], Ways]] = {
     "properties": _properties,
     "minProperties": _opposite(OBJECT, "maxProperties", -1),
     "maxProperties": _opposite(OBJECT, "minProperties", 1),
-    "patternProperties": _refuse(OBJECT),
-    "additionalProperties": _refuse(OBJECT),
-    "propertyNames": _refuse(OBJECT),
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional,
+    "propertyNames": _property_names,
     "unevaluatedProperties": _refuse(OBJECT),
     "allOf": _all,
     "anyOf": _any,

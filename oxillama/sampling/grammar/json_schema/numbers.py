@@ -35,7 +35,7 @@ Edge = tuple[int, str, str, int]  # node, first and last character, node
 class Numbers:
     """A set of numbers. low, high: None for no bound; `open`: without the bound itself. integer: None for either kind.
 
-    multiples: numbers that must divide; others: numbers that must not.
+    multiples: numbers that must divide; others: numbers that must not. plain: integers have neither point nor exponent.
     """
 
     low: Fraction | None = None
@@ -45,6 +45,7 @@ class Numbers:
     integer: bool | None = None
     multiples: frozenset[Fraction] = frozenset()
     others: frozenset[Fraction] = frozenset()
+    plain: bool = False
 
     def above(self, bound: Fraction, is_open: bool) -> "Numbers":
         if self.low is None or (bound, is_open) > (self.low, self.low_open):
@@ -179,8 +180,9 @@ class _Builder:
             and self.divides(rest, 0, False)
         ) and not (zero and negative):
             self.finals.add(here)
-        point = self.node(("part", negative, 0, ended, rest, False, False))
-        self.edges.append((here, ".", ".", point))
+        if not self.numbers.plain:
+            point = self.node(("part", negative, 0, ended, rest, False, False))
+            self.edges.append((here, ".", ".", point))
         if zero:
             return
         for digit in range(10):
@@ -222,7 +224,7 @@ class _Builder:
     def has_exponents(self) -> bool:
         """With divisors, a power of ten must make up for them; others are written plainly."""
         n = self.numbers
-        if n.integer and n.low is not None and n.high is not None and max(-n.low, n.high) < 10 ** UP[0]:
+        if n.plain or (n.integer and n.low is not None and n.high is not None and max(-n.low, n.high) < 10 ** UP[0]):
             return False
         return not n.others and all(1000 % m == 0 for m in self.moduli)
 
@@ -243,17 +245,18 @@ class _Builder:
         tied = tuple(
             0 if c == 0 and n >= len(m.rstrip("0")) else c or -1 for c, m in zip(cmp, side.mantissa, strict=True)
         )
-        if tied not in self.allowed:
-            self.allowed[tied] = [
+        key = (*tied, n if self.moduli else 0)
+        if key not in self.allowed:
+            self.allowed[key] = [
                 e
-                for e in self.exponents()
+                for e in self.exponents(n)
                 if side.fits(tuple(t if e == x else e - x for t, x in zip(tied, side.exponent, strict=True)))
             ]
-        self.exponent_edges(here, self.allowed[tied])
+        self.exponent_edges(here, self.allowed[key])
 
-    def exponents(self) -> list[int]:
-        if self.moduli:
-            return [] if self.numbers.integer is False else list(range(UP[0] + 3, UP[1] + 1))
+    def exponents(self, n: int) -> list[int]:
+        if self.moduli:  # the last of n digits counts a thousand at least
+            return [] if self.numbers.integer is False else list(range(max(UP[0], n + 2), UP[1] + 1))
         if self.numbers.integer:
             return list(range(UP[0], UP[1] + 1))
         down = list(range(DOWN[0], DOWN[1] + 1))

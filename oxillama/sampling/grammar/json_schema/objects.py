@@ -7,13 +7,13 @@ itself.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.dfa import Part, matches
+from oxillama.sampling.grammar.dfa import Part, is_empty, matches
 from oxillama.sampling.grammar.json_schema.checks import counted, mapped, names
 from oxillama.sampling.grammar.json_schema.literals import Literal, refusal
+from oxillama.sampling.grammar.json_schema.property_graph import Pair, Plan, Wanted, Way, graph_expr, is_graph
 from oxillama.sampling.grammar.json_schema.strings import Strings, pattern_parts, string_expr
 from oxillama.sampling.grammar.json_schema.texts import Texts
 
@@ -21,10 +21,11 @@ __all__ = ["object_expr"]
 
 Value = Callable[[Sequence[Literal]], int]
 Names = Callable[[Sequence[Literal]], list[Strings]]
-MAX_PATTERNS = 4
+Parts = tuple[Part, ...]
+FEW_CELLS = 4  # choices of patterns, up to which none is looked at whether it is possible
+MAX_CELLS = 32
 MAX_PERMUTED = 6
-MAX_NODES = 400
-MAX_EDGES = 6000
+MAX_WANTED = 3
 MANY = 400  # optional properties in a row, from which on their order is left open
 
 
@@ -34,7 +35,7 @@ class _Speaker:
 
     literal: Literal
     properties: dict[str, Literal]
-    patterns: list[tuple[str, tuple[Part, ...], Literal]]
+    patterns: list[tuple[str, Parts, Literal]]
     additional: Literal | None
 
     def demands(self, name: str) -> list[Literal]:
@@ -44,21 +45,6 @@ class _Speaker:
         return found or ([] if self.additional is None else [self.additional])
 
 
-@dataclass(slots=True)
-class _Plan:
-    """Everything that is asked of an object's properties, as expressions. groups: lists of (expression, whether it is
-    required), each in its order."""
-
-    groups: list[list[tuple[int, bool]]] = field(default_factory=list)
-    other: int | None = None  # any property that is not named
-    least: int = 0
-    most: int | None = None
-
-    @property
-    def pairs(self) -> list[tuple[int, bool]]:
-        return [pair for group in self.groups for pair in group]
-
-
 def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
     """The expression of objects that meet all schemas. value: gives the expression of a demand on a property's value;
     key_sets: the sets of strings that a demand leaves. Raises GrammarError for what can't be expressed."""
@@ -66,11 +52,13 @@ def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: V
     plan = _plan(texts, literals, value, key_sets)
     if plan is None:
         return rules.alt(())
+    if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
+        return rules.alt(())
     _simplify(plan, literals)
     if any_order and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
         plan.groups = [[pair] for pair in plan.pairs]
-    if _is_graph(plan):
-        body = _graph(texts, plan, literals)
+    if is_graph(plan):
+        body = graph_expr(texts, plan, literals)
     else:
         body = _unordered(texts, plan, literals) if len(plan.pairs) > MANY else _ordered(texts, plan)
     return rules.seq((texts.open_object, body, texts.close_object))
@@ -95,9 +83,9 @@ def _speaker(literal: Literal) -> _Speaker:
     return _Speaker(literal, properties, patterns, additional)
 
 
-def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) -> _Plan | None:
+def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) -> Plan | None:
     speakers = [_speaker(literal) for literal in literals]
-    plan = _Plan()
+    plan = Plan(wanted=_wanted(literals, key_sets))
     required: dict[str, None] = {}
     for literal in literals:
         if "required" in literal.schema:
@@ -119,37 +107,83 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
                 continue
             named.add(name)
             demands = [demand for speaker in speakers for demand in speaker.demands(name)]
-            if any(name in s for s in sets) and not any(demand.schema is False for demand in demands):
-                group.append((texts.rules.seq((texts.written(name), texts.colon, value(demands))), name in required))
+            if (not of_names or any(name in s for s in sets)) and all(demand.schema is not False for demand in demands):
+                group.append(Pair(_named(texts, plan.wanted, name, demands, value), name in required))
             elif name in required:
                 return None
         if group:
             plan.groups.append(group)
-    plan.other = _others(texts, speakers, frozenset(named), sets, value)
+    for chosen in range(1 << len(plan.wanted)):
+        other = _others(texts, speakers, frozenset(named), *_narrowed(plan.wanted, chosen, sets), value)
+        if other is not None:
+            plan.others.append((chosen, other))
     return plan
 
 
+def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
+    """The properties that must be there, whatever their names."""
+    found = []
+    for literal in literals:
+        if "\0property" in literal.schema:
+            key, sub, _ = literal.schema["\0property"]
+            found.append(Wanted(literal, key_sets([literal.sub(key)]), None if sub is True else literal.sub(sub)))
+    if len(found) > MAX_WANTED:
+        raise refusal(
+            found[0].literal.path, "schema", f"more than {MAX_WANTED} properties without a name must be there"
+        )
+    return found
+
+
+def _named(texts: Texts, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
+    """A property with its name: once for each choice of what is wanted that it is."""
+    key = texts.rules.seq((texts.written(name), texts.colon))
+    if not wanted:
+        return [(0, texts.rules.seq((key, value(demands))))]
+    may = [i for i, w in enumerate(wanted) if name in w]
+    must = sum(1 << i for i in may if wanted[i].value is None)
+    ways = []
+    for chosen in range(1 << len(wanted)):
+        if chosen & must == must and all(i in may for i in range(len(wanted)) if chosen >> i & 1):
+            values = [w.value for i, w in enumerate(wanted) if chosen >> i & 1 and w.value is not None]
+            ways.append((chosen, texts.rules.seq((key, value([*demands, *values])))))
+    return ways
+
+
+def _narrowed(wanted: list[Wanted], chosen: int, sets: list[Strings]) -> tuple[list[Strings], list[Literal]]:
+    """Names and values of the properties that are what is wanted."""
+    values = []
+    for i, w in enumerate(wanted):
+        if chosen >> i & 1:
+            sets = [a.both(b) for a in sets for b in w.keys]
+            values += [] if w.value is None else [w.value]
+    return sets, values
+
+
+def _ways(plan: Plan) -> list[Way]:
+    return [*plan.others, *(way for pair in plan.pairs for way in pair.ways)]
+
+
 def _others(
-    texts: Texts, speakers: list[_Speaker], named: frozenset[str], sets: list[Strings], value: Value
+    texts: Texts,
+    speakers: list[_Speaker],
+    named: frozenset[str],
+    sets: list[Strings],
+    values: list[Literal],
+    value: Value,
 ) -> int | None:
-    """A property that is not named: for each choice of patterns that its name meets, what these ask of its value."""
+    """A property that is not named: for each choice of patterns that its name meets, what these ask of its value.
+    values: what is asked of it besides."""
     rules = texts.rules
-    patterns = {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}
-    if len(patterns) > MAX_PATTERNS:
-        raise refusal(speakers[0].literal.path, "patternProperties", f"there are more than {MAX_PATTERNS} of them")
+    cells = _cells(
+        {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
+    )
     pairs = []
-    for choice in product((False, True), repeat=len(patterns)):
-        met = {pattern for pattern, yes in zip(patterns, choice, strict=True) if yes}
-        demands = [demand for speaker in speakers for demand in _of_choice(speaker, met)]
+    for met, choices in cells.items():
+        demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
         if any(demand.schema is False for demand in demands):
             continue
         keys = []
-        for s in sets:
-            for pattern, parts in patterns.items():
-                if pattern not in met and len(parts) > 1:
-                    path = speakers[0].literal.path
-                    raise refusal(path, "patternProperties", "a pattern that looks ahead can't be told from the others")
-                s = s.having(*(Part(part.node, part.negated != (pattern not in met)) for part in parts))
+        for s in (s.having(*parts) for s in sets for parts in choices):
             keys.append(string_expr(texts, s.without(frozenset(n for n in named if n in s))))
         pairs.append(rules.seq((rules.alt(keys), texts.colon, value(demands))))
     if not pairs:
@@ -159,14 +193,32 @@ def _others(
     return rules.rule(rule)
 
 
-def _of_choice(speaker: _Speaker, met: set[str]) -> list[Literal]:
+def _cells(patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
+    """All choices of patterns that a name may meet: for each, conditions of which the name meets one."""
+    cells: list[tuple[frozenset[str], Parts]] = [(frozenset(), ())]
+    for pattern, parts in patterns.items():
+        split = []
+        for met, known in cells:
+            split.append((met | {pattern}, (*known, *parts)))
+            for i, part in enumerate(parts):  # it meets the conditions before this one, and not this one
+                split.append((met, (*known, *parts[:i], Part(part.node, not part.negated))))
+        cells = split if len(split) <= FEW_CELLS else [cell for cell in split if not is_empty(cell[1])]
+        if len(cells) > MAX_CELLS:
+            raise refusal(literal.path, "patternProperties", f"a name may meet more than {MAX_CELLS} choices of them")
+    found: dict[frozenset[str], list[Parts]] = {}
+    for met, known in cells:
+        found.setdefault(met, []).append(known)
+    return found
+
+
+def _of_choice(speaker: _Speaker, met: frozenset[str]) -> list[Literal]:
     found = [literal for pattern, _, literal in speaker.patterns if pattern in met]
     return found or ([] if speaker.additional is None else [speaker.additional])
 
 
-def _simplify(plan: _Plan, literals: list[Literal]) -> None:
+def _simplify(plan: Plan, literals: list[Literal]) -> None:
     """Drops limits that say nothing, and refuses those that would need keys to be told apart."""
-    n_required = sum(required for _, required in plan.pairs)
+    n_required = sum(pair.required for pair in plan.pairs)
     if plan.other is None and plan.most is not None and plan.most >= len(plan.pairs):
         plan.most = None
     if plan.least <= n_required:
@@ -179,34 +231,24 @@ def _simplify(plan: _Plan, literals: list[Literal]) -> None:
 # ---- in order
 
 
-def _is_graph(plan: _Plan) -> bool:
-    if plan.least or plan.most is not None:
-        return True
-    size = 1
-    for group in plan.groups:
-        size *= len(group) + 1
-    return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs) <= MAX_EDGES
-
-
-def _unordered(texts: Texts, plan: _Plan, literals: list[Literal]) -> int:
+def _unordered(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
     """So many that no order is kept, if none is required: then repeats do no harm either."""
     rules = texts.rules
     run = longest = 0
-    for _, required in plan.pairs:
-        run = 0 if required else run + 1
+    for pair in plan.pairs:
+        run = 0 if pair.required else run + 1
         longest = max(longest, run)
     if longest <= MANY:
         return _ordered(texts, plan)
-    if any(required for _, required in plan.pairs):
+    if any(pair.required for pair in plan.pairs):
         raise refusal(literals[0].path, "properties", f"more than {MANY} in a row are optional, and others required")
-    pair = rules.alt([*(pair for pair, _ in plan.pairs), *(() if plan.other is None else (plan.other,))])
     rule = rules.new_rule("property")
-    rules.define(rule, pair)
-    pair = rules.rule(rule)
-    return texts.maybe(rules.seq((pair, rules.repeat(rules.seq((texts.comma, pair)), 0))))
+    rules.define(rule, rules.alt([*(pair.expr for pair in plan.pairs), *(() if plan.other is None else (plan.other,))]))
+    one = rules.rule(rule)
+    return texts.maybe(rules.seq((one, rules.repeat(rules.seq((texts.comma, one)), 0))))
 
 
-def _ordered(texts: Texts, plan: _Plan) -> int:
+def _ordered(texts: Texts, plan: Plan) -> int:
     """From the last property back. rest: what may follow a property before this one; chain: this one or a later one,
     None if there is none."""
     rules = texts.rules
@@ -223,11 +265,11 @@ def _ordered(texts: Texts, plan: _Plan) -> int:
         return rules.seq(items)
 
     for i in range(len(pairs) - 1, -1, -1):
-        pair, required = pairs[i]
-        here = rules.seq((pair, rest()))
-        chain = here if required or chain is None else rules.alt((here, chain))
-        must = must or required
-        if i and not pairs[i - 1][1]:  # it is named twice: behind the one before, and in its place
+        pair = pairs[i]
+        here = rules.seq((pair.expr, rest()))
+        chain = here if pair.required or chain is None else rules.alt((here, chain))
+        must = must or pair.required
+        if i and not pairs[i - 1].required:  # it is named twice: behind the one before, and in its place
             rule = rules.new_rule("properties")
             rules.define(rule, chain)
             chain = rules.rule(rule)
@@ -235,62 +277,3 @@ def _ordered(texts: Texts, plan: _Plan) -> int:
     if plan.other is not None:
         first.append(rules.seq((plan.other, rest())))
     return rules.alt(first) if must else texts.maybe(rules.alt(first))
-
-
-State = tuple[tuple[int, ...], int, bool]  # next of each group, how many so far that are not required, whether any
-
-
-def _graph(texts: Texts, plan: _Plan, literals: list[Literal]) -> int:
-    """Groups that mix, and limits on the number of properties. There are two nodes for each state: where a property
-    may come, and behind it, where a comma or the end may."""
-    rules = texts.rules
-    n_required = sum(required for _, required in plan.pairs)
-    top = max(plan.least - n_required, 0) if plan.most is None else plan.most - n_required
-    if top < 0 or (plan.most is not None and plan.most < plan.least):
-        return rules.alt(())
-    groups = [[(_called(texts, pair), required) for pair, required in group] for group in plan.groups]
-    start: State = ((0,) * len(groups), 0, False)
-    known, todo = {start: 0}, [start]
-    edges: list[tuple[int, int, int]] = []
-    finals = []
-    for state in todo:
-        if _may_end(groups, state) and state[1] >= plan.least - n_required:
-            finals.append(known[state] + state[2])
-        for expr, following in _moves(groups, plan, state, top):
-            if following not in known:
-                known[following] = 2 * len(known)
-                todo.append(following)
-                edges.append((known[following] + 1, texts.comma, known[following]))
-            edges.append((known[state], expr, known[following] + 1))
-        if len(edges) > 4 * MAX_EDGES:
-            raise refusal(literals[0].path, "maxProperties", "it has too many states together with the properties")
-    return rules.graph(2 * len(known), edges, finals)
-
-
-def _called(texts: Texts, expr: int) -> int:
-    rule = texts.rules.new_rule("")
-    texts.rules.define(rule, expr)
-    return texts.rules.rule(rule)
-
-
-def _may_end(groups: list[list[tuple[int, bool]]], state: State) -> bool:
-    return not any(required for group, at in zip(groups, state[0], strict=True) for _, required in group[at:])
-
-
-def _moves(groups: list[list[tuple[int, bool]]], plan: _Plan, state: State, top: int) -> list[tuple[int, State]]:
-    """What may come next, and the states behind it."""
-    at, count, _ = state
-    full = plan.most is not None and count >= top
-    following = min(count + 1, top)
-    found: list[tuple[int, State]] = []
-    if plan.other is not None and not full:
-        found.append((plan.other, (at, following, True)))
-    for g, group in enumerate(groups):
-        for k in range(at[g], len(group)):
-            expr, required = group[k]
-            if required or not full:
-                here = (*at[:g], k + 1, *at[g + 1 :])
-                found.append((expr, (here, count if required else following, True)))
-            if required:
-                break
-    return found

@@ -1,5 +1,7 @@
 """All strings but a few: names of properties that a schema doesn't name."""
 
+from functools import lru_cache
+
 from oxillama.sampling.grammar.automaton import Range
 from oxillama.sampling.grammar.json_schema.texts import Texts
 from oxillama.sampling.grammar.regex import ANY
@@ -17,7 +19,7 @@ _LEADS: tuple[tuple[Range, tuple[Range, ...]], ...] = (
 
 
 def is_plain_text(text: str) -> bool:
-    return all(0x20 <= ord(c) < 0x7F and c not in '"\\' for c in text)
+    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 
 def others_expr(texts: Texts, names: frozenset[str]) -> int:
@@ -49,13 +51,12 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
     for at, branches in enumerate(children):
         without = tuple(branches)
         if without not in plain:
-            plain[without] = rules.alt([rules.range(*gap) for gap in _gaps(sorted(map(ord, without)))])
+            plain[without] = rules.alt([rules.range(*gap) for gap in _gaps(without)])
         edges.append((at, plain[without], rest))
-        edges += [(at, expr, to) for expr, to in starts]
         edges += [(at, rules.literal(c.encode()), to) for c, to in branches.items()]
         if at not in ends:
             edges.append((at, texts.quote, end))
-    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end])))
+    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end], starts, n)))
 
 
 def _escaped(texts: Texts) -> int:
@@ -67,8 +68,10 @@ def _rest(texts: Texts) -> int:
     return texts.rules.seq((texts.rules.repeat(texts.chars(ANY), 0), texts.quote))
 
 
-def _gaps(codes: list[int]) -> list[tuple[int, int]]:
+@lru_cache(maxsize=1024)
+def _gaps(without: tuple[str, ...]) -> list[tuple[int, int]]:
     """Ranges of plain characters without these."""
+    codes = sorted(map(ord, without))
     out = []
     for low, high in PLAIN:
         for code in codes:

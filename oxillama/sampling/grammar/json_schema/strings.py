@@ -48,6 +48,12 @@ class Strings:
     def among(self, texts: frozenset[str]) -> "Strings":
         return replace(self, allowed=texts if self.allowed is None else self.allowed & texts)
 
+    def both(self, other: "Strings") -> "Strings":
+        """What is in this set and in another one."""
+        s = self.longer(other.least).having(*other.parts).without(other.excluded)
+        s = s if other.most is None else s.shorter(other.most)
+        return s if other.allowed is None else s.among(other.allowed)
+
     def without(self, texts: frozenset[str]) -> "Strings":
         return replace(self, excluded=self.excluded | texts)
 

@@ -12,7 +12,7 @@ from oxillama.sampling.grammar.json_schema.branch import Branch, Fork
 from oxillama.sampling.grammar.json_schema.disjoint import Disjoint
 from oxillama.sampling.grammar.json_schema.documents import Documents
 from oxillama.sampling.grammar.json_schema.keywords import HANDLERS, OF_ARRAYS, OF_OBJECTS
-from oxillama.sampling.grammar.json_schema.literals import Literal, refusal
+from oxillama.sampling.grammar.json_schema.literals import OBJECT, Literal, refusal
 from oxillama.sampling.grammar.json_schema.negation import alternatives
 from oxillama.sampling.grammar.json_schema.unevaluated import KEYWORDS, Links, resolve
 
@@ -83,7 +83,13 @@ class Tableau:
         """The ways of a fork that the types leave; [[]] if one of them holds already."""
         if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork):
             return [[]]
-        return [way for way in fork if all(self.disjoint.types(literal) & branch.types for literal in way)]
+        ways = [way for way in fork if all(self.disjoint.types(literal) & branch.types for literal in way)]
+        if len(ways) < 2 or not branch.objects:
+            return ways
+        held = branch.held
+        if self.links is None and branch.types == OBJECT and any(all(map(held.implies, way)) for way in ways):
+            return [[]]
+        return [way for way in ways if not any(map(held.excludes, way))]
 
     def add(self, branch: Branch, literal: Literal, demands: list[Literal]) -> None:
         """Takes a literal into a branch; what it demands in turn comes behind `demands`, or into the forks."""
@@ -94,15 +100,15 @@ class Tableau:
             return
         if not isinstance(schema, dict):
             raise refusal(literal.path, "schema", f"it is an object or a boolean, not {type(schema).__name__}")
-        if "$id" in schema:
+        if self.documents.id_key in schema:
             literal = literal._replace(base=self.documents.base_of(schema, literal.base))
         if not literal.positive:
             branch.forks.append(alternatives(self.documents, literal))
             return
-        if "$ref" in schema and self.documents.draft == 7:
+        if "$ref" in schema and self.documents.early:
             demands.append(self.documents.resolve(literal, "$ref"))
             return
-        if self.links is None and self.documents.draft != 7 and any(keyword in schema for keyword in KEYWORDS):
+        if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
             self.links = Links()
         n_demands, n_forks = len(demands), len(branch.forks)
         for keyword in schema:

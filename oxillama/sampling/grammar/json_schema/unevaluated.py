@@ -63,13 +63,16 @@ def resolve(documents: Documents, branch: Branch, links: Links) -> None:
     """Turns what is unevaluated in a branch into schemas of the plain kind."""
     for top in branch.unevaluated:
         held = links.below(top, branch.seen)
+        # What was made up (of `enum` and `const`) is no subschema: it evaluates nothing.
         if "unevaluatedProperties" in top.schema and branch.types & OBJECT:
-            speakers = [literal for literal in branch.objects if literal.key in held]
+            speakers = [
+                literal for literal in branch.objects if literal.key in held and "\0types" not in literal.schema
+            ]
             schema = _of_objects(top, speakers)
             if schema is not None:
                 branch.objects.append(_kept(documents, top, "unevaluatedProperties", schema))
         if "unevaluatedItems" in top.schema and branch.types & ARRAY:
-            speakers = [literal for literal in branch.arrays if literal.key in held]
+            speakers = [literal for literal in branch.arrays if literal.key in held and "\0types" not in literal.schema]
             schema = _of_arrays(top, speakers)
             if schema is not None:
                 branch.arrays.append(_kept(documents, top, "unevaluatedItems", schema))

@@ -1,0 +1,133 @@
+"""The state of a request: copied, taken back, saved."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxillama.config import SamplerConfig
+from oxillama.errors import ConfigError
+from oxillama.kernels.sampling import Candidates
+from oxillama.sampling import Sampler
+from oxillama.sampling.state import History
+from tests.sampling.settings import PROMPTS, WILDER
+
+
+@given(st.integers(0, 5), st.lists(st.one_of(st.integers(0, 4), st.none()), max_size=30), st.lists(st.integers(0, 4)))
+def test_window_counts_its_tokens(size, changes, prompt):
+    history, seen = History(size, prompt), list(prompt)
+    for change in changes:
+        if change is not None:
+            history.push(change)
+            seen.append(change)
+        elif len(seen) > len(prompt):
+            history.pop()
+            seen.pop()
+        window = seen[-size:] if size else []
+        assert history.tokens.tolist() == seen
+        assert history.counts == {t: window.count(t) for t in window}
+
+
+def run(sampler, rows):
+    tokens = []
+    for row in rows:
+        tokens.append(sampler.sample(row))
+        sampler.accept(tokens[-1])
+    return tokens
+
+
+@settings(max_examples=50, deadline=None)
+@given(WILDER, PROMPTS, st.integers(0, 9), st.integers(0, 9))
+def test_what_was_taken_back_comes_again(config, prompt, noise, kept):
+    rows = np.random.default_rng(noise).standard_normal((9, 20)).astype(np.float32)
+    sampler = Sampler(config, prompt=prompt)
+    run(sampler, rows[:kept])
+    there = sampler.state()
+    rest = run(sampler, rows[kept:])
+    for _ in range(3):
+        sampler.sample(rows[0])  # drawn, and not accepted
+    sampler.rewind(9 - kept)
+    assert sampler.state() == there
+    assert run(sampler, rows[kept:]) == rest
+
+
+@settings(max_examples=50, deadline=None)
+@given(WILDER, PROMPTS, st.integers(0, 9), st.integers(0, 9))
+def test_a_saved_state_goes_on_alike(config, prompt, noise, kept):
+    rows = np.random.default_rng(noise).standard_normal((9, 20)).astype(np.float32)
+    sampler = Sampler(config, prompt=prompt)
+    run(sampler, rows[:kept])
+    sampler.sample(rows[0])
+    data = json.loads(json.dumps(sampler.state()))
+    twins = [Sampler.from_state(data, config), sampler.copy()]
+    expected = run(sampler, rows[kept:])
+    for other in twins:
+        assert run(other, rows[kept:]) == expected
+        other.rewind(9)
+        assert run(other, rows) == (sampler.rewind(9), run(sampler, rows))[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": None}, "tokens of the saved state"),
+        ({"tokens": [1, -2, 3]}, r"tokens of the saved state\[1\]"),
+        ({"n_prompt": 9}, "n_prompt of the saved state must be from 0 to 3, not 9"),
+        ({"n_prompt": None}, "n_prompt of the saved state"),
+        ({"rng": 0}, "generator of the saved state"),
+        ({"rng": 1 << 64}, "generator of the saved state"),
+        ({"mu": math.nan}, "mu of the saved state"),
+        ({"mu": "1"}, "mu of the saved state"),
+        ({"marks": [[1, 1.0]]}, "marks of the saved state must be 3 pairs"),
+        ({"marks": [[1, 1.0], [1], [1, 1.0]]}, "marks of the saved state"),
+        ({"marks": "abc"}, "marks of the saved state"),
+    ],
+)
+def test_damaged_states_are_refused(change, message):
+    sampler = Sampler(SamplerConfig(seed=1), prompt=[1])
+    sampler.accept(2)
+    sampler.accept(3)
+    with pytest.raises(ConfigError, match=message):
+        Sampler.from_state(sampler.state() | change, sampler.config)
+    with pytest.raises(ConfigError, match="data must be"):
+        Sampler.from_state([1], sampler.config)
+
+
+def test_only_accepted_tokens_can_be_taken_back():
+    sampler = Sampler(prompt=[1, 2, 3])
+    sampler.accept(4)
+    with pytest.raises(ConfigError, match="n must be from 0 to 1, not 2"):
+        sampler.rewind(2)
+    sampler.rewind(1)
+    assert sampler.memory.history.tokens.tolist() == [1, 2, 3]
+
+
+def test_a_copy_goes_on_by_itself():
+    rows = np.random.default_rng(0).standard_normal((20, 30)).astype(np.float32)
+    config = SamplerConfig(temperature=2.0, seed=5)
+    one = Sampler(config)
+    for row in rows[:10]:
+        one.accept(one.sample(row))
+    two = one.copy()
+
+    def go_on(sampler):
+        tokens = []
+        for row in rows[10:]:
+            tokens.append(sampler.sample(row))
+            sampler.accept(tokens[-1])
+        return tokens
+
+    assert go_on(one) == go_on(two)
+    assert one.memory is not two.memory
+
+
+def test_one_buffer_serves_samplers_in_turn():
+    rows = np.random.default_rng(3).standard_normal((12, 30)).astype(np.float32)
+    scratch = Candidates()
+    shared = [Sampler(SamplerConfig(seed=s), scratch=scratch) for s in (1, 2)]
+    alone = [Sampler(SamplerConfig(seed=s)) for s in (1, 2)]
+    for row in rows:
+        assert [s.sample(row) for s in shared] == [s.sample(row) for s in alone]
