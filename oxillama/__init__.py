@@ -82,6 +82,8 @@ if TYPE_CHECKING:
         ToolFunctions,
         ToolResult,
     )
+    from oxillama.speculative.select import DraftSelection, select_draft
+    from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -102,6 +104,7 @@ __all__ = [
     "Completion",
     "ConfigError",
     "ContextOverflowError",
+    "DraftSelection",
     "Engine",
     "EngineClosedError",
     "EngineConfig",
@@ -159,7 +162,9 @@ __all__ = [
     "gguf",
     "load",
     "merge_lora",
+    "select_draft",
     "show_config",
+    "synthesise_draft",
 ]
 
 # Imported when first used, so that `import oxillama` stays quick. name -> module.
@@ -173,6 +178,7 @@ _LAZY = {
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
+    "DraftSelection": "oxillama.speculative.select",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
     "Lora": "oxillama.lora",
@@ -203,7 +209,9 @@ _LAZY = {
     "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.hub",
     "merge_lora": "oxillama.lora",
+    "select_draft": "oxillama.speculative.select",
     "show_config": "oxillama.kernels",
+    "synthesise_draft": "oxillama.speculative.synthesise",
 }
 
 
