@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TokenLogprob,
     )
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.reranking import RankedDocument
     from oxillama.engine.tool_use import ToolUse
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
@@ -127,6 +128,7 @@ __all__ = [
     "PrefixKvCache",
     "QuantError",
     "QueueFullError",
+    "RankedDocument",
     "RopeConfig",
     "Sampler",
     "SamplerChain",
@@ -187,6 +189,7 @@ _LAZY = {
     "KvCachePool": "oxillama.kv_cache",
     "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.kv_cache",
+    "RankedDocument": "oxillama.engine.reranking",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",

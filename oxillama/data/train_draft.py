@@ -1,7 +1,8 @@
 """Train the draft model of the model that ships: a tenth of its size, same tokenizer, made to guess its next token.
 
     pip install -e ".[train]"
-    python oxillama/data/train_draft.py         # writes oxillama/data/default-draft.gguf
+    python oxillama/data/train_draft.py                             # writes oxillama/data/default-draft.gguf
+    python oxillama/data/train_draft.py --start draft.gguf --seed 2 --rate 4e-3     # goes on with an earlier one
 
 Prompts come from the corpus that the teacher was trained on (``train_data``), and the teacher itself answers them, in
 the ways that it is asked (``STYLES``): what a draft meets is its teacher's text, not the corpus. At each token of an
@@ -47,12 +48,19 @@ PLAIN = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 STYLES: list[dict[str, float]] = [{"temperature": 0.0, **PLAIN}, {"temperature": 0.8, **PLAIN}, {}]
 
 
-def read_teacher(path: Path) -> tuple[Params, Shape, dict[str, object]]:
-    """Weights in float32, sizes, and the tokenizer's metadata of the shipped model."""
+def read_weights(path: Path) -> tuple[Params, dict[str, object]]:
+    """Weights in float32, and the tokenizer's metadata, of a file."""
     with oxillama.gguf.open(path) as file:
         params = {t.name: torch.from_numpy(t.dequantize()) for t in file.tensors.values()}
         vocabulary = {key: file.metadata[key] for key in file.metadata if key.startswith("tokenizer.")}
-    return params, SHAPES["default"], vocabulary
+    return params, vocabulary
+
+
+def starting_weights(shape: Shape, start: Path | None, seed: int) -> Params:
+    """Those of an earlier run, or random ones."""
+    if start is None:
+        return init_params(shape, seed)
+    return {name: weight.requires_grad_() for name, weight in read_weights(start)[0].items()}
 
 
 def cut_prompt(engine: oxillama.Engine, r: Random, document: Document) -> list[int]:
@@ -129,6 +137,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--teacher", type=Path, default=Path(__file__).with_name("default.gguf"))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("default-draft.gguf"))
     parser.add_argument("--steps", type=int, default=2600, help="optimiser steps of 4096 tokens")
+    parser.add_argument("--start", type=Path, help="a draft to go on with, instead of random weights")
+    parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--export-every", type=int, default=500, help="also write the file every so many steps")
@@ -140,9 +150,9 @@ def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    weights, teacher_shape, vocabulary = read_teacher(args.teacher)
+    (weights, vocabulary), teacher_shape = read_weights(args.teacher), SHAPES["default"]
     shape, started = SHAPES["draft"], time.perf_counter()
-    params = init_params(shape, args.seed)
+    params = starting_weights(shape, args.start, args.seed)
     optimizers = make_optimizers(params)
     sizes = [sum(p.numel() for p in of.values()) for of in (params, weights)]
     print(f"{sizes[0]} parameters, {100 * sizes[0] / sizes[1]:.1f} % of the teacher's", flush=True)
@@ -151,7 +161,7 @@ def main() -> None:
         batches = make_batches(engine, args.seed, args.steps, shape.context)
         for step, (ids, mask) in enumerate(islice(batches, args.steps)):
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-                group["lr"] = learning_rate(step, args.steps, PEAK_RATE)
+                group["lr"] = learning_rate(step, args.steps, args.rate)
             rows = torch.from_numpy(ids), torch.from_numpy(mask)
             recent += torch.tensor(train_step(params, shape, (weights, teacher_shape), optimizers, *rows))
             done = step + 1

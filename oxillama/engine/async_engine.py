@@ -20,10 +20,11 @@ from oxillama.engine.beam_calls import BeamKeywords, start_search
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import completions_of, shaped
-from oxillama.engine.embedding import EmbedPooling
+from oxillama.engine.embedding import Embeddings, EmbedOptions, EmbedPooling
 from oxillama.engine.engine import Engine
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
+from oxillama.engine.reranking import RankedDocument
 from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import (
@@ -177,31 +178,43 @@ class AsyncEngine(AsyncBatchMethods):
 
     @overload
     async def embed(
-        self, input: Prompt, *, pooling: str | None = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32]: ...
+        self, input: Prompt, *, pooling: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]: ...
 
     @overload
     async def embed(
-        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32]: ...
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]: ...
 
     @overload
     async def embed(
-        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Embeddings: ...
 
     async def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, lora: Any = None, **options: Any
+    ) -> Embeddings:
         """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
         core = self.engine._core
         bell = CoroutineBell(core.loop)
         single = is_single_prompt("input", input)
         requests, outbox, results = await made(
             size_of([input] if single else input),
-            lambda: self.engine._embedding(input, pooling, normalize, lora, bell),
+            lambda: self.engine._embedding(input, pooling, options, lora, bell),
         )
         await _finish(Call(core, requests, outbox, bell))
+        return results()
+
+    async def rerank(
+        self, query: str, documents: SequenceOf[str], *, top_n: Any = None, template: Any = None, lora: Any = None
+    ) -> list[RankedDocument]:
+        """The documents, best first, as `Engine.rerank` gives them."""
+        bell = CoroutineBell(self.engine._core.loop)
+        requests, outbox, results = await made(
+            size_of(documents) if isinstance(documents, list) else 0,
+            lambda: self.engine._ranking(query, documents, top_n, template, lora, bell),
+        )
+        await _finish(Call(self.engine._core, requests, outbox, bell))
         return results()
 
     async def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, RopeConfig, field_names
-from oxillama.engine.embedding import read_pooling
+from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.sizes import choose_sizes
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.models import ModelSpec, load_model
+from oxillama.models.classifier import Classifier
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class EngineParts:
     metadata: Mapping[str, object] = field(default_factory=dict)
     n_windowed: int = 0
     window: int = 0
+    classifier: Classifier | None = None
 
 
 def shipped_model() -> str:
@@ -90,7 +92,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     )
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
-        sizes.n_windowed, sizes.window,
+        sizes.n_windowed, sizes.window, model.classifier,
     )  # fmt: skip
 
 
