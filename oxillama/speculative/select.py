@@ -13,10 +13,10 @@ from oxillama.config import EngineConfig, SamplerConfig
 from oxillama.engine import Engine
 from oxillama.engine.loading import own_tokenizer
 from oxillama.errors import ConfigError, OxiLlamaError
-from oxillama.gguf.values import shown
 from oxillama.models import ModelSpec
 from oxillama.speculative.probe import PROBE_CONTEXT, Probe, step_seconds
 from oxillama.speculative.synthesise import Source, check_generates, opened
+from oxillama.speculative.vocabulary import check_same_vocabulary
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["DraftCandidate", "DraftSelection", "select_draft"]
@@ -131,19 +131,7 @@ def check_fits(source: Source, tokenizer: Tokenizer, target_bytes: int) -> None:
         n_bytes = sum(t.nbytes for t in file.tensors.values())
         if n_bytes >= target_bytes:
             raise ConfigError(f"it has {n_bytes} bytes of weights, no less than the target's {target_bytes}")
-        check_vocabulary(source.tokenizer if isinstance(source, Engine) else own_tokenizer(file), tokenizer)
-
-
-def check_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:
-    """Raises ConfigError, with the first difference, unless every id stands for the same token."""
-    if draft.n_vocab != target.n_vocab:
-        raise ConfigError(f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}")
-    for i in range(draft.n_vocab):
-        a, b = draft.id_to_token(i), target.id_to_token(i)
-        if a != b or draft.is_special(i) != target.is_special(i):
-            raise ConfigError(f"its token {i} is {shown(a, 40)}, the target's {shown(b, 40)}")
-    if draft.eog_ids != target.eog_ids:
-        raise ConfigError(f"its texts end with tokens {sorted(draft.eog_ids)}, the target's {sorted(target.eog_ids)}")
+        check_same_vocabulary(source.tokenizer if isinstance(source, Engine) else own_tokenizer(file), tokenizer)
 
 
 def chosen(measured: list[DraftCandidate]) -> DraftSelection:
