@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TokenLogprob,
     )
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.loading import shipped_draft
     from oxillama.engine.reranking import RankedDocument
     from oxillama.engine.tool_use import ToolUse
     from oxillama.hub import from_hub
@@ -165,6 +166,7 @@ __all__ = [
     "load",
     "merge_lora",
     "select_draft",
+    "shipped_draft",
     "show_config",
     "synthesise_draft",
 ]
@@ -213,6 +215,7 @@ _LAZY = {
     "from_hub": "oxillama.hub",
     "merge_lora": "oxillama.lora",
     "select_draft": "oxillama.speculative.select",
+    "shipped_draft": "oxillama.engine.loading",
     "show_config": "oxillama.kernels",
     "synthesise_draft": "oxillama.speculative.synthesise",
 }

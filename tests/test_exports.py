@@ -26,8 +26,8 @@ PUBLIC = {
     # parts that stand alone
     "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "Lora", "PrefixKvCache",
     "Sampler", "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream",
-    "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf", "DraftSelection", "select_draft", "synthesise_draft",
-    "RankedDocument",
+    "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
+    "DraftSelection", "RankedDocument", "select_draft", "shipped_draft", "synthesise_draft",
     "merge_lora",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",

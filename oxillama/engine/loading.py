@@ -25,7 +25,7 @@ from oxillama.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
 
-__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_model"]
+__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_draft", "shipped_model"]
 
 # What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
 DEFAULT_CONTEXT = 4096
@@ -50,9 +50,18 @@ class EngineParts:
 
 def shipped_model() -> str:
     """Path of the small model that comes with the package. Raises LoadError if this installation lacks it."""
-    path = str(files("oxillama") / "data" / "default.gguf")
+    return shipped_file("default.gguf", "give model_path")
+
+
+def shipped_draft() -> str:
+    """Path of the draft that comes with it: a tenth of its size, trained to guess its tokens. Raises LoadError."""
+    return shipped_file("default-draft.gguf", "give the path of another draft, or synthesise_draft() one")
+
+
+def shipped_file(name: str, remedy: str) -> str:
+    path = str(files("oxillama") / "data" / name)
     if not os.path.exists(path):
-        raise LoadError(f"the model that ships with the package is missing ({path}); give model_path")
+        raise LoadError(f"the model that ships with the package is missing ({path}); {remedy}")
     return path
 
 

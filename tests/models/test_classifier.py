@@ -11,6 +11,7 @@ from oxillama.models import load_model
 from . import naive
 from .naive import encoder
 from .test_bert import TABLE, keys_of, tensors_of, written
+from .test_references import path_of
 from .tiny import tiny
 
 SEP = 3
@@ -55,6 +56,14 @@ def test_scores_of_a_pair(tmp_path, arch, head):
     # One rounding of the result, and what the hidden state is off.
     assert scores == pytest.approx(encoder.classify(twin, expected), abs=1e-4)
     assert scores == pytest.approx(encoder.classify(twin, rows.astype(np.float64)), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert-pairs", "roberta-ranker"])
+def test_scores_agree_with_transformers(name):
+    recorded, model = np.load(path_of(name).with_suffix(".npz")), loaded(path_of(name))
+    scores = model.classifier.scores(hidden(model, recorded["tokens"].tolist())[0])
+    assert np.abs(scores - recorded["scores"]).max() <= 2e-5 * recorded["largest"]
+    assert model.classifier.labels == (("contradiction", "entailment", "neutral") if name == "bert-pairs" else ())
 
 
 def test_the_second_text_has_a_type_of_its_own_in_models_of_pairs_alone(tmp_path):
