@@ -192,9 +192,17 @@ class AsyncEngine(AsyncBatchMethods):
     ) -> Embeddings: ...
 
     async def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, lora: Any = None, **options: Any
+        self,
+        input: Prompt | SequenceOf[Prompt],
+        *,
+        pooling: Any = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        dtype: str = "float32",
+        lora: Any = None,
     ) -> Embeddings:
         """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
+        options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
         core = self.engine._core
         bell = CoroutineBell(core.loop)
         single = is_single_prompt("input", input)
