@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         TokenLogprob,
     )
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.loading import shipped_draft
+    from oxillama.engine.reranking import RankedDocument
     from oxillama.engine.tool_use import ToolUse
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
@@ -82,6 +84,8 @@ if TYPE_CHECKING:
         ToolFunctions,
         ToolResult,
     )
+    from oxillama.speculative.select import DraftSelection, select_draft
+    from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -102,6 +106,7 @@ __all__ = [
     "Completion",
     "ConfigError",
     "ContextOverflowError",
+    "DraftSelection",
     "Engine",
     "EngineClosedError",
     "EngineConfig",
@@ -124,6 +129,7 @@ __all__ = [
     "PrefixKvCache",
     "QuantError",
     "QueueFullError",
+    "RankedDocument",
     "RopeConfig",
     "Sampler",
     "SamplerChain",
@@ -159,7 +165,10 @@ __all__ = [
     "gguf",
     "load",
     "merge_lora",
+    "select_draft",
+    "shipped_draft",
     "show_config",
+    "synthesise_draft",
 ]
 
 # Imported when first used, so that `import oxillama` stays quick. name -> module.
@@ -173,6 +182,7 @@ _LAZY = {
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
+    "DraftSelection": "oxillama.speculative.select",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
     "Lora": "oxillama.lora",
@@ -181,6 +191,7 @@ _LAZY = {
     "KvCachePool": "oxillama.kv_cache",
     "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.kv_cache",
+    "RankedDocument": "oxillama.engine.reranking",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.kv_cache",
@@ -203,7 +214,10 @@ _LAZY = {
     "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.hub",
     "merge_lora": "oxillama.lora",
+    "select_draft": "oxillama.speculative.select",
+    "shipped_draft": "oxillama.engine.loading",
     "show_config": "oxillama.kernels",
+    "synthesise_draft": "oxillama.speculative.synthesise",
 }
 
 

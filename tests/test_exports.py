@@ -27,6 +27,7 @@ PUBLIC = {
     "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "Lora", "PrefixKvCache",
     "Sampler", "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream",
     "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
+    "DraftSelection", "RankedDocument", "select_draft", "shipped_draft", "synthesise_draft",
     "merge_lora",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",

@@ -114,7 +114,7 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
 
     embed = add("embed", "tools", "Print the embedding of a text as a JSON list, or of several as a list of lists.")
     embed.add_argument("text", nargs="*", metavar="TEXT", help="- or nothing reads standard input")
-    embed.add_argument("--pooling", help="mean, last, max, cls or none (default: what the model's file says, or mean)")
+    embed.add_argument("--pooling", help="mean, last, max, cls, none or rank (default: what the file says, or mean)")
     embed.add_argument("--no-normalize", action="store_true", help="don't divide by the length")
     _add_engine_options(embed)
 

@@ -54,7 +54,7 @@ def embed(args: argparse.Namespace) -> int:
     if "" in texts:
         raise oxillama.ConfigError("TEXT is empty: give at least one character")
     with load_engine(args) as engine:
-        found = engine.embed(texts, pooling=args.pooling, normalize=not args.no_normalize)
+        found = engine.embed(texts, pooling=args.pooling, normalize=False if args.no_normalize else None)
     rows = [row.tolist() for row in found]
     print(json.dumps(rows[0] if len(rows) == 1 else rows))
     return 0

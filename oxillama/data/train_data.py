@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random
 
 import numpy as np
@@ -30,6 +31,7 @@ CHAT_TEMPLATE = (
 )
 
 Document = list[Turn] | str
+Encode = Callable[[str], list[int]]  # ids of plain text, without special tokens
 Encoded = tuple[list[int], list[bool]]
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
@@ -62,15 +64,15 @@ def train_tokenizer(seed: int, documents: int = 8000) -> Tokenizer:
     return tokenizer
 
 
-def encode_document(tokenizer: Tokenizer, document: Document) -> Encoded:
+def encode_document(encode: Encode, document: Document) -> Encoded:
     """Ids of a document, and for each id whether it is to be learned (what the user says is not)."""
     special = {name: index for index, name in enumerate(SPECIAL_TOKENS)}
     if isinstance(document, str):
-        ids = [special[BOS], *tokenizer.encode(document, add_special_tokens=False).ids, special[EOS]]
+        ids = [special[BOS], *encode(document), special[EOS]]
         return ids, [True] * len(ids)
     ids, learned = [special[BOS]], [False]
     for role, text in document:
-        body = tokenizer.encode(text, add_special_tokens=False).ids
+        body = encode(text)
         ids += [special[ROLE_TOKENS[role]], *body, special[END]]
         learned += [False] + [role == "assistant"] * (len(body) + 1)
     return ids, learned
@@ -84,11 +86,16 @@ def pad(rows: list[Encoded], length: int) -> Batch:
     return ids, learned
 
 
-def single_batches(tokenizer: Tokenizer, r: Random, tokens: int) -> Iterator[Batch]:
+def encoded_documents(encode: Encode, r: Random) -> Iterator[Encoded]:
+    """Endless fresh documents."""
+    while True:
+        yield encode_document(encode, write_document(r))
+
+
+def single_batches(documents: Iterator[Encoded], r: Random, tokens: int) -> Iterator[Batch]:
     """Endless batches of about so many tokens; a row is one document, and rows of a batch are of similar length."""
     while True:
-        pool = [encode_document(tokenizer, write_document(r)) for _ in range(1024)]
-        pool.sort(key=lambda document: len(document[0]))
+        pool = sorted(islice(documents, 1024), key=lambda document: len(document[0]))
         ready: list[Batch] = []
         while pool:
             length = min(len(pool[-1][0]), MAX_LENGTH)
@@ -98,14 +105,14 @@ def single_batches(tokenizer: Tokenizer, r: Random, tokens: int) -> Iterator[Bat
         yield from ready
 
 
-def packed_batches(tokenizer: Tokenizer, r: Random, tokens: int, length: int) -> Iterator[Batch]:
+def packed_batches(documents: Iterator[Encoded], tokens: int, length: int) -> Iterator[Batch]:
     """Endless batches whose rows hold several documents one after the other, so that late positions are learned too."""
     while True:
         rows: list[Encoded] = []
         while len(rows) < tokens // length:
-            ids, learned = encode_document(tokenizer, write_document(r))
+            ids, learned = next(documents)
             while len(ids) <= length:
-                more_ids, more_learned = encode_document(tokenizer, write_document(r))
+                more_ids, more_learned = next(documents)
                 ids, learned = ids + more_ids, learned + more_learned
             rows.append((ids[: length + 1], learned[: length + 1]))
         yield pad(rows, length + 1)

@@ -1,13 +1,13 @@
 """Train the model that ships with oxillama, from nothing, and write it as a Q8_0 GGUF file.
 
     pip install -e ".[train]"
-    python oxillama/data/train_default.py                                   # writes oxillama/data/default.gguf
-    python oxillama/data/train_default.py --size draft --out draft.gguf     # a tenth of the size, same tokenizer
+    python oxillama/data/train_default.py       # writes oxillama/data/default.gguf
 
 The script writes its own corpus (``train_stories``, ``train_chat``), trains a byte-level BPE of 1536 tokens on it
 (``train_data``), trains a Llama-architecture model on freshly written documents, never twice on the same one
-(``train_model``), and exports it (``train_export``). ``train_check`` measures the result. Everything is seeded: the
-same seed gives the same corpus and tokenizer; the weights agree up to the summation order of torch's threads.
+(``train_model``), and exports it (``train_export``). ``train_check`` measures the result, and ``train_draft`` trains
+the draft model on it. Everything is seeded: the same seed gives the same corpus and tokenizer; the weights agree up to
+the summation order of torch's threads.
 """
 
 from __future__ import annotations
@@ -16,17 +16,27 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 
 import torch
 import torch.nn.functional as F
-from train_data import VOCABULARY_SIZE, packed_batches, single_batches, train_tokenizer
-from train_export import export_gguf
+from tokenizers import Tokenizer
+from train_data import (
+    VOCABULARY_SIZE,
+    Batch,
+    encoded_documents,
+    packed_batches,
+    single_batches,
+    train_tokenizer,
+)
+from train_export import export_gguf, tokenizer_metadata
 from train_model import SHAPES, Params, Shape, forward, init_params, logits
 
 WARM_UP = 100  # steps
-PEAK_RATE = {"default": 5e-3, "draft": 8e-3}
+PEAK_RATE = 5e-3
 TOKENS = 4096  # of one step
 LONG_SHARE = 0.12  # of the steps, the last ones, have rows as long as the context
 
@@ -64,10 +74,22 @@ def train_step(
     return float(loss.detach())
 
 
+def make_batches(tokenizer: Tokenizer, seed: int, steps: int, length: int) -> Iterator[Batch]:
+    """One batch a step: rows of one document each, and of several for the last steps."""
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    r = Random(f"single {seed}")
+    n_single = math.ceil(steps * (1 - LONG_SHARE))
+    yield from islice(single_batches(encoded_documents(encode, r), r, TOKENS), n_single)
+    yield from packed_batches(encoded_documents(encode, Random(f"packed {seed}")), TOKENS, length)
+
+
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train the model that ships with oxillama.")
-    parser.add_argument("--size", choices=sorted(SHAPES), default="default")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("default.gguf"))
     parser.add_argument("--steps", type=int, default=4000, help="optimiser steps of 4096 tokens")
     parser.add_argument("--seed", type=int, default=1)
@@ -81,22 +103,21 @@ def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    shape, started = SHAPES[args.size], time.perf_counter()
+    shape, started = SHAPES["default"], time.perf_counter()
     tokenizer = train_tokenizer(args.seed)
     if tokenizer.get_vocab_size() != VOCABULARY_SIZE:
         sys.exit(f"the tokenizer has {tokenizer.get_vocab_size()} tokens instead of {VOCABULARY_SIZE}")
     params = init_params(shape, args.seed)
     optimizers, recent = make_optimizers(params), 0.0
-    single = single_batches(tokenizer, Random(f"single {args.seed}"), TOKENS)
-    packed = packed_batches(tokenizer, Random(f"packed {args.seed}"), TOKENS, shape.context)
+    batches = make_batches(tokenizer, args.seed, args.steps, shape.context)
     print(
         f"{sum(p.numel() for p in params.values())} parameters, tokenizer after {time.perf_counter() - started:.0f} s",
         flush=True,
     )
     for step in range(args.steps):
-        ids, mask = next(packed if step >= args.steps * (1 - LONG_SHARE) else single)
+        ids, mask = next(batches)
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-            group["lr"] = learning_rate(step, args.steps, PEAK_RATE[args.size])
+            group["lr"] = learning_rate(step, args.steps, PEAK_RATE)
         recent += train_step(params, shape, optimizers, torch.from_numpy(ids), torch.from_numpy(mask))
         done = step + 1
         if done % 25 == 0:
@@ -104,7 +125,7 @@ def main() -> None:
             recent = 0.0
         if done % args.export_every == 0 or done == args.steps:
             made = {"seed": args.seed, "steps": done, "tokens": done * TOKENS}
-            export_gguf(args.out, args.size, shape, params, tokenizer, made)
+            export_gguf(args.out, "default", shape, params, tokenizer_metadata(tokenizer), made)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,15 @@ NORMAL, CONTROL = 1, 3  # tokenizer.ggml.token_type
 MOSTLY_Q8_0 = 7  # general.file_type
 QUANTIZATION_VERSION = 2
 
-DESCRIPTION = (
-    "A very small model that tells short stories, adds small numbers and describes characters as JSON. "
-    "It ships with oxillama so that the first command, the tests and the examples run offline."
-)
-ORIGIN = (
+DESCRIPTIONS = {
+    "default": "A very small model that tells short stories, adds small numbers and describes characters as JSON. "
+    "It ships with oxillama so that the first command, the tests and the examples run offline. "
     "Trained from scratch by oxillama/data/train_default.py on synthetic text that the script writes itself "
-    "(seed {seed}, {steps} steps, {tokens} tokens); no other data was used."
-)
+    "(seed {seed}, {steps} steps, {tokens} tokens); no other data was used.",
+    "draft": "A draft model for the default model of oxillama: it guesses that model's next tokens, for speculative "
+    "decoding. Trained by oxillama/data/train_draft.py on text sampled from the default model, to give that model's "
+    "probabilities (seed {seed}, {steps} steps, {tokens} tokens); no other data was used.",
+}
 
 
 def quantise_q8_0(weight: npt.NDArray[np.float32]) -> bytes:
@@ -37,7 +39,7 @@ def quantise_q8_0(weight: npt.NDArray[np.float32]) -> bytes:
     return packed.tobytes()
 
 
-def general_metadata(size: str, note: str) -> dict[str, object]:
+def general_metadata(size: str, description: str) -> dict[str, object]:
     """The general.* keys."""
     return {
         "general.architecture": "llama",
@@ -45,7 +47,7 @@ def general_metadata(size: str, note: str) -> dict[str, object]:
         "general.name": f"oxillama {size}",
         "general.author": "the oxillama authors",
         "general.version": "1",
-        "general.description": f"{DESCRIPTION} {note}",
+        "general.description": description,
         "general.license": "apache-2.0",
         "general.languages": ["en"],
         "general.tags": ["text-generation", "stories"],
@@ -93,10 +95,13 @@ def tokenizer_metadata(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def export_gguf(
-    path: Path, size: str, shape: Shape, params: Params, tokenizer: Tokenizer, made: dict[str, int]
+    path: Path, size: str, shape: Shape, params: Params, vocabulary: Mapping[str, object], made: dict[str, int]
 ) -> None:
-    """Write the model: matrices as Q8_0, vectors as F32; ``made`` has seed, steps and tokens for the description."""
-    metadata = general_metadata(size, ORIGIN.format(**made)) | model_metadata(shape) | tokenizer_metadata(tokenizer)
+    """Write the model: matrices as Q8_0, vectors as F32.
+
+    ``vocabulary`` has the tokenizer.* keys, ``made`` seed, steps and tokens for the description.
+    """
+    metadata = general_metadata(size, DESCRIPTIONS[size].format(**made)) | model_metadata(shape) | vocabulary
     metadata |= {"general.file_type": MOSTLY_Q8_0, "general.quantization_version": QUANTIZATION_VERSION}
     writer = GGUFWriter(path)
     for key, value in metadata.items():

@@ -9,18 +9,15 @@ from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from oxillama.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.constraints import CONSTRAINTS
 from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
+from oxillama.engine.async_numbers import AsyncNumberMethods
 from oxillama.engine.beam_calls import BeamKeywords, start_search
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import completions_of, shaped
-from oxillama.engine.embedding import EmbedPooling
 from oxillama.engine.engine import Engine
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
@@ -38,7 +35,7 @@ from oxillama.errors import ConfigError
 __all__ = ["AsyncEngine"]
 
 
-class AsyncEngine(AsyncBatchMethods):
+class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods):
     """A loaded model for coroutines, of any number of tasks and event loops. Use with `async with`, or call `close`.
 
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
@@ -173,45 +170,6 @@ class AsyncEngine(AsyncBatchMethods):
             call.leave()
         return search.results()
 
-    # ---- numbers
-
-    @overload
-    async def embed(
-        self, input: Prompt, *, pooling: str | None = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32]: ...
-
-    @overload
-    async def embed(
-        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32]: ...
-
-    @overload
-    async def embed(
-        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
-
-    async def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
-        """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
-        core = self.engine._core
-        bell = CoroutineBell(core.loop)
-        single = is_single_prompt("input", input)
-        requests, outbox, results = await made(
-            size_of([input] if single else input),
-            lambda: self.engine._embedding(input, pooling, normalize, lora, bell),
-        )
-        await _finish(Call(core, requests, outbox, bell))
-        return results()
-
-    async def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
-        """Logits of every position, float32 [len(ids), n_vocab], as `Engine.forward_logits` gives them."""
-        core = self.engine._core
-        bell = CoroutineBell(core.loop)
-        request = self.engine._logits(ids, lora, bell)
-        await _finish(Call(core, [request], request.outbox, bell))
-        return request.out
-
     # ---- life
 
     @property
@@ -273,10 +231,3 @@ class AsyncEngine(AsyncBatchMethods):
         finally:
             call.leave()
         return completions_of(call.requests, pieces, options.n_each)
-
-
-async def _finish(call: Call[Any]) -> None:
-    try:
-        await call.finish()
-    finally:
-        call.leave()

@@ -2,98 +2,60 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.checks import check_bool, check_choice
 from oxillama.engine.core import EngineCore
+from oxillama.engine.pooling import Kept, PoolingSettings, choose_pooling, pool, result_of
 from oxillama.engine.prompts import is_single_prompt, named_prompts
 from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.texts import Prompt, TextMaker
-from oxillama.errors import ConfigError, UnsupportedModelError
-from oxillama.gguf import Metadata
+from oxillama.errors import ConfigError
 from oxillama.lora import check_wanted
+from oxillama.models import ModelSpec
+from oxillama.models.classifier import Classifier
 
-__all__ = ["POOLINGS", "EmbedPooling", "EmbeddingRequest", "NumberMethods", "read_pooling"]
+__all__ = ["EmbedOptions", "EmbedPooling", "EmbeddingRequest", "Embeddings", "NumberMethods"]
 
 # Poolings that give one vector for a text.
-EmbedPooling = Literal["mean", "last", "cls", "max"]
-POOLINGS = ("mean", "last", "cls", "max", "none")
+EmbedPooling = Literal["mean", "last", "cls", "max", "rank"]
+Embeddings = NDArray[Any] | list[NDArray[Any]]
 
 
-# What files say by number; "rank" needs a classifier, which no model here has.
-FILE_POOLINGS = ("none", "mean", "cls", "last", "rank")
+class EmbedOptions(TypedDict, total=False):
+    """What `Engine.embed` takes beside the texts and their pooling."""
 
-
-def read_pooling(metadata: Metadata) -> str:
-    """The pooling that a model was trained for; "mean" if its file doesn't say.
-
-    Raises UnsupportedModelError, which names the key, for a number that means nothing.
-    """
-    key = f"{metadata.arch}.pooling_type"
-    number = metadata.get_int(key, FILE_POOLINGS.index("mean"))
-    if not 0 <= number < len(FILE_POOLINGS):
-        known = ", ".join(f"{i} ({name})" for i, name in enumerate(FILE_POOLINGS))
-        raise UnsupportedModelError(f"{key} is {number}; known are {known}")
-    return FILE_POOLINGS[number]
+    normalize: bool | None
+    dimensions: int | None
+    dtype: str
+    lora: Any
 
 
 class EmbeddingRequest(Request):
-    """Hidden states after the final norm, pooled over the tokens of one text; `result` when finished.
-
-    Rows are added one by one in double, so that the mean doesn't depend on how the text was divided into chunks.
-    """
+    """Hidden states after the final norm, pooled over the tokens of one text; `result` when finished."""
 
     want: Want = "hidden"
 
-    def __init__(self, tokens: list[int], pooling: str, normalize: bool, outbox: Outbox, **options: Any) -> None:
+    def __init__(self, tokens: list[int], settings: PoolingSettings, outbox: Outbox, **options: Any) -> None:
         super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
-        self.result: NDArray[np.float32] = np.empty(0, np.float32)
-        self._pooling = pooling
-        self._normalize = normalize
+        self.result: NDArray[Any] = np.empty(0, np.float32)
+        self._settings = settings
         self._n_added = 0
-        self._rows: list[NDArray[Any]] = []
+        self._kept: Kept = []
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        end = self.sequence.n_computed
+        end, n_tokens = self.sequence.n_computed, len(self.sequence.tokens)
         if end > self._n_added:  # of those sent back, rows come again
-            self._add(rows[self._n_added - end :])
+            self._kept = pool(self._kept, rows[self._n_added - end :], self._settings)
             self._n_added = end
-        if self._n_added < len(self.sequence.tokens):
+        if self._n_added < n_tokens:
             return None
-        self.result = self._pooled()
+        self.result = result_of(self._kept, n_tokens, self._settings)
         return "stop"
-
-    def _add(self, rows: NDArray[np.float32]) -> None:
-        kept = self._rows
-        match self._pooling:
-            case "none":
-                kept.append(rows.copy())
-            case "cls":
-                self._rows = kept or [rows[0].copy()]
-            case "last":
-                self._rows = [rows[-1].copy()]
-            case "max":
-                self._rows = [np.maximum.reduce([*kept, *rows])]
-            case _:
-                total = kept[0] if kept else np.zeros(rows.shape[1], np.float64)
-                for row in rows:
-                    total += row
-                self._rows = [total]
-
-    def _pooled(self) -> NDArray[np.float32]:
-        pooled = np.concatenate(self._rows) if self._pooling == "none" else self._rows[0]
-        if self._pooling == "mean":
-            pooled = pooled / len(self.sequence.tokens)
-        if self._normalize:
-            wide = pooled.astype(np.float64)
-            length = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
-            pooled = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
-        return pooled.astype(np.float32)
 
 
 class NumberMethods:
@@ -102,63 +64,84 @@ class NumberMethods:
     _core: EngineCore
     _maker: TextMaker
     _pooling: str
+    _classifier: Classifier | None
+    model_config: ModelSpec
     n_vocab: int
 
     # A text is also a sequence of texts to the type system; the first signature that fits counts.
     @overload
-    def embed(
-        self, input: Prompt, *, pooling: str | None = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32]: ...
+    def embed(self, input: Prompt, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> NDArray[Any]: ...
 
     @overload
     def embed(
-        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32]: ...
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]: ...
 
     @overload
     def embed(
-        self, input: SequenceOf[Prompt], *, pooling: str | None = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]: ...
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Embeddings: ...
 
     def embed(
-        self, input: Prompt | SequenceOf[Prompt], *, pooling: Any = None, normalize: bool = True, lora: Any = None
-    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        self,
+        input: Prompt | SequenceOf[Prompt],
+        *,
+        pooling: Any = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        dtype: str = "float32",
+        lora: Any = None,
+    ) -> Embeddings:
         """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
 
         pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
-            None is what the model's file says (`pooling_type`), or "mean".
-        normalize: divide by the Euclidean length (for "none", each row by its own).
+            "rank" gives the scores of the model's classifier, [labels] for each text; see `labels`. None is what the
+            model's file says (`pooling_type`), or "mean".
+        normalize: divide by the Euclidean length (for "none", each row by its own); None: yes, but for "rank".
+        dimensions: keep the first so many values only, before dividing: of models trained for it (Matryoshka).
+        dtype: "int8" gives round(127 * x / max|x|) of each vector, whose cosines need no scale; "binary" uint8
+            [ceil(d / 8)], a bit for each value above zero, the first in the highest bit.
         lora: adapters, as for `generate`.
-        Raises ConfigError, TokenizerError, ContextOverflowError; UnsupportedModelError if the file says "rank".
+        Texts of like length are computed together, whatever their order. Raises ConfigError, TokenizerError,
+        ContextOverflowError; UnsupportedModelError for "rank" without a classifier.
         """
-        requests, outbox, results = self._embedding(input, pooling, normalize, lora)
+        options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
+        requests, outbox, results = self._embedding(input, pooling, options, lora)
         self._core.run(requests, outbox)
         return results()
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the scores that pooling "rank" gives; empty if the model has no classifier, or nameless ones."""
+        return () if self._classifier is None else self._classifier.labels
+
     def _embedding(
-        self, input: Any, pooling: str | None, normalize: bool, lora: Any, bell: Bell | None = None
-    ) -> tuple[list[EmbeddingRequest], Outbox, Callable[[], NDArray[np.float32] | list[NDArray[np.float32]]]]:
+        self,
+        input: Any,
+        pooling: str | None,
+        options: dict[str, Any],
+        lora: Any,
+        bell: Bell | None = None,
+        *,
+        name: str = "input",
+    ) -> tuple[list[EmbeddingRequest], Outbox, Callable[[], Embeddings]]:
         """Requests, their outbox, and what gives the results when they are finished."""
         self._core.check_open()
-        if pooling is None and self._pooling == "rank":
-            raise UnsupportedModelError(
-                'the model\'s pooling_type is 4 ("rank"), which needs a classifier: give another pooling'
-            )
-        pooling = check_choice("pooling", self._pooling if pooling is None else pooling, POOLINGS)
-        check_bool("normalize", normalize)
-        single = is_single_prompt("input", input)
-        named = [("input", input)] if single else named_prompts("input", input)
+        n_embd = self.model_config.n_embd
+        settings = choose_pooling(self._pooling, self._classifier, n_embd, pooling=pooling, **options)
+        single = is_single_prompt(name, input)
+        named = [(name, input)] if single else named_prompts(name, input)
         outbox, loras = Outbox(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
         requests = [
-            EmbeddingRequest(self._maker.fitting(name, p), pooling, normalize, outbox, index=i, loras=loras)
-            for i, (name, p) in enumerate(named)
+            EmbeddingRequest(self._maker.fitting(part, p), settings, outbox, index=i, loras=loras)
+            for i, (part, p) in enumerate(named)
         ]
 
-        def results() -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        def results() -> Embeddings:
             found = [request.result for request in requests]
-            return found[0] if single else found if pooling == "none" else np.stack(found)
+            return found[0] if single else found if settings.pooling == "none" else np.stack(found)
 
-        return requests, outbox, results
+        return sorted(requests, key=lambda r: len(r.sequence.tokens), reverse=True), outbox, results
 
     def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
         """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.

@@ -15,11 +15,11 @@ from oxillama.engine.beam_calls import BeamMethods
 from oxillama.engine.completions import Chunks, answer, completions_of, shaped
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
-from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
+from oxillama.engine.reranking import RankMethods
 from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
@@ -43,7 +43,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
+class Engine(SessionMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -78,7 +78,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMetho
         capacity = core.scheduler.capacity
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
         self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), kv_type, self._loras)
-        self._pooling = parts.pooling
+        self._pooling, self._classifier = parts.pooling, parts.classifier
         self._end_ids = self.tokenizer.eog_ids
 
     @classmethod

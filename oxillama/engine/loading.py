@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, RopeConfig, field_names
-from oxillama.engine.embedding import read_pooling
+from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.sizes import choose_sizes
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.models import ModelSpec, load_model
+from oxillama.models.classifier import Classifier
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
 
-__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_model"]
+__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_draft", "shipped_model"]
 
 # What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
 DEFAULT_CONTEXT = 4096
@@ -44,13 +45,23 @@ class EngineParts:
     metadata: Mapping[str, object] = field(default_factory=dict)
     n_windowed: int = 0
     window: int = 0
+    classifier: Classifier | None = None
 
 
 def shipped_model() -> str:
     """Path of the small model that comes with the package. Raises LoadError if this installation lacks it."""
-    path = str(files("oxillama") / "data" / "default.gguf")
+    return shipped_file("default.gguf", "give model_path")
+
+
+def shipped_draft() -> str:
+    """Path of the draft that comes with it: a tenth of its size, trained to guess its tokens. Raises LoadError."""
+    return shipped_file("default-draft.gguf", "give the path of another draft, or synthesise_draft() one")
+
+
+def shipped_file(name: str, remedy: str) -> str:
+    path = str(files("oxillama") / "data" / name)
     if not os.path.exists(path):
-        raise LoadError(f"the model that ships with the package is missing ({path}); give model_path")
+        raise LoadError(f"the model that ships with the package is missing ({path}); {remedy}")
     return path
 
 
@@ -90,7 +101,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     )
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
-        sizes.n_windowed, sizes.window,
+        sizes.n_windowed, sizes.window, model.classifier,
     )  # fmt: skip
 
 

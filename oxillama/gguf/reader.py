@@ -3,7 +3,7 @@
 import mmap
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -98,6 +98,13 @@ class GGUFFile:
         """Tensors by name, in file order."""
         self._check_open()
         return MappingProxyType(self._tensors)
+
+    def seen_as(self, metadata: Metadata, tensors: Iterable[TensorInfo]) -> "GGUFFile":
+        """A file of the same bytes with other metadata, and of its tensors these, in this order."""
+        seen = object.__new__(GGUFFile)
+        seen.path, seen._shards, seen._metadata = self.path, self.shards, metadata
+        seen._tensors = {t.name: t for t in tensors}
+        return seen
 
     @property
     def closed(self) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, QuantError
 from oxillama.gguf.formats import format_by_name
+from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.mixes import FileType, file_type
 from oxillama.gguf.pages import release_pages
 from oxillama.gguf.plans import TensorPlan, plan_tensors
@@ -19,7 +20,7 @@ from oxillama.gguf.shards import SPLIT_KEYS
 from oxillama.gguf.tensors import TensorInfo
 from oxillama.gguf.writer import GGUFWriter
 
-__all__ = ["QuantizeSummary", "quantize_file"]
+__all__ = ["QuantizeSummary", "add_recoded", "check_destination", "check_threads", "quantize_file", "report_fallbacks"]
 
 PIECE_BYTES = 16 << 20  # of a source tensor that are converted at a time
 QUANTIZATION_VERSION = 2  # of the block layouts; files of version 1 can't be read by anybody any more
@@ -93,15 +94,15 @@ def quantize_file(
         LoadError: what `open` raises.
         OSError: the system refuses to write.
     """
-    wanted, threads = file_type(type), _threads(num_threads)
+    wanted, threads = file_type(type), check_threads(num_threads)
     with open_gguf(source) as file:
         plans = plan_tensors(
             file.tensors, file.metadata, wanted, tensor_types=tensor_types or {}, pure=pure, keep_output=keep_output
         )
         _check_sources(plans, allow_requantize)
-        _report_fallbacks(plans)
+        report_fallbacks(plans)
         if not dry_run:
-            _check_destination(file, destination)
+            check_destination(file, destination)
             _write(file, destination, wanted, plans, threads, progress)
     return QuantizeSummary(wanted.name, tuple(plans))
 
@@ -117,19 +118,19 @@ def _check_sources(plans: list[TensorPlan], allow_requantize: bool) -> None:
         )
 
 
-def _report_fallbacks(plans: list[TensorPlan]) -> None:
+def report_fallbacks(plans: list[TensorPlan]) -> None:
     for p in plans:
         if p.fallback:
             _log.warning("%s becomes %s: %s", p.name, p.after, p.fallback)
 
 
-def _check_destination(file: GGUFFile, destination: str | os.PathLike[str]) -> None:
+def check_destination(file: GGUFFile, destination: str | os.PathLike[str]) -> None:
     for shard in file.shards:
         if shard.path is not None and os.path.exists(destination) and os.path.samefile(shard.path, destination):
             raise ConfigError(f"{os.fspath(destination)} is the source itself: write to another file")
 
 
-def _threads(num_threads: int | None) -> int:
+def check_threads(num_threads: int | None) -> int:
     from oxillama.kernels import _threads
 
     if num_threads is None:
@@ -148,14 +149,29 @@ def _write(
     progress: bool | Progress,
 ) -> None:
     writer = GGUFWriter(destination, alignment=file.alignment, version=file.version)
-    described = {"general.quantization_version": QUANTIZATION_VERSION, "general.file_type": type.id}
-    writer.add_metadata(file.metadata.replaced(described), leave_out=SPLIT_KEYS)
-    total = sum(t.nbytes for t in file.tensors.values())
-    with _counter(progress, total) as count:
-        for plan in plans:
-            info = file.tensors[plan.name]
-            writer.add_tensor(plan.name, _source(info, plan.after, num_threads, count), plan.shape, plan.after)
+    with _counter(progress, sum(t.nbytes for t in file.tensors.values())) as count:
+        add_recoded(writer, file.metadata, file.tensors, type, plans, num_threads, count)
         writer.write()
+
+
+def add_recoded(
+    writer: GGUFWriter,
+    metadata: Metadata,
+    tensors: Mapping[str, TensorInfo],
+    type: FileType | None,
+    plans: list[TensorPlan],
+    num_threads: int,
+    count: Callable[[int], None] = lambda n: None,
+) -> None:
+    """Gives a writer metadata, with the file type in them, and tensors, to be converted when they are written.
+
+    ``type``: None if the file's stays as it is. ``count`` gets the bytes of ``tensors`` that are done.
+    """
+    described = {"general.quantization_version": QUANTIZATION_VERSION, "general.file_type": type.id} if type else {}
+    writer.add_metadata(metadata.replaced(described), leave_out=SPLIT_KEYS)
+    for plan in plans:
+        source = _source(tensors[plan.name], plan.after, num_threads, count)
+        writer.add_tensor(plan.name, source, plan.shape, plan.after)
 
 
 def _source(

@@ -1,40 +1,26 @@
 """Writing GGUF files: from values and arrays, or copied from a file that was read."""
 
-import math
-import operator
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError
 from oxillama.gguf.entries import Entry, make_entry, value_type
 from oxillama.gguf.foreign import MAGIC, VERSIONS
-from oxillama.gguf.formats import Format, format_by_name
 from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.output import atomic_file
-from oxillama.gguf.parse import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DIMS, MAX_KEY, MAX_NAME, RawTensor
+from oxillama.gguf.parse import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_KEY, MAX_NAME, RawTensor
+from oxillama.gguf.pending import Bytes, Pending, parts_of, pending
 from oxillama.gguf.reader import GGUFFile
 from oxillama.gguf.shards import SPLIT_KEYS
-from oxillama.gguf.tensors import PLAIN_DTYPES, TensorInfo
+from oxillama.gguf.tensors import TensorInfo
 from oxillama.gguf.values import STRUCTS, ValueType, shown
 
 __all__ = ["GGUFWriter", "copy", "write_gguf"]
-
-Bytes = bytes | bytearray | memoryview | NDArray[Any]
-
-_FORMAT_OF_DTYPE = {dtype.str: name for name, dtype in PLAIN_DTYPES.items()}
-
-
-class _Pending(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    format: Format
-    nbytes: int
-    data: memoryview | Callable[[], Bytes | Iterator[Bytes]]
 
 
 class GGUFWriter:
@@ -44,22 +30,22 @@ class GGUFWriter:
     mapped arrays, or from functions that make the data when their turn comes.
 
     Args:
-        path: the file to write. What is there is replaced at the end of `write`, whole.
+        path: the file to write. What is there is replaced at the end of `write`, whole. None: only `to_bytes` works.
         alignment: of the tensor data; by default what ``general.alignment`` says, or 32. Any other than 32 is also
             written to that key.
         version: 2 or 3; their files differ in this number alone.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None, version: int = 3) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, *, alignment: int | None = None, version: int = 3) -> None:
         if version not in VERSIONS:
             raise ConfigError(f"version={version!r}; one of {', '.join(map(str, VERSIONS))} is needed")
         if alignment is not None:
             _check_alignment("alignment", alignment)
-        self.path = Path(path)
+        self.path = None if path is None else Path(path)
         self.version = version
         self._alignment = alignment
         self._entries: dict[str, Entry] = {}
-        self._tensors: dict[str, _Pending] = {}
+        self._tensors: dict[str, Pending] = {}
 
     @property
     def alignment(self) -> int:
@@ -113,19 +99,25 @@ class GGUFWriter:
             QuantError: there is no such format.
         """
         _check_name("tensor name", name, MAX_NAME, self._tensors)
-        if isinstance(data, TensorInfo):
-            shape, type, data = shape or data.shape, type or data.type, data.data
-        if isinstance(data, np.ndarray) and type in (None, _FORMAT_OF_DTYPE.get(data.dtype.str)):
-            data, shape, type = _plain(name, data, shape)
-        if shape is None or type is None:
-            raise ConfigError(f"tensor {name!r}: bytes need shape and type")
-        fmt = format_by_name(type)
-        dims = _check_shape(name, shape, fmt)
-        nbytes = fmt.nbytes(math.prod(dims))
-        self._tensors[name] = _Pending(name, dims, fmt, nbytes, data if callable(data) else _run(name, data, nbytes))
+        self._tensors[name] = pending(name, data, shape, type)
 
     def write(self) -> None:
-        """Write the file: under another name first, flushed, then renamed, so that it is there whole or not at all."""
+        """Write the file: under another name first, flushed, then renamed, so that it is there whole or not at all.
+
+        Raises ConfigError if there is no path.
+        """
+        if self.path is None:
+            raise ConfigError("path is None: give one to write a file, or take to_bytes()")
+        with atomic_file(self.path) as f:
+            self._write(f)
+
+    def to_bytes(self) -> bytes:
+        """What the file would hold."""
+        buffer = io.BytesIO()
+        self._write(buffer)
+        return buffer.getvalue()
+
+    def _write(self, f: BinaryIO) -> None:
         if self.alignment != DEFAULT_ALIGNMENT and "general.alignment" not in self._entries:
             self.add("general.alignment", self.alignment, ValueType.UINT32)
         places, offset = {}, 0
@@ -133,14 +125,13 @@ class GGUFWriter:
             places[t.name] = offset
             offset += t.nbytes + -t.nbytes % self.alignment
         header = encode_header(self.version, self._entries, self._tensors.values(), places)
-        with atomic_file(self.path) as f:
-            f.write(header)
-            if self._tensors:
-                _pad(f, len(header), self.alignment)
-            for t in self._tensors.values():
-                for part in _parts(t):
-                    f.write(part)
-                _pad(f, t.nbytes, self.alignment)
+        f.write(header)
+        if self._tensors:
+            _pad(f, len(header), self.alignment)
+        for t in self._tensors.values():
+            for part in parts_of(t):
+                f.write(part)
+            _pad(f, t.nbytes, self.alignment)
 
     def _add_entry(self, key: str, entry: Entry) -> None:
         if key == "general.alignment":
@@ -200,7 +191,7 @@ def copy(file: GGUFFile, path: str | os.PathLike[str]) -> None:
 
 
 def encode_header(
-    version: int, entries: Mapping[str, Entry], tensors: Iterable[RawTensor | _Pending], places: Mapping[str, int]
+    version: int, entries: Mapping[str, Entry], tensors: Iterable[RawTensor | Pending], places: Mapping[str, int]
 ) -> bytes:
     """Everything before the tensor data: magic, version, counts, metadata and tensor infos, without padding."""
     u32, u64 = STRUCTS[ValueType.UINT32].pack, STRUCTS[ValueType.UINT64].pack
@@ -238,61 +229,3 @@ def _check_name(what: str, name: object, limit: int, taken: Mapping[str, object]
         raise ConfigError(f"{what} {shown(name)} has {size} bytes; at most {limit} are allowed")
     if name in taken:
         raise ConfigError(f"{what} {shown(name)} was given before")
-
-
-def _plain(name: str, array: NDArray[Any], shape: Iterable[int] | None) -> tuple[NDArray[Any], tuple[int, ...], str]:
-    found = _FORMAT_OF_DTYPE.get(array.dtype.newbyteorder("<").str)
-    if found is None:
-        known = ", ".join(d.name for d in PLAIN_DTYPES.values())
-        raise ConfigError(f"tensor {name!r}: dtype {array.dtype}; GGUF has {known}; others need bytes and a type")
-    dims = array.shape if shape is None else tuple(shape)
-    if math.prod(dims) != array.size:
-        raise ConfigError(f"tensor {name!r}: shape {dims} for an array of shape {array.shape}")
-    return np.ascontiguousarray(array, PLAIN_DTYPES[found]), dims, found
-
-
-def _check_shape(name: str, shape: Iterable[int], fmt: Format) -> tuple[int, ...]:
-    try:
-        dims = tuple(operator.index(d) for d in shape)
-    except TypeError:
-        raise ConfigError(f"tensor {name!r}: shape {shape!r}; a sequence of integers is needed") from None
-    if not 1 <= len(dims) <= MAX_DIMS or min(dims) < 1 or math.prod(dims) >= 1 << 63:
-        raise ConfigError(f"tensor {name!r}: shape {dims}; 1 to {MAX_DIMS} dimensions of at least 1 are needed")
-    if dims[-1] % fmt.block_values:
-        raise ConfigError(f"tensor {name!r}: rows of {dims[-1]}; {fmt.name} needs a multiple of {fmt.block_values}")
-    return dims
-
-
-def _parts(t: _Pending) -> Iterator[memoryview]:
-    """A tensor's bytes; ConfigError unless there are as many as it has, together."""
-    data = t.data() if callable(t.data) else t.data
-    if not isinstance(data, Iterator):
-        yield _run(t.name, data, t.nbytes)
-        return
-    done = 0
-    for part in data:
-        view = _view(t.name, part)
-        done += view.nbytes
-        if done > t.nbytes:
-            break
-        yield view
-    if done != t.nbytes:
-        raise ConfigError(f"tensor {t.name!r}: {done} bytes of data; its shape and type need {t.nbytes}")
-
-
-def _run(name: str, data: Bytes, nbytes: int) -> memoryview:
-    """``data`` as one run of ``nbytes`` bytes; ConfigError if it isn't."""
-    view = _view(name, data)
-    if view.nbytes != nbytes:
-        raise ConfigError(f"tensor {name!r}: {view.nbytes} bytes of data; its shape and type need {nbytes}")
-    return view
-
-
-def _view(name: str, data: Bytes) -> memoryview:
-    if isinstance(data, np.ndarray):
-        view = np.ascontiguousarray(data).data
-    elif isinstance(data, bytes | bytearray | memoryview):
-        view = memoryview(data)
-    else:
-        raise ConfigError(f"tensor {name!r}: data of type {data.__class__.__name__}; an array or bytes are needed")
-    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())

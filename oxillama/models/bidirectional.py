@@ -12,6 +12,7 @@ from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, take_rows
 from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
+from oxillama.models.classifier import Classifier
 from oxillama.models.decoder import Embedding, Layer, read_rotations
 from oxillama.models.encoder import check_whole, no_logits, read_encoder_spec
 from oxillama.models.layers import LayerSlabs, read_norm
@@ -35,6 +36,7 @@ class Bidirectional:
             self.projections = [w.linear("dense_2", n, spec.n_embd), w.linear("dense_3", spec.n_embd, n)]
         self.n_weight_bytes = 0
         self.adaptable: Mapping[str, Adaptable] = {}
+        self.classifier: Classifier | None = None
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model: Rows [batch.outputs.n_rows, n_embd].

@@ -18,6 +18,7 @@ from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
 from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
+from oxillama.models.classifier import Classifier
 from oxillama.models.experts import Experts
 from oxillama.models.layers import (
     FeedForward,
@@ -58,6 +59,7 @@ class Decoder:
         self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
         self.n_weight_bytes = 0
         self.adaptable: Mapping[str, Adaptable] = {}
+        self.classifier: Classifier | None = None
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""

@@ -6,20 +6,22 @@ Devlin et al., "BERT", 2018. Unlike in a decoder, the sum of stream and branch i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
-from oxillama.gguf import GGUFFile
+from oxillama.gguf import GGUFFile, TensorInfo
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.norms import layer_norm_
 from oxillama.kernels.rope import angles
-from oxillama.kernels.rows import Rows, Vector, add_bias_, take_rows
+from oxillama.kernels.rows import Rows, Vector, add_, add_bias_, take_rows
 from oxillama.kv_cache.shapes import KvShape
 from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
-from oxillama.models.decoder import Embedding, feed_forward, read_rotations
+from oxillama.models.classifier import Classifier, has_classifier
+from oxillama.models.decoder import Embedding, feed_forward, look_up, read_rotations
 from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits
@@ -35,11 +37,13 @@ class Encoder:
         self.spec = spec
         self.embedding = Embedding(spec, traits, w)
         self.segment = read_segment(spec, w)
+        self.pairs = PairTypes.read(spec, w) if has_classifier(spec, w) else None
         self.norm = SumNorm(spec, w, "token_embd_norm")
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [EncoderLayer(spec, traits, w, i) for i in range(spec.n_layers)]
         self.n_weight_bytes = 0
         self.adaptable: Mapping[str, Adaptable] = {}
+        self.classifier: Classifier | None = None
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model: Rows [batch.outputs.n_rows, n_embd].
@@ -48,7 +52,9 @@ class Encoder:
         """
         check_whole(self.spec, batch)
         x = self.embedding.rows(batch)
-        if self.segment is not None:
+        if self.pairs is not None:
+            add_(x, look_up(batch, self.pairs.table, self.pairs.of(batch), self.spec.n_embd))
+        elif self.segment is not None:
             add_bias_(x, self.segment)
         self.norm(x)
         tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]
@@ -89,6 +95,34 @@ class SumNorm:
 
     def __call__(self, x: Rows) -> None:
         layer_norm_(x, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
+class PairTypes:
+    """What tells the tokens of a pair's second text from those of the first: another row is added to them.
+
+    Only models with a classifier were trained on pairs. ``separator``: what ends the first text.
+    """
+
+    table: TensorInfo
+    separator: int
+
+    @classmethod
+    def read(cls, spec: ModelSpec, w: Weights) -> PairTypes | None:
+        """None where all texts are of one kind, as in RoBERTa."""
+        name = "token_types.weight"
+        separator = w.metadata.get_int("tokenizer.ggml.seperator_token_id", -1)
+        if name not in w or w.n_values(name) != 2 * spec.n_embd or separator < 0:
+            return None
+        return cls(w.table(name, (2, spec.n_embd)), separator)
+
+    def of(self, batch: Batch) -> NDArray[np.int32]:
+        """Of each row, 0 up to its text's first separator, and 1 after it."""
+        ends = batch.tokens == self.separator
+        before = np.cumsum(ends) - ends
+        starts = batch.positions == 0
+        types: NDArray[np.int32] = np.minimum(before - before[starts][np.cumsum(starts) - 1], 1).astype(np.int32)
+        return types
 
 
 def check_whole(spec: ModelSpec, batch: Batch) -> None:

@@ -12,6 +12,7 @@ from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
 from oxillama.models.adaptable import Adaptable
+from oxillama.models.classifier import Classifier, read_classifier
 from oxillama.models.decoder import Decoder
 from oxillama.models.families import FAMILIES
 from oxillama.models.layers import LayerSlabs
@@ -26,6 +27,7 @@ class Model(Protocol):
     spec: ModelSpec
     n_weight_bytes: int  # held beside the file
     adaptable: Mapping[str, Adaptable]  # by the tensor's name
+    classifier: Classifier | None  # what makes scores for labels of hidden states
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd].
@@ -126,6 +128,7 @@ def load_model(
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     for i in range(spec.n_layers, file.metadata.get_int(f"{spec.arch}.block_count")):
         weights.leave_out(f"blk.{i}.")  # see read_spec
+    model.classifier = read_classifier(spec, weights)
     weights.check_all_used()
     if repack:
         weights.repack(num_threads, progress)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
-from oxillama.engine.embedding import read_pooling
+from oxillama.engine.pooling import read_pooling
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from tests.engine.fakes import N_EMBD, N_VOCAB, assert_idle, hidden_of, logits_of, make_engine, runner_of
 
@@ -75,9 +75,9 @@ def test_logits_of_every_position(ids, chunk):
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("pooling", ["sum", "", 1, "rank"])
+@pytest.mark.parametrize("pooling", ["sum", "", 1])
 def test_unknown_pooling(pooling):
-    with pytest.raises(ConfigError, match="pooling must be one of mean, last, cls, max, none"):
+    with pytest.raises(ConfigError, match="pooling must be one of mean, last, cls, max, none, rank"):
         make_engine().embed("a", pooling=pooling)
 
 
@@ -92,6 +92,8 @@ def test_a_file_that_says_rank():
     engine = make_engine(pooling="rank")
     with pytest.raises(UnsupportedModelError, match="pooling_type is 4"):
         engine.embed("a")
+    with pytest.raises(UnsupportedModelError, match='pooling "rank" needs a classifier'):
+        make_engine().embed("a", pooling="rank")
     assert engine.embed("a", pooling="last").shape == (N_EMBD,)
 
 

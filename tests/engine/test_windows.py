@@ -178,7 +178,7 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     core, ids = engine._core, [3 + i * i % 11 for i in range(300)]
     first, other = [engine._maker.request([5 + i] * 9, read_options("generate", LONG), Outbox(1)) for i in range(2)]
     logits = engine._logits(ids, None)
-    (embedding,), _, results = engine._embedding(ids, pooling, False, None)
+    (embedding,), _, results = engine._embedding(ids, pooling, {"normalize": False}, None)
     core.submit([first, logits, other, embedding])
     sent_back = set()
     for _ in range(5000):  # they could send back each other for ever

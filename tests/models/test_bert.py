@@ -197,9 +197,3 @@ def test_missing_tensor(tmp_path, name):
     path = small(tmp_path, change=lambda keys, tensors: tensors.pop(name))
     with gguf.open(path) as file, pytest.raises(MissingTensorError, match=f"{name} is missing"):
         load_model(file)
-
-
-def test_heads_of_a_classifier_are_not_dropped(tmp_path):
-    path = small(tmp_path, change=lambda keys, tensors: tensors.update({"cls.weight": np.zeros((36, 36), np.float32)}))
-    with gguf.open(path) as file, pytest.raises(UnsupportedModelError, match=r"no use for cls\.weight"):
-        load_model(file)

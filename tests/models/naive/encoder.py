@@ -19,7 +19,7 @@ def bert(file, tokens):
 
 def nomic(file, tokens):
     """Rotation in place of learned positions, a gated network in place of GELU (Nussbaum et al. 2024)."""
-    x = file.w["token_embd.weight"][tokens] + file.w["token_types.weight"][0]
+    x = file.w["token_embd.weight"][tokens] + file.w["token_types.weight"][second_text(file, tokens)]
     x = layer_norm(file, "token_embd_norm", x)
     for layer in file.layers():
         x = normed(layer, "attn_output_norm", x + self_attention(layer, x, turned))
@@ -33,9 +33,24 @@ def turned(layer, x):
 
 
 def embed(file, tokens):
-    """Tokens, their positions, and the type of a first sentence."""
+    """Tokens, their positions, and the types of a first and a second sentence."""
     positions, types = file.w["position_embd.weight"], file.w["token_types.weight"]
-    return file.w["token_embd.weight"][tokens] + positions[: len(tokens)] + types[0]
+    return file.w["token_embd.weight"][tokens] + positions[: len(tokens)] + types[second_text(file, tokens)]
+
+
+def second_text(file, tokens):
+    """1 for the tokens of a pair's second text, which comes after a separator, in models that were trained on pairs."""
+    separator = file.separator if file.w.keys() & {"cls.weight", "cls.output.weight"} else None
+    first = list(tokens).index(separator) + 1 if separator in tokens else len(tokens)
+    return [int(i >= first) for i in range(len(tokens))]
+
+
+def classify(file, hidden):
+    """Scores of each label: RoBERTa's head on the first token's hidden state (Liu et al. 2019)."""
+    x = hidden[0]
+    if "cls.weight" in file.w:
+        x = np.tanh(file.linear("cls", x))
+    return file.linear("cls.output", x) if "cls.output.weight" in file.w else x
 
 
 def self_attention(layer, h, position=lambda layer, x: x):

@@ -12,6 +12,7 @@ class File:
         with gguf.open(path, overrides=overrides) as file:
             self.arch = file.metadata.arch
             self.w = {name: t.dequantize().astype(np.float64) for name, t in file.tensors.items()}
+            self.separator = file.metadata.get("tokenizer.ggml.seperator_token_id")
             self.metadata = {
                 key: plain(file.metadata[key]) for key in file.metadata if not key.startswith("tokenizer.")
             }
