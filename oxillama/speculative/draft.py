@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from oxillama.sampling import Sampler
+from oxillama.sampling import Distribution, Sampler
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Distribution", "Draft", "DraftTask", "Proposal", "Target"]
@@ -30,13 +27,6 @@ class DraftTask:
     tokens: list[int]
     n: int
     sampler: Sampler
-
-
-class Distribution(NamedTuple):
-    """Of one token: ids, int32 [n], rising, and their probabilities, float64 [n]; others have none."""
-
-    ids: NDArray[np.int32]
-    probs: NDArray[np.float64]
 
 
 class Proposal(NamedTuple):
