@@ -4,7 +4,7 @@ A draft never changes what a request gives, only how soon. The one that proposes
 else of each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -21,12 +21,17 @@ class DraftTask:
     key: of its text, the same each time and unique in the process. tokens: prompt and output so far, the last one not
     computed yet; it lives on and is not to be changed. n: tokens wanted at most, at least 1. sampler: the request's
     own, after `tokens`; a draft may draw from it, and leaves it as it found it.
+    with_probs: whether guesses are kept or not by how likely they were (`rejection.py`): a draft that draws does so by
+    a generator of its own then, and gives `Proposal.probs`. cache_key: as of `Sequence`; texts with different ones
+    share nothing.
     """
 
     key: int
     tokens: list[int]
     n: int
     sampler: Sampler
+    with_probs: bool = False
+    cache_key: Hashable = None
 
 
 class Proposal(NamedTuple):
