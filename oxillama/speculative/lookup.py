@@ -69,7 +69,9 @@ class PromptLookup:
         self.max_ngram = check_int("max_ngram", max_ngram, self.min_ngram, MAX_NGRAM)
         if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
             raise ConfigError(f"texts must be a list of texts or of lists of token ids, not {type(texts).__name__}")
-        self._texts = [text if isinstance(text, str) else check_ids(f"texts[{i}]", text) for i, text in enumerate(texts)]
+        self._texts = [
+            text if isinstance(text, str) else check_ids(f"texts[{i}]", text) for i, text in enumerate(texts)
+        ]
         self._tokenizer: Any = None
         self._shared: list[NgramIndex] = []
         self._own: dict[int, NgramIndex] = {}
