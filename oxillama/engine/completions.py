@@ -5,10 +5,11 @@ from contextlib import closing
 from typing import Any
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import Chunk, Completion
 from oxillama.engine.stream import TextRequest, chunks
-from oxillama.engine.texts import TextMaker, TextOptions
+from oxillama.engine.texts import TextMaker
 
 __all__ = ["Chunks", "answer", "completions_of", "shaped"]
 
