@@ -52,6 +52,7 @@ def _completion(request: TextRequest, pieces: list[Chunk], index: int) -> Comple
         index=index,
         prompt_logprobs=request.scores.prompt if request.scores else None,
         tool_calls=[call for piece in pieces for call in piece.tool_calls],
+        speculation=request.speculation.stats() if request.speculation else None,
     )
 
 

@@ -11,6 +11,7 @@ from oxillama.engine.logprobs import check_logprobs
 from oxillama.engine.prompts import check_stop, make_chain
 from oxillama.engine.results import CancelToken
 from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
+from oxillama.engine.speculation import NO_DRAFTS, DraftOptions, split_draft_options
 from oxillama.engine.tool_use import ToolUse, check_tool_use
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
@@ -71,6 +72,7 @@ class TextOptions:
     prompt_logprobs: int | None = None
     n: int | None = None
     tool_use: ToolUse | None = None
+    drafts: DraftOptions = NO_DRAFTS
 
     @property
     def n_each(self) -> int:
@@ -99,7 +101,7 @@ def parse_options(
     n: int | None = None,
     sampling: Mapping[str, Any],
 ) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`, and `tool_use`.
+    """`sampling` has fields of `SamplerConfig`, `ServingOptions` and `DraftOptions`, and `tool_use`.
 
     Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
     """
@@ -109,7 +111,7 @@ def parse_options(
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
     tool_use = check_tool_use(fields.pop("tool_use", None))
-    serving = split_options(fields)
+    serving, drafts = split_options(fields), split_draft_options(fields)
     chain = make_chain(function, sampler, fields)
     if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
         raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
@@ -117,7 +119,7 @@ def parse_options(
         max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
         check_processors(logits_processors), check_logprobs("logprobs", logprobs),
         check_logprobs("prompt_logprobs", prompt_logprobs),
-        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use,
+        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use, drafts,
     )  # fmt: skip
 
 

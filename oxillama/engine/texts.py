@@ -4,6 +4,7 @@ from collections.abc import Sequence as SequenceOf
 from functools import partial
 from typing import Any
 
+from oxillama.engine.drafting import BoundDrafts
 from oxillama.engine.grammars import Grammars
 from oxillama.engine.logprobs import Scores, TokenScorer
 from oxillama.engine.options import TextOptions
@@ -16,6 +17,7 @@ from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.lora import LoraRegistry, LoraSet
 from oxillama.sampling import Sampler, SamplerChain
+from oxillama.speculative.draft import Target
 from oxillama.tokenizer import Tokenizer, TokenStream
 
 __all__ = ["TextMaker"]
@@ -38,6 +40,7 @@ class TextMaker:
         self._scratch = Candidates()
         self._scorer = TokenScorer(partial(_token_bytes, tokenizer), self._scratch)
         self._grammars = Grammars(tokenizer)
+        self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size))
 
     @property
     def n_vocab(self) -> int:
@@ -165,6 +168,7 @@ class TextMaker:
                 token_bytes=self._tokenizer.token_bytes,
                 processors=options.processors,
             ),
+            n_vocab=self._n_vocab,
             stream=self._stream(tools),
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
@@ -172,6 +176,7 @@ class TextMaker:
             scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
             number=number,
             tools=tools.detector if tools else None,
+            speculation=self._drafts.speculation(options.drafts),
             index=index,
             leader=leader,
             cancel_token=options.cancel_token,

@@ -10,8 +10,8 @@ class SpecStats:
     """Of one completion, or of several together.
 
     rounds: steps that checked guesses. drafted: tokens that were guessed and checked. accepted: those that came true.
-    bonus: rounds in which all did, so that the step's last row gave one token more. elapsed: wall-clock seconds of these
-    rounds, drafting included. draft_seconds: those in which drafts were made, for everybody who asked at that time.
+    bonus: rounds in which all did, so that the step's last row gave one token more. elapsed: wall-clock seconds of
+    these rounds, drafting included. draft_seconds: those in which drafts were made, for everybody who asked then.
     n1_fallbacks: steps without guesses, since a recurrent state had to be computed again after some were wrong.
     off: why it does not guess at the moment; "" if it does.
     """
