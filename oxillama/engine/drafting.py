@@ -10,7 +10,7 @@ from typing import Any
 from oxillama.engine.speculation import DraftOptions, Speculation
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, GrammarError
-from oxillama.speculative.costs import KEPT_TIMES, LEAST_CHANCE, TRY_CHANCE, Bid, StepCosts, best_bids
+from oxillama.speculative.costs import KEPT_TIMES, LEAST_CHANCE, TRY_CHANCE, Bid, StepCosts, Trust, best_bids
 from oxillama.speculative.draft import Draft, DraftTask, Proposal, Target
 from oxillama.speculative.forced import GrammarDraft
 from oxillama.speculative.lookup import PromptLookup
@@ -83,8 +83,8 @@ class Drafting:
         best_bids(self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive])
         wanted: dict[Draft, list[Wanted]] = {}
         for (request, speculation), bid in zip(asking, bids, strict=True):
-            if speculation.adaptive:
-                self._judge(request, speculation, bid, by)
+            if speculation.adaptive and not speculation.trusts[by].resting:
+                self._judge(request, speculation.trusts[by], bid)
             n = bid.granted if speculation.adaptive else bid.n
             if n:
                 wanted.setdefault(speculation.drafts[by], []).append((request, speculation, n))
@@ -94,20 +94,20 @@ class Drafting:
         sequence, trust = request.sequence, speculation.trusts[by]
         n = min(speculation.k, sequence.n_reserve - len(sequence.tokens))
         seconds = self._seconds(speculation.drafts[by])
-        if not speculation.adaptive or not trust.resting:
-            return Bid(trust.chance, n, seconds)
+        if not speculation.adaptive:
+            return Bid(trust.chance, n)
+        if not trust.resting:
+            return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds)
         return Bid(TRY_CHANCE, min(n, trust.resting <= len(sequence.tokens)), seconds)
 
-    def _judge(self, request: TextRequest, speculation: Speculation, bid: Bid, by: int) -> None:
+    def _judge(self, request: TextRequest, trust: Trust, bid: Bid) -> None:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's."""
-        trust = speculation.trusts[by]
-        if trust.resting:
-            return
-        one, two = self.costs.after(1, 1)
-        if bid.granted and trust.chance >= LEAST_CHANCE:
+        alone = Bid(bid.chance, bid.n, bid.seconds)
+        if not bid.granted:
+            best_bids(self.costs, 1, [alone])
+        if bid.granted:
             trust.resume()
-        elif trust.chance < max(LEAST_CHANCE, (two + bid.seconds) / one - 1.0):
-            bid.granted = 0
+        elif not alone.granted:
             trust.rest(len(request.sequence.tokens))
 
     def _seconds(self, draft: Draft) -> float:

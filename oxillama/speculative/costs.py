@@ -11,8 +11,10 @@ __all__ = ["Bid", "StepCosts", "Trust", "best_bids"]
 ROW_SHARE = 0.06
 # It costs at least this: measured times of equal steps differ by more.
 LEAST_ROW_SHARE = 0.02
-# The median of so many measurements: one that was slow by chance counts for nothing.
+# Of so many measurements the quickest counts: what else runs on the machine makes a step slower, never quicker.
 KEPT_TIMES = 7
+# Measurements count for so many steps: what was slow by chance, and is therefore not tried, would stay so for ever.
+KEPT_STEPS = 256
 # Guesses whose chance is below this are not worth trying, whatever the times say.
 LEAST_CHANCE = 0.1
 # Weight of what was seen before against each guess more. So a text that begins to be guessed well, or stops to be, is
@@ -33,39 +35,47 @@ class StepCosts:
     def __init__(self) -> None:
         self._times: dict[int, deque[float]] = {}
         self._rows: list[int] = []  # those that were measured, rising
-        self._medians: dict[int, float] = {}
+        self._at: dict[int, int] = {}  # in which step they were the last time
+        self._n_steps = 0
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
-        times = self._times.get(rows)
-        if times is None:
-            times = self._times[rows] = deque(maxlen=KEPT_TIMES)
+        self._n_steps += 1
+        if rows not in self._times:
+            self._times[rows] = deque(maxlen=KEPT_TIMES)
             self._rows.insert(bisect_left(self._rows, rows), rows)
-        times.append(seconds)
-        self._medians[rows] = sorted(times)[len(times) // 2]
+        self._times[rows].append(seconds)
+        self._at[rows] = self._n_steps
+        if self._n_steps % KEPT_TIMES == 0:
+            for old in [n for n in self._rows if self._at[n] + KEPT_STEPS < self._n_steps]:
+                del self._times[old], self._at[old]
+                self._rows.remove(old)
 
     def seconds(self, rows: int) -> float:
         """What a step of so many rows is expected to take; 1.0 for one row as long as nothing is known."""
-        known, medians = self._rows, self._medians
+        known = self._rows
         if not known:
             return _share(rows)
         i = bisect_left(known, rows)
         if i == len(known) or i == 0:
             nearest = known[max(0, i - 1)]
-            return medians[nearest] * _share(rows) / _share(nearest)
+            return min(self._times[nearest]) * _share(rows) / _share(nearest)
         if known[i] == rows:
-            return medians[rows]
+            return min(self._times[rows])
         low, high = known[i - 1], known[i]
-        return medians[low] + (medians[high] - medians[low]) * (rows - low) / (high - low)
+        quick, slow = min(self._times[low]), min(self._times[high])
+        return quick + (slow - quick) * (rows - low) / (high - low)
 
     def after(self, rows: int, n_more: int) -> list[float]:
-        """Of steps of `rows`, and up to n_more rows beside those. They rise, whatever was measured by chance."""
-        first = self.seconds(rows)
-        least = first * LEAST_ROW_SHARE / max(1.0, rows * ROW_SHARE)
-        found = [first]
-        for n in range(1, n_more + 1):
-            found.append(max(self.seconds(rows + n), found[-1] + least))
-        return found
+        """Of steps of `rows`, and up to n_more rows beside those; they rise.
+
+        What was measured of more rows bounds what fewer rows can cost.
+        """
+        found = [self.seconds(rows + n) for n in range(n_more + 1)]
+        for n in range(n_more, 0, -1):
+            found[n - 1] = min(found[n - 1], found[n])
+        least = found[0] * LEAST_ROW_SHARE / rows
+        return [max(seconds, found[0] + least * n) for n, seconds in enumerate(found)]
 
 
 def _share(rows: int) -> float:
@@ -95,6 +105,7 @@ class Trust:
         for i in range(min(n_right + 1, n_guessed)):
             self._right = self._right * DECAY + (i < n_right)
             self._seen = self._seen * DECAY + 1.0
+        self.resting = 0
 
     def rest(self, n_tokens: int) -> None:
         """It did not pay for a text that has n_tokens now."""
