@@ -11,11 +11,12 @@ from oxillama.constraints import CONSTRAINTS, JsonSchema
 from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.request import Bell
 from oxillama.engine.results import BeamHypothesis, CancelToken
 from oxillama.engine.serving import split_options
-from oxillama.engine.texts import Prompt, TextMaker
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
 from oxillama.sampling import SamplerChain
 

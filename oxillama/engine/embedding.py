@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool, check_choice
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import is_single_prompt, named_prompts
 from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.texts import Prompt, TextMaker
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.lora import check_wanted

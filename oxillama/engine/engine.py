@@ -18,20 +18,14 @@ from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import NumberMethods
 from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
+from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, parse_options
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
-from oxillama.engine.texts import (
-    GenerateOptions,
-    Prompt,
-    Stop,
-    TextMaker,
-    TextOptions,
-    parse_options,
-)
+from oxillama.engine.texts import TextMaker
 from oxillama.engine.tool_use import tool_use_of
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool

@@ -111,8 +111,8 @@ class Meter:
                 n_prefill += n
                 n_new += self._first(request, now)
                 continue
-            if n == 1:
-                n_decode += 1
+            if n == 1 + request.n_beside:
+                n_decode += n
             else:  # again, since preemption took it
                 n_prefill += n
             n_tokens = len(request.sequence.tokens)

@@ -45,17 +45,12 @@ class Proposal(NamedTuple):
     probs: list[Distribution] | None = None
 
 
-class Target(Protocol):
-    """What a draft sees of the engine that it guesses for."""
+class Target(NamedTuple):
+    """What a draft sees of the engine that it guesses for. context_size: tokens of a text at most."""
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def n_vocab(self) -> int: ...
-
-    @property
-    def context_size(self) -> int: ...
+    tokenizer: Tokenizer
+    n_vocab: int
+    context_size: int
 
 
 @runtime_checkable

@@ -1,0 +1,48 @@
+"""Which guesses count, by the rows that the model computed for them."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.engine.results import FinishReason
+from oxillama.engine.stream import TextRequest
+
+__all__ = ["RULES", "n_right", "verify"]
+
+
+def verify(rows: NDArray[np.float32], ahead: list[int], request: TextRequest) -> FinishReason | None:
+    """Draws what follows a text by the rows of its last token and of each guess after it, float32 [1 + k, n_vocab].
+
+    Tokens go to the end of `request.sequence.tokens`: as long as they are those guessed, and one more. Returns why the
+    request is finished, or None. Raises what drawing raises; the tokens before it are there then.
+    """
+    assert request.speculation is not None
+    return RULES[request.speculation.acceptance](rows, ahead, request)
+
+
+def match(rows: NDArray[np.float32], ahead: list[int], request: TextRequest) -> FinishReason | None:
+    """A guess counts if the request's own sampler draws that token, as it would have without: so the text is the same.
+
+    A row is of use only if all the guesses before it are what was drawn.
+    """
+    tokens = request.sequence.tokens
+    for row, guess in zip(rows, [*ahead, -1], strict=True):
+        reason = request.draw(row)
+        if reason is not None or tokens[-1] != guess:
+            return reason
+    return None
+
+
+Rule = Callable[[NDArray[np.float32], list[int], TextRequest], FinishReason | None]
+RULES: dict[str, Rule] = {"match": match}
+
+
+def n_right(new: list[int], ahead: list[int]) -> int:
+    """Guesses that came true: with what follows the text now in common."""
+    n = 0
+    for token, guess in zip(new, ahead, strict=False):
+        if token != guess:
+            break
+        n += 1
+    return n
