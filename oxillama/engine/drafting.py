@@ -14,6 +14,7 @@ from oxillama.speculative.costs import KEPT_TIMES, LEAST_CHANCE, TRY_CHANCE, Bid
 from oxillama.speculative.draft import Draft, DraftTask, Proposal, Target
 from oxillama.speculative.forced import GrammarDraft
 from oxillama.speculative.lookup import PromptLookup
+from oxillama.speculative.rejection import check_probs
 
 __all__ = ["BoundDrafts", "Drafting"]
 
@@ -117,7 +118,7 @@ class Drafting:
 
     def _propose(self, draft: Draft, by: int, wanted: list[Wanted]) -> int:
         """Asks one draft for all who use it; how many tokens it guessed."""
-        tasks = [DraftTask(r.sequence.id, r.sequence.tokens, n, r.sampler) for r, _, n in wanted]
+        tasks = [_task(*one) for one in wanted]
         marks = [request.sampler.memory.n_accepted for request, _, _ in wanted]
         new = [speculation for _, speculation, _ in wanted if draft not in speculation.asked]
         for speculation in new:
@@ -129,7 +130,7 @@ class Drafting:
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
             request.sampler.rewind(request.sampler.memory.n_accepted - mark)
-            request.sequence.ahead = _possible(request, proposal.tokens)
+            request.sequence.ahead = _checked(request, speculation, proposal)
             speculation.proposed(by, proposal.probs, seconds)
             total += len(request.sequence.ahead)
         if not new:  # the first time it reads what came before
@@ -155,6 +156,12 @@ def _may_guess(request: TextRequest, speculation: Speculation) -> bool:
     return s.n_prompt < len(s.tokens) < s.n_reserve and speculation.k > 0
 
 
+def _task(request: TextRequest, speculation: Speculation, n: int) -> DraftTask:
+    sequence = request.sequence
+    with_probs = speculation.acceptance == "rejection"
+    return DraftTask(sequence.id, sequence.tokens, n, request.sampler, with_probs, sequence.cache_key)
+
+
 def _check(draft: Draft, proposals: Any, tasks: list[DraftTask]) -> None:
     """Raises GenerateError unless there is one proposal for each task, and it is one."""
     name = type(draft).__name__
@@ -169,13 +176,24 @@ def _check(draft: Draft, proposals: Any, tasks: list[DraftTask]) -> None:
             raise GenerateError(f"the draft {name} proposed {len(proposal.tokens)} tokens and other numbers of probs")
 
 
+def _checked(request: TextRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
+    """The guesses to be verified. Raises GenerateError for what is no token, and for probabilities that are none."""
+    for token in proposal.tokens:
+        if type(token) is not int or not 0 <= token < request.n_vocab:
+            raise GenerateError(f"a draft proposed the token {token!r}: ids are integers below {request.n_vocab}")
+    if speculation.acceptance == "match":
+        return _possible(request, proposal.tokens)
+    # All of them: to leave a guess out for what it is would make it less likely.
+    if proposal.probs is not None:
+        check_probs(proposal.tokens, proposal.probs)
+    return list(proposal.tokens)
+
+
 def _possible(request: TextRequest, tokens: Iterable[int]) -> list[int]:
-    """The guesses up to the first that the text can't go on with: an end, no token, or against its grammar."""
+    """The guesses up to the first that the text can't go on with: an end, or one against its grammar."""
     grammar, found = request.sampler.memory.grammar, []
     try:
         for token in tokens:
-            if type(token) is not int or not 0 <= token < request.n_vocab:
-                raise GenerateError(f"a draft proposed the token {token!r}: ids are integers below {request.n_vocab}")
             if token in request.end_ids:
                 break
             if grammar is not None:

@@ -17,6 +17,7 @@ from oxillama.errors import ConfigError
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.sampling.sampler import check_processors
+from oxillama.speculative.rejection import check_chain
 
 __all__ = [
     "GenerateOptions",
@@ -113,6 +114,8 @@ def parse_options(
     tool_use = check_tool_use(fields.pop("tool_use", None))
     serving, drafts = split_options(fields), split_draft_options(fields)
     chain = make_chain(function, sampler, fields)
+    if drafts.acceptance == "rejection":
+        check_chain(chain)
     if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
         raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
     return TextOptions(

@@ -39,7 +39,7 @@ class RequestOptions(SamplingOptions, total=False):
     draft: DraftLike
     num_speculative: int
     acceptance: Acceptance
-    adaptive: bool
+    adaptive: bool | None
 
 
 @dataclass(frozen=True, slots=True)

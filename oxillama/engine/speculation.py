@@ -25,23 +25,28 @@ __all__ = [
 
 DraftName = Literal["lookup", "grammar"]
 DraftLike = DraftName | Draft | Iterable[DraftName | Draft] | None
-Acceptance = Literal["match"]
+Acceptance = Literal["match", "rejection"]
 
 NAMED = ("lookup", "grammar")
-ACCEPTANCES = ("match",)
+ACCEPTANCES = ("match", "rejection")
 MAX_SPECULATIVE = 32
 MAX_DRAFTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """Every field is a keyword of `generate`, `stream`, `chat` and `batch`. None of them changes what these return.
+    """Every field is a keyword of `generate`, `stream`, `chat` and `batch`.
+
+    With acceptance="match" none of them changes what these return.
 
     draft: who guesses tokens ahead, several of which the model checks in one step: "lookup" (`PromptLookup`), "grammar"
         (`GrammarDraft`), a `Draft`, or a list of these, of which the first counts that has something to propose.
     num_speculative: tokens to guess at a time, at most; 0 to 32.
-    acceptance: "match": a guess counts if the request's own sampler draws that token.
-    adaptive: guess as many as pay by what was measured, and none where none do; else as many as there are.
+    acceptance: "match": a guess counts if the request's own sampler draws that token. "rejection": it counts with the
+        probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
+        that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.
+    adaptive: guess as many as pay by what was measured, and none where none do; else as many as there are. None: with
+        "match" alone, since with "rejection" a text depends on how many were guessed, and a seed is to give the same.
 
     Raises ConfigError, which names the field and its value, also for the others without a draft.
     """
@@ -49,12 +54,14 @@ class DraftOptions:
     draft: Any = None
     num_speculative: int = 4
     acceptance: str = "match"
-    adaptive: bool = True
+    adaptive: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draft", _checked(self.draft))
         check_int("num_speculative", self.num_speculative, 0, MAX_SPECULATIVE)
         check_choice("acceptance", self.acceptance, ACCEPTANCES)
+        if self.adaptive is None:
+            object.__setattr__(self, "adaptive", self.acceptance == "match")
         check_bool("adaptive", self.adaptive)
 
 
@@ -110,7 +117,7 @@ class Speculation:
     def __init__(self, drafts: tuple[Draft, ...], options: DraftOptions) -> None:
         self.drafts = drafts
         self.trusts = [Trust() for _ in drafts]
-        self.k, self.acceptance, self.adaptive = options.num_speculative, options.acceptance, options.adaptive
+        self.k, self.acceptance, self.adaptive = options.num_speculative, options.acceptance, bool(options.adaptive)
         self.asked: set[Draft] = set()
         self.probs: list[Distribution] | None = None
         self._by = 0

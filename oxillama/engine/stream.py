@@ -1,7 +1,7 @@
 """Tokens to text: drawing them, stop strings, and the chunks that a caller gets."""
 
 import time
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,9 @@ from oxillama.sampling import Sampler
 from oxillama.sampling.grammar.tools import AnyToolCall, ToolCallDetector
 
 __all__ = ["StopMatcher", "TextRequest", "chunks"]
+
+
+Choice = Callable[[NDArray[np.float32]], int]
 
 
 class StopMatcher:
@@ -119,9 +122,12 @@ class TextRequest(Request):
                 return None
         return self.draw(rows[-1])
 
-    def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
-        """The next token, from a row of logits; why the request is finished, or None."""
-        token = self.sampler.sample(row)
+    def draw(self, row: NDArray[np.float32], choose: Choice | None = None) -> FinishReason | None:
+        """The next token, from a row of logits; why the request is finished, or None.
+
+        `choose`: gives the token of a row in place of the sampler's `sample`.
+        """
+        token = (choose or self.sampler.sample)(row)
         if not self.first_at:
             self.first_at = time.perf_counter()
         if token in self.end_ids:

@@ -1,12 +1,15 @@
 """Which guesses count, by the rows that the model computed for them."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.results import FinishReason
 from oxillama.engine.stream import TextRequest
+from oxillama.sampling import Distribution, Sampler
+from oxillama.speculative.rejection import chosen
 
 __all__ = ["RULES", "n_right", "verify"]
 
@@ -34,8 +37,26 @@ def match(rows: NDArray[np.float32], ahead: list[int], request: TextRequest) -> 
     return None
 
 
+def rejection(rows: NDArray[np.float32], ahead: list[int], request: TextRequest) -> FinishReason | None:
+    """A guess counts as often as the distribution of what the request draws wants (`speculative/rejection.py`)."""
+    assert request.speculation is not None
+    tokens, sampler, probs = request.sequence.tokens, request.sampler, request.speculation.probs
+    for i, row in enumerate(rows):
+        guess = ahead[i] if i < len(ahead) else None
+        q = probs[i] if probs is not None and guess is not None else None
+        reason = request.draw(row, partial(_choose, sampler, guess, q))
+        if reason is not None or tokens[-1] != guess:
+            return reason
+    return None
+
+
+def _choose(sampler: Sampler, guess: int | None, q: Distribution | None, row: NDArray[np.float32]) -> int:
+    p = sampler.distribution(row)
+    return chosen(p, guess, q, lambda: sampler.memory.rng.uniform())
+
+
 Rule = Callable[[NDArray[np.float32], list[int], TextRequest], FinishReason | None]
-RULES: dict[str, Rule] = {"match": match}
+RULES: dict[str, Rule] = {"match": match, "rejection": rejection}
 
 
 def n_right(new: list[int], ahead: list[int]) -> int:

@@ -85,17 +85,19 @@ class Guess:
         except GenerateError as error:
             raise GenerateError(f"in the draft model: {error}") from None
         try:
-            token, q = self._choose()
-            sampler.accept(token)
+            self._take(*self._choose())
         except OxiLlamaError:
             self.done = True
-            return
-        self.sequence.tokens.append(token)
+
+    def _take(self, token: int, q: Distribution | None) -> None:
+        # Once drawn it is told, whether or not it can be accepted: what is left out has another law.
+        self._add(token)
         if self._probs is not None and q is not None:
             self._probs.append(q)
-        elif self._text is not None:
-            self._text.marks.append((sampler.memory.rng.state, sampler.memory.mu))
-        self._add(token)
+        self._sampler.accept(token)
+        self.sequence.tokens.append(token)
+        if self._probs is None and self._text is not None:
+            self._text.marks.append((self._sampler.memory.rng.state, self._sampler.memory.mu))
 
     def _choose(self) -> tuple[int, Distribution | None]:
         chain, candidates, memory = self._sampler.chain, self._sampler.scratch, self._sampler.memory
