@@ -15,6 +15,7 @@ from oxillama.speculative.draft import Draft, DraftTask, Proposal, Target
 from oxillama.speculative.forced import GrammarDraft
 from oxillama.speculative.lookup import PromptLookup
 from oxillama.speculative.rejection import check_probs
+from oxillama.speculative.stats import SpecStats
 
 __all__ = ["BoundDrafts", "Drafting"]
 
@@ -53,12 +54,14 @@ class BoundDrafts:
 class Drafting:
     """The requests of one engine that have drafts. All methods run in a turn of its loop.
 
-    costs: of the engine's steps, measured while there are such requests.
+    costs: of the engine's steps, measured while there are such requests. totals: of those that have ended, by the
+    first of their drafts.
     """
 
     def __init__(self) -> None:
         self.costs = StepCosts()
         self.requests: dict[TextRequest, Speculation] = {}
+        self.totals: weakref.WeakKeyDictionary[Draft, SpecStats] = weakref.WeakKeyDictionary()
         self._times: weakref.WeakKeyDictionary[Draft, deque[float]] = weakref.WeakKeyDictionary()
 
     def ask(self, rows: int) -> list[tuple[list[TextRequest], Exception]]:
@@ -141,7 +144,11 @@ class Drafting:
     def forget(self, request: TextRequest) -> None:
         """A request ended."""
         speculation = self.requests.pop(request, None)
-        for draft in speculation.asked if speculation is not None else ():
+        if speculation is None:
+            return
+        first = speculation.drafts[0]
+        self.totals[first] = self.totals.get(first, SpecStats()) + speculation.stats()
+        for draft in speculation.asked:
             try:
                 draft.forget(request.sequence.id)
             except Exception:

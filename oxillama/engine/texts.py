@@ -11,6 +11,7 @@ from oxillama.engine.options import TextOptions
 from oxillama.engine.prompts import check_tokens
 from oxillama.engine.request import Outbox
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.speculation import DraftOptions
 from oxillama.engine.stream import StopMatcher, TextRequest
 from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError
@@ -117,6 +118,10 @@ class TextMaker:
     def prepare(self, options: TextOptions) -> None:
         """Compiles what the text must follow. Raises GrammarError."""
         self._grammars.state(options.chain.config.constraint, options.tool_use)
+
+    def bind(self, drafts: DraftOptions) -> None:
+        """Makes drafts known to the engine before a request uses them. Raises ConfigError if one is of no use here."""
+        self._drafts.speculation(drafts)
 
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
         """Those for each (name, prompt), one after another."""

@@ -47,7 +47,7 @@ class DraftModel:
     computes what it doesn't know yet, and nothing twice, but after the loss of what was not asked for longest: there is
     room for so much as `kv_budget` says. Adapters of requests are not applied: they change what the model checks.
 
-    Any number of engines and threads may use one. n_computed: tokens that it has computed; n_guessed: and guessed.
+    Any number of engines and threads may use one. n_computed: tokens that it has computed; n_guessed: and drawn.
     """
 
     def __init__(
@@ -104,11 +104,12 @@ class DraftModel:
             guesses = [Guess(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
             try:
                 self._begin(tasks, guesses)
+                n_held = sum(len(guess.tokens) for guess in guesses)
                 self._write([guess for guess in guesses if not guess.done], stopped)
             finally:
                 self._pause()
                 proposals = [guess.end() for guess in guesses]
-            self.n_guessed += sum(len(proposal.tokens) for proposal in proposals)
+            self.n_guessed += sum(len(proposal.tokens) for proposal in proposals) - n_held
             return proposals
 
     def forget(self, key: int) -> None:
@@ -119,6 +120,28 @@ class DraftModel:
                 self._forget()
             finally:
                 self._lock.release()
+
+    # ---- guesses on top of guesses
+
+    def agrees(self, task: DraftTask) -> bool:
+        """Whether a text went on as was guessed, as far as either reaches; in any thread."""
+        text = self._texts.find(task.key)
+        return text is not None and text.agrees(task.tokens)
+
+    def beyond(self, task: DraftTask, n: int) -> DraftTask | None:
+        """The task of n tokens more, should all that is guessed for this one come true; None if it would end.
+
+        It has a sampler of its own. Call it before anybody else proposes anything for the text.
+        """
+        text = self._texts.find(task.key)
+        if text is None or len(text.marks) < 2 or text.sequence.tokens[-1] in self._end_ids:
+            return None
+        sampler = task.sampler.copy()
+        memory = sampler.memory
+        for token, mark in zip(text.guessed, text.marks[1:], strict=True):
+            memory.rng.state, memory.mu = mark
+            sampler.accept(token)
+        return DraftTask(task.key, list(text.sequence.tokens), n, sampler, cache_key=task.cache_key)
 
     # ---- life
 
@@ -134,11 +157,6 @@ class DraftModel:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by part, as `Engine.memory_bytes` gives them; of an engine's model, the weights count there too."""
         return self._runner.memory_bytes()
-
-    def agrees(self, task: DraftTask) -> bool:
-        """Whether a text goes on as far as it was guessed."""
-        text = self._texts.find(task.key)
-        return text is not None and text.agrees(task.tokens)
 
     def close(self) -> None:
         """Frees the model when the guesses under way are done; further calls do nothing."""

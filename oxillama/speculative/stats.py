@@ -1,6 +1,6 @@
 """What speculation did, in numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 __all__ = ["SpecStats"]
 
@@ -24,6 +24,11 @@ class SpecStats:
     draft_seconds: float = 0.0
     n1_fallbacks: int = 0
     off: str = ""
+
+    def __add__(self, other: "SpecStats") -> "SpecStats":
+        """Of both together; why it is off, of the second."""
+        counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "off"}
+        return SpecStats(**counts, off=other.off)
 
     @property
     def rejected(self) -> int:
