@@ -28,6 +28,8 @@ PUBLIC = {
     "Sampler", "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream",
     "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
     "merge_lora",
+    # guessing ahead
+    "Draft", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",

@@ -194,6 +194,7 @@ class EngineCore(CoreCalls):
             error = caught
         n = n_right(sequence.tokens[n_before:], ahead)
         self.scheduler.advance(sequence, 1 + n)
+        self.meter.guessed(n, len(ahead))
         if request.speculation is not None:
             again = sequence.n_again > 0 and reason is None
             request.speculation.checked(n, len(ahead), time.perf_counter() - self._began, again=again)

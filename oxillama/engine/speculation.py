@@ -14,6 +14,7 @@ from oxillama.speculative.stats import SpecStats
 
 __all__ = [
     "ACCEPTANCES",
+    "DRAFT_FIELDS",
     "NAMED",
     "NO_DRAFTS",
     "Acceptance",
@@ -65,7 +66,7 @@ class DraftOptions:
         check_bool("adaptive", self.adaptive)
 
 
-_FIELDS = field_names(DraftOptions)
+DRAFT_FIELDS = field_names(DraftOptions)
 
 
 def _checked(draft: Any) -> tuple[str | Draft, ...]:
@@ -97,7 +98,7 @@ NO_DRAFTS = DraftOptions()
 
 def split_draft_options(options: dict[str, Any]) -> DraftOptions:
     """Takes the fields of `DraftOptions` out of keywords. Raises ConfigError for their values."""
-    given = {name: options.pop(name) for name in _FIELDS if name in options}
+    given = {name: options.pop(name) for name in DRAFT_FIELDS if name in options}
     found = DraftOptions(**given)
     if not found.draft:
         for name, value in given.items():
