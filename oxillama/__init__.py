@@ -83,6 +83,9 @@ if TYPE_CHECKING:
         ToolResult,
     )
     from oxillama.speculative import Draft, DraftTask, GrammarDraft, PromptLookup, Proposal, SpecStats
+    from oxillama.speculative.decoder import SpeculativeDecoder
+    from oxillama.speculative.draft_model import DraftModel
+    from oxillama.speculative.speculative_engine import SpeculativeEngine
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
@@ -104,6 +107,7 @@ __all__ = [
     "ConfigError",
     "ContextOverflowError",
     "Draft",
+    "DraftModel",
     "DraftTask",
     "Engine",
     "EngineClosedError",
@@ -141,6 +145,8 @@ __all__ = [
     "Session",
     "SnapshotError",
     "SpecStats",
+    "SpeculativeDecoder",
+    "SpeculativeEngine",
     "Timings",
     "TokenLogprob",
     "TokenStream",
@@ -214,6 +220,9 @@ _LAZY = {
     "ToolUse": "oxillama.engine.tool_use",
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",
+    "DraftModel": "oxillama.speculative.draft_model",
+    "SpeculativeDecoder": "oxillama.speculative.decoder",
+    "SpeculativeEngine": "oxillama.speculative.speculative_engine",
     "from_hub": "oxillama.hub",
     "merge_lora": "oxillama.lora",
     "show_config": "oxillama.kernels",

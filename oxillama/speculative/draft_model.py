@@ -115,11 +115,8 @@ class DraftModel:
     def forget(self, key: int) -> None:
         """Frees what is kept of a text: now, or when the guesses that are under way are done."""
         self._forgotten.append(key)
-        if self._pid == os.getpid() and self._lock.acquire(blocking=False):
-            try:
-                self._forget()
-            finally:
-                self._lock.release()
+        if self._pid == os.getpid():
+            self._forget()
 
     # ---- guesses on top of guesses
 
@@ -182,18 +179,25 @@ class DraftModel:
     def _turn(self) -> Iterator[None]:
         if self._pid != os.getpid():
             self._reset()
-        with self._lock:
-            self._check_open()
-            self._forget()
-            yield
+        try:
+            with self._lock:
+                self._check_open()
+                yield
+        finally:
+            self._forget()  # what came meanwhile
 
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("the draft model is closed: load it again")
 
     def _forget(self) -> None:
-        while self._forgotten:
-            self._texts.forget(self._forgotten.popleft())
+        """Unless another thread is at work, which will do it when it is done."""
+        while self._forgotten and self._lock.acquire(blocking=False):
+            try:
+                while self._forgotten:
+                    self._texts.forget(self._forgotten.popleft())
+            finally:
+                self._lock.release()
 
     def _n_wanted(self, task: DraftTask) -> int:
         """As many guesses as there is room for: the last one is drawn, and not computed."""

@@ -60,7 +60,6 @@ def test_guesses_are_those_of_the_model_alone(kind, noise, k, n_texts, wait, see
         for text in its:
             decoder.forget(text.key)
         settled(decoder)
-    model.propose([])
     idle(model)
 
 
@@ -104,7 +103,6 @@ def test_a_run_that_is_not_wanted_stops():
     model, text, decoder = begun()
     decoder.forget(text.key)  # its request was cancelled
     settled(decoder)
-    model.propose([])
     idle(model)
     decoder.close()
 
@@ -134,7 +132,6 @@ def test_guesses_ahead_that_fail_are_as_if_never_made():
         assert guessed(settled(decoder), [text], 30, 4) == [plain(PROMPT, WARM, 30)]
         assert text.accepted == text.drafted - text.ended
         assert decoder.n_ready == 0
-    model.propose([])
     idle(model)
 
 
@@ -171,7 +168,6 @@ def test_in_an_engine():
             with pytest.raises(EngineClosedError):
                 list(chunks)
             settled(decoder)
-        model.propose([])
         idle(model)
 
 
@@ -195,7 +191,6 @@ def test_engines_and_threads_share_one():
         settled(decoder)
     assert errors == []
     assert found == expected
-    model.propose([])
     idle(model)
 
 

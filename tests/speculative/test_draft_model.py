@@ -453,5 +453,4 @@ def test_threads_share_one_draft():
         t.join()
     assert errors == []
     assert found == expected
-    draft.propose([])  # what was forgotten while another one was at work
     idle(draft)
