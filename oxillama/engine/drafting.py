@@ -153,6 +153,7 @@ class Drafting:
                 draft.forget(request.sequence.id)
             except Exception:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
+        speculation.drafts, speculation.asked = (), set()  # whoever keeps the request keeps no draft
 
 
 def _may_guess(request: TextRequest, speculation: Speculation) -> bool:

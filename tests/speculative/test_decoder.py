@@ -17,6 +17,7 @@ from oxillama.speculative.draft import Draft
 from tests.engine.fakes import BOS, EOS, N_VOCAB, FakeTokenizer, make_engine
 from tests.speculative.drafting import Recorder, Text, guessed, idle, make_draft, plain, runner_of, twice
 from tests.speculative.test_draft_model import KINDS, PROMPT, WARM, draft_of
+from tests.speculative.test_life import ended
 
 SECONDS = 30  # that nothing here takes
 
@@ -264,19 +265,8 @@ def test_a_forked_child_has_a_thread_and_texts_of_its_own():
                     decoder.close()
                 finally:
                     os._exit(0 if good else 1)
-            assert _ended(child) == 0
+            assert ended(child) == 0
         assert guessed(decoder, [text], 30, 3) == [expected]
-
-
-def _ended(child):
-    """Its exit status; killed if it hangs."""
-    for _ in range(SECONDS * 100):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    return os.waitpid(child, 0)[1] or "hangs"
 
 
 def test_damaged_logits_are_told_when_they_are_asked_for():
