@@ -29,6 +29,9 @@ PUBLIC = {
     "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
     "DraftSelection", "RankedDocument", "select_draft", "shipped_draft", "synthesise_draft",
     "merge_lora",
+    # guessing ahead
+    "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats", "SpeculativeDecoder",
+    "SpeculativeEngine",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",

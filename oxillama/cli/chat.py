@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import oxillama
 from oxillama.cli.arguments import load_engine, text_options
-from oxillama.engine.texts import TextOptions, parse_options
+from oxillama.engine.options import TextOptions, parse_options
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine

@@ -116,6 +116,7 @@ class Admission(Holdings):
         if sequence.queued:
             self.waiting.remove(sequence)
         sequence.finished, sequence.running = True, False
+        sequence.drop_guesses()
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
 

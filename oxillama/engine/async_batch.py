@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, 
 
 from oxillama.engine.bell import CoroutineBell, engage
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import Prompt, StreamOptions, TextOptions, read_options
 from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
-from oxillama.engine.texts import Prompt, StreamOptions, TextOptions, read_options
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine

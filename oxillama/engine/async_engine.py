@@ -19,17 +19,11 @@ from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.engine import Engine
+from oxillama.engine.options import GenerateOptions, Prompt, StreamOptions, TextOptions, read_options
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
 from oxillama.engine.stream import TextRequest
-from oxillama.engine.texts import (
-    GenerateOptions,
-    Prompt,
-    StreamOptions,
-    TextOptions,
-    read_options,
-)
 from oxillama.errors import ConfigError
 
 __all__ = ["AsyncEngine"]

@@ -12,9 +12,9 @@ from oxillama.engine.async_batch import made, size_of
 from oxillama.engine.bell import Call, CoroutineBell
 from oxillama.engine.embedding import Embeddings, EmbedOptions, EmbedPooling
 from oxillama.engine.engine import Engine
+from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.reranking import RankedDocument
-from oxillama.engine.texts import Prompt
 
 __all__ = ["AsyncNumberMethods"]
 

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import Prompt, StreamOptions, read_options
 from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
-from oxillama.engine.texts import Prompt, StreamOptions, TextMaker, read_options
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
 
 __all__ = ["Batch", "BatchMethods"]

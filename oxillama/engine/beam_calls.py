@@ -11,11 +11,13 @@ from oxillama.constraints import CONSTRAINTS, JsonSchema
 from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.request import Bell
 from oxillama.engine.results import BeamHypothesis, CancelToken
 from oxillama.engine.serving import split_options
-from oxillama.engine.texts import Prompt, TextMaker
+from oxillama.engine.speculation import DRAFT_FIELDS
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
 from oxillama.sampling import SamplerChain
 
@@ -120,6 +122,8 @@ def start_search(
         cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
     )
     for name in fields:
+        if name in DRAFT_FIELDS:
+            raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
         raise TypeError(f"beam_search() got an unexpected keyword argument {name!r}")
     return BeamSearch(core, maker, maker.ids("prompt", prompt), found, bell)
 

@@ -95,6 +95,13 @@ class BlockTables:
             table += pool.alloc(max(0, n - len(table)))
         return True
 
+    def trim(self, sequence: Sequence, n_tokens: int) -> None:
+        """Gives back the blocks after those that hold the first n_tokens, of which as many are computed."""
+        n = self.n_blocks(n_tokens)
+        for kind, pool in self.groups:
+            pool.free(sequence.tables[kind][n:])
+            del sequence.tables[kind][n:]
+
     def give_back(self, sequence: Sequence) -> None:
         """Takes the blocks that nothing reads any more after what a sequence has computed.
 

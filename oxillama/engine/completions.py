@@ -5,10 +5,11 @@ from contextlib import closing
 from typing import Any
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import Chunk, Completion
 from oxillama.engine.stream import TextRequest, chunks
-from oxillama.engine.texts import TextMaker, TextOptions
+from oxillama.engine.texts import TextMaker
 
 __all__ = ["Chunks", "answer", "completions_of", "shaped"]
 
@@ -51,6 +52,7 @@ def _completion(request: TextRequest, pieces: list[Chunk], index: int) -> Comple
         index=index,
         prompt_logprobs=request.scores.prompt if request.scores else None,
         tool_calls=[call for piece in pieces for call in piece.tool_calls],
+        speculation=request.speculation.stats() if request.speculation else None,
     )
 
 

@@ -7,11 +7,12 @@ from typing import Self, cast
 
 from oxillama.engine.completions import answer
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Request
 from oxillama.engine.results import Chunk
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.texts import TextMaker, TextOptions
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, GenerateError
 
 __all__ = ["Conversation"]

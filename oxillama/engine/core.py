@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.calls import CoreCalls
+from oxillama.engine.drafting import Drafting
 from oxillama.engine.loop import StepLoop
 from oxillama.engine.meter import Meter
 from oxillama.engine.pace import Pace
@@ -16,6 +17,8 @@ from oxillama.engine.request import Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.spans import NoRunner, RunnerLike, n_rows, span_of
+from oxillama.engine.stream import TextRequest
+from oxillama.engine.verification import n_right, verify
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
 from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.kv_cache.sequence_pool import SequencePool
@@ -65,6 +68,8 @@ class EngineCore(CoreCalls):
         self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.drafting = Drafting()
+        self._began = 0.0  # of the step, where somebody guesses
         self._plan: Plan = []
         self._coming: deque[int] = deque()  # numbers of requests that wait for the end of a step to be queued
 
@@ -73,6 +78,7 @@ class EngineCore(CoreCalls):
     def step(self) -> None:
         """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
         self._drop_cancelled()
+        self._draft()
         self._plan = self._schedule()
         self.meter.begin()
         for want_hidden in (False, True):
@@ -82,8 +88,20 @@ class EngineCore(CoreCalls):
                 rows = self._forward(plan, want_hidden)
                 if rows is not None:
                     self._advance(plan, rows)
-                    self.pace.observe(*self.meter.count(plan, began))
+                    self._measure(plan, *self.meter.count(plan, began))
         self.meter.end()
+
+    def _draft(self) -> None:
+        """Guesses for those who have drafts."""
+        if self.drafting.requests:
+            self._began = time.perf_counter()
+            for requests, error in self.drafting.ask(len(self.scheduler.running)):
+                self._end_all(list(requests), "cancelled", error)
+
+    def _measure(self, plan: Plan, n_prompt: int, seconds: float) -> None:
+        self.pace.observe(n_prompt, seconds)
+        if self.drafting.requests and not n_prompt:
+            self.drafting.costs.observe(sum(n for _, n in plan), seconds)
 
     def publish(self) -> None:
         """Lets others see the numbers of now."""
@@ -112,6 +130,7 @@ class EngineCore(CoreCalls):
             self.runner.copy_block(source, target, windowed=kind == WINDOWED)
         self.scheduler.copies.clear()
         for request, _ in plan:
+            request.n_beside = len(request.sequence.ahead) + request.sequence.n_again
             if not request.started_at:
                 request.started_at = time.perf_counter()
                 self.meter.started(request)
@@ -141,6 +160,10 @@ class EngineCore(CoreCalls):
         row = 0
         for request, n in plan:
             n_wanted = n_rows(request, n)
+            if request.sequence.ahead:
+                self._verify(cast(TextRequest, request), rows[row : row + n_wanted])
+                row += n_wanted
+                continue
             self.scheduler.advance(request.sequence, n)
             if n_wanted:
                 self._absorb(request, rows[row : row + n_wanted])
@@ -156,6 +179,25 @@ class EngineCore(CoreCalls):
             error = caught
         if request.followers and request.sequence.n_computed >= request.n_prompt:
             self._fork(request, rows)
+        if reason is not None:
+            self._end(request, reason, error)
+
+    def _verify(self, request: TextRequest, rows: NDArray[np.float32]) -> None:
+        """`_absorb` for who guessed ahead: only then it is known how many of its rows count."""
+        reason: FinishReason | None = "cancelled"
+        error = None
+        sequence = request.sequence
+        ahead, n_before = sequence.ahead, len(sequence.tokens)
+        try:
+            reason = verify(rows, ahead, request)
+        except Exception as caught:
+            error = caught
+        n = n_right(sequence.tokens[n_before:], ahead)
+        self.scheduler.advance(sequence, 1 + n)
+        self.meter.guessed(n, len(ahead))
+        if request.speculation is not None:
+            again = sequence.n_again > 0 and reason is None
+            request.speculation.checked(n, len(ahead), time.perf_counter() - self._began, again=again)
         if reason is not None:
             self._end(request, reason, error)
 
@@ -192,6 +234,8 @@ class EngineCore(CoreCalls):
     def _tell(self, request: Request) -> None:
         reason, error = request.outcome or ("cancelled", None)
         self.loop.guests.discard(request)
+        if isinstance(request, TextRequest):
+            self.drafting.forget(request)
         request.finish(reason, error)
         if request.submitted_at:
             self.meter.ended(request, error)
@@ -219,6 +263,8 @@ class EngineCore(CoreCalls):
             else:
                 if not request.follows:
                     request.sequence.handle = request
+                if isinstance(request, TextRequest) and request.speculation is not None:
+                    self.drafting.requests[request] = request.speculation
                 if request.outbox.bell is not None:
                     self.loop.guests.add(request)
         if self.closed:  # between the check in `submit` and now

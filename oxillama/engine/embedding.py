@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import Prompt
 from oxillama.engine.pooling import Kept, PoolingSettings, choose_pooling, pool, result_of
 from oxillama.engine.prompts import is_single_prompt, named_prompts
 from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.texts import Prompt, TextMaker
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
 from oxillama.lora import check_wanted
 from oxillama.models import ModelSpec

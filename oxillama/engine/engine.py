@@ -17,6 +17,7 @@ from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
+from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, parse_options
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.reranking import RankMethods
@@ -24,14 +25,7 @@ from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.stream import chunks
-from oxillama.engine.texts import (
-    GenerateOptions,
-    Prompt,
-    Stop,
-    TextMaker,
-    TextOptions,
-    parse_options,
-)
+from oxillama.engine.texts import TextMaker
 from oxillama.engine.tool_use import tool_use_of
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
@@ -131,7 +125,8 @@ class Engine(SessionMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
         sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use
-            the same seed. Also `lora`, `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`.
+            the same seed. Also `lora`, `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`;
+            and `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
         logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
             place before everything else; they run inside the engine's step. What one raises ends its request alone.
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with

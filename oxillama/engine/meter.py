@@ -50,6 +50,7 @@ class Meter:
         self._n_live = 0
         self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
+        self._rounds = self._drafted = self._accepted = 0
         self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
         self._rejected = MappingProxyType(dict.fromkeys(REJECTED_REASONS, 0))
         self._first_token = Histogram(FIRST_TOKEN_BUCKETS)
@@ -83,6 +84,12 @@ class Meter:
         """A request had its first token from the last row of a prompt that another one computed."""
         self._generation_tokens += self._first(request, time.perf_counter())
 
+    def guessed(self, n_right: int, n_guessed: int) -> None:
+        """So many of a request's guesses came true."""
+        self._rounds += 1
+        self._drafted += n_guessed
+        self._accepted += n_right
+
     def ended(self, request: Request, error: Exception | None) -> None:
         """A request is finished; it was queued before."""
         self._n_live -= 1
@@ -111,8 +118,8 @@ class Meter:
                 n_prefill += n
                 n_new += self._first(request, now)
                 continue
-            if n == 1:
-                n_decode += 1
+            if n == 1 + request.n_beside:
+                n_decode += n
             else:  # again, since preemption took it
                 n_prefill += n
             n_tokens = len(request.sequence.tokens)
@@ -167,6 +174,7 @@ class Meter:
         numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made when somebody asks
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
+            self._rounds, self._drafted, self._accepted,
             self._finished, self._rejected, n_running, self._n_live - n_running,
             sum(p.n for p in groups), sum(used), sum(cached), pool.n_slots, pool.n_slots - pool.slots.n_available,
             sum(map(mul, used, self._block_bytes)), sum(map(mul, cached, self._block_bytes)),

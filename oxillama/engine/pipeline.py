@@ -11,11 +11,12 @@ from typing import Any, Literal, cast
 from oxillama.checks import check_bool, check_choice, check_int
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.core import EngineCore
+from oxillama.engine.options import TextOptions
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.request import Bell, Outbox
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
-from oxillama.engine.texts import TextMaker, TextOptions
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, EngineClosedError, QueueFullError
 
 __all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Outcome", "Pipeline", "Progress", "read_settings"]

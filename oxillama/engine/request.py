@@ -105,6 +105,7 @@ class Request:
         self.outcome: tuple[FinishReason, Exception | None] | None = None  # how it ended, before it is told
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
+        self.n_beside = 0  # tokens that the step computes beside the last one of who decodes
         # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
         self.n_counted, self.counted_at = 0, 0.0
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from oxillama.sampling.grammar.tools.calls import AnyToolCall, assistant_message
+from oxillama.speculative.stats import SpecStats
 
 __all__ = [
     "BatchFailure",
@@ -87,6 +88,7 @@ class Completion:
         was cancelled before. None if not asked for.
     tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
         them, and the `offset` of each says where it stood.
+    speculation: what guessing ahead did; None without a draft.
     """
 
     text: str
@@ -98,6 +100,7 @@ class Completion:
     index: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
     tool_calls: list[AnyToolCall] = field(default_factory=list)
+    speculation: SpecStats | None = None
 
     @property
     def message(self) -> dict[str, Any]:

@@ -41,6 +41,10 @@ class Scheduler(Admission):
     computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; one that
     runs and has nothing to compute is passed over, and keeps what it has.
 
+    Who decodes may have guesses of what follows (`Sequence.ahead`). They share what the others leave of budget and
+    room, and nobody gives up anything for them. After the step, tokens that were found right are at the end of `tokens`
+    like any others, and `advance` tells how many of those that were computed count.
+
     running: by rank. live: those that wait or run, by id. n_steps, n_preempted: counts. preempting: whether the last
     step sent somebody back. debug: check everything in each step.
     """
@@ -90,8 +94,9 @@ class Scheduler(Admission):
         self.n_steps += 1
         self.preempting = False
         plan = self._decode()
-        budget = self.token_budget - len(plan)
+        budget = self.token_budget - sum(n for _, n in plan)
         self._prefill(plan, budget if beside is None or not plan else min(budget, beside))
+        self._guess(plan)
         if not plan and self.live and not self.preempting:
             self._check_reserves()
         if self.debug:
@@ -99,18 +104,21 @@ class Scheduler(Admission):
         return plan
 
     def _decode(self) -> Plan:
-        """One token of each that runs and lacks no other."""
-        plan, has_room = [], self.has_room
+        """One token of each that runs and lacks no other, with those that it computes again."""
+        plan, has_room, budget = [], self.has_room, self.token_budget
         for sequence in list(self.running):
-            lacks_one = sequence.running and len(sequence.tokens) - sequence.n_computed == 1
-            if lacks_one and (has_room(sequence) or self._make_room(sequence, 1)):
-                plan.append((sequence, 1))
+            n = 1 + sequence.n_again
+            if not sequence.running or not sequence.decodes or n > budget:
+                continue
+            if (n == 1 and has_room(sequence)) or self._make_room(sequence, n):
+                plan.append((sequence, n))
+                budget -= n
         return plan
 
     def _prefill(self, plan: Plan, budget: int) -> None:
         """Adds chunks of prompts: of those that run, then of newcomers. Who was sent back leaves the plan."""
         for sequence in list(self.running):
-            if not sequence.running or len(sequence.tokens) - sequence.n_computed == 1:
+            if not sequence.running or sequence.decodes:
                 continue
             if (n := self._share(sequence, budget)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
@@ -123,6 +131,26 @@ class Scheduler(Admission):
             budget -= n
         if self.pool.n_slots:  # who waits for a beginning may have asked for a state before the end of this step
             plan[:] = [(sequence, self.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
+
+    def _guess(self, plan: Plan) -> None:
+        """Adds the guesses of those who decode, and cuts them to what there is of budget and room."""
+        budget = 0 if self.preempting else self.token_budget - sum(n for _, n in plan)
+        for i, (sequence, n) in enumerate(plan):
+            if sequence.ahead:
+                n_ahead = self._affordable(sequence, budget) if sequence.decodes and n == 1 else 0
+                del sequence.ahead[n_ahead:]
+                plan[i] = sequence, n + n_ahead
+                budget -= n_ahead
+
+    def _affordable(self, sequence: Sequence, budget: int) -> int:
+        """Guesses that a sequence can compute beside its next token, for which it has room."""
+        n = min(len(sequence.ahead), budget, sequence.n_reserve - len(sequence.tokens))
+        if n < 1:
+            return 0
+        n = self.chunk(sequence, 1 + n)
+        if not self.grow(sequence, sequence.n_computed + n):
+            n = min(n, self.block_size - sequence.n_computed % self.block_size)
+        return n - 1
 
     def _check_reserves(self) -> None:
         for sequence in self.live.values():
@@ -157,6 +185,7 @@ class Scheduler(Admission):
         self.n_preempted += 1
         self.running.remove(sequence)
         sequence.running, sequence.preempted = False, True
+        sequence.drop_guesses()
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
         self.rewind(sequence, 0)
@@ -217,11 +246,19 @@ class Scheduler(Admission):
     def advance(self, sequence: Sequence, n: int) -> None:
         """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed.
 
-        Raises ConfigError for more tokens than it has.
+        With guesses, n is the token before them and those that came true. Raises ConfigError for more tokens than it
+        has.
         """
         if not 0 < n <= len(sequence.tokens) - sequence.n_computed:
             left = len(sequence.tokens) - sequence.n_computed
             raise ConfigError(f"sequence {sequence.id} can't advance by {n} tokens: {left} are not computed")
+        n_wrong = 1 + len(sequence.ahead) - n if sequence.ahead else 0
+        sequence.drop_guesses()
+        if n_wrong:
+            self.trim(sequence, sequence.n_computed + n)
+            if sequence.slots is not None:  # the step left the state after all of its tokens alone
+                sequence.n_again = n
+                return
         sequence.n_computed += n
         if sequence.slots is not None:
             self.commit(sequence.slots)
@@ -250,6 +287,7 @@ class Scheduler(Admission):
             if slots is not None:
                 assert slots.n_missing(self.pool.slots) <= 0, "a sequence without the slots that it needs"
                 assert all(self.pool.slots.users[i] == 1 for i in slots.spare), "a shared slot would be written"
+        assert sum(n for _, n in plan) <= self.token_budget or self.whole, "a step of more tokens than its budget"
         for sequence, n in plan:
             first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)
             assert not self.windows or self.windows.first(sequence.n_computed) >= sequence.n_gone, (

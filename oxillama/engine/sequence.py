@@ -38,6 +38,7 @@ class Sequence:
     n_reserve: tokens that it can come to have computed: those of the prompt, and of the output all but the last, which
         is drawn and not computed. Never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
+    n_again: those after them that were computed with wrong guesses behind: the state after these is of no use.
     block_table: block ids in the order of positions; token i is in block i // block_size.
     tables: this one, and that of layers with a window, which begins with `n_gone` times -1 for what was given back.
     path: of the prefix cache, for the first blocks of the tables; its nodes' blocks are those.
@@ -53,9 +54,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_computed", "n_gone", "n_prompt",
-        "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables", "tokens",
-        "weights",
+        "ahead", "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_again", "n_computed", "n_gone",
+        "n_prompt", "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables",
+        "tokens", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,8 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
+        self.ahead: list[int] = []
+        self.n_again = 0
         self.tables: tuple[list[int], list[int]] = [], []
         self.n_gone = 0
         self.path: list[PrefixNode] = []
@@ -99,13 +102,22 @@ class Sequence:
         return self.queued or self.running
 
     @property
+    def decodes(self) -> bool:
+        """Whether it lacks its last token alone, besides those that are computed again for their state."""
+        return len(self.tokens) - self.n_computed - self.n_again == 1
+
+    def drop_guesses(self) -> None:
+        """Nothing is known of what follows the tokens that are computed."""
+        self.ahead, self.n_again = [], 0
+
+    @property
     def state(self) -> SequenceState:
         if self.finished:
             return SequenceState.FINISHED
         if not self.running:
             return SequenceState.PREEMPTED if self.preempted else SequenceState.WAITING
         known = max(self.n_prompt, len(self.tokens) - 1)
-        return SequenceState.PREFILLING if self.n_computed < known else SequenceState.DECODING
+        return SequenceState.PREFILLING if self.n_computed + self.n_again < known else SequenceState.DECODING
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.state.value}, {self.n_computed} of {len(self.tokens)} tokens computed>"

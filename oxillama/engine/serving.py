@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from oxillama.checks import check_bool, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
 from oxillama.engine.sequence import MAX_PRIORITY
+from oxillama.engine.speculation import Acceptance, DraftLike
 from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
@@ -27,7 +28,7 @@ class CacheKey(NamedTuple):
 
 
 class RequestOptions(SamplingOptions, total=False):
-    """The keywords of a request that are fields of `SamplerConfig` or of `ServingOptions`, and `tool_use`."""
+    """The keywords that are fields of `SamplerConfig`, `ServingOptions` or `DraftOptions`, and `tool_use`."""
 
     priority: int
     deadline: float | None
@@ -35,6 +36,10 @@ class RequestOptions(SamplingOptions, total=False):
     cache_salt: str | None
     lora: Any
     tool_use: ToolUse | None
+    draft: DraftLike
+    num_speculative: int
+    acceptance: Acceptance
+    adaptive: bool | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ def span_of(request: Request, n: int) -> Span:
     if n < len(tokens) or start:
         tokens = tokens[start : start + n]
     want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
+    if sequence.ahead:
+        tokens, want = tokens + sequence.ahead, "all"
     slots = None if sequence.slots is None else sequence.slots.span()
     want = want if request.want == "last" else "all"
     blocks, windowed = sequence.tables
@@ -80,6 +82,6 @@ def span_of(request: Request, n: int) -> Span:
 
 def n_rows(request: Request, n: int) -> int:
     """Rows that the model returns for a span of n tokens of this request."""
-    if request.want != "last":
+    if request.want != "last" or request.sequence.ahead:
         return n
     return int(request.sequence.n_computed + n == len(request.sequence.tokens))

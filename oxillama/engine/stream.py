@@ -1,22 +1,26 @@
 """Tokens to text: drawing them, stop strings, and the chunks that a caller gets."""
 
 import time
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.engine.core import EngineCore
+from oxillama.engine.calls import CoreCalls
 from oxillama.engine.logprobs import Scores
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import CancelToken, Chunk, FinishReason
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.speculation import Speculation
 from oxillama.engine.tool_use import divided
 from oxillama.sampling import Sampler
 from oxillama.sampling.grammar.tools import AnyToolCall, ToolCallDetector
 
 __all__ = ["StopMatcher", "TextRequest", "chunks"]
+
+
+Choice = Callable[[NDArray[np.float32]], int]
 
 
 class StopMatcher:
@@ -76,6 +80,7 @@ class TextRequest(Request):
         outbox: Outbox,
         *,
         sampler: Sampler,
+        n_vocab: int,
         stream: TextStream,
         stops: StopMatcher,
         max_tokens: int,
@@ -83,20 +88,24 @@ class TextRequest(Request):
         scores: Scores | None = None,
         number: int = 0,
         tools: ToolCallDetector | None = None,
+        speculation: Speculation | None = None,
         **options: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
 
-        `number`: which of the completions of its prompt it is.
+        `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
+        nobody guesses.
         """
         super().__init__(sequence, outbox, **options)
-        self._sampler = sampler
+        self.sampler = sampler
+        self.n_vocab = n_vocab
         self._stream = stream
         self._stops = stops
-        self._end_ids = end_ids
+        self.end_ids = end_ids
         self._tools = tools
         self.scores = scores
         self.number = number
+        self.speculation = speculation
         if scores is not None and scores.wants_prompt(sequence) and not self.follows:
             self.want = "all"
         self._limit = sequence.n_prompt + max_tokens
@@ -111,15 +120,19 @@ class TextRequest(Request):
                 self.want = "last"
             if self.sequence.n_computed < len(self.sequence.tokens):
                 return None
-        return self._draw(rows[-1])
+        return self.draw(rows[-1])
 
-    def _draw(self, row: NDArray[np.float32]) -> FinishReason | None:
-        token = self._sampler.sample(row)
+    def draw(self, row: NDArray[np.float32], choose: Choice | None = None) -> FinishReason | None:
+        """The next token, from a row of logits; why the request is finished, or None.
+
+        `choose`: gives the token of a row in place of the sampler's `sample`.
+        """
+        token = (choose or self.sampler.sample)(row)
         if not self.first_at:
             self.first_at = time.perf_counter()
-        if token in self._end_ids:
+        if token in self.end_ids:
             return "stop"
-        self._sampler.accept(token)
+        self.sampler.accept(token)
         if self.scores is not None:
             self.scores.add(row, token)
         tokens = self.sequence.tokens
@@ -165,7 +178,7 @@ class TextRequest(Request):
 
 
 def chunks(
-    core: EngineCore,
+    core: CoreCalls,
     requests: list[TextRequest],
     outbox: Outbox,
     cancel_token: CancelToken | None = None,

@@ -1,141 +1,29 @@
 """From prompts and options to requests that generate text."""
 
-from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from oxillama.checks import check_bool, check_int
-from oxillama.config import MAX_CONTEXT
+from oxillama.engine.drafting import BoundDrafts
 from oxillama.engine.grammars import Grammars
-from oxillama.engine.logprobs import Scores, TokenScorer, check_logprobs
-from oxillama.engine.prompts import check_stop, check_tokens, make_chain
+from oxillama.engine.logprobs import Scores, TokenScorer
+from oxillama.engine.options import TextOptions
+from oxillama.engine.prompts import check_tokens
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import CancelToken
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
+from oxillama.engine.speculation import DraftOptions
 from oxillama.engine.stream import StopMatcher, TextRequest
-from oxillama.engine.tool_use import ToolUse, check_tool_use
+from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.lora import LoraRegistry, LoraSet
-from oxillama.sampler_config import MAX_SEED, SamplerConfig
-from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
-from oxillama.sampling.sampler import check_processors
+from oxillama.sampling import Sampler, SamplerChain
+from oxillama.speculative.draft import Target
 from oxillama.tokenizer import Tokenizer, TokenStream
 
-__all__ = [
-    "GenerateOptions",
-    "Prompt",
-    "Stop",
-    "StreamOptions",
-    "TextMaker",
-    "TextOptions",
-    "parse_options",
-    "read_options",
-]
+__all__ = ["TextMaker"]
 
-Prompt = str | SequenceOf[int]
-Stop = str | SequenceOf[str] | None
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
-
-MAX_COMPLETIONS = 1024  # of one prompt; each takes a place in the queue
-
-
-class StreamOptions(RequestOptions, total=False):
-    """The keywords of `Engine.stream` and `Engine.batch`."""
-
-    max_tokens: int | None
-    stop: Stop
-    ignore_eos: bool
-    sampler: SamplerConfig | SamplerChain | None
-    logits_processors: SequenceOf[LogitsProcessor] | None
-    cancel_token: CancelToken | None
-    logprobs: int | None
-    prompt_logprobs: int | None
-
-
-class GenerateOptions(StreamOptions, total=False):
-    """The keywords of `Engine.generate`."""
-
-    on_token: Callable[..., object] | None
-
-
-# n decides what comes back, so that each function has it in its own signature.
-_STREAM_FIELDS = {"n"} | set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """What a caller asks for, checked. max_tokens None: up to the context's end; logprobs None: none; n None: one."""
-
-    max_tokens: int | None
-    stops: tuple[str, ...]
-    ignore_eos: bool
-    chain: SamplerChain
-    cancel_token: CancelToken | None
-    serving: ServingOptions
-    processors: tuple[LogitsProcessor, ...] = ()
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    n: int | None = None
-    tool_use: ToolUse | None = None
-
-    @property
-    def n_each(self) -> int:
-        """Completions of each prompt."""
-        return self.n or 1
-
-    def of_completion(self, i: int) -> "TextOptions":
-        """Those of the i-th completion of a prompt alone: with its own seed, if there is one."""
-        config = self.chain.config
-        if config.seed is None or not i:
-            return self
-        return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
-
-
-def parse_options(
-    function: str,
-    *,
-    max_tokens: int | None = None,
-    stop: Any = None,
-    ignore_eos: bool = False,
-    sampler: SamplerConfig | SamplerChain | None = None,
-    logits_processors: Any = None,
-    cancel_token: CancelToken | None = None,
-    logprobs: int | None = None,
-    prompt_logprobs: int | None = None,
-    n: int | None = None,
-    sampling: Mapping[str, Any],
-) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig` and of `ServingOptions`, and `tool_use`.
-
-    Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
-    """
-    if max_tokens is not None:
-        max_tokens = check_int("max_tokens", max_tokens, 1, MAX_CONTEXT)
-    if cancel_token is not None and not isinstance(cancel_token, CancelToken):
-        raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
-    fields = dict(sampling)
-    tool_use = check_tool_use(fields.pop("tool_use", None))
-    serving = split_options(fields)
-    chain = make_chain(function, sampler, fields)
-    if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
-        raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
-    return TextOptions(
-        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
-        check_processors(logits_processors), check_logprobs("logprobs", logprobs),
-        check_logprobs("prompt_logprobs", prompt_logprobs),
-        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use,
-    )  # fmt: skip
-
-
-def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
-    """`parse_options` of the keywords of a call; raises what that raises."""
-    known = {name: value for name, value in options.items() if name in _STREAM_FIELDS}
-    sampling = {name: value for name, value in options.items() if name not in known}
-    return parse_options(function, sampling=sampling, **known)
 
 
 class TextMaker:
@@ -153,6 +41,7 @@ class TextMaker:
         self._scratch = Candidates()
         self._scorer = TokenScorer(partial(_token_bytes, tokenizer), self._scratch)
         self._grammars = Grammars(tokenizer)
+        self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size))
 
     @property
     def n_vocab(self) -> int:
@@ -230,6 +119,10 @@ class TextMaker:
         """Compiles what the text must follow. Raises GrammarError."""
         self._grammars.state(options.chain.config.constraint, options.tool_use)
 
+    def bind(self, drafts: DraftOptions) -> None:
+        """Makes drafts known to the engine before a request uses them. Raises ConfigError if one is of no use here."""
+        self._drafts.speculation(drafts)
+
     def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
         """Those for each (name, prompt), one after another."""
         made: list[TextRequest] = []
@@ -280,6 +173,7 @@ class TextMaker:
                 token_bytes=self._tokenizer.token_bytes,
                 processors=options.processors,
             ),
+            n_vocab=self._n_vocab,
             stream=self._stream(tools),
             stops=StopMatcher(options.stops),
             max_tokens=max_tokens,
@@ -287,6 +181,7 @@ class TextMaker:
             scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
             number=number,
             tools=tools.detector if tools else None,
+            speculation=self._drafts.speculation(options.drafts),
             index=index,
             leader=leader,
             cancel_token=options.cancel_token,

@@ -5,7 +5,8 @@ doubles alone, which no compiler can round in two ways. Sums run in eight lanes 
 blocks, are added in order.
 """
 
-from libc.math cimport INFINITY, sqrt
+from libc.float cimport FLT_MAX
+from libc.math cimport INFINITY, log, sqrt
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
@@ -139,6 +140,16 @@ cdef extern from *:
     float largest "ox_largest"(const float *x, Py_ssize_t n) noexcept nogil
     double weight "ox_weight"(double x) noexcept nogil
     double block_mass "ox_block_mass"(const float *x, Py_ssize_t n, double peak, double *moment) noexcept nogil
+
+
+cdef inline float finite(float x) noexcept nogil:
+    """What is no minus infinity stays so, and below infinity."""
+    return min(max(x, <float> -FLT_MAX), <float> FLT_MAX)
+
+
+cdef inline double lowest(double peak, double bound) noexcept nogil:
+    """A logit below which no weight exp(logit - peak) is `bound`: exp is computed from here up, and decides."""
+    return peak + log(bound) - 0.001 if bound > 0.0 else -FLT_MAX
 
 
 cdef inline double total_mass(

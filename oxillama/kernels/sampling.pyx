@@ -4,7 +4,6 @@ Candidates are ordered by logit, ties by the lower token id; the order is total,
 how it searches. Logits are float32 as the model gives them; probabilities and sums are computed in double from them.
 """
 
-from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY, log
 from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
@@ -13,23 +12,13 @@ from libc.string cimport memcpy
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._weights cimport (
-    BLOCK, Candidate, best_of, copy_logits, deviation, largest, place_at, radix_sort, total_mass, weight
+    BLOCK, Candidate, best_of, copy_logits, deviation, finite, largest, lowest, place_at, radix_sort, total_mass, weight
 )
 
 # Up to here the best k come from a heap in one pass; beyond, sorting everything by radix costs less.
 cdef enum:
     HEAP_LIMIT = 1024
     CHUNK = 1024               # logits that are looked at again while the nearest cache has them
-
-
-cdef inline float finite(float x) noexcept nogil:
-    """What is no minus infinity stays so, and below infinity."""
-    return min(max(x, <float> -FLT_MAX), <float> FLT_MAX)
-
-
-cdef inline double lowest(double peak, double bound) noexcept nogil:
-    """A logit below which no weight exp(logit - peak) is `bound`: exp is computed from here up, and decides."""
-    return peak + log(bound) - 0.001 if bound > 0.0 else -FLT_MAX
 
 
 cdef class Candidates:
@@ -207,6 +196,17 @@ cdef class Candidates:
         cdef double peak = self.peak()
         cdef double total = self.total(peak)
         return [(token, weight(<double> logit - peak) / total) for token, logit in self.items()]
+
+    def softmax(self, int32_t[::1] ids not None, double[::1] probs not None):
+        """`probabilities`, written to arrays of as many places as candidates are left."""
+        cdef Py_ssize_t i
+        cdef const float *x = self.logits()
+        cdef double peak = self.peak(), total = self.total(peak)
+        if ids.shape[0] != self.n or probs.shape[0] != self.n:
+            raise ConfigError(f"arrays must have {self.n} places, not {ids.shape[0]} and {probs.shape[0]}")
+        for i in range(self.n):
+            ids[i] = self.id_at(i)
+            probs[i] = weight(<double> x[i] - peak) / total
 
     def total_weight(self):
         """Sum of exp(logit - highest logit), the first of which is 1 / (highest probability)."""

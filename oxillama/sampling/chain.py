@@ -6,10 +6,13 @@ from oxillama.checks import check_type
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
-from oxillama.sampling.stages import CHOOSING, DEFAULT_ORDER, STAGES, Stage
+from oxillama.sampling.distribution import Distribution, certain, distribution_of
+from oxillama.sampling.stages import CHOOSING, DEFAULT_ORDER, STAGES, Stage, draw
 from oxillama.sampling.state import SamplerState
 
 __all__ = ["SamplerChain"]
+
+NO_CHOICE = "the sampler chain ended without choosing a token: end it with the stage draw or greedy"
 
 
 class SamplerChain:
@@ -69,13 +72,33 @@ class SamplerChain:
             raise ConfigError(f"stage must be one of the chain's, {', '.join(map(_name, self.stages))}, not {stage!r}")
         return self.stages.index(wanted)
 
+    def of_stages(self) -> "SamplerChain":
+        """The chain without functions that are not ours, which may keep count of their calls; it draws in the end."""
+        known = [stage for stage in self.stages if stage in STAGES.values()]
+        if len(known) == len(self.stages):
+            return self
+        return SamplerChain(known if known and known[-1] in CHOOSING else [*known, draw], self.config)
+
     def choose(self, candidates: Candidates, state: SamplerState) -> int:
         """Runs the stages on loaded candidates and returns the token. Raises GenerateError if no stage chooses one."""
         for stage in self.stages:
             token = stage(candidates, self.config, state)
             if token is not None:
                 return token
-        raise GenerateError("the sampler chain ended without choosing a token: end it with the stage draw or greedy")
+        raise GenerateError(NO_CHOICE)
+
+    def distribution(self, candidates: Candidates, state: SamplerState) -> Distribution:
+        """What `choose` draws from, with the stages before `draw` run; certainty where another stage chooses.
+
+        Numbers that stages take from the generator (`xtc`) are taken, that of `draw` is not. Raises what they raise.
+        """
+        for stage in self.stages:
+            if stage is draw:
+                return distribution_of(candidates)
+            token = stage(candidates, self.config, state)
+            if token is not None:
+                return certain(token)
+        raise GenerateError(NO_CHOICE)
 
     def __repr__(self) -> str:
         return f"<SamplerChain {' → '.join(map(_name, self.stages))}>"

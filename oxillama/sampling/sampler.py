@@ -11,6 +11,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.distribution import Distribution
 from oxillama.sampling.dry import TokenBytes
 from oxillama.sampling.grammar import GrammarState
 from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
@@ -79,12 +80,24 @@ class Sampler:
         Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
         infinity, or all are minus infinity; and what a processor raises.
         """
+        self._load(logits)
+        return self.chain.choose(self.scratch, self.memory)
+
+    def distribution(self, logits: NDArray[np.float32]) -> Distribution:
+        """What `sample` would draw the next token from; see `SamplerChain.distribution`. Raises what `sample` raises.
+
+        Take it, draw from it, and `accept` a token: that is a `sample`. Mirostat, which has to know what it drew, and
+        stages of one's own that choose have one token, which is certain.
+        """
+        self._load(logits)
+        return self.chain.distribution(self.scratch, self.memory)
+
+    def _load(self, logits: NDArray[np.float32]) -> None:
         if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1:
             raise ConfigError(f"logits must be a float32 array of one dimension, not {_described(logits)}")
         self.scratch.load(np.ascontiguousarray(logits))
         if self.processors:
             self._process(np.array(logits))
-        return self.chain.choose(self.scratch, self.memory)
 
     def _process(self, row: NDArray[np.float32]) -> None:
         ids = self.memory.history.tokens.tolist()
@@ -121,6 +134,17 @@ class Sampler:
         twin.chain, twin.processors = self.chain, self.processors
         twin.memory, twin.scratch = self.memory.copy(), Candidates()
         return twin
+
+    def guesser(self, scratch: Candidates) -> "Sampler":
+        """One with the same memory, which draws by the same stages, but calls no function that is not ours.
+
+        For whoever guesses what this one will draw, and then takes it back by `rewind`: a processor or stage of the
+        user's own that keeps count of its calls must not see them.
+        """
+        shadow = object.__new__(Sampler)
+        shadow.chain, shadow.processors = self.chain.of_stages(), ()
+        shadow.memory, shadow.scratch = self.memory, scratch
+        return shadow
 
     def state(self) -> dict[str, Any]:
         """Where it is, as lists and numbers; see `from_state`."""

@@ -4,14 +4,11 @@ A draft never changes what a request gives, only how soon. The one that proposes
 else of each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from oxillama.sampling import Sampler
+from oxillama.sampling import Distribution, Sampler
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Distribution", "Draft", "DraftTask", "Proposal", "Target"]
@@ -24,19 +21,17 @@ class DraftTask:
     key: of its text, the same each time and unique in the process. tokens: prompt and output so far, the last one not
     computed yet; it lives on and is not to be changed. n: tokens wanted at most, at least 1. sampler: the request's
     own, after `tokens`; a draft may draw from it, and leaves it as it found it.
+    with_probs: whether guesses are kept or not by how likely they were (`rejection.py`): a draft that draws does so by
+    a generator of its own then, and gives `Proposal.probs`. cache_key: as of `Sequence`; texts with different ones
+    share nothing.
     """
 
     key: int
     tokens: list[int]
     n: int
     sampler: Sampler
-
-
-class Distribution(NamedTuple):
-    """Of one token: ids, int32 [n], rising, and their probabilities, float64 [n]; others have none."""
-
-    ids: NDArray[np.int32]
-    probs: NDArray[np.float64]
+    with_probs: bool = False
+    cache_key: Hashable = None
 
 
 class Proposal(NamedTuple):
@@ -50,17 +45,12 @@ class Proposal(NamedTuple):
     probs: list[Distribution] | None = None
 
 
-class Target(Protocol):
-    """What a draft sees of the engine that it guesses for."""
+class Target(NamedTuple):
+    """What a draft sees of the engine that it guesses for. context_size: tokens of a text at most."""
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def n_vocab(self) -> int: ...
-
-    @property
-    def context_size(self) -> int: ...
+    tokenizer: Tokenizer
+    n_vocab: int
+    context_size: int
 
 
 @runtime_checkable

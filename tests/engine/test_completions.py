@@ -197,7 +197,7 @@ def test_an_error_of_the_first_token(which):
     def broken(*args, **kwargs):
         made.append(request(*args, **kwargs))
         if len(made) == which + 1:
-            made[-1]._sampler = None
+            made[-1].sampler = None
         return made[-1]
 
     engine._maker.request = broken

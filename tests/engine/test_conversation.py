@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine.texts import read_options
+from oxillama.engine.options import read_options
 from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_session import TOKENS

@@ -60,14 +60,14 @@ def engine_of(name, n_blocks, n_slots, n_windowed, num_threads=1, **fields):
 
 
 def recorded(request):
-    """The request, which keeps a checksum of every row of logits that it gets."""
-    request.rows, absorb = [], request.absorb
+    """The request, which keeps a checksum of every row of logits that it draws from."""
+    request.rows, draw = [], request.draw
 
-    def absorb_and_record(rows):
-        request.rows.append(zlib.crc32(rows.tobytes()))
-        return absorb(rows)
+    def draw_and_record(row):
+        request.rows.append(zlib.crc32(row.tobytes()))
+        return draw(row)
 
-    request.absorb = absorb_and_record
+    request.draw = draw_and_record
     return request
 
 

@@ -187,7 +187,7 @@ def test_a_session_computes_its_tokens_again(engine):
 
 
 def test_a_dialogue_keeps_nothing_of_other_weights(engine):
-    from oxillama.engine.texts import read_options
+    from oxillama.engine.options import read_options
 
     ids = engine.tokenize("Once upon a time there was a little fox")
     with engine.conversation() as talk:

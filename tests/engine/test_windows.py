@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
+from oxillama.engine.options import read_options
 from oxillama.engine.request import Outbox
 from oxillama.engine.serving import CacheKey
-from oxillama.engine.texts import read_options
 from oxillama.engine.windows import Windows, n_alive
 from oxillama.errors import KvCacheFullError
 from oxillama.kv_cache.shapes import first_read

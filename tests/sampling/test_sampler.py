@@ -20,8 +20,8 @@ def heat(left, c):
     return twin.dynamic_temperature(left, c.temperature, c.dynatemp_range, c.dynatemp_exponent)
 
 
-def plain_sample(row, c, history, memory):
-    """The default chain out of the twin's pieces; `memory` is [generator's state, mu]."""
+def plain_changes(row, c, history):
+    """What a default chain does to logits before anything is cut."""
     left = [(i, float(x)) for i, x in enumerate(row)]
     biases = dict(c.logit_bias or {}) | dict.fromkeys(c.banned_tokens, -math.inf)
     left = twin.bias(left, biases)
@@ -34,8 +34,12 @@ def plain_sample(row, c, history, memory):
         limit = len(said) - 1 - breaks[-1] if breaks else len(said)
         lost = twin.dry(said, limit, c.dry_allowed_length, c.dry_multiplier, c.dry_base)
         left = twin.bias(left, {t: -x for t, x in lost.items() if (t,) not in c.dry_sequence_breakers})
-    if c.top_n_sigma:
-        left = twin.top_n_sigma(left, c.top_n_sigma)
+    return twin.top_n_sigma(left, c.top_n_sigma) if c.top_n_sigma else left
+
+
+def plain_sample(row, c, history, memory):
+    """The default chain out of the twin's pieces; `memory` is [generator's state, mu]."""
+    left = plain_changes(row, c, history)
     if c.mirostat:
         left = heat(left, c)
         left = twin.mirostat_v1(left, len(row), memory[1]) if c.mirostat == 1 else twin.mirostat_v2(left, memory[1])
@@ -45,6 +49,13 @@ def plain_sample(row, c, history, memory):
         return token
     if c.temperature == 0.0:
         return twin.ordered(left)[0][0]
+    left = plain_cuts(left, c, memory)
+    memory[0] = twin.xorshift(memory[0])
+    return twin.draw(left, twin.uniform(memory[0]))
+
+
+def plain_cuts(left, c, memory):
+    """What the last draw of a chain chooses from."""
     left = twin.top_p(twin.typical_p(twin.top_k(left, c.top_k), c.typical_p), c.top_p)
     left = twin.min_p(left, c.min_p)
     left = twin.top_a(left, c.top_a) if c.top_a else left
@@ -54,9 +65,7 @@ def plain_sample(row, c, history, memory):
         memory[0] = twin.xorshift(memory[0])
         if twin.uniform(memory[0]) < c.xtc_probability:
             left = twin.xtc(left, c.xtc_threshold)
-    left = heat(left, c)
-    memory[0] = twin.xorshift(memory[0])
-    return twin.draw(left, twin.uniform(memory[0]))
+    return heat(left, c)
 
 
 @settings(max_examples=120, deadline=None)

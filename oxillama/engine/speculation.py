@@ -1,0 +1,157 @@
+"""What one request wants of speculation, and what came of it: options and counts."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from oxillama.checks import check_bool, check_choice, check_int
+from oxillama.config import field_names
+from oxillama.errors import ConfigError
+from oxillama.speculative.costs import Trust
+from oxillama.speculative.draft import Distribution, Draft
+from oxillama.speculative.stats import SpecStats
+
+__all__ = [
+    "ACCEPTANCES",
+    "DRAFT_FIELDS",
+    "NAMED",
+    "NO_DRAFTS",
+    "Acceptance",
+    "DraftLike",
+    "DraftOptions",
+    "Speculation",
+    "split_draft_options",
+]
+
+DraftName = Literal["lookup", "grammar"]
+DraftLike = DraftName | Draft | Iterable[DraftName | Draft] | None
+Acceptance = Literal["match", "rejection"]
+
+NAMED = ("lookup", "grammar")
+ACCEPTANCES = ("match", "rejection")
+MAX_SPECULATIVE = 32
+MAX_DRAFTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """Every field is a keyword of `generate`, `stream`, `chat` and `batch`.
+
+    With acceptance="match" none of them changes what these return.
+
+    draft: who guesses tokens ahead, several of which the model checks in one step: "lookup" (`PromptLookup`), "grammar"
+        (`GrammarDraft`), a `Draft`, or a list of these, of which the first counts that has something to propose.
+    num_speculative: tokens to guess at a time, at most; 0 to 32.
+    acceptance: "match": a guess counts if the request's own sampler draws that token. "rejection": it counts with the
+        probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
+        that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.
+    adaptive: guess as many as pay by what was measured, and none where none do; else as many as there are. None: with
+        "match" alone, since with "rejection" a text depends on how many were guessed, and a seed is to give the same.
+
+    Raises ConfigError, which names the field and its value, also for the others without a draft.
+    """
+
+    draft: Any = None
+    num_speculative: int = 4
+    acceptance: str = "match"
+    adaptive: bool | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draft", _checked(self.draft))
+        check_int("num_speculative", self.num_speculative, 0, MAX_SPECULATIVE)
+        check_choice("acceptance", self.acceptance, ACCEPTANCES)
+        if self.adaptive is None:
+            object.__setattr__(self, "adaptive", self.acceptance == "match")
+        check_bool("adaptive", self.adaptive)
+
+
+DRAFT_FIELDS = field_names(DraftOptions)
+
+
+def _checked(draft: Any) -> tuple[str | Draft, ...]:
+    if draft is None:
+        return ()
+    alone = isinstance(draft, str | Draft) or not isinstance(draft, Iterable)
+    drafts = (draft,) if alone else tuple(draft)
+    if not 0 < len(drafts) <= MAX_DRAFTS:
+        raise ConfigError(f"draft must be None, one draft, or a list of 1 to {MAX_DRAFTS}, not of {len(drafts)}")
+    for i, one in enumerate(drafts):
+        name = "draft" if alone else f"draft[{i}]"
+        if isinstance(one, str):
+            check_choice(name, one, NAMED)
+            continue
+        if isinstance(one, type) or not isinstance(one, Draft):
+            raise ConfigError(
+                f"{name} must be {' or '.join(map(repr, NAMED))}, or an object with the methods bind, propose and "
+                f"forget of Draft, not {one!r}"
+            )
+        try:
+            weakref.WeakSet([one])
+        except TypeError as error:
+            raise ConfigError(f"{name} must be hashable and weakly referable: {error}") from None
+    return drafts
+
+
+NO_DRAFTS = DraftOptions()
+
+
+def split_draft_options(options: dict[str, Any]) -> DraftOptions:
+    """Takes the fields of `DraftOptions` out of keywords. Raises ConfigError for their values."""
+    given = {name: options.pop(name) for name in DRAFT_FIELDS if name in options}
+    found = DraftOptions(**given)
+    if not found.draft:
+        for name, value in given.items():
+            if name != "draft":
+                raise ConfigError(f"{name} is {value!r}, but there is no draft: give one, or leave it out")
+    return found
+
+
+class Speculation:
+    """Of one request: its drafts, how far each is trusted, and what was counted.
+
+    probs: of the guesses that are to be checked, as their draft gave them.
+    """
+
+    __slots__ = ("_by", "_stats", "acceptance", "adaptive", "asked", "drafts", "k", "probs", "trusts")
+
+    def __init__(self, drafts: tuple[Draft, ...], options: DraftOptions) -> None:
+        self.drafts = drafts
+        self.trusts = [Trust() for _ in drafts]
+        self.k, self.acceptance, self.adaptive = options.num_speculative, options.acceptance, bool(options.adaptive)
+        self.asked: set[Draft] = set()
+        self.probs: list[Distribution] | None = None
+        self._by = 0
+        self._stats = SpecStats()
+
+    def proposed(self, by: int, probs: list[Distribution] | None, seconds: float) -> None:
+        """One of the drafts was asked, and took so long."""
+        self._by, self.probs = by, probs
+        self._stats = replace(self._stats, draft_seconds=self._stats.draft_seconds + seconds)
+
+    def checked(self, n_right: int, n_guessed: int, seconds: float, *, again: bool) -> None:
+        """A round: so many of the guesses came true. again: what came true is computed again."""
+        self.trusts[self._by].observe(n_right, n_guessed)
+        self.probs = None
+        s = self._stats
+        self._stats = replace(
+            s,
+            rounds=s.rounds + 1,
+            drafted=s.drafted + n_guessed,
+            accepted=s.accepted + n_right,
+            bonus=s.bonus + (n_right == n_guessed),
+            elapsed=s.elapsed + seconds,
+            n1_fallbacks=s.n1_fallbacks + again,
+        )
+
+    def stats(self) -> SpecStats:
+        """What was counted up to now."""
+        return replace(self._stats, off=self._off())
+
+    def _off(self) -> str:
+        if not self.k:
+            return "num_speculative is 0"
+        if not self.adaptive or any(not trust.resting for trust in self.trusts):
+            return ""
+        chances = ", ".join(f"{trust.chance:.2f}" for trust in self.trusts)
+        return f"guesses come true too seldom to pay: estimated {chances}"

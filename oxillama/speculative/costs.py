@@ -1,0 +1,156 @@
+"""How many guesses pay: what steps cost, how often guesses come true, and the best choice by both. Numbers only."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+
+__all__ = ["Bid", "StepCosts", "Trust", "best_bids"]
+
+# What a row more costs, as part of a step of one row, where nothing is measured. On the shape of Llama 3.2 1B (Q4_K_M,
+# two cores) it is 0.06 up to 8 rows, and 0.1 up to 16.
+ROW_SHARE = 0.06
+# It costs at least this: measured times of equal steps differ by more.
+LEAST_ROW_SHARE = 0.02
+# Of so many measurements the quickest counts: what else runs on the machine makes a step slower, never quicker.
+KEPT_TIMES = 7
+# Measurements count for so many steps: what was slow by chance, and is therefore not tried, would stay so for ever.
+KEPT_STEPS = 256
+# Guesses whose chance is below this are not worth trying, whatever the times say.
+LEAST_CHANCE = 0.1
+# Weight of what was seen before against each guess more. So a text that begins to be guessed well, or stops to be, is
+# treated so after some five guesses.
+DECAY = 0.8
+# Before anything was seen: this chance, as if it came of so many guesses. Four wrong ones are enough to shut it off.
+FIRST_CHANCE, FIRST_WEIGHT = 0.7, 2.0
+# Tokens without guesses, the first time they don't pay; twice as many each time after that, up to the most. One row
+# more costs about a fifth of a step, so a try in 16 tokens costs 1.2 %, and in 32 half of that.
+FIRST_REST, MOST_REST = 16, 256
+# What a try after a rest is taken to be worth, so that it is left out where even good guesses would not pay.
+TRY_CHANCE = 0.9
+
+
+class StepCosts:
+    """Seconds of the steps in which everybody decodes, by their number of rows; as measured, or as far as is known."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, deque[float]] = {}
+        self._rows: list[int] = []  # those that were measured, rising
+        self._at: dict[int, int] = {}  # in which step they were the last time
+        self._n_steps = 0
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        self._n_steps += 1
+        if rows not in self._times:
+            self._times[rows] = deque(maxlen=KEPT_TIMES)
+            self._rows.insert(bisect_left(self._rows, rows), rows)
+        self._times[rows].append(seconds)
+        self._at[rows] = self._n_steps
+        if self._n_steps % KEPT_TIMES == 0:
+            for old in [n for n in self._rows if self._at[n] + KEPT_STEPS < self._n_steps]:
+                del self._times[old], self._at[old]
+                self._rows.remove(old)
+
+    def seconds(self, rows: int) -> float:
+        """What a step of so many rows is expected to take; 1.0 for one row as long as nothing is known."""
+        known = self._rows
+        if not known:
+            return _share(rows)
+        i = bisect_left(known, rows)
+        if i == len(known) or i == 0:
+            nearest = known[max(0, i - 1)]
+            return min(self._times[nearest]) * _share(rows) / _share(nearest)
+        if known[i] == rows:
+            return min(self._times[rows])
+        low, high = known[i - 1], known[i]
+        quick, slow = min(self._times[low]), min(self._times[high])
+        return quick + (slow - quick) * (rows - low) / (high - low)
+
+    def after(self, rows: int, n_more: int) -> list[float]:
+        """Of steps of `rows`, and up to n_more rows beside those; they rise.
+
+        What was measured of more rows bounds what fewer rows can cost.
+        """
+        found = [self.seconds(rows + n) for n in range(n_more + 1)]
+        for n in range(n_more, 0, -1):
+            found[n - 1] = min(found[n - 1], found[n])
+        least = found[0] * LEAST_ROW_SHARE / rows
+        return [max(seconds, found[0] + least * n) for n, seconds in enumerate(found)]
+
+
+def _share(rows: int) -> float:
+    return 1.0 + ROW_SHARE * (rows - 1)
+
+
+class Trust:
+    """How far the guesses of one draft for one text are to be trusted.
+
+    chance: of a guess to come true, if those before it did. resting: until the text has this many tokens, nothing is
+    asked of the draft; then it gets a try.
+    """
+
+    __slots__ = ("_rest", "_right", "_seen", "resting")
+
+    def __init__(self) -> None:
+        self._right, self._seen = FIRST_CHANCE * FIRST_WEIGHT, FIRST_WEIGHT
+        self._rest = FIRST_REST
+        self.resting = 0
+
+    @property
+    def chance(self) -> float:
+        return self._right / self._seen
+
+    def observe(self, n_right: int, n_guessed: int) -> None:
+        """Of n_guessed, the first n_right came true; nothing is known of those after the first wrong one."""
+        for i in range(min(n_right + 1, n_guessed)):
+            self._right = self._right * DECAY + (i < n_right)
+            self._seen = self._seen * DECAY + 1.0
+        self.resting = 0
+
+    def rest(self, n_tokens: int) -> None:
+        """It did not pay for a text that has n_tokens now."""
+        self.resting = n_tokens + self._rest
+        self._rest = min(2 * self._rest, MOST_REST)
+
+    def resume(self) -> None:
+        """It pays again: the next rest is as short as the first."""
+        self.resting, self._rest = 0, FIRST_REST
+
+
+class Bid:
+    """What one text could have guessed: at most n tokens, each with this chance if those before it came true.
+
+    seconds: that the draft takes for each. granted: how many it gets.
+    """
+
+    __slots__ = ("chance", "granted", "n", "seconds")
+
+    def __init__(self, chance: float, n: int, seconds: float = 0.0) -> None:
+        self.chance = chance
+        self.n = n
+        self.seconds = seconds
+        self.granted = 0
+
+
+def best_bids(costs: StepCosts, rows: int, bids: Sequence[Bid]) -> None:
+    """Grants what gives the most expected tokens per second in a step that has `rows` rows, of a token each, already.
+
+    A row more is the next guess of some text, likeliest first; with k of them a text of chance a gives
+    1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a) tokens (Leviathan et al. 2023). All numbers of rows are looked at, since
+    a step of a few rows more may cost nothing more.
+    """
+    ladder = sorted(
+        ((bid.chance**i, -i, bid) for bid in bids for i in range(1, bid.n + 1)),
+        key=lambda rung: rung[:2],
+        reverse=True,
+    )
+    seconds = costs.after(rows, len(ladder))
+    tokens, spent = float(rows), 0.0
+    best, n_best = tokens / seconds[0], 0
+    for m, (chance, _, bid) in enumerate(ladder, 1):
+        tokens += chance
+        spent += bid.seconds
+        if tokens / (seconds[m] + spent) > best:
+            best, n_best = tokens / (seconds[m] + spent), m
+    for _, i, bid in ladder[:n_best]:
+        bid.granted = max(bid.granted, -i)

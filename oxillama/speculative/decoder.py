@@ -1,0 +1,189 @@
+"""`SpeculativeDecoder`: a draft model that goes on guessing while the model checks what it guessed."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self, Unpack
+
+from oxillama.config import EngineOptions
+from oxillama.engine.results import CancelToken
+from oxillama.errors import EngineClosedError
+from oxillama.speculative.draft import DraftTask, Proposal, Target
+from oxillama.speculative.draft_model import DraftModel
+from oxillama.speculative.draft_parts import Source
+
+__all__ = ["SpeculativeDecoder"]
+
+Jobs = SimpleQueue[Callable[[], None] | None]
+
+log = logging.getLogger("oxillama")
+
+_decoders: weakref.WeakSet[SpeculativeDecoder] = weakref.WeakSet()
+
+
+class _Run:
+    """Guesses on top of guesses, for texts that may turn out otherwise.
+
+    token: shared by who guesses and who finds that nobody wants it any more. keys: of the texts that are still wanted.
+    """
+
+    def __init__(self, tasks: list[DraftTask]) -> None:
+        self.tasks = tasks
+        self.keys = {task.key for task in tasks}
+        self.token = CancelToken()
+        self.done = threading.Event()
+
+
+class SpeculativeDecoder:
+    """A draft whose model works in a thread of its own. Use with `with`, or call `close`.
+
+    When it has proposed, it takes it that all will come true and guesses on from there, while the model checks. If all
+    did, and the token after them as well, the next guesses are there already; if not, they are given up in the middle.
+    What it proposes is what its `DraftModel` would, token by token.
+
+    It pays where the two have cores of their own: give it `num_threads` that the engine doesn't use.
+
+    model: the draft model, closed with this if it was made by it. n_ready: guesses that were there when asked for.
+    """
+
+    def __init__(self, draft: DraftModel | Source = None, **fields: Unpack[EngineOptions]) -> None:
+        """draft: a `DraftModel`, or what one is made of, with its options. Raises what that raises, TypeError for
+        options of a model that is made already."""
+        self._own = not isinstance(draft, DraftModel)
+        if fields and not self._own:
+            raise TypeError(f"{next(iter(fields))} can't be given with a DraftModel: it is made already")
+        self.model = draft if isinstance(draft, DraftModel) else DraftModel(draft, **fields)
+        self.n_ready = 0
+        self._closed = False
+        self._start()
+        _decoders.add(self)
+
+    def _start(self) -> None:
+        """With a thread to come; also in a forked child, where the parent's is not."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._jobs: Jobs = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._run: _Run | None = None
+        self._end = weakref.finalize(self, self._jobs.put, None)
+        self._end.atexit = False
+
+    # ---- the protocol
+
+    def bind(self, target: Target) -> None:
+        """Raises ConfigError unless the model has the same vocabulary."""
+        self._check_open()
+        self.model.bind(target)
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
+        """Guesses for each task, of which some may be there already. Raises what `DraftModel.propose` raises."""
+        if self._pid != os.getpid():
+            self._start()
+        with self._lock:
+            self._check_open()
+            self._await_run(tasks)
+            drawn = self.model.n_guessed
+            proposals = self.model.propose(tasks)
+            self.n_ready += sum(len(p.tokens) for p in proposals) - (self.model.n_guessed - drawn)
+            self._run_ahead(tasks)
+            return proposals
+
+    def forget(self, key: int) -> None:
+        """The text has ended: what is guessed for it alone is given up."""
+        run = self._run
+        if run is not None:
+            run.keys.discard(key)
+            if not run.keys:
+                run.token.cancel()
+        self.model.forget(key)
+
+    # ---- the thread
+
+    def _await_run(self, tasks: Sequence[DraftTask]) -> None:
+        """Until what is guessed ahead is there; it is given up if all texts went another way."""
+        run, self._run = self._run, None
+        if run is not None:
+            if not any(task.key in run.keys and self.model.agrees(task) for task in tasks):
+                run.token.cancel()
+            run.done.wait()
+
+    def _run_ahead(self, tasks: Sequence[DraftTask]) -> None:
+        """Has the token after the guesses guessed, and as many more as now, if the texts go on so."""
+        found = [self.model.beyond(task, task.n + 1) for task in tasks if not task.with_probs]
+        wanted = [task for task in found if task is not None]
+        if wanted:
+            self._run = run = _Run(wanted)
+            if self._thread is None:
+                self._thread = threading.Thread(target=_work, args=(self._jobs,), name="oxillama draft", daemon=True)
+                self._thread.start()
+            self._jobs.put(partial(_guess, self.model, run))
+
+    # ---- life
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Ends the thread, and the model if it was made here; further calls do nothing."""
+        self._stop()
+        if self._own:
+            self.model.close()
+
+    def _stop(self) -> None:
+        self._closed = True
+        if self._pid == os.getpid():
+            run, self._run = self._run, None
+            if run is not None:
+                run.token.cancel()
+            self._end()
+            if self._thread is not None:
+                self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the draft is closed: make another one")
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<SpeculativeDecoder of {self.model!r}>"
+
+
+def _work(jobs: Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # it keeps the model, which may be dropped before the next one comes
+
+
+def _guess(model: DraftModel, run: _Run) -> None:
+    try:
+        tasks = [task for task in run.tasks if task.key in run.keys]
+        model.propose(tasks, lambda: run.token.cancelled)
+    except Exception:  # may be of a text that never comes; if not, it is raised again when that is asked for
+        log.debug("guesses ahead of the model failed", exc_info=True)
+    finally:
+        for task in run.tasks:
+            if task.key not in run.keys:  # forgotten before it was begun
+                model.forget(task.key)
+        run.done.set()
+
+
+@atexit.register
+def _stop_all() -> None:
+    # A daemon that still computed while the interpreter goes would read memory that is free already.
+    for decoder in list(_decoders):
+        decoder._stop()

@@ -1,0 +1,293 @@
+"""`DraftModel`: a smaller model that guesses what a larger one will say."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Self, Unpack, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.config import EngineOptions
+from oxillama.engine.loading import EngineParts
+from oxillama.engine.runner import Span
+from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.sequence import Sequence as Tokens
+from oxillama.engine.spans import NoRunner, RunnerLike
+from oxillama.errors import EngineClosedError
+from oxillama.kernels.sampling import Candidates
+from oxillama.kv_cache.prefix import WINDOWED
+from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.speculative.draft import DraftTask, Proposal, Target
+from oxillama.speculative.draft_parts import Source, parts_of
+from oxillama.speculative.draft_texts import DraftTexts
+from oxillama.speculative.guess import Guess
+from oxillama.speculative.vocabulary import check_same_vocabulary
+
+__all__ = ["DraftModel"]
+
+# Tokens of texts that it doesn't know yet that it computes at a time, so that others don't wait long for a new prompt.
+CATCH_UP = 512
+
+
+class _Stopped(Exception):
+    """Nobody wants the guesses that are under way any more."""
+
+
+class DraftModel:
+    """A model that guesses tokens for another one with the same vocabulary. Use with `with`, or call `close`.
+
+    It draws as the request's own sampler is about to, so that a guess often is what the model draws then, at any
+    temperature; processors and stages of the user's own are left out. Requests guess in one batch. Of each text it
+    computes what it doesn't know yet, and nothing twice, but after the loss of what was not asked for longest: there is
+    room for so much as `kv_budget` says. Adapters of requests are not applied: they change what the model checks.
+
+    Any number of engines and threads may use one. n_computed: tokens that it has computed; n_guessed: and drawn.
+    """
+
+    def __init__(
+        self, model: Source = None, *, parts: EngineParts | None = None, **fields: Unpack[EngineOptions]
+    ) -> None:
+        """A GGUF file as a path or bytes, the model that ships with the package (None), or a loaded `Engine`.
+
+        fields: of `EngineConfig`. Of an engine it shares the weights, which stay after that is closed, and takes the
+        settings that are not given; those that loading needs can't be given then. parts: used instead of loading.
+
+        Raises ConfigError, LoadError and its children, TypeError for an unknown field.
+        """
+        config, self._parts = parts_of(model, parts, fields)
+        self._runner: RunnerLike = self._parts.runner
+        self.tokenizer, self.context_size = self._parts.tokenizer, self._parts.context_size
+        self._config = config
+        # Ids that all who use it know, and the length of their rows of logits.
+        self._n_ids = self._width = self._parts.spec.n_vocab
+        self._end_ids: frozenset[int] = self.tokenizer.eog_ids
+        self._scratch = Candidates()
+        self._row = np.empty(0, np.float32)
+        self._closed = False
+        self.n_computed = self.n_guessed = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Without any text, as also in a forked child: another thread may have been at work in the parent."""
+        parts, config = self._parts, self._config
+        pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
+        self._scheduler = Scheduler(
+            pool, config.kv_block_size, config.prefill_chunk_size, prefix_cache=config.prefix_cache
+        )
+        self._texts = DraftTexts(self._scheduler)
+        self._forgotten: deque[int] = deque()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    # ---- the protocol
+
+    def bind(self, target: Target) -> None:
+        """Raises ConfigError, which names the first token that differs, unless the model has the same vocabulary."""
+        check_same_vocabulary(self.tokenizer, target.tokenizer)
+        with self._turn():
+            self._n_ids, self._width = min(self._n_ids, target.n_vocab), max(self._width, target.n_vocab)
+            self._end_ids |= target.tokenizer.eog_ids
+
+    def propose(self, tasks: Sequence[DraftTask], stopped: Callable[[], bool] | None = None) -> list[Proposal]:
+        """Guesses for each task; fewer than are wanted at the end of its context, or of a text that is not known yet.
+
+        stopped: asked now and then; once it is true, what there is by then is returned. Raises EngineClosedError, and
+        GenerateError if the model computes NaN.
+        """
+        with self._turn():
+            guesses = [Guess(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
+            try:
+                self._begin(tasks, guesses)
+                n_held = sum(len(guess.tokens) for guess in guesses)
+                self._write([guess for guess in guesses if not guess.done], stopped)
+            finally:
+                self._pause()
+                proposals = [guess.end() for guess in guesses]
+            self.n_guessed += sum(len(proposal.tokens) for proposal in proposals) - n_held
+            return proposals
+
+    def forget(self, key: int) -> None:
+        """Frees what is kept of a text: now, or when the guesses that are under way are done."""
+        self._forgotten.append(key)
+        if self._pid == os.getpid():
+            self._forget()
+
+    # ---- guesses on top of guesses
+
+    def agrees(self, task: DraftTask) -> bool:
+        """Whether a text went on as was guessed, as far as either reaches; in any thread."""
+        text = self._texts.find(task.key)
+        return text is not None and text.agrees(task.tokens)
+
+    def beyond(self, task: DraftTask, n: int) -> DraftTask | None:
+        """The task of n tokens more, should all that is guessed for this one come true; None if it would end.
+
+        It has a sampler of its own. Call it before anybody else proposes anything for the text.
+        """
+        text = self._texts.find(task.key)
+        if text is None or len(text.marks) < 2 or text.sequence.tokens[-1] in self._end_ids:
+            return None
+        sampler = task.sampler.copy()
+        memory = sampler.memory
+        for token, mark in zip(text.guessed, text.marks[1:], strict=True):
+            memory.rng.state, memory.mu = mark
+            sampler.accept(token)
+        return DraftTask(task.key, list(text.sequence.tokens), n, sampler, cache_key=task.cache_key)
+
+    # ---- life
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self._runner.num_threads
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes by part, as `Engine.memory_bytes` gives them; of an engine's model, the weights count there too."""
+        return self._runner.memory_bytes()
+
+    def close(self) -> None:
+        """Frees the model when the guesses under way are done; further calls do nothing."""
+        with suppress(EngineClosedError), self._turn():
+            self._closed = True
+            self._runner = self._parts.runner = NoRunner()
+            self._row = np.empty(0, np.float32)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._texts)} texts"
+        return f"<DraftModel {self._parts.spec.arch} {self._parts.spec.name!r}, {state}>"
+
+    # ---- how it is done
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._pid != os.getpid():
+            self._reset()
+        try:
+            with self._lock:
+                self._check_open()
+                yield
+        finally:
+            self._forget()  # what came meanwhile
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the draft model is closed: load it again")
+
+    def _forget(self) -> None:
+        """Unless another thread is at work, which will do it when it is done."""
+        while self._forgotten and self._lock.acquire(blocking=False):
+            try:
+                while self._forgotten:
+                    self._texts.forget(self._forgotten.popleft())
+            finally:
+                self._lock.release()
+
+    def _n_wanted(self, task: DraftTask) -> int:
+        """As many guesses as there is room for: the last one is drawn, and not computed."""
+        return min(task.n, min(self.context_size, self._scheduler.capacity) - len(task.tokens) + 1)
+
+    def _begin(self, tasks: Sequence[DraftTask], guesses: Sequence[Guess]) -> None:
+        needs = []
+        for task, guess in zip(tasks, guesses, strict=True):
+            known = self._texts.find(task.key)
+            if max(task.tokens[known.n_known if known else 0 :], default=0) >= self._n_ids:
+                guess.done = True  # an id of the model's that stands for nothing
+            if not guess.done:
+                text = self._texts.follow(task.key, task.cache_key, task.tokens, guess.mark)
+                guess.begin(text)
+                if not guess.done:
+                    needs.append((text, guess.sequence.n_reserve))
+        self._texts.make_room(needs)
+        for text, _ in needs:
+            self._scheduler.add_request(text.sequence, accepted=True)
+
+    def _write(self, guesses: list[Guess], stopped: Callable[[], bool] | None) -> None:
+        """Rounds of one token for each. Who has not drawn any after `CATCH_UP` tokens of all is left for next time."""
+        before = self.n_computed
+        while guesses and (plan := self._scheduler.step()) and self._round(plan, stopped):
+            late = self.n_computed - before >= CATCH_UP
+            for guess in guesses:
+                sequence = guess.sequence
+                if guess.done or not sequence.running or (late and not guess.drawn):
+                    self._scheduler.pause(sequence)
+                    guess.done = True
+            guesses = [guess for guess in guesses if not guess.done]
+
+    def _round(self, plan: list[tuple[Tokens, int]], stopped: Callable[[], bool] | None) -> bool:
+        """Computes a plan and draws; False if it was stopped, and nothing has changed."""
+        for kind, source, target in self._scheduler.copies:
+            self._runner.copy_block(source, target, windowed=kind == WINDOWED)
+        self._scheduler.copies.clear()
+        spans = [_span(sequence, n) for sequence, n in plan]
+        try:
+            rows = iter(self._runner.forward(spans, _poll(stopped)))
+        except _Stopped:
+            return False
+        for (sequence, n), span in zip(plan, spans, strict=True):
+            self._advance(sequence, n)
+            if span.want == "last":
+                cast(Guess, sequence.handle).draw(self._fitting(next(rows)))
+        return True
+
+    def _advance(self, sequence: Tokens, n: int) -> None:
+        self.n_computed += n
+        if sequence.n_computed + n <= sequence.n_prompt:
+            self._scheduler.advance(sequence, n)
+            if sequence.n_computed == sequence.n_prompt:  # a place to come back to
+                self._scheduler.checkpoint(sequence)
+            return
+        # Guesses may have to go again: no window moves on for them, and nobody else begins with them.
+        sequence.n_computed += n
+        if sequence.slots is not None:
+            self._scheduler.commit(sequence.slots)
+
+    def _fitting(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A row of logits as long as the model's, in which ids that it doesn't know can't be drawn."""
+        if len(row) == self._width == self._n_ids:
+            return row
+        if len(self._row) != self._width:
+            self._row = np.empty(self._width, np.float32)
+        self._row.fill(-np.inf)
+        self._row[: self._n_ids] = row[: self._n_ids]
+        return self._row
+
+    def _pause(self) -> None:
+        for sequence in list(self._scheduler.live.values()):
+            self._scheduler.pause(sequence)
+
+
+def _poll(stopped: Callable[[], bool] | None) -> Callable[[], None] | None:
+    if stopped is None:
+        return None
+
+    def poll() -> None:
+        if stopped():
+            raise _Stopped
+
+    return poll
+
+
+def _span(sequence: Tokens, n: int) -> Span:
+    """The next n tokens of a text."""
+    start = sequence.n_computed
+    want = "last" if start + n == len(sequence.tokens) else "none"
+    slots = None if sequence.slots is None else sequence.slots.span()
+    blocks, windowed = sequence.tables
+    return Span(sequence.tokens[start : start + n], start, blocks, want, slots, windowed)

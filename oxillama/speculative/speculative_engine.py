@@ -1,0 +1,143 @@
+"""`SpeculativeEngine`: an engine and a draft for it, as one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from oxillama.config import EngineOptions, ModelSource
+from oxillama.engine.batch import Batch
+from oxillama.engine.completions import Chunks
+from oxillama.engine.engine import Engine
+from oxillama.engine.options import Prompt
+from oxillama.engine.prompts import Messages, make_chain
+from oxillama.engine.speculation import NAMED, Acceptance, DraftOptions
+from oxillama.errors import ConfigError
+from oxillama.speculative.draft import Draft
+from oxillama.speculative.draft_model import DraftModel
+from oxillama.speculative.forced import GrammarDraft
+from oxillama.speculative.lookup import PromptLookup
+from oxillama.speculative.stats import SpecStats
+
+__all__ = ["SpeculativeEngine"]
+
+MADE: dict[str, Callable[[], Draft]] = {"lookup": PromptLookup, "grammar": GrammarDraft}
+
+
+class SpeculativeEngine:
+    """A model whose texts a draft guesses ahead. Use as a context manager, or call `close`.
+
+    `generate`, `stream`, `chat` and `batch` are those of `Engine`, with all their options, and give the same; sooner,
+    where guesses come true. For all else there is `engine`.
+
+    engine: the model. draft: what guesses for it. Both are closed with it if they were loaded by it.
+    """
+
+    def __init__(
+        self,
+        target: ModelSource | Engine = None,
+        draft: Any = None,
+        num_speculative: int = 4,
+        seed: int | None = None,
+        *,
+        acceptance: Acceptance = "match",
+        adaptive: bool | None = None,
+        **fields: Unpack[EngineOptions],
+    ) -> None:
+        """target: a loaded `Engine`, or what `load` takes, with `fields`, the options of that.
+
+        draft: a GGUF file, a loaded `Engine` (whose weights it shares; the target itself will do), a `Draft`, "lookup",
+            "grammar", or a list of these, of which the first counts that has something to propose.
+        num_speculative, acceptance, adaptive: see `DraftOptions`. seed: of the calls that give none.
+
+        Raises ConfigError, also for a draft with another vocabulary, LoadError and its children.
+        """
+        if isinstance(target, Engine) and fields:
+            raise ConfigError(f"{next(iter(fields))} can't be given with a loaded Engine: its model is loaded already")
+        self._closing = ExitStack()
+        try:
+            self.draft = self._draft_of(draft)  # it closes after the engine, whose requests use it until they end
+            self.engine = target if isinstance(target, Engine) else Engine.load(target, **fields)
+            if self.engine is not target:
+                self._closing.callback(self.engine.close)
+            self._settings = {"num_speculative": num_speculative, "acceptance": acceptance, "adaptive": adaptive}
+            options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
+            self.engine._core.check_generates()
+            self.engine._maker.bind(options)
+            self.seed = make_chain("SpeculativeEngine", None, {"seed": seed}).config.seed
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _draft_of(self, draft: Any) -> Draft | list[Draft]:
+        if isinstance(draft, Iterable) and not isinstance(draft, Draft | str | bytes | bytearray | memoryview):
+            return [self._one(f"draft[{i}]", one) for i, one in enumerate(draft)]
+        return self._one("draft", draft)
+
+    def _one(self, name: str, draft: Any) -> Draft:
+        if isinstance(draft, str) and draft in NAMED:
+            return MADE[draft]()
+        if isinstance(draft, Draft) and not isinstance(draft, type):
+            return draft
+        if not isinstance(draft, str | os.PathLike | bytes | bytearray | memoryview | Engine):
+            raise ConfigError(
+                f"{name} must be a GGUF file, an Engine, a Draft, {' or '.join(map(repr, NAMED))}, not {draft!r}"
+            )
+        made = DraftModel(draft)
+        self._closing.callback(made.close)
+        return made
+
+    # ---- text
+
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        """Continues a prompt or a list of prompts: what `Engine.generate` gives, and raises."""
+        return self.engine.generate(prompt, **self._with(options))
+
+    def stream(self, prompt: Prompt, **options: Any) -> Chunks:
+        """Continues one prompt, piece by piece, as `Engine.stream` does."""
+        return self.engine.stream(prompt, **self._with(options))
+
+    def chat(self, messages: Messages, **options: Any) -> Any:
+        """Answers messages as `Engine.chat` does."""
+        return self.engine.chat(messages, **self._with(options))
+
+    def batch(self, prompts: Iterable[Any], **options: Any) -> Batch[Any]:
+        """The results of any number of prompts as they come, as `Engine.batch` gives them."""
+        return self.engine.batch(prompts, **self._with(options))
+
+    def _with(self, options: dict[str, Any]) -> dict[str, Any]:
+        own: dict[str, Any] = {"draft": self.draft, **self._settings}
+        sampler = options.get("sampler")
+        given = getattr(getattr(sampler, "config", sampler), "seed", None)
+        if self.seed is not None and given is None:
+            own["seed"] = self.seed
+        return own | options
+
+    # ---- life
+
+    @property
+    def stats(self) -> SpecStats:
+        """What guessing did in all requests of the engine that used this draft first, and have ended."""
+        first = self.draft[0] if isinstance(self.draft, list) else self.draft
+        return self.engine._core.drafting.totals.get(first, SpecStats())
+
+    @property
+    def closed(self) -> bool:
+        return self.engine.closed
+
+    def close(self) -> None:
+        """Ends what is under way in a model that it loaded itself, and frees what it loaded; no more than once."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        self.engine._core.check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<SpeculativeEngine of {self.engine!r} with {self.draft!r}>"

@@ -1,0 +1,131 @@
+"""Draft models on the fake runner, and the plain loop that checks guesses: what the engine does, in a few lines."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+
+from oxillama.config import EngineConfig
+from oxillama.engine.loading import EngineParts
+from oxillama.sampling import Sampler
+from oxillama.speculative.draft import DraftTask
+from oxillama.speculative.draft_model import DraftModel
+from tests.engine import fakes
+from tests.engine.fakes import EOS, N_VOCAB, FakeRunner, FakeTokenizer, logits_of
+
+KEYS = itertools.count(1 << 40)
+
+
+class Recorder(FakeRunner):
+    """Remembers every beginning of a text that it computed; with noise, it is a model of its own."""
+
+    noise = 0.0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.computed = []
+
+    def forward(self, spans, poll=None):
+        rows = []
+        for s, past in list(self.histories(spans, poll)):
+            self.computed += [tuple(past[: i + 1]) for i in range(s.start, len(past))]
+            first = {"last": len(past) - 1, "none": len(past)}[s.want]
+            rows += [self.row(past[: i + 1]) for i in range(first, len(past))]
+        return np.array(rows, np.float32).reshape(len(rows), N_VOCAB)
+
+    def row(self, past):
+        return logits_of(past) + np.float32(self.noise) * fakes.noise(past, 9, N_VOCAB)
+
+
+def make_draft(
+    *, noise=0.0, context_size=64, n_blocks=None, n_slots=0, windows=(0, 0), runner=Recorder, causal=True, **fields
+):
+    """A draft model that agrees with the fake model, but for noise."""
+    config = EngineConfig(**fields)
+    size = config.kv_block_size
+    n_blocks = n_blocks if n_blocks is not None else 4 * -(-context_size // size)
+    made = runner(n_blocks, size, None, n_slots, *windows)
+    made.noise = noise
+    spec = SimpleNamespace(arch="fake", name="draft", n_vocab=N_VOCAB, causal=causal)
+    parts = EngineParts(made, FakeTokenizer(), spec, context_size, n_blocks, n_slots, "mean", {}, *windows)
+    draft = DraftModel(parts=parts, **fields)
+    draft._scheduler.debug = True
+    return draft
+
+
+def runner_of(draft):
+    return draft._runner
+
+
+def twice(draft):
+    """What was computed more than once."""
+    computed = runner_of(draft).computed
+    return len(computed) - len(set(computed))
+
+
+def idle(draft, n_texts=0):
+    """Nothing runs; without texts, nothing but the prefix cache has anything."""
+    scheduler = draft._scheduler
+    scheduler.check_invariants([])
+    assert scheduler.live == {}
+    assert scheduler.running == list(scheduler.waiting) == []
+    assert len(draft._texts) == n_texts
+    if not n_texts:
+        for pool in (scheduler.pool.blocks, scheduler.pool.windowed, scheduler.pool.slots):
+            assert pool.n_available == pool.n
+
+
+class Text:
+    """A request: what the model says after a prompt, checked guess by guess. `row_of` gives the model's logits."""
+
+    def __init__(self, prompt, config, row_of=logits_of, **options):
+        self.key = next(KEYS)
+        self.tokens = list(prompt)
+        self.n_prompt = len(self.tokens)
+        self.sampler = Sampler(config, prompt=prompt, **options)
+        self.row_of = row_of
+        self.drafted = self.accepted = 0
+        self.ended = False
+
+    @property
+    def output(self):
+        return self.tokens[self.n_prompt :]
+
+    def task(self, n, **options):
+        return DraftTask(self.key, self.tokens, n, self.sampler, **options)
+
+    def step(self, guesses=()):
+        """One round: tokens up to the first that was not guessed."""
+        self.drafted += len(guesses)
+        for guess in [*guesses, None]:
+            token = self.sampler.sample(self.row_of(self.tokens))
+            if token == EOS:
+                self.ended = True
+                return
+            self.sampler.accept(token)
+            self.tokens.append(token)
+            self.accepted += token == guess
+            if token != guess:
+                return
+
+
+def plain(prompt, config, n, **options):
+    text = Text(prompt, config, **options)
+    while len(text.output) < n and not text.ended:
+        text.step()
+    return text.output
+
+
+def guessed(draft, texts, n, k):
+    """Texts up to n tokens each, all that go on in one batch."""
+    while left := [t for t in texts if len(t.output) < n and not t.ended]:
+        before = [t.sampler.state() for t in left]
+        proposals = draft.propose([t.task(k) for t in left])
+        assert [t.sampler.state() for t in left] == before
+        for text, proposal in zip(left, proposals, strict=True):
+            assert len(proposal.tokens) <= k
+            assert proposal.probs is None
+            text.step(proposal.tokens)
+    for text in texts:
+        draft.forget(text.key)
+    return [t.output[:n] for t in texts]

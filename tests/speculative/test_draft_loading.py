@@ -1,0 +1,133 @@
+"""Draft models of real files: where they come from, and that they guess what the same model says."""
+
+from dataclasses import replace
+
+import pytest
+
+import oxillama.gguf as gguf
+from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.engine import Engine
+from oxillama.engine.loading import EngineParts, shipped_model
+from oxillama.engine.runner import Runner
+from oxillama.engine.sizes import choose_sizes
+from oxillama.errors import ConfigError, EngineClosedError, GenerateError, ModelNotFoundError, UnsupportedModelError
+from oxillama.models import load_model
+from oxillama.sampling import Sampler
+from oxillama.speculative.draft import DraftTask
+from oxillama.speculative.draft_model import DraftModel
+from tests.engine.fakes import EOS, make_engine
+from tests.engine.test_recurrent_models import Letters
+from tests.models.tiny import Shape, tiny
+from tests.speculative.drafting import Text, guessed, make_draft
+
+WARM = SamplerConfig(temperature=1.5, top_k=0, top_p=1.0, seed=5)
+PROMPT = "Once upon a time"
+CONTEXT = 200
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine.load(context_size=256) as loaded:
+        yield loaded
+
+
+def text_of(engine, config, ids=None):
+    ids = engine.tokenize(PROMPT) if ids is None else ids
+    return Text(ids, config, row_of=lambda tokens: engine.forward_logits(tokens)[-1])
+
+
+def check(engine, draft, ids=None, n=24, k=5):
+    for config in (WARM, SamplerConfig.greedy()):
+        text = text_of(engine, config, ids)
+        expected = text_of(engine, config, ids)
+        while len(expected.output) < n and not expected.ended:
+            expected.step()
+        assert guessed(draft, [text], n, k) == [expected.output]
+        assert text.accepted == text.drafted > 0
+
+
+@pytest.mark.parametrize("source", [None, shipped_model(), "bytes"])
+def test_of_a_file(engine, source):
+    if source == "bytes":
+        with open(shipped_model(), "rb") as file:
+            source = file.read()
+    with DraftModel(source, num_threads=1, context_size=128) as draft:
+        draft.bind(engine)
+        assert (draft.num_threads, draft.context_size) == (1, 128)
+        assert draft.memory_bytes()["weights"] > 0
+        check(engine, draft)
+
+
+def test_of_an_engine_it_shares_the_weights(engine):
+    with DraftModel(engine) as draft:
+        draft.bind(engine)
+        assert draft._runner.model is engine._core.runner.model
+        assert (draft.num_threads, draft.context_size) == (engine.num_threads, 256)
+        check(engine, draft)
+    with DraftModel(engine, num_threads=1, context_size=64, kv_type="f32", kv_block_size=32) as other:
+        assert (other.num_threads, other.context_size) == (1, 64)
+    assert engine.generate(PROMPT, max_tokens=2).token_ids
+
+
+def test_what_an_engine_has_settled_can_t_be_given(engine):
+    for name, value in (("repack", False), ("tokenizer_path", "x"), ("overrides", {}), ("rope", {})):
+        with pytest.raises(ConfigError, match=f"{name} can't be given with a loaded Engine"):
+            DraftModel(engine, **{name: value})
+    with pytest.raises(ConfigError, match="context_size must be at most the engine's 256"):
+        DraftModel(engine, context_size=257)
+    closed = Engine.load()
+    closed.close()
+    with pytest.raises(EngineClosedError):
+        DraftModel(closed)
+
+
+def test_bad_sources():
+    with pytest.raises(ModelNotFoundError):
+        DraftModel("/no/such/file.gguf")
+    with pytest.raises(TypeError, match="unknown engine option 'threads'"):
+        DraftModel(None, threads=2)
+    with pytest.raises(ConfigError, match="model_path must be a path"):
+        DraftModel(7)
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "jamba", "lfm2", "llama-window", "gemma2"])
+def test_models_of_every_kind(name, tmp_path):
+    """Rewound states, windows and blocks of real models give the bits of a whole computation."""
+    with gguf.open(tiny(name, tmp_path, Shape(window=20))) as file:
+        model = load_model(file, num_threads=1)
+    config = EngineConfig()
+    sizes = choose_sizes(model.spec.states, CONTEXT, config)
+    runner = Runner(model, num_threads=1, n_blocks=sizes.n_blocks, n_slots=sizes.n_slots, n_windowed=sizes.n_windowed)
+    parts = EngineParts(
+        runner, Letters(), model.spec, CONTEXT, sizes.n_blocks, sizes.n_slots, n_windowed=sizes.n_windowed,
+        window=sizes.window,
+    )  # fmt: skip
+    engine = Engine(config, parts=parts)
+    draft = DraftModel(engine)
+    draft._scheduler.debug = True
+    ids = [3 + (7 * i) % 25 for i in range(70)]
+    check(engine, draft, ids, n=30)
+    # Every other time the guesses are those of another generator, and mostly wrong.
+    text = text_of(engine, WARM, ids)
+    for i in range(12):
+        other = Sampler(replace(WARM, seed=6), prompt=text.tokens)
+        (proposal,) = draft.propose([DraftTask(text.key, text.tokens, 4, text.sampler if i % 2 else other)])
+        text.step(proposal.tokens)
+        known = draft._texts.find(text.key).sequence
+        first = text_of(engine, SamplerConfig.greedy(), known.tokens[: known.n_computed])
+        (again,) = draft.propose([DraftTask(text.key, list(first.tokens), 1, first.sampler)])
+        first.step()
+        assert again.tokens == ([EOS] if first.ended else first.tokens[-1:])
+    assert 0 < text.accepted < text.drafted
+
+
+def test_encoders_are_refused():
+    with pytest.raises(GenerateError, match="architecture fake reads texts whole"):
+        DraftModel(make_engine(causal=False))
+    with pytest.raises(UnsupportedModelError, match=r"architecture fake reads texts whole.*can't be a draft"):
+        make_draft(causal=False)
+
+
+def test_an_engine_without_a_model_has_none_to_share():
+    with pytest.raises(ConfigError, match="no model that another one could share"):
+        DraftModel(make_engine())

@@ -1,0 +1,166 @@
+"""A real model served at random with guesses, right and wrong: each request gives the bits that it gives alone."""
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from oxillama.engine import core
+from oxillama.engine.request import Outbox
+from oxillama.engine.scheduler import Scheduler
+from oxillama.errors import OxiLlamaError
+from oxillama.speculative import PromptLookup
+from tests.engine.test_conversation import options
+from tests.engine.test_exactness import LENGTHS, NAMES, PROMPTS, QUICK, SERVED, Serving, alone, model, recorded
+from tests.models.tiny import Shape
+from tests.speculative.drafts import Oracle
+
+__all__ = ["model"]  # a fixture
+
+DRAFTS = st.one_of(
+    st.just(()),
+    st.builds(lambda every, salt, stops: (Oracle, every, salt, stops), st.integers(0, 9), st.integers(0, 8),
+              st.sampled_from([0, 0, 4])),
+    st.just((PromptLookup,)),
+)  # fmt: skip
+GUESSES = st.tuples(DRAFTS, st.integers(0, 8), st.sampled_from([False, False, True]))
+
+
+def drafted(kind, text, k, adaptive):
+    """Options of a request, whose whole text is known."""
+    if not kind:
+        return {}
+    which, *how = kind
+    if which is Oracle:
+        every, salt, stops = how
+        draft = [Oracle([text], every, salt, Shape().n_vocab, stops), "lookup"]
+    else:
+        draft = which(max_ngram=3, min_ngram=1)
+    return {"draft": draft, "num_speculative": k, "adaptive": adaptive}
+
+
+class Guessing(Serving):
+    @rule(
+        jobs=st.lists(st.tuples(PROMPTS, LENGTHS, SERVED, GUESSES), min_size=1, max_size=5),
+    )
+    def submit(self, jobs):
+        for prompt, n, served, (kind, k, adaptive) in jobs:
+            n = min(n, self.room - len(prompt) + 1)
+            if n > 0:
+                expected = alone(self.name, prompt, n, served["seed"])
+                guessing = drafted(kind, prompt + expected[0], k, adaptive)
+                outbox = Outbox(1)
+                wanted = options(max_tokens=n, **served, **guessing)
+                request = recorded(self.engine._maker.request(prompt, wanted, outbox))
+                self.core.submit([request])
+                self.jobs.append((request, outbox, expected))
+
+    @rule(prompt=PROMPTS, n=st.integers(1, 9), seed=st.integers(0, 1), guesses=GUESSES)
+    def converse(self, prompt, n, seed, guesses):
+        if len(prompt) + n - 1 <= self.room:
+            expected = alone(self.name, prompt, n, seed)[0]
+            kind, k, adaptive = guesses
+            wanted = options(max_tokens=n, seed=seed, **drafted(kind, prompt + expected, k, adaptive))
+            assert [t for c in self.talk.stream(prompt, wanted) for t in c.token_ids] == expected
+
+    def check(self):
+        Serving.check(self)
+        assert all(len(s.tokens) >= s.n_computed + s.n_again for s in self.core.scheduler.live.values())
+
+
+def machine(name, **changes):
+    return type(f"Guessing_{name}", (Guessing,), {"name": name, **changes})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_way_of_serving_with_guesses_gives_the_same_bits(name):
+    run_state_machine_as_test(machine(name), settings=QUICK)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_machine_is_for_happens(name, monkeypatch):
+    seen = {"preempted": 0, "right": 0, "wrong": 0, "again": 0, "no room": 0}
+    real = Scheduler.advance
+
+    def advance(self, sequence, n):
+        guessed = len(sequence.ahead)
+        real(self, sequence, n)
+        seen["right"] += (n - 1) * bool(guessed)
+        seen["wrong"] += (guessed + 1 - n) * bool(guessed)
+        seen["again"] += sequence.n_again > 0
+
+    affordable = Scheduler._affordable
+
+    def count(self, sequence, budget):
+        n = affordable(self, sequence, budget)
+        seen["no room"] += n < min(len(sequence.ahead), sequence.n_reserve - len(sequence.tokens))
+        return n
+
+    def teardown(self):
+        Guessing.teardown(self)
+        seen["preempted"] += self.core.scheduler.n_preempted
+
+    monkeypatch.setattr(Scheduler, "advance", advance)
+    monkeypatch.setattr(Scheduler, "_affordable", count)
+    run_state_machine_as_test(machine(name, teardown=teardown), settings=QUICK)
+    assert seen["right"] > 200
+    assert seen["wrong"] > 200
+    assert seen["no room"] > 5
+    assert seen["preempted"] > 2 or name == "mamba"
+    assert (seen["again"] > 50) == (name in ("mamba", "jamba"))
+
+
+def take_a_guess_too_many(patch):
+    patch.setattr(core, "n_right", lambda new, ahead: min(len(ahead), len(new)))
+
+
+def take_guesses_unseen(patch):
+    real = core.verify
+
+    def verify(rows, ahead, request):
+        if len(ahead) < 2:
+            return real(rows, ahead, request)
+        reason = request.draw(rows[0])
+        if reason is None and request.sequence.tokens[-1] == ahead[0]:
+            request.sequence.tokens[-1:] = ahead[:1]
+            return request.draw(rows[2])  # of the guess after next
+        return reason
+
+    patch.setattr(core, "verify", verify)
+
+
+def keep_the_state_after_wrong_guesses(patch):
+    def advance(self, sequence, n):
+        sequence.ahead = []
+        real(self, sequence, n)
+
+    real = Scheduler.advance
+    patch.setattr(Scheduler, "advance", advance)
+
+
+def forget_what_is_computed_again(patch):
+    """The next step reads the old state, but skips the tokens between."""
+    real = Scheduler.advance
+
+    def advance(self, sequence, n):
+        real(self, sequence, n)
+        sequence.n_computed += sequence.n_again
+        sequence.n_again = 0
+
+    patch.setattr(Scheduler, "advance", advance)
+
+
+FAULTS = {
+    "llama": [take_a_guess_too_many, take_guesses_unseen],
+    "mamba": [keep_the_state_after_wrong_guesses, forget_what_is_computed_again],
+    "jamba": [keep_the_state_after_wrong_guesses, take_a_guess_too_many],
+    "gemma2": [take_a_guess_too_many],
+}
+
+
+@pytest.mark.parametrize(("name", "plant"), [(name, plant) for name, plants in FAULTS.items() for plant in plants])
+def test_planted_faults_are_found(name, plant, monkeypatch):
+    plant(monkeypatch)
+    search = settings(QUICK, max_examples=300, phases=[Phase.generate])
+    with pytest.raises((AssertionError, OxiLlamaError)):
+        run_state_machine_as_test(machine(name, debug=False), settings=search)  # results alone must show it
