@@ -23,6 +23,7 @@ from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
+from oxillama.engine.snapshots import SnapshotMethods, make_snapshots, origin_of
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import (
     GenerateOptions,
@@ -43,7 +44,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
+class Engine(SessionMethods, SnapshotMethods, NumberMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -60,6 +61,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMetho
         model can't be loaded.
         """
         self.config = make_config(config, fields)
+        origin = origin_of(self.config)
         parts = parts or load_parts(self.config)
         self.tokenizer: Tokenizer = parts.tokenizer
         self.model_config: ModelSpec = parts.spec
@@ -77,7 +79,8 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMetho
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
         capacity = core.scheduler.capacity
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
-        self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), kv_type, self._loras)
+        self._snapshots = make_snapshots(core, self.config, origin, parts, self._loras)
+        self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), self._snapshots)
         self._pooling = parts.pooling
         self._end_ids = self.tokenizer.eog_ids
 
@@ -191,7 +194,7 @@ class Engine(SessionMethods, NumberMethods, BatchMethods, BeamMethods, LoraMetho
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
         self._maker.prepare(options)
-        return answer(self._core, self._maker, ids, options)
+        return answer(self._core, self._maker, ids, options, self._snapshots)
 
     @overload
     def chat(
