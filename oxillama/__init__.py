@@ -45,7 +45,7 @@ from oxillama.errors import (
 )
 
 if TYPE_CHECKING:
-    from oxillama import gguf
+    from oxillama import gguf, snapshot
     from oxillama.engine import (
         BatchFailure,
         BeamHypothesis,
@@ -168,6 +168,7 @@ __all__ = [
     "load",
     "merge_lora",
     "show_config",
+    "snapshot",
 ]
 
 # Imported when first used, so that `import oxillama` stays quick. name -> module.
@@ -227,8 +228,8 @@ def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Eng
 
 
 def __getattr__(name: str) -> Any:
-    if name == "gguf":
-        return importlib.import_module("oxillama.gguf")
+    if name in ("gguf", "snapshot"):
+        return importlib.import_module(f"oxillama.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'oxillama' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

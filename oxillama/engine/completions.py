@@ -73,7 +73,8 @@ class Chunks(Generator[Chunk, None, None]):
             return maker.text(request, outbox, known)
 
         if path is not None:
-            return maker.write(take, path, base=base, compress=compress, shared=shared)
+            maker.write(take, path, base=base, compress=compress, shared=shared)
+            return None
         if base is not None or shared:
             raise ConfigError("base and shared are for files: give a path")
         return maker.pack(take, compress=compress)

@@ -68,11 +68,10 @@ class Engine(SessionMethods, SnapshotMethods, NumberMethods, BatchMethods, BeamM
         self.metadata = parts.metadata
         self.context_size: int = parts.context_size
         self.n_vocab: int = parts.spec.n_vocab
-        block_size = self.config.kv_block_size
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         encoder = "" if parts.spec.causal else parts.spec.arch
         self._core = EngineCore(
-            parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder,
+            parts.runner, pool, self.config.kv_block_size, self.config.prefill_chunk_size, encoder=encoder,
             prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
         core, kv_type = self._core, self.config.kv_type

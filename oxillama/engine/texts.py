@@ -174,8 +174,8 @@ class TextMaker:
         return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config.constraint))
 
     def _stream(self, tools: ToolUse | None) -> TokenStream:
-        shown = {"shown": tools.delimiters(self._tokenizer)} if tools else {}
-        return self._tokenizer.stream(skip_special=True, **shown)
+        make = partial(self._tokenizer.stream, skip_special=True)
+        return make(shown=tools.delimiters(self._tokenizer)) if tools else make()
 
     def _scores(self, options: TextOptions) -> Scores | None:
         if options.logprobs is None and options.prompt_logprobs is None:

@@ -7,6 +7,7 @@ that a step is reading or writing must be left alone: call these between two ste
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,8 +50,9 @@ def _gathered(
     blocks = np.take(data, np.array(table[begin:end], np.int64), axis=0)
     if per == 1:
         return blocks
-    split = blocks.reshape(len(blocks), slab.n_heads, per, -1).transpose(0, 2, 1, 3)
-    panels = split.reshape(len(blocks) * per, slab.n_heads, -1)
+    n_bytes = data.shape[2] // per
+    split = blocks.reshape(len(blocks), slab.n_heads, per, n_bytes).transpose(0, 2, 1, 3)
+    panels = split.reshape(len(blocks) * per, slab.n_heads, n_bytes)
     return np.ascontiguousarray(panels[first - begin * per : n_panels(n_tokens) - begin * per])
 
 

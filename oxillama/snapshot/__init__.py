@@ -22,6 +22,7 @@ from oxillama.errors import (
 )
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
 from oxillama.snapshot.origin import ModelFingerprint
+from oxillama.snapshot.store import collect_garbage
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
@@ -34,6 +35,7 @@ __all__ = [
     "SnapshotFormatError",
     "SnapshotInfo",
     "SnapshotMismatchError",
+    "collect_garbage",
     "dump",
     "dumps",
     "load",

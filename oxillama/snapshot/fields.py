@@ -36,13 +36,13 @@ class Fields(Mapping[str, Any]):
         """The error for a value that is not what is wanted."""
         return SnapshotDamagedError(f"{self._label}: {name} must be {wanted}, not {self._values.get(name)!r:.60}")
 
-    def int(self, name: str, least: int = 0, most: int = BIG) -> int:
+    def integer(self, name: str, least: int = 0, most: int = BIG) -> int:
         value = self._values.get(name)
         if type(value) is not int or not least <= value <= most:
             raise self.wrong(name, f"an integer from {least} to {most}")
         return value
 
-    def ints(self, name: str, n: int) -> list[int]:
+    def integers(self, name: str, n: int) -> list[int]:
         """n integers that are not negative."""
         value = self._values.get(name)
         if not isinstance(value, list) or len(value) != n or any(type(v) is not int or not 0 <= v < BIG for v in value):
@@ -64,8 +64,8 @@ class Fields(Mapping[str, Any]):
     def maybe_text(self, name: str) -> str | None:
         return None if self._values.get(name) is None else self.text(name)
 
-    def maybe_int(self, name: str, least: int = 0, most: int = BIG) -> int | None:
-        return None if self._values.get(name) is None else self.int(name, least, most)
+    def maybe_integer(self, name: str, least: int = 0, most: int = BIG) -> int | None:
+        return None if self._values.get(name) is None else self.integer(name, least, most)
 
     def flag(self, name: str) -> bool:
         value = self._values.get(name)

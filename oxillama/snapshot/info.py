@@ -44,7 +44,7 @@ class SnapshotInfo:
     base: str | None = None
     shared_blocks: int = 0
     sections: tuple[tuple[str, int], ...] = ()
-    written_by: str = "oxillama 0.1 (Rust)"
+    written_by: str = "oxillama (Rust)"
     tier: str | None = None
 
 
@@ -79,10 +79,10 @@ def _info(source: Source) -> SnapshotInfo:
         arch_id=model.text("arch"),
         model_path=model.maybe_text("path"),
         tokenizer_path=model.maybe_text("tokenizer_path"),
-        max_context_length=engine.int("context_size"),
-        num_threads=engine.int("num_threads"),
+        max_context_length=engine.integer("context_size"),
+        num_threads=engine.integer("num_threads"),
         tokens_count=reader.ranges["tokens"][1],
-        computed_count=sequence.int("n_computed"),
+        computed_count=sequence.integer("n_computed"),
         kv_type=engine.sub("config").text("kv_type"),
         fingerprint=ModelFingerprint.read(model.sub("fingerprint")),
         hub=None if hub is None else {name: hub.text(name) for name in ("repo_id", "revision", "filename")},

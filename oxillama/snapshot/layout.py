@@ -108,15 +108,15 @@ def placed(sections: Sequence[tuple[str, int, int, tuple[int, ...], int, int, by
     return found
 
 
+def _entry(s: Section) -> bytes:
+    shape = (*s.shape, *[0] * (MAX_DIMENSIONS - len(s.shape)))
+    numbers = s.first, s.offset, s.n_stored, 0
+    return _ENTRY.pack(s.name.encode(), s.code, s.codec, len(s.shape), 0, *shape, *numbers, s.digest)
+
+
 def head_of(sections: Sequence[Section]) -> bytes:
     """Header and table."""
-    table = b"".join(
-        _ENTRY.pack(
-            s.name.encode(), s.code, s.codec, len(s.shape), 0, *s.shape, *[0] * (4 - len(s.shape)),
-            s.first, s.offset, s.n_stored, 0, s.digest,
-        )  # fmt: skip
-        for s in sections
-    )
+    table = b"".join(map(_entry, sections))
     last = sections[-1]
     signed = _HEADER.pack(MAGIC, VERSION, len(sections), last.offset + last.n_stored)
     return signed + blake3(signed + table).digest() + table
@@ -133,7 +133,8 @@ def read_size(header: bytes, label: str) -> int:
         raise SnapshotFormatError(f"{label}: version {version} of snapshots is not known here: 1 and {VERSION} are")
     if not 0 < n <= MAX_SECTIONS:
         raise SnapshotDamagedError(f"{label}: the header says {n} sections; 1 to {MAX_SECTIONS} can be")
-    return HEADER_BYTES + n * _ENTRY.size
+    size: int = HEADER_BYTES + n * _ENTRY.size
+    return size
 
 
 def read_head(head: bytes, n_bytes: int, label: str) -> list[Section]:

@@ -18,10 +18,10 @@ from oxillama.errors import ConfigError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.origin import ModelFingerprint, Origin, hub_origin
 from oxillama.snapshot.layout import Section
+from oxillama.snapshot.origin import ModelFingerprint, Origin, hub_origin
 from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
-from oxillama.snapshot.sequences import Since, check_shape, save_sequence
+from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
 from oxillama.snapshot.settings import config_state, plain
 from oxillama.snapshot.texts import sampler_state, text_state
 from oxillama.snapshot.writing import packed, write_file, write_version
@@ -63,6 +63,7 @@ class Known:
 
 
 NOTHING = Known()
+WRITER = "oxillama (Python)"
 Take = Callable[[Known], Saved]
 
 
@@ -95,14 +96,15 @@ class SnapshotMaker:
                     raise ConfigError(f"{name} is not for format=1: leave it out")
             write_version(self.version1(take), target)
             return
-        if base is not None and shared:
-            raise ConfigError("base and shared are both given: what a file shares with others need not be in the base")
+        if shared and (compress or base is not None):
+            other = "compress" if compress else "base"
+            raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
         known = NOTHING if base is None else self.known(target, _path_of("base", base))
         saved = self.turn(lambda: take(known))
         if check_bool("shared", shared):
             from oxillama.snapshot.store import write_shared
 
-            write_shared(saved, target, squeeze=check_bool("compress", compress))
+            write_shared(saved, target)
             return
         if any(rows.first > rows.start for rows in saved.tensors.values()):
             saved.base = known.base
@@ -145,6 +147,7 @@ class SnapshotMaker:
     ) -> Saved:  # fmt: skip
         """Of a low-level session. In a turn of the loop."""
         saved = self._sequence(sequence, known, kind="session")
+        saved.state["unknown_tokens"] = UNKNOWN in sequence.tokens
         saved.state["session"] = {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt}
         if logits is not None:
             saved.tensors["logits"] = Rows.whole(logits)
@@ -177,8 +180,6 @@ class SnapshotMaker:
     @cached_property
     def described(self) -> dict[str, Any]:
         """The engine and its model, as every snapshot says."""
-        import oxillama
-
         tokenizer = self.config.tokenizer_path
         model = {
             "arch": self.arch,
@@ -191,7 +192,7 @@ class SnapshotMaker:
         }
         sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
         engine = {"config": config_state(self.config), **sizes}
-        return {"written_by": f"oxillama {oxillama.__version__}", "tier": tier(), "model": model, "engine": engine}
+        return {"written_by": WRITER, "tier": tier(), "model": model, "engine": engine}
 
     @property
     def adapters(self) -> dict[str, Any]:
@@ -216,7 +217,7 @@ class SnapshotMaker:
             self.check(reader)
             tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].data.tolist()
             fields = reader.state.sub("sequence")
-            n, weights = fields.int("n_computed", 0, len(tokens)), fields.scaled("weights")
+            n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
             return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (base.resolve().name, reader.digest))
 
     def check(self, reader: Reader) -> None:
@@ -262,5 +263,3 @@ def check_format(format: Any) -> int:
     if type(format) is not int or format not in (1, 2):
         raise ConfigError(f"format must be 1 or 2, not {format!r}")
     return format
-
-

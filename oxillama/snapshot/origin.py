@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from blake3 import blake3
 
@@ -46,8 +46,8 @@ class ModelFingerprint:
             shards = file.shards
             head, tail = shards[0].data[:probe_size], shards[-1].data[-probe_size:]
             mtime = 0 if file.path is None else int(file.path.stat().st_mtime)
-            digests = (blake3(memoryview(part)).digest() for part in (head, tail))
-            return cls(file.n_bytes, mtime, *digests, probe_size, _tensor_hash(file))
+            first, last = (blake3(cast(Any, part)).digest() for part in (head, tail))
+            return cls(file.n_bytes, mtime, first, last, probe_size, _tensor_hash(file))
 
     def check(self, found: ModelFingerprint, label: str) -> None:
         """Raises SnapshotMismatchError, which names the field, unless `found` is of the same model."""
@@ -56,8 +56,8 @@ class ModelFingerprint:
             if mine != other and mine and other:
                 wanted, got = (v.hex()[:16] if isinstance(v, bytes) else v for v in (mine, other))
                 raise SnapshotMismatchError(
-                    f"{label}: it is of another model: {name} is {wanted} there, and {got} of the model that is loaded; "
-                    "give the right one as model_path"
+                    f"{label}: it is of another model: {name} is {wanted} there, and {got} of the one that is "
+                    "loaded; give the right one as model_path"
                 )
 
     def state(self) -> dict[str, Any]:
@@ -76,8 +76,8 @@ class ModelFingerprint:
                 hashes[name] = bytes.fromhex(fields.text(name))
             except ValueError:
                 raise fields.wrong(name, "a hash in hexadecimal") from None
-        mtime = fields.int("mtime_secs", -(1 << 62))
-        return cls(fields.int("file_size"), mtime, probe_size=fields.int("probe_size", 1), **hashes)
+        mtime = fields.integer("mtime_secs", -(1 << 62))
+        return cls(fields.integer("file_size"), mtime, probe_size=fields.integer("probe_size", 1), **hashes)
 
 
 def _tensor_hash(file: GGUFFile) -> bytes:

@@ -54,7 +54,7 @@ def _described(source: Source) -> tuple[dict[str, Any], Fields]:
         return described_engine(bytes(source.read(0, source.n_bytes)), source.label)
     state = Reader(source).state
     settings = config_fields(state.sub("engine").sub("config"), source.label)
-    settings["context_size"] = state.sub("engine").int("context_size", 2)
+    settings["context_size"] = state.sub("engine").integer("context_size", 2)
     tokenizer = state.sub("model").maybe_text("tokenizer_path")
     return settings | ({} if tokenizer is None else {"tokenizer_path": tokenizer}), state
 

@@ -35,6 +35,7 @@ from oxillama.snapshot.saved import Reader, Saved
 from oxillama.snapshot.sequences import UNKNOWN, put
 from oxillama.snapshot.sources import Place, Source, open_source
 from oxillama.snapshot.texts import LogprobReader, read_chain_of, read_chunks, read_sampler, read_tool_use
+from oxillama.snapshot.version1 import SPEC_MAGIC
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
@@ -78,6 +79,8 @@ def load_saved(maker: SnapshotMaker, source: Source) -> Saved:
         from oxillama.snapshot.version1_engine import to_saved
 
         return to_saved(maker, bytes(source.read(0, source.n_bytes)), source.label)
+    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
+        raise SnapshotFormatError(f"{source.label}: it is of a speculative engine, two models in one: not for this one")
     reader = Reader(source)
     kind = reader.state.text("kind")
     if kind not in KINDS:
@@ -85,7 +88,9 @@ def load_saved(maker: SnapshotMaker, source: Source) -> Saved:
     maker.check(reader)
     written = reader.state.text("tier")
     if written != tier():
-        log.warning("%s was written with kernels for %s: here, with %s, digits may differ", source.label, written, tier())
+        log.warning(
+            "%s was written with kernels for %s: here, with %s, digits may differ", source.label, written, tier()
+        )
     return reader.saved(maker.expecting(source.label))
 
 
@@ -109,9 +114,9 @@ def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fi
     known = {lora.digest: lora for lora in [*loras.named.values(), *(lora for lora, _ in loras.pushed)]}
     for digest, _ in weights:
         if digest not in known:
-            path = files.get(digest)
+            path = files.get(digest, "of unknown path")
             raise SnapshotMismatchError(
-                f"{label}: it uses the adapter {digest[:16]}… ({path if isinstance(path, str) else 'of unknown path'}), "
+                f"{label}: it uses the adapter {digest[:16]}… ({path!s:.200}), "
                 "which is not loaded: load_lora() it first, under any name"
             )
     found = combined((loras.bind(known[digest]), scale) for digest, scale in weights)
@@ -124,7 +129,7 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
     """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
     state = Fields(saved.state, label)
     tokens, given = tokens_of(saved, engine.n_vocab, label), state.sub("sequence")
-    n_computed = given.int("n_computed", 0, len(tokens))
+    n_computed = given.integer("n_computed", 0, len(tokens))
     if len(tokens) > engine.context_size:
         raise SnapshotMismatchError(
             f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
@@ -185,7 +190,7 @@ class TextResumer:
         self.state = Fields(saved.state, label)
         self.given, self.sequence = self.state.sub("text"), self.state.sub("sequence")
         self.tokens = tokens_of(saved, engine.n_vocab, label)
-        self.n_prompt = self.sequence.int("n_prompt", 1, max(1, len(self.tokens)))
+        self.n_prompt = self.sequence.integer("n_prompt", 1, max(1, len(self.tokens)))
         self.reader = LogprobReader(label, engine.tokenizer.token_bytes)
 
     def chunks(
@@ -205,7 +210,7 @@ class TextResumer:
         self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None
     ) -> TextOptions:
         """As the request was made with. Raises SnapshotMismatchError for a context that is too small."""
-        given, limit = self.given, self.given.int("limit", self.n_prompt + 1, MAX_CONTEXT)
+        given, limit = self.given, self.given.integer("limit", self.n_prompt + 1, MAX_CONTEXT)
         if limit > self.engine.context_size:
             raise SnapshotMismatchError(
                 f"{self.label}: it goes on to {limit} tokens, more than the context_size of this engine, "
@@ -213,29 +218,30 @@ class TextResumer:
             )
         left = None if given.get("seconds_left") is None else given.number("seconds_left")
         try:
-            serving = ServingOptions(given.int("priority"), left, cache_prompt=False, lora=())
+            serving = ServingOptions(given.integer("priority"), left, cache_prompt=False, lora=())
         except ConfigError as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
         return TextOptions(
             limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"),
             read_chain_of(self.state.sub("sampler"), self.label, own, len(processors)), cancel_token, serving,
-            processors, given.maybe_int("logprobs", 0, MAX_LOGPROBS), given.maybe_int("prompt_logprobs", 0, MAX_LOGPROBS),
+            processors, given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
+            given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
             tool_use=read_tool_use(given.maybe_sub("tools"), self.label),
         )  # fmt: skip
 
     def request(self, options: TextOptions, outbox: Outbox) -> TextRequest:
         """One that goes on where the other one was when it was saved."""
         engine, prompt, drawn = self.engine, self.tokens[: self.n_prompt], self.tokens[self.n_prompt :]
-        n_computed = self.sequence.int("n_computed", 0, max(0, len(self.tokens) - 1))
+        n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
         weights, files = self.sequence.scaled("weights"), self.state.sub("adapters").sub("files")
         adapters = adapter_set(engine._loras, weights, files, self.label)
-        number = self.given.int("number", 0, MAX_CONTEXT)
+        number = self.given.integer("number", 0, MAX_CONTEXT)
         holder: list[TextRequest] = []
         try:
             # Its seed is its own already.
             request = engine._maker.request(prompt, options, outbox, begin=partial(self.begin, n_computed, holder))
             data = read_sampler(self.state.sub("sampler"), self.saved.tensors, self.tokens)
-            request.go_on(drawn, data, self.given.int("n_shown", self.n_prompt, len(self.tokens)))
+            request.go_on(drawn, data, self.given.integer("n_shown", self.n_prompt, len(self.tokens)))
         except (ConfigError, GrammarError, ContextOverflowError) as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
         holder.append(request)
@@ -266,7 +272,7 @@ class TextResumer:
         for name in ("limit", "held", "utf8"):
             if found[name] != self.given.get(name):
                 raise self.given.wrong(name, f"{found[name]!r:.60}, as its tokens say,")
-        if steps != self.state.sub("sampler").maybe_int("grammar_steps"):
+        if steps != self.state.sub("sampler").maybe_integer("grammar_steps"):
             raise SnapshotDamagedError(f"{self.label}: its place in the grammar is not where its tokens lead")
 
     def begin(self, n_computed: int, made: list[TextRequest], sequence: Sequence) -> None:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +16,8 @@ from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
 from oxillama.snapshot.blocks import read_blocks
 from oxillama.snapshot.compression import decompress
 from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.layout import RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.layout import HEADER_BYTES as HEADER
+from oxillama.snapshot.layout import RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.sources import FileSource, Place, Source, open_source
 
 __all__ = ["STATE", "Reader", "Rows", "Saved", "open_reader"]
@@ -101,7 +99,7 @@ class Reader:
         given = self.state.sub("tensors")
         found = {}
         for name in given.names:
-            start, stop = given.ints(name, 2)
+            start, stop = given.integers(name, 2)
             section = self.sections.get(name)
             if section is None or not start <= section.first <= stop == section.first + section.shape[0]:
                 raise SnapshotDamagedError(f"{self.label}: array {name} is not in the section of that name")
@@ -151,7 +149,8 @@ class Reader:
             if missing[name] > section.first or not pieces[name]:
                 pieces[name].append(self.array(name)[: missing[name] - section.first])
                 missing[name] = min(missing[name], section.first)
-        if "blocks" in self.state:
+        in_blocks = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
+        if any(missing.get(name, 0) > self.ranges[name][0] for name in in_blocks if name in self.ranges):
             for name, rows in read_blocks(self.source, self.state.sub("blocks"), self.sections).items():
                 if name in missing and missing[name] > self.ranges[name][0]:
                     pieces[name].append(rows[: missing[name]])
@@ -214,13 +213,3 @@ def _parsed(data: bytes, label: str) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise SnapshotDamagedError(f"{label}: section {STATE} is no JSON object")
     return state
-
-
-def folder_of(path: Path) -> Path:
-    """Where files are that a snapshot at this path refers to."""
-    return path.resolve().parent
-
-
-def row_bytes(section: Section) -> int:
-    """Bytes of a row of an array."""
-    return prod(section.shape[1:]) * section.dtype.itemsize

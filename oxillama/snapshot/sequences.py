@@ -126,15 +126,15 @@ def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, Rows], n_com
         )
 
 
-def _check_complete(
-    slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int, label: str
-) -> None:
+def _check_complete(slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int, label: str) -> None:
     for name, slab in slabs:
         recurrent = isinstance(slab, RecurrentSlab)
         stop = slab.n_values if isinstance(slab, RecurrentSlab) else n_panels(n_computed)
         for part in [name] if recurrent else [f"{name}.k", f"{name}.v"]:
             if part not in tensors or tensors[part].stop != stop:
-                raise SnapshotDamagedError(f"{label}: array {part} is missing, or hasn't the rows of {n_computed} tokens")
+                raise SnapshotDamagedError(
+                    f"{label}: array {part} is missing, or hasn't the rows of {n_computed} tokens"
+                )
 
 
 def _reaches(core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Protocol
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,22 +16,10 @@ __all__ = ["FileSource", "MemorySource", "Place", "Source", "open_source"]
 Place = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
-class Source(Protocol):
-    """label: its name, for messages. folder: where files are that it refers to; None in memory."""
-
-    label: str
-    folder: Path | None
-    n_bytes: int
-
-    def read(self, offset: int, n: int) -> memoryview:
-        """n bytes. Raises SnapshotDamagedError if it ends before."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class MemorySource:
-    folder = None
+    """label: its name, for messages. folder: where files are that it refers to; none of bytes."""
+
+    folder: Path | None = None
 
     def __init__(self, data: bytes | bytearray | memoryview, label: str = "<memory>") -> None:
         self._data = memoryview(data).cast("B")
@@ -39,6 +27,7 @@ class MemorySource:
         self.n_bytes = len(self._data)
 
     def read(self, offset: int, n: int) -> memoryview:
+        """n bytes. Raises SnapshotDamagedError if it ends before."""
         if offset + n > self.n_bytes:
             raise SnapshotDamagedError(f"{self.label}: it ends after {self.n_bytes} bytes")
         return self._data[offset : offset + n]
@@ -51,7 +40,8 @@ class FileSource:
     """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
 
     def __init__(self, path: Path) -> None:
-        self.label, self.folder = str(path), path.parent
+        self.label = str(path)
+        self.folder: Path | None = path.parent
         try:
             # Not blocking, or the name of a pipe would wait for somebody to write.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -68,7 +58,7 @@ class FileSource:
         if offset + n > self.n_bytes:
             raise SnapshotDamagedError(f"{self.label}: the file ends after {self.n_bytes} bytes")
         # Of numpy, so that arrays can be viewed in it as values of any type.
-        found = memoryview(np.empty(n, np.uint8))
+        found = memoryview(cast(Any, np.empty(n, np.uint8)))
         done = 0
         while done < n:
             try:
@@ -86,8 +76,11 @@ class FileSource:
             self._descriptor = -1
 
 
+Source = MemorySource | FileSource
+
+
 def open_source(place: Place) -> Source:
-    """A path, or the bytes themselves. Raises SnapshotFileError if it can't be opened, ConfigError for anything else."""
+    """A path, or the bytes themselves. Raises SnapshotFileError if it can't be opened, ConfigError for another type."""
     if isinstance(place, bytes | bytearray | memoryview):
         return MemorySource(place)
     if not isinstance(place, str | os.PathLike):

@@ -16,7 +16,7 @@ from oxillama.engine.results import Chunk, TokenLogprob
 from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import OxiLlamaError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
-from oxillama.sampling.grammar.tools import BrokenToolCall, ToolCall, ToolFormat
+from oxillama.sampling.grammar.tools import BrokenToolCall, ToolCall, ToolFormat, find_format
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.saved import Rows
 from oxillama.snapshot.settings import chain_state, read_chain
@@ -46,13 +46,13 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, Rows]]:
 
 def read_sampler(given: Fields, tensors: Mapping[str, Rows], tokens: list[int]) -> dict[str, Any]:
     """What `Sampler.from_state` takes. Raises SnapshotDamagedError for arrays that are missing."""
-    n_prompt = given.int("n_prompt", 0, len(tokens))
+    n_prompt = given.integer("n_prompt", 0, len(tokens))
     marks = []
     for name in ("rng", "mu"):
         if name not in tensors or len(tensors[name].data) != len(tokens) - n_prompt + 1:
             raise given.wrong(name, f"an array of {len(tokens) - n_prompt + 1} numbers")
         marks.append(tensors[name].data.tolist())
-    rng, mu = given.int("rng", 1, (1 << 64) - 1), given.number("mu")
+    rng, mu = given.integer("rng", 1, (1 << 64) - 1), given.number("mu")
     pairs = [list(pair) for pair in zip(*marks, strict=True)]
     return {"tokens": tokens, "n_prompt": n_prompt, "rng": rng, "mu": mu, "marks": pairs}
 
@@ -122,7 +122,8 @@ class LogprobReader:
 
 def _tools_state(use: ToolUse) -> dict[str, Any]:
     tools = None if use.tools is None else list(use.tools)
-    return {"format": asdict(use.format), "first_id": use.first_id, "tools": tools, "choice": use.choice}  # type: ignore[call-overload]
+    form = asdict(find_format(use.format, None))
+    return {"format": form, "first_id": use.first_id, "tools": tools, "choice": use.choice}
 
 
 def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
@@ -132,7 +133,7 @@ def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
     try:
         form = ToolFormat(**given.sub("format"))
         tools = None if given.get("tools") is None else [json.loads(tool) for tool in given.texts("tools")]
-        return ToolUse(form, given.int("first_id"), tools, given.text("choice"))
+        return ToolUse(form, given.integer("first_id"), tools, given.text("choice"))
     except (OxiLlamaError, TypeError, ValueError, RecursionError) as error:
         raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None
 
@@ -164,7 +165,7 @@ def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]
             raise f.wrong("reason", "a reason to finish")
         calls = [_read_call(call, f) for call in f.items_of("calls")]
         logprobs, prompt = reader.many(f, "logprobs"), reader.many(f, "prompt_logprobs")
-        found.append(Chunk(f.text("text"), ids, reason, logprobs, prompt, f.int("index", 0, MAX_CONTEXT), calls))
+        found.append(Chunk(f.text("text"), ids, reason, logprobs, prompt, f.integer("index", 0, MAX_CONTEXT), calls))
     return found
 
 
@@ -175,11 +176,9 @@ def _read_call(given: Any, f: Fields) -> ToolCall | BrokenToolCall:
         raise f.wrong("calls", "calls of tools") from None
 
 
-def read_chain_of(
-    given: Fields, label: str, own: SamplerChain | None, n_processors: int
-) -> SamplerChain:
+def read_chain_of(given: Fields, label: str, own: SamplerChain | None, n_processors: int) -> SamplerChain:
     """The chain of a saved sampler. Raises SnapshotMismatchError unless its functions are given again."""
-    wanted = given.int("n_processors")
+    wanted = given.integer("n_processors")
     if wanted != n_processors:
         raise SnapshotMismatchError(
             f"{label}: it was made with {wanted} logits_processors, functions that no file can hold: give the same "

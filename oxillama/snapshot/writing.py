@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from blake3 import blake3
@@ -27,7 +27,7 @@ class _Part:
 
     def __init__(self, name: str, code: int, first: int, array: NDArray[Any], squeeze: bool) -> None:
         self.name, self.code, self.first, self.shape = name, code, first, array.shape
-        data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        data = memoryview(cast(Any, np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
         self.codec = ZSTD if squeeze else RAW
         self.data = memoryview(compress(data)) if squeeze else data
 
