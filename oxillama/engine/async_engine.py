@@ -25,6 +25,7 @@ from oxillama.engine.engine import Engine
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
+from oxillama.engine.snapshots import AsyncSnapshots
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import (
     GenerateOptions,
@@ -38,7 +39,7 @@ from oxillama.errors import ConfigError
 __all__ = ["AsyncEngine"]
 
 
-class AsyncEngine(AsyncBatchMethods):
+class AsyncEngine(AsyncBatchMethods, AsyncSnapshots):
     """A loaded model for coroutines, of any number of tasks and event loops. Use with `async with`, or call `close`.
 
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
@@ -110,7 +111,7 @@ class AsyncEngine(AsyncBatchMethods):
         self.engine._core.check_generates()
         if not is_single_prompt("prompt", prompt):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
-        return AsyncChunks(lambda: self._begin([("prompt", prompt)], parsed))
+        return AsyncChunks(lambda: self._begin([("prompt", prompt)], parsed), self.engine._snapshots)
 
     @overload
     async def chat(

@@ -63,25 +63,39 @@ class Chunks(Generator[Chunk, None, None]):
         """
         if self._snapshots is None:
             raise SnapshotError("an answer of a conversation can't be saved: use Engine.stream for one that can")
-        requests = self._requests()
-        if index is None and len(requests) > 1:
-            raise ConfigError(f"index must say which of the {len(requests)} completions is to be saved")
-        request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
-        maker, outbox = self._snapshots, self._outbox
-
-        def take(known: Known) -> Saved:
-            return maker.text(request, outbox, known)
-
-        if path is not None:
-            maker.write(take, path, base=base, compress=compress, shared=shared)
-            return None
-        if base is not None or shared:
-            raise ConfigError("base and shared are for files: give a path")
-        return maker.pack(take, compress=compress)
+        save = partial(save_request, self._snapshots, self._requests(), self._outbox, path)
+        return save(index=index, base=base, compress=compress, shared=shared)
 
     def snapshot_bytes(self, *, index: int | None = None, compress: bool = False) -> bytes:
         """`snapshot` without a path."""
         return cast(bytes, self.snapshot(index=index, compress=compress))
+
+
+def save_request(
+    maker: SnapshotMaker,
+    requests: list[TextRequest],
+    outbox: Outbox,
+    path: Path | None = None,
+    *,
+    index: int | None = None,
+    base: Path | None = None,
+    compress: bool = False,
+    shared: bool = False,
+) -> bytes | None:
+    """`Chunks.snapshot`."""
+    if index is None and len(requests) > 1:
+        raise ConfigError(f"index must say which of the {len(requests)} completions is to be saved")
+    request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
+
+    def take(known: Known) -> Saved:
+        return maker.text(request, outbox, known)
+
+    if path is not None:
+        maker.write(take, path, base=base, compress=compress, shared=shared)
+        return None
+    if base is not None or shared:
+        raise ConfigError("base and shared are for files: give a path")
+    return maker.pack(take, compress=compress)
 
 
 def cached(make: Callable[[], T]) -> Callable[[], T]:

@@ -5,11 +5,15 @@ That package knows the engine's parts, so nothing of it is imported before it is
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.core import EngineCore
@@ -18,7 +22,9 @@ from oxillama.lora import Lora, LoraRegistry
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 
 if TYPE_CHECKING:
+    from oxillama.engine.bell import AsyncChunks
     from oxillama.engine.completions import Chunks
+    from oxillama.engine.engine import Engine
     from oxillama.engine.loading import EngineParts
     from oxillama.engine.sequence import Sequence
     from oxillama.engine.serving import ServingOptions
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from oxillama.snapshot.origin import Origin
     from oxillama.snapshot.saved import Saved
 
-__all__ = ["SessionSnapshots", "SnapshotMethods"]
+__all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots", "origin_of"]
 
 Path = str | os.PathLike[str]
 Place = Path | bytes | bytearray | memoryview
@@ -69,6 +75,11 @@ class SnapshotMethods:
     _core: EngineCore
     _session: Session
     config: EngineConfig
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
+        return self._session.logits
 
     def snapshot(
         self, path: Path, *, base: Path | None = None, compress: bool = False, shared: bool = False, format: int = 2
@@ -156,6 +167,50 @@ class SnapshotMethods:
         from oxillama.snapshot import snapshot_info
 
         return snapshot_info(snapshot)
+
+
+class AsyncSnapshots:
+    """The same for coroutines: files and models are read and written in another thread."""
+
+    engine: Engine
+
+    async def snapshot(self, path: Path, **options: Any) -> None:
+        """`Engine.snapshot`."""
+        await asyncio.to_thread(self.engine.snapshot, path, **options)
+
+    async def snapshot_bytes(self, **options: Any) -> bytes:
+        """`Engine.snapshot_bytes`."""
+        return await asyncio.to_thread(self.engine.snapshot_bytes, **options)
+
+    @classmethod
+    async def restore(cls, path: Path, model_path: ModelSource = None, **options: Any) -> Self:
+        """`Engine.restore`."""
+        return await cls._restored(path, model_path, options)
+
+    @classmethod
+    async def restore_bytes(
+        cls, data: bytes | bytearray | memoryview, model_path: ModelSource = None, **options: Any
+    ) -> Self:
+        """`Engine.restore_bytes`."""
+        return await cls._restored(data, model_path, options)
+
+    @classmethod
+    async def _restored(cls, place: Place, model_path: ModelSource, options: dict[str, Any]) -> Self:
+        from oxillama.engine.engine import Engine
+        from oxillama.snapshot.restoring import restored
+
+        adapters = options.pop("adapters", ())
+        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, options)
+        return cls(engine)  # type: ignore[call-arg]
+
+    async def resume(self, snapshot: Place, **options: Any) -> AsyncChunks:
+        """`Engine.resume` of a request for text: its further chunks, for `async for`.
+
+        Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
+        """
+        from oxillama.snapshot.resuming import resume_async
+
+        return await resume_async(self.engine, snapshot, options)
 
 
 def origin_of(config: EngineConfig) -> Origin:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from oxillama.engine.core import EngineCore
 from oxillama.engine.logprobs import Scores
-from oxillama.engine.request import Outbox, Request
+from oxillama.engine.request import Outbox, Request, unfinished
 from oxillama.engine.results import CancelToken, Chunk, FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.tool_use import divided
@@ -222,7 +222,7 @@ def chunks(
         return bool(some or stop or outbox.error or not outbox.n_open)
 
     try:
-        core.submit(requests)
+        core.submit(unfinished(requests))
         while outbox.n_open and not outbox.error:
             core.drive(ready)
             if cancel_token is not None and cancel_token.cancelled:

@@ -7,13 +7,14 @@ that a step is reading or writing must be left alone: call these between two ste
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.kernels.attention import KvSlab, kv_bytes
 
-__all__ = ["PANEL", "n_panels", "panel_shapes", "panels_of", "restore_kv", "save_kv", "values_of"]
+__all__ = ["PANEL", "Arena", "n_panels", "panel_shapes", "panels_of", "restore_kv", "save_kv", "values_of"]
 
 PANEL = 16  # tokens
 FLOATS = {"f16": np.float16, "f32": np.float32}
@@ -31,29 +32,45 @@ def panel_shapes(slab: KvSlab) -> tuple[tuple[int, int], tuple[int, int]]:
     return (slab.n_heads, k), (slab.n_heads, v)
 
 
-def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> Pair:
+def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int, arena: Arena | None = None) -> Pair:
     """Keys and values of the first n_tokens of a block table from panel `first` on: uint8 [panels, heads, bytes].
 
-    What was left in the last panel by others is not of this sequence, and zero.
+    What was left in the last panel by others is not of this sequence, and zero. arena: where to put them.
     """
-    k, v = (_gathered(slab, data, table, first, n_tokens) for data in (slab.k, slab.v))
-    if n_tokens % PANEL and len(k):
+    arena, n = arena or Arena(0), n_panels(n_tokens) - first
+    k, v = (arena.take(n, *shape) for shape in panel_shapes(slab))
+    for data, panels in ((slab.k, k), (slab.v, v)):
+        _gather(slab, data, table, first, panels)
+    if n_tokens % PANEL and n:
         _clear(slab, k[-1], v[-1], n_tokens % PANEL)
     return k, v
 
 
-def _gathered(
-    slab: KvSlab, data: NDArray[np.uint8], table: Sequence[int], first: int, n_tokens: int
-) -> NDArray[np.uint8]:
+class Arena:
+    """Memory for many arrays at once: one large piece costs far fewer page faults than many small ones."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._data = np.empty(n_bytes, np.uint8)
+
+    def take(self, *shape: int) -> NDArray[np.uint8]:
+        n = prod(shape)
+        if n > len(self._data):
+            return np.empty(shape, np.uint8)
+        found, self._data = self._data[:n], self._data[n:]
+        return found.reshape(shape)
+
+
+def _gather(slab: KvSlab, data: NDArray[np.uint8], table: Sequence[int], first: int, panels: NDArray[np.uint8]) -> None:
     per = slab.block_tokens // PANEL
-    begin, end = first // per, -(-n_tokens // slab.block_tokens)
-    blocks = np.take(data, np.array(table[begin:end], np.int64), axis=0)
+    begin, end = first // per, -(-(first + len(panels)) // per)
+    blocks = np.array(table[begin:end], np.int64)
     if per == 1:
-        return blocks
+        np.take(data, blocks, axis=0, out=panels, mode="clip")  # any other mode would copy twice
+        return
     n_bytes = data.shape[2] // per
-    split = blocks.reshape(len(blocks), slab.n_heads, per, n_bytes).transpose(0, 2, 1, 3)
-    panels = split.reshape(len(blocks) * per, slab.n_heads, n_bytes)
-    return np.ascontiguousarray(panels[first - begin * per : n_panels(n_tokens) - begin * per])
+    split = np.take(data, blocks, axis=0).reshape(len(blocks), slab.n_heads, per, n_bytes).transpose(0, 2, 1, 3)
+    whole = split.reshape(len(blocks) * per, slab.n_heads, n_bytes)
+    panels[:] = whole[first - begin * per :][: len(panels)]
 
 
 def restore_kv(slab: KvSlab, table: Sequence[int], first: int, pair: Pair) -> None:

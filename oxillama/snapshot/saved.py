@@ -16,8 +16,8 @@ from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
 from oxillama.snapshot.blocks import read_blocks
 from oxillama.snapshot.compression import decompress
 from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.layout import BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.layout import HEADER_BYTES as HEADER
-from oxillama.snapshot.layout import RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.sources import FileSource, Place, Source, open_source
 
 __all__ = ["STATE", "Reader", "Rows", "Saved", "open_reader"]
@@ -79,8 +79,10 @@ class Reader:
         self.sections = {s.name: s for s in read_head(head, source.n_bytes, label)}
         self.digest = head[SIGNED_BYTES:HEADER].hex()
         state = self.sections.get(STATE)
-        if state is None or state.codec != RAW:
+        if state is None or state.codec != RAW or state.first:
             raise SnapshotDamagedError(f"{label}: there is no section {STATE}, or it is compressed")
+        if any((s.code == BYTES) != (s is state) for s in self.sections.values()):
+            raise SnapshotDamagedError(f"{label}: the section {STATE}, and no other, is bytes")
         self.state = Fields(_parsed(bytes(self._stored(state)), label), label)
         self.ranges = self._ranges()
 

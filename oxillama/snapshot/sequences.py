@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from oxillama.errors import KvCacheFullError, SnapshotDamagedError, SnapshotMism
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kv_cache.prefix import BLOCK, WINDOWED
-from oxillama.kv_cache.saved_kv import PANEL, n_panels, panel_shapes, restore_kv, save_kv
+from oxillama.kv_cache.saved_kv import PANEL, Arena, n_panels, panel_shapes, restore_kv, save_kv
 from oxillama.snapshot.layout import Section
 from oxillama.snapshot.saved import Rows
 
@@ -55,16 +56,19 @@ def save_sequence(core: EngineCore, sequence: Sequence, n: int, since: Since, n_
     tensors = {"tokens": _rows(np.array(sequence.tokens, np.int32), since.get("tokens"), n_common)}
     if not n:
         return tensors
+    found = []
     for name, slab in named_slabs(arrays_of(core)):
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None
             tensors[name] = Rows.whole(slab.data[sequence.slots.current].copy())
-            continue
+        else:
+            windows = core.scheduler.windows
+            start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
+            found.append((name, slab, start, _first(start, n_panels(n), since.get(f"{name}.k"), n_common // PANEL)))
+    arena = Arena(sum((n_panels(n) - first) * prod(s) for _, slab, _, first in found for s in panel_shapes(slab)))
+    for name, slab, start, first in found:
         table = sequence.tables[WINDOWED if slab.windowed else BLOCK]
-        windows = core.scheduler.windows
-        start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
-        first = _first(start, n_panels(n), since.get(f"{name}.k"), n_common // PANEL)
-        for part, panels in zip("kv", save_kv(slab, table, first, n), strict=True):
+        for part, panels in zip("kv", save_kv(slab, table, first, n, arena), strict=True):
             tensors[f"{name}.{part}"] = Rows(start, first, panels)
     return tensors
 

@@ -46,11 +46,12 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, Rows]]:
 
 def read_sampler(given: Fields, tensors: Mapping[str, Rows], tokens: list[int]) -> dict[str, Any]:
     """What `Sampler.from_state` takes. Raises SnapshotDamagedError for arrays that are missing."""
-    n_prompt = given.integer("n_prompt", 0, len(tokens))
-    marks = []
+    n_prompt, marks = given.integer("n_prompt", 0, len(tokens)), []
     for name in ("rng", "mu"):
         if name not in tensors or len(tensors[name].data) != len(tokens) - n_prompt + 1:
-            raise given.wrong(name, f"an array of {len(tokens) - n_prompt + 1} numbers")
+            raise SnapshotDamagedError(
+                f"array {name} must have {len(tokens) - n_prompt + 1} numbers, one for each token"
+            )
         marks.append(tensors[name].data.tolist())
     rng, mu = given.integer("rng", 1, (1 << 64) - 1), given.number("mu")
     pairs = [list(pair) for pair in zip(*marks, strict=True)]

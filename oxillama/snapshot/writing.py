@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from blake3 import blake3
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from oxillama.errors import ConfigError, SnapshotFileError
 from oxillama.gguf.output import atomic_file
 from oxillama.snapshot.compression import check_available, compress
-from oxillama.snapshot.layout import RAW, ZSTD, Section, code_of, head_of, placed
+from oxillama.snapshot.layout import BYTES, RAW, ZSTD, Section, code_of, head_of, placed
 from oxillama.snapshot.saved import STATE, Saved
 
 __all__ = ["packed", "write_file", "write_version"]
+
+EARLY = 8 << 20  # bytes after which writing to the disk may begin
 
 
 class _Part:
@@ -43,7 +45,7 @@ def _parts(saved: Saved, squeeze: bool) -> list[_Part]:
     if squeeze:
         check_available()
     described = np.frombuffer(saved.described(), np.uint8)
-    parts = [_Part(STATE, 0, 0, described, False)]
+    parts = [_Part(STATE, BYTES, 0, described, False)]
     for name, rows in saved.tensors.items():
         parts.append(_Part(name, code_of(rows.data), rows.first, rows.data, squeeze and rows.data.size > 0))
     return parts
@@ -58,24 +60,38 @@ def packed(saved: Saved, *, squeeze: bool = False) -> bytes:
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
     head = _finished(sections, [part.digest() for part in parts])
-    out = bytearray(sections[-1].offset + sections[-1].n_stored)
-    out[: len(head)] = head
+    pieces, end = [memoryview(head)], len(head)
     for part, section in zip(parts, sections, strict=True):
-        out[section.offset : section.offset + section.n_stored] = part.data
-    return bytes(out)
+        pieces += [memoryview(bytes(section.offset - end)), part.data]
+        end = section.offset + section.n_stored
+    return b"".join(pieces)
 
 
 def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
     """Writes version 2 to a file, which takes its name when all is on disk. Raises SnapshotFileError."""
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
-    with _target(path) as f, ThreadPoolExecutor(1) as pool:
-        digests = pool.map(_Part.digest, parts)  # while the others are written
+    digests, begun = [], 0
+    with _target(path) as f:
         for part, section in zip(parts, sections, strict=True):
+            digests.append(part.digest())  # here, since what was just read is near
             f.seek(section.offset)
             f.write(part.data)
+            if section.offset - begun >= EARLY:
+                begun = _begin_flush(f, begun, section.offset)
         f.seek(0)
-        f.write(_finished(sections, list(digests)))
+        f.write(_finished(sections, digests))
+
+
+def _begin_flush(f: BinaryIO, first: int, end: int) -> int:
+    """Has the system begin to write bytes to the disk, so that less is left to wait for at the end: `end`.
+
+    Linux does so for pages that nobody needs any more; those that are not on disk yet, it keeps.
+    """
+    if hasattr(os, "posix_fadvise"):
+        f.flush()
+        os.posix_fadvise(f.fileno(), first, end - first, os.POSIX_FADV_DONTNEED)
+    return end
 
 
 def write_version(data: bytes, path: Path) -> None:
@@ -85,7 +101,7 @@ def write_version(data: bytes, path: Path) -> None:
 
 
 @contextmanager
-def _target(path: Path) -> Iterator[Any]:
+def _target(path: Path) -> Iterator[BinaryIO]:
     try:
         with atomic_file(path) as f:
             yield f

@@ -114,8 +114,11 @@ def run(pair, start, **options):
         if k % 3 == 1:  # that it was saved makes no difference
             assert told(first + list(stream)) == told(whole)
         stream.close()
-        rest = list(other.resume(saved))
+        resumed = other.resume(saved)
+        assert told(other.resume(resumed.snapshot())) == told(other.resume(saved))  # before it begins
+        rest = list(resumed)
         assert told(first + rest) == told(whole), k
+        assert list(other.resume(resumed.snapshot())) == []  # after its end
     return whole
 
 
