@@ -29,7 +29,11 @@ from oxillama.errors import (
     OxiLlamaError,
     QuantError,
     QueueFullError,
+    SnapshotDamagedError,
     SnapshotError,
+    SnapshotFileError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
     TokenizerError,
     ToolArgumentsError,
     ToolCallError,
@@ -41,7 +45,7 @@ from oxillama.errors import (
 )
 
 if TYPE_CHECKING:
-    from oxillama import gguf
+    from oxillama import gguf, snapshot
     from oxillama.engine import (
         BatchFailure,
         BeamHypothesis,
@@ -149,7 +153,11 @@ __all__ = [
     "SequencePool",
     "SequenceState",
     "Session",
+    "SnapshotDamagedError",
     "SnapshotError",
+    "SnapshotFileError",
+    "SnapshotFormatError",
+    "SnapshotMismatchError",
     "SpecStats",
     "SpeculativeDecoder",
     "SpeculativeEngine",
@@ -181,6 +189,7 @@ __all__ = [
     "select_draft",
     "shipped_draft",
     "show_config",
+    "snapshot",
     "synthesise_draft",
 ]
 
@@ -255,8 +264,8 @@ def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Eng
 
 
 def __getattr__(name: str) -> Any:
-    if name == "gguf":
-        return importlib.import_module("oxillama.gguf")
+    if name in ("gguf", "snapshot"):
+        return importlib.import_module(f"oxillama.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'oxillama' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

@@ -27,6 +27,10 @@
     ├── QuantError (ValueError)              tensor formats, quantising and dequantising
     ├── KvCacheFullError (MemoryError)       more KV blocks or recurrent slots are needed than there are
     └── SnapshotError (ValueError)           a snapshot can't be written or resumed
+        ├── SnapshotFileError (OSError)          its file can't be read or written
+        ├── SnapshotFormatError                  it is no snapshot, or of a kind or version that is not known
+        ├── SnapshotDamagedError                 bytes of it are not those that were written, or make no sense
+        └── SnapshotMismatchError                it is of another model, adapter or configuration
 
 Each message names the thing, its value and, where there is one, the remedy.
 """
@@ -48,7 +52,11 @@ __all__ = [
     "OxiLlamaError",
     "QuantError",
     "QueueFullError",
+    "SnapshotDamagedError",
     "SnapshotError",
+    "SnapshotFileError",
+    "SnapshotFormatError",
+    "SnapshotMismatchError",
     "TokenizerError",
     "ToolArgumentsError",
     "ToolCallError",
@@ -162,3 +170,19 @@ class KvCacheFullError(OxiLlamaError, MemoryError):
 
 class SnapshotError(OxiLlamaError, ValueError):
     """A snapshot can't be written or resumed."""
+
+
+class SnapshotFileError(SnapshotError, OSError):
+    """The file of a snapshot, or one that it needs, can't be read or written."""
+
+
+class SnapshotFormatError(SnapshotError):
+    """It is no snapshot, or one of a kind or version that is not known here."""
+
+
+class SnapshotDamagedError(SnapshotError):
+    """A snapshot holds other bytes than were written, or such as make no sense; the message names the place."""
+
+
+class SnapshotMismatchError(SnapshotError):
+    """A snapshot of another model, adapter or configuration; the message names what differs."""

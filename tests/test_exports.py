@@ -39,6 +39,7 @@ PUBLIC = {
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
     "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError",
+    "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError", "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError",
 }  # fmt: skip

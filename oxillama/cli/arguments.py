@@ -111,22 +111,22 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     tokenize.add_argument("--no-special", action="store_true", help="without the tokens that begin and end a text")
     tokenize.add_argument("--parse-special", action="store_true", help='read text like "<|im_end|>" as that token')
     tokenize.add_argument("--pieces", action="store_true", help="a line for each token: id and text")
-
     embed = add("embed", "tools", "Print the embedding of a text as a JSON list, or of several as a list of lists.")
     embed.add_argument("text", nargs="*", metavar="TEXT", help="- or nothing reads standard input")
     embed.add_argument("--pooling", help="mean, last, max, cls, none or rank (default: what the file says, or mean)")
     embed.add_argument("--no-normalize", action="store_true", help="don't divide by the length")
     _add_engine_options(embed)
-
     bench = add("bench", "bench", "Measure prefill and decode in tokens per second; medians.")
     bench.add_argument("-p", "--prompt-tokens", type=int, metavar="N", help="default 512, if the context holds them")
     bench.add_argument("-n", "--gen-tokens", type=int, metavar="N", help="default 128, if the context holds them")
     bench.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="default 5")
     bench.add_argument("--json", action="store_true", help="print JSON")
     _add_engine_options(bench)
-
     _add_quantize(add)
     _add_merge_lora(add)
+    snapshot = add("snapshot", "snapshot", "Tell what a snapshot is of.")
+    snapshot.add_argument("action", choices=["info"], help="what to do with it")
+    snapshot.add_argument("file", metavar="FILE")
     add("show-config", "tools", "Print what this build can do and what is in use.")
 
 

@@ -23,13 +23,14 @@ from oxillama.engine.options import GenerateOptions, Prompt, StreamOptions, Text
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
+from oxillama.engine.snapshots import AsyncSnapshots
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import ConfigError
 
 __all__ = ["AsyncEngine"]
 
 
-class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods):
+class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
     """A loaded model for coroutines, of any number of tasks and event loops. Use with `async with`, or call `close`.
 
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
@@ -101,7 +102,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods):
         self.engine._core.check_generates()
         if not is_single_prompt("prompt", prompt):
             raise ConfigError("stream() takes one prompt, not a list of prompts")
-        return AsyncChunks(lambda: self._begin([("prompt", prompt)], parsed))
+        return AsyncChunks(lambda: self._begin([("prompt", prompt)], parsed), self.engine._snapshots)
 
     @overload
     async def chat(

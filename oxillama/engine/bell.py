@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from oxillama.engine.completions import save_request
 from oxillama.engine.core import EngineCore
 from oxillama.engine.loop import StepLoop
-from oxillama.engine.request import Outbox, Request
+from oxillama.engine.request import Outbox, Request, unfinished
 from oxillama.engine.results import Chunk
 from oxillama.engine.stream import TextRequest
-from oxillama.errors import GenerateError
+from oxillama.errors import GenerateError, SnapshotError
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.maker import SnapshotMaker
 
 __all__ = ["AsyncChunks", "Call", "CoroutineBell", "engage"]
 
@@ -63,7 +67,7 @@ class Call(Generic[R]):
         self.requests = requests
         self._outbox = outbox
         self._bell = bell
-        core.submit(requests)
+        core.submit(unfinished(requests))
         engage(core)
 
     async def next(self) -> tuple[int, Chunk] | None:
@@ -98,8 +102,11 @@ class AsyncChunks:
     cancelling the task that waits) ends the request at once.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[Call[TextRequest]]]) -> None:
+    def __init__(
+        self, start: Callable[[], Awaitable[Call[TextRequest]]], snapshots: "SnapshotMaker | None" = None
+    ) -> None:
         self._start = start
+        self._snapshots = snapshots
         self._call: Call[TextRequest] | None = None
         self._ended = False
 
@@ -120,6 +127,15 @@ class AsyncChunks:
             self._leave()
             raise StopAsyncIteration
         return found[1]
+
+    async def snapshot(self, path: Any = None, **options: Any) -> bytes | None:
+        """Saves the request as it is now, in another thread; it is begun if it was not yet. See `Chunks.snapshot`."""
+        if self._call is None and not self._ended:
+            self._call = await self._start()
+        if self._snapshots is None or self._call is None:
+            raise SnapshotError("there is no request that could be saved: it was left before it began")
+        call, maker = self._call, self._snapshots
+        return await asyncio.to_thread(save_request, maker, call.requests, call._outbox, path, **options)
 
     def _leave(self) -> None:
         self._ended = True

@@ -1,28 +1,136 @@
 """From requests for text to what a caller gets: chunks, completions, and lists of these."""
 
-from collections.abc import Generator, Iterable
-from contextlib import closing
-from typing import Any
+from __future__ import annotations
 
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from oxillama.checks import check_int
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
-from oxillama.engine.results import Chunk, Completion
+from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.stream import TextRequest, chunks
 from oxillama.engine.texts import TextMaker
+from oxillama.errors import ConfigError, SnapshotError
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.maker import Known, SnapshotMaker
+    from oxillama.snapshot.saved import Saved
+
+T = TypeVar("T")
 
 __all__ = ["Chunks", "answer", "completions_of", "shaped"]
 
-Chunks = Generator[Chunk, None, None]
+Path = str | os.PathLike[str]
 
 
-def answer(core: EngineCore, maker: TextMaker, ids: list[int], options: TextOptions, **held: Any) -> Chunks:
-    """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""
-    outbox = Outbox(options.n_each)
-    requests = maker.group(ids, options, outbox, **held)
-    with closing(chunks(core, requests, outbox, options.cancel_token)) as pieces:
+class Chunks(Generator[Chunk, None, None]):
+    """The chunks of what follows a prompt, one after another; requests are made when the first is asked for.
+
+    Leaving early (`close`, or dropping it) ends them.
+    """
+
+    def __init__(
+        self, core: EngineCore, make: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None,
+        snapshots: SnapshotMaker | None = None,
+    ) -> None:  # fmt: skip
+        self._requests = cached(make)
+        self._outbox = outbox
+        self._snapshots = snapshots
+        self._running = _run(core, self._requests, outbox, cancel_token)
+
+    def send(self, value: None) -> Chunk:
+        return self._running.send(value)
+
+    def throw(self, *error: Any) -> Chunk:
+        return self._running.throw(*error)
+
+    def close(self) -> None:
+        """Ends what is not finished; further calls do nothing."""
+        self._running.close()
+
+    def snapshot(
+        self, path: Path | None = None, *, index: int | None = None, base: Path | None = None, compress: bool = False,
+        shared: bool = False,
+    ) -> bytes | None:  # fmt: skip
+        """Saves the request as it is now: to a file, or as bytes if there is no path. It goes on unharmed.
+
+        What was computed and not read yet is the first that `Engine.resume` gives. index: which completion, where
+        there are several. The other options, and errors, are those of `Engine.snapshot`.
+        """
+        if self._snapshots is None:
+            raise SnapshotError("an answer of a conversation can't be saved: use Engine.stream for one that can")
+        save = partial(save_request, self._snapshots, self._requests(), self._outbox, path)
+        return save(index=index, base=base, compress=compress, shared=shared)
+
+    def snapshot_bytes(self, *, index: int | None = None, compress: bool = False) -> bytes:
+        """`snapshot` without a path."""
+        return cast(bytes, self.snapshot(index=index, compress=compress))
+
+
+def save_request(
+    maker: SnapshotMaker,
+    requests: list[TextRequest],
+    outbox: Outbox,
+    path: Path | None = None,
+    *,
+    index: int | None = None,
+    base: Path | None = None,
+    compress: bool = False,
+    shared: bool = False,
+) -> bytes | None:
+    """`Chunks.snapshot`."""
+    if index is None and len(requests) > 1:
+        raise ConfigError(f"index must say which of the {len(requests)} completions is to be saved")
+    request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
+
+    def take(known: Known) -> Saved:
+        return maker.text(request, outbox, known)
+
+    if path is not None:
+        maker.write(take, path, base=base, compress=compress, shared=shared)
+        return None
+    if base is not None or shared:
+        raise ConfigError("base and shared are for files: give a path")
+    return maker.pack(take, compress=compress)
+
+
+def cached(make: Callable[[], T]) -> Callable[[], T]:
+    """What `make` gives, made once."""
+    made: list[T] = []
+
+    def get() -> T:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+def _run(
+    core: EngineCore, requests: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None
+) -> Generator[Chunk, None, None]:
+    with closing(chunks(core, requests(), outbox, cancel_token)) as pieces:
         for _, chunk in pieces:
             yield chunk
+
+
+def answer(
+    core: EngineCore,
+    maker: TextMaker,
+    ids: list[int],
+    options: TextOptions,
+    snapshots: SnapshotMaker | None = None,
+    **held: Any,
+) -> Chunks:
+    """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""
+    outbox = Outbox(options.n_each)
+    made = partial(maker.group, ids, options, outbox, **held)
+    return Chunks(core, made, outbox, options.cancel_token, snapshots)
 
 
 def completions_of(

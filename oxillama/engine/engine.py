@@ -24,6 +24,7 @@ from oxillama.engine.reranking import RankMethods
 from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
+from oxillama.engine.snapshots import SnapshotMethods, make_snapshots, origin_of
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import TextMaker
 from oxillama.engine.tool_use import tool_use_of
@@ -37,7 +38,9 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(SessionMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
+class Engine(
+    SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods
+):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -54,24 +57,25 @@ class Engine(SessionMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods
         model can't be loaded.
         """
         self.config = make_config(config, fields)
+        origin = origin_of(self.config)
         parts = parts or load_parts(self.config)
         self.tokenizer: Tokenizer = parts.tokenizer
         self.model_config: ModelSpec = parts.spec
         self.metadata = parts.metadata
         self.context_size: int = parts.context_size
         self.n_vocab: int = parts.spec.n_vocab
-        block_size = self.config.kv_block_size
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         encoder = "" if parts.spec.causal else parts.spec.arch
         self._core = EngineCore(
-            parts.runner, pool, block_size, self.config.prefill_chunk_size, encoder=encoder,
+            parts.runner, pool, self.config.kv_block_size, self.config.prefill_chunk_size, encoder=encoder,
             prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
         core, kv_type = self._core, self.config.kv_type
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
         capacity = core.scheduler.capacity
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
-        self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), kv_type, self._loras)
+        self._snapshots = make_snapshots(core, self.config, origin, parts, self._loras)
+        self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), self._snapshots)
         self._pooling, self._classifier = parts.pooling, parts.classifier
         self._end_ids = self.tokenizer.eog_ids
 
@@ -186,7 +190,7 @@ class Engine(SessionMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
         self._maker.prepare(options)
-        return answer(self._core, self._maker, ids, options)
+        return answer(self._core, self._maker, ids, options, self._snapshots)
 
     @overload
     def chat(

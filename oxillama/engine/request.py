@@ -4,8 +4,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,9 @@ from oxillama.engine.results import CancelToken, Chunk, FinishReason, Timings
 from oxillama.engine.sequence import Sequence
 from oxillama.lora import NO_LORAS, LoraSet
 
-__all__ = ["Bell", "LogitsRequest", "Outbox", "Request", "Want"]
+__all__ = ["Bell", "LogitsRequest", "Outbox", "Request", "Want", "unfinished"]
+
+R = TypeVar("R", bound="Request")
 
 Want = Literal["last", "all", "hidden"]
 
@@ -140,6 +142,11 @@ class Request:
             prefill_seconds=self.first_at - self.started_at,
             decode_seconds=self.ended_at - self.first_at,
         )
+
+
+def unfinished(requests: Iterable[R]) -> list[R]:
+    """Those that are still to be computed: one that was saved after its end is not."""
+    return [request for request in requests if request.finish_reason is None]
 
 
 class LogitsRequest(Request):

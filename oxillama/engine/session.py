@@ -9,21 +9,25 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.checks import check_int
-from oxillama.config import EngineConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_token, check_tokens
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
+from oxillama.engine.snapshots import SessionSnapshots
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
-from oxillama.lora import NO_LORAS, LoraRegistry, LoraSet
+from oxillama.lora import NO_LORAS, LoraSet
+from oxillama.sampling import Sampler
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.maker import SnapshotMaker
 
 __all__ = ["Session", "SessionMethods"]
 
@@ -38,7 +42,7 @@ class _SessionRequest(Request):
         return "stop"
 
 
-class Session:
+class Session(SessionSnapshots):
     """One sequence of tokens, fed by hand: tokens in, logits of the last position out. `Engine.session` makes one.
 
     It is served like every other request, takes its turns with them, begins with what the prefix cache has and leaves
@@ -48,6 +52,8 @@ class Session:
     It uses the adapters of its own, or those that are pushed at the time of a call: after a change of these the tokens
     so far are computed again. A session is for one thread at a time: another one that comes in between gets a
     GenerateError.
+
+    sampler: one that chooses its tokens, if it is to be in snapshots of the session, and was in the one that it is of.
     """
 
     def __init__(
@@ -56,16 +62,18 @@ class Session:
         n_vocab: int,
         context_size: int,
         serving: ServingOptions,
-        kv_type: str,
-        loras: LoraRegistry,
+        snapshots: SnapshotMaker,
     ) -> None:
         self._core = core
-        self._loras = loras
+        self._snapshots = snapshots
+        self._loras = snapshots.loras
         self._n_vocab = n_vocab
         self._context_size = context_size
         self._serving = serving
-        self._kv_type = kv_type
+        self._kv_type = kv_type = snapshots.config.kv_type
         self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
+        self._logits: tuple[NDArray[np.float32], int] | None = None
+        self.sampler: Sampler | None = None
         self._in_use = threading.Lock()
         self._release = weakref.finalize(self, core.loop.post, partial(core.scheduler.rewind, self._sequence, 0))
         self._release.atexit = False
@@ -80,6 +88,12 @@ class Session:
     def tokens(self) -> list[int]:
         """A copy of the tokens so far."""
         return list(self._sequence.tokens)
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the last position, float32 [n_vocab]; None unless a call has just computed them."""
+        found, at = self._logits or (None, -1)
+        return found if at == self.position else None
 
     @property
     def closed(self) -> bool:
@@ -113,6 +127,7 @@ class Session:
         self._check_open()
         keep = check_int("n", n, 0, self.position)
         with self._exclusive():
+            self._logits = self._logits if keep == self.position else None
             self._core.change(lambda: self._rewind(keep))
 
     def reset(self) -> None:
@@ -126,9 +141,10 @@ class Session:
         What a model's recurrent layers keep isn't shared, and computed again by the other's first call.
         """
         self._check_open()
-        twin = Session(self._core, self._n_vocab, self._context_size, self._serving, self._kv_type, self._loras)
+        twin = Session(self._core, self._n_vocab, self._context_size, self._serving, self._snapshots)
         with self._exclusive():
             self._core.change(lambda: self._share(twin._sequence))
+            twin._logits = self._logits
         return twin
 
     def _share(self, sequence: Sequence) -> None:
@@ -165,7 +181,9 @@ class Session:
                 "truncate() or reset() the session, or load with a larger context_size"
             )
         with self._exclusive():
-            return self._compute(ids, start)
+            logits = self._compute(ids, start)
+            self._logits = logits.copy(), start + len(ids)
+            return logits
 
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
@@ -223,9 +241,8 @@ class SessionMethods:
 
     _core: EngineCore
     _session: Session
-    _loras: LoraRegistry
+    _snapshots: SnapshotMaker
     _end_ids: Collection[int]
-    config: EngineConfig
     context_size: int
     n_vocab: int
 
@@ -237,7 +254,7 @@ class SessionMethods:
         """
         self._core.check_generates()
         serving = ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt, lora=lora)
-        return Session(self._core, self.n_vocab, self.context_size, serving, self.config.kv_type, self._loras)
+        return Session(self._core, self.n_vocab, self.context_size, serving, self._snapshots)
 
     def fork(self) -> Session:
         """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""

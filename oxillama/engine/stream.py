@@ -1,21 +1,24 @@
 """Tokens to text: drawing them, stop strings, and the chunks that a caller gets."""
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.engine.calls import CoreCalls
 from oxillama.engine.logprobs import Scores
-from oxillama.engine.request import Outbox, Request
+from oxillama.engine.request import Outbox, Request, unfinished
 from oxillama.engine.results import CancelToken, Chunk, FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.tool_use import divided
 from oxillama.sampling import Sampler
 from oxillama.sampling.grammar.tools import AnyToolCall, ToolCallDetector
+
+if TYPE_CHECKING:
+    from oxillama.engine.options import TextOptions
 
 __all__ = ["StopMatcher", "TextRequest", "chunks"]
 
@@ -36,6 +39,11 @@ class StopMatcher:
     def __init__(self, stops: Iterable[str] = ()) -> None:
         self._stops = tuple(stops)
         self._held = ""
+
+    @property
+    def held(self) -> str:
+        """Text that may be the beginning of a stop string."""
+        return self._held
 
     def push(self, piece: str) -> tuple[str, bool]:
         """(text that is safe to show, whether a stop string was found: then that text is the last)."""
@@ -61,7 +69,13 @@ class StopMatcher:
 
 
 class TextStream(Protocol):
-    """What makes text of tokens, whole characters at a time; `tokenizer.TokenStream` is one."""
+    """What makes text of tokens, whole characters at a time; `tokenizer.TokenStream` is one.
+
+    pending: bytes of a character that is not finished.
+    """
+
+    @property
+    def pending(self) -> bytes: ...
 
     def push(self, token: int) -> str: ...
 
@@ -89,14 +103,16 @@ class TextRequest(Request):
         number: int = 0,
         tools: ToolCallDetector | None = None,
         speculation: Speculation | None = None,
-        **options: Any,
+        options: "TextOptions | None" = None,
+        **held: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
 
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
-        nobody guesses.
+        nobody guesses. `options`: what it was made of, for snapshots.
         """
-        super().__init__(sequence, outbox, **options)
+        super().__init__(sequence, outbox, **held)
+        self.options = options
         self.sampler = sampler
         self.n_vocab = n_vocab
         self._stream = stream
@@ -112,6 +128,24 @@ class TextRequest(Request):
         self._n_shown = sequence.n_prompt
         self._stopped = False
         self._last_text = ""
+
+    def progress(self) -> dict[str, Any]:
+        """How far it has come, beside tokens and sampler, as plain data."""
+        held, pending = self._stops.held, self._stream.pending.hex()
+        return {"number": self.number, "limit": self._limit, "n_shown": self._n_shown, "held": held, "utf8": pending}
+
+    def go_on(self, drawn: list[int], sampler: Mapping[str, Any], n_shown: int) -> None:
+        """As another one was that had drawn these tokens, and shown all up to n_shown, prompt included.
+
+        sampler: the state of its sampler. Raises ConfigError for a damaged one, GrammarError if tokens don't fit.
+        """
+        self.sampler.memory.go_on(sampler)
+        for token in drawn:
+            text, _ = self._stops.push(self._stream.push(token))
+            if text and self._tools is not None:
+                self._tools.push(text)
+        self.sequence.tokens.extend(drawn)
+        self._n_shown = n_shown
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         if self.scores is not None and self.want == "all":
@@ -197,7 +231,7 @@ def chunks(
         return bool(some or stop or outbox.error or not outbox.n_open)
 
     try:
-        core.submit(requests)
+        core.submit(unfinished(requests))
         while outbox.n_open and not outbox.error:
             core.drive(ready)
             if cancel_token is not None and cancel_token.cancelled:

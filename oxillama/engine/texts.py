@@ -63,9 +63,8 @@ class TextMaker:
         return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config.constraint))
 
     def _stream(self, tools: ToolUse | None) -> TokenStream:
-        if tools is None:
-            return self._tokenizer.stream(skip_special=True)
-        return self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer))
+        make = partial(self._tokenizer.stream, skip_special=True)
+        return make(shown=tools.delimiters(self._tokenizer)) if tools else make()
 
     def _scores(self, options: TextOptions) -> Scores | None:
         if options.logprobs is None and options.prompt_logprobs is None:
@@ -186,6 +185,7 @@ class TextMaker:
             leader=leader,
             cancel_token=options.cancel_token,
             loras=loras,
+            options=options,
             **held,
         )
 

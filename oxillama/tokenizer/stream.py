@@ -22,6 +22,11 @@ class TokenStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = strip_first_space
 
+    @property
+    def pending(self) -> bytes:
+        """Bytes of a character that is not finished."""
+        return self._decoder.getstate()[0]
+
     def push(self, token: int) -> str:
         """Text that ``token`` completes; empty while a character is unfinished.
 

@@ -1,0 +1,230 @@
+"""Snapshots as methods: of an engine and of its sessions. How they are made is in `oxillama/snapshot`.
+
+That package knows the engine's parts, so nothing of it is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
+from oxillama.engine.core import EngineCore
+from oxillama.engine.results import CancelToken
+from oxillama.lora import Lora, LoraRegistry
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+
+if TYPE_CHECKING:
+    from oxillama.engine.bell import AsyncChunks
+    from oxillama.engine.completions import Chunks
+    from oxillama.engine.engine import Engine
+    from oxillama.engine.loading import EngineParts
+    from oxillama.engine.sequence import Sequence
+    from oxillama.engine.serving import ServingOptions
+    from oxillama.engine.session import Session
+    from oxillama.snapshot import SnapshotInfo
+    from oxillama.snapshot.maker import Known, SnapshotMaker
+    from oxillama.snapshot.origin import Origin
+    from oxillama.snapshot.saved import Saved
+
+__all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots", "origin_of"]
+
+Path = str | os.PathLike[str]
+Place = Path | bytes | bytearray | memoryview
+
+
+class SessionSnapshots:
+    """`Session`'s own part of it."""
+
+    _snapshots: SnapshotMaker
+    _sequence: Sequence
+    _serving: ServingOptions
+    sampler: Sampler | None
+    logits: Any
+    _exclusive: Callable[[], AbstractContextManager[None]]
+    _check_open: Callable[[], None]
+
+    def snapshot(
+        self, path: Path, *, base: Path | None = None, compress: bool = False, shared: bool = False, format: int = 2
+    ) -> None:
+        """Saves the session to a file; see `Engine.snapshot`."""
+        self._check_open()
+        with self._exclusive():
+            self._snapshots.write(self._take, path, base=base, compress=compress, shared=shared, format=format)
+
+    def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
+        """What `snapshot` would write."""
+        self._check_open()
+        with self._exclusive():
+            return self._snapshots.pack(self._take, compress=compress, format=format)
+
+    def _take(self, known: Known) -> Saved:
+        return self._snapshots.session(self._sequence, self._serving, self.logits, self.sampler, known)
+
+
+class SnapshotMethods:
+    """A session, or a request for text, kept in a file and gone on with elsewhere, bit for bit."""
+
+    _core: EngineCore
+    _session: Session
+    config: EngineConfig
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
+        return self._session.logits
+
+    def snapshot(
+        self, path: Path, *, base: Path | None = None, compress: bool = False, shared: bool = False, format: int = 2
+    ) -> None:
+        """Saves the engine's session to a file: its tokens, all that is computed of them, and the engine's settings.
+
+        The model isn't saved, only what it is known by. The file takes its name when all of it is on disk; until then,
+        and if anything fails, what had the name before stays.
+
+        base: a snapshot in the same folder that was written before: what it has isn't written again, and the new one
+            needs it. compress: with zstd. shared: what whole blocks of tokens hold goes to the folder `blocks` beside
+            the file, once for all snapshots there; `oxillama.snapshot.collect_garbage` removes what none needs.
+        format: 1 writes what the original reads: attention's KV as float32.
+
+        Raises SnapshotError and its children, ConfigError, EngineClosedError; GenerateError while another thread uses
+        the session, or for an encoder.
+        """
+        self._session.snapshot(path, base=base, compress=compress, shared=shared, format=format)
+
+    def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
+        """What `snapshot` would write."""
+        return self._session.snapshot_bytes(compress=compress, format=format)
+
+    @classmethod
+    def restore(
+        cls,
+        path: Path,
+        model_path: ModelSource = None,
+        *,
+        adapters: Iterable[Path | Lora] = (),
+        **fields: Unpack[EngineOptions],
+    ) -> Self:
+        """Loads the model that a snapshot is of, with its settings and adapters, and the session that was saved.
+
+        Of a request for text, the session gets what was computed; `resume` goes on with it.
+
+        model_path: where the model is, if not where it was; a copy will do. A model of the Hub is found in its cache.
+        adapters: those that are not where they were. fields: settings in place of those that were saved.
+
+        Raises SnapshotError and its children, LoadError and its children, ConfigError.
+        """
+        from oxillama.snapshot.restoring import restored
+
+        return restored(cls, path, model_path, adapters, fields)  # type: ignore[type-var]
+
+    @classmethod
+    def restore_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        model_path: ModelSource = None,
+        *,
+        adapters: Iterable[Path | Lora] = (),
+        **fields: Unpack[EngineOptions],
+    ) -> Self:
+        """`restore` of the bytes of a snapshot."""
+        from oxillama.snapshot.restoring import restored
+
+        return restored(cls, data, model_path, adapters, fields)  # type: ignore[type-var]
+
+    def resume(
+        self,
+        snapshot: Place,
+        *,
+        sampler: SamplerConfig | SamplerChain | None = None,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        cancel_token: CancelToken | None = None,
+    ) -> Chunks | Session:
+        """Goes on with what was saved, in this engine, beside all else that it does.
+
+        A request for text gives its further chunks, beginning with those that nobody had read; a session gives a
+        `Session`. What is taken from a snapshot is never lent to other requests: it may be anybody's.
+
+        snapshot: path or bytes. sampler, logits_processors: functions of the caller's own, which no file can hold;
+        `sampler` is a chain with the same stages.
+
+        Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError.
+        """
+        from oxillama.snapshot.resuming import resumed
+
+        return resumed(self, snapshot, sampler, logits_processors, cancel_token)  # type: ignore[arg-type]
+
+    @staticmethod
+    def snapshot_info(snapshot: Place) -> SnapshotInfo:
+        """What a snapshot is of, without its model. Raises SnapshotError and its children."""
+        from oxillama.snapshot import snapshot_info
+
+        return snapshot_info(snapshot)
+
+
+class AsyncSnapshots:
+    """The same for coroutines: files and models are read and written in another thread."""
+
+    engine: Engine
+
+    async def snapshot(self, path: Path, **options: Any) -> None:
+        """`Engine.snapshot`."""
+        await asyncio.to_thread(self.engine.snapshot, path, **options)
+
+    async def snapshot_bytes(self, **options: Any) -> bytes:
+        """`Engine.snapshot_bytes`."""
+        return await asyncio.to_thread(self.engine.snapshot_bytes, **options)
+
+    @classmethod
+    async def restore(cls, path: Path, model_path: ModelSource = None, **options: Any) -> Self:
+        """`Engine.restore`."""
+        return await cls._restored(path, model_path, options)
+
+    @classmethod
+    async def restore_bytes(
+        cls, data: bytes | bytearray | memoryview, model_path: ModelSource = None, **options: Any
+    ) -> Self:
+        """`Engine.restore_bytes`."""
+        return await cls._restored(data, model_path, options)
+
+    @classmethod
+    async def _restored(cls, place: Place, model_path: ModelSource, options: dict[str, Any]) -> Self:
+        from oxillama.engine.engine import Engine
+        from oxillama.snapshot.restoring import restored
+
+        adapters = options.pop("adapters", ())
+        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, options)
+        return cls(engine)  # type: ignore[call-arg]
+
+    async def resume(self, snapshot: Place, **options: Any) -> AsyncChunks:
+        """`Engine.resume` of a request for text: its further chunks, for `async for`.
+
+        Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
+        """
+        from oxillama.snapshot.resuming import resume_async
+
+        return await resume_async(self.engine, snapshot, options)
+
+
+def origin_of(config: EngineConfig) -> Origin:
+    """Where a model is from, noted before it is loaded."""
+    from oxillama.engine.loading import shipped_model
+    from oxillama.snapshot.origin import Origin
+
+    return Origin(shipped_model() if config.model_path is None else config.model_path)
+
+
+def make_snapshots(
+    core: EngineCore, config: EngineConfig, origin: Origin, parts: EngineParts, loras: LoraRegistry
+) -> SnapshotMaker:
+    """What makes an engine's snapshots."""
+    from oxillama.snapshot.maker import SnapshotMaker
+
+    return SnapshotMaker(core, config, origin, parts.spec, parts.context_size, loras)

@@ -1,0 +1,140 @@
+"""Keys and values of one sequence as plain arrays: to keep outside of the cache, and to put back, bit by bit.
+
+Panels are what blocks of any size are made of: 16 tokens of one head (`ox_kv_type` in ``csrc/ox_kernels.h``). Blocks
+that a step is reading or writing must be left alone: call these between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.kernels.attention import KvSlab, kv_bytes
+
+__all__ = ["PANEL", "Arena", "n_panels", "panel_shapes", "panels_of", "restore_kv", "save_kv", "values_of"]
+
+PANEL = 16  # tokens
+FLOATS = {"f16": np.float16, "f32": np.float32}
+
+Pair = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def n_panels(n_tokens: int) -> int:
+    return -(-n_tokens // PANEL)
+
+
+def panel_shapes(slab: KvSlab) -> tuple[tuple[int, int], tuple[int, int]]:
+    """[heads, bytes] of a panel of keys, and of one of values."""
+    k, v = kv_bytes(slab.kv_type, PANEL, slab.k_dim, slab.v_dim)
+    return (slab.n_heads, k), (slab.n_heads, v)
+
+
+def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int, arena: Arena | None = None) -> Pair:
+    """Keys and values of the first n_tokens of a block table from panel `first` on: uint8 [panels, heads, bytes].
+
+    What was left in the last panel by others is not of this sequence, and zero. arena: where to put them.
+    """
+    arena, n = arena or Arena(0), n_panels(n_tokens) - first
+    k, v = (arena.take(n, *shape) for shape in panel_shapes(slab))
+    for data, panels in ((slab.k, k), (slab.v, v)):
+        _gather(slab, data, table, first, panels)
+    if n_tokens % PANEL and n:
+        _clear(slab, k[-1], v[-1], n_tokens % PANEL)
+    return k, v
+
+
+class Arena:
+    """Memory for many arrays at once: one large piece costs far fewer page faults than many small ones."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._data = np.empty(n_bytes, np.uint8)
+
+    def take(self, *shape: int) -> NDArray[np.uint8]:
+        n = prod(shape)
+        if n > len(self._data):
+            return np.empty(shape, np.uint8)
+        found, self._data = self._data[:n], self._data[n:]
+        return found.reshape(shape)
+
+
+def _gather(slab: KvSlab, data: NDArray[np.uint8], table: Sequence[int], first: int, panels: NDArray[np.uint8]) -> None:
+    per = slab.block_tokens // PANEL
+    begin, end = first // per, -(-(first + len(panels)) // per)
+    blocks = np.array(table[begin:end], np.int64)
+    if per == 1:
+        np.take(data, blocks, axis=0, out=panels, mode="clip")  # any other mode would copy twice
+        return
+    n_bytes = data.shape[2] // per
+    split = np.take(data, blocks, axis=0).reshape(len(blocks), slab.n_heads, per, n_bytes).transpose(0, 2, 1, 3)
+    whole = split.reshape(len(blocks) * per, slab.n_heads, n_bytes)
+    panels[:] = whole[first - begin * per :][: len(panels)]
+
+
+def restore_kv(slab: KvSlab, table: Sequence[int], first: int, pair: Pair) -> None:
+    """Puts panels from `first` on into the blocks of a table. Shapes must be those of `panel_shapes`."""
+    per = slab.block_tokens // PANEL
+    for data, panels in zip((slab.k, slab.v), pair, strict=True):
+        if per == 1:
+            data[np.array(table[first : first + len(panels)], np.int64)] = panels
+            continue
+        for i, panel in enumerate(panels, first):
+            data[table[i // per]].reshape(slab.n_heads, per, -1)[:, i % per] = panel
+
+
+def _clear(slab: KvSlab, k: NDArray[np.uint8], v: NDArray[np.uint8], n_tokens: int) -> None:
+    """Zeros after the first n_tokens of a panel, [heads, bytes] of keys and of values."""
+    if slab.kv_type == "q8_0":
+        for _, scales in (_codes(k), _codes(v)):
+            scales[..., n_tokens:] = 0
+        _codes(k)[0].reshape(slab.n_heads, -1, PANEL, 4)[:, :, n_tokens:] = 0
+        later = np.arange(PANEL).reshape(4, 4) >= n_tokens
+        _codes(v)[0].reshape(slab.n_heads, 4, -1, 4).swapaxes(2, 3)[:, later] = 0
+        return
+    dtype = FLOATS[slab.kv_type]
+    k.view(dtype).reshape(slab.n_heads, -1, PANEL)[..., n_tokens:] = 0
+    v.view(dtype).reshape(slab.n_heads, PANEL, -1)[:, n_tokens:] = 0
+
+
+def _codes(panels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
+    """Of panels [..., bytes] in 8 bits: codes [..., codes], and scales [..., 32 dimensions each, tokens]; views."""
+    n = panels.shape[-1] // 34 * 32
+    scales = panels[..., n:].view(np.float16)
+    return panels[..., :n], scales.reshape(*scales.shape[:-1], -1, PANEL)
+
+
+def values_of(slab: KvSlab, pair: Pair, n_tokens: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Panels from the first token on as numbers: keys float32 [n_tokens, heads, k_dim], values [..., v_dim]."""
+    (k, v), n, heads = pair, len(pair[0]), slab.n_heads
+    if slab.kv_type == "q8_0":
+        (k_codes, k_scales), (v_codes, v_scales) = _codes(k), _codes(v)
+        keys = k_codes.reshape(n, heads, -1, PANEL, 4).transpose(0, 3, 1, 2, 4).astype(np.float32) - 128
+        values = v_codes.view(np.int8).reshape(n, heads, 4, -1, 4).transpose(0, 2, 4, 1, 3).astype(np.float32)
+        pairs = [(keys, k_scales), (values, v_scales)]
+        keys, values = (
+            codes.reshape(n * PANEL, heads, -1)
+            * np.repeat(scales.transpose(0, 3, 1, 2).astype(np.float32).reshape(n * PANEL, heads, -1), 32, axis=-1)
+            for codes, scales in pairs
+        )
+    else:
+        dtype = FLOATS[slab.kv_type]
+        keys = k.view(dtype).reshape(n, heads, -1, PANEL).transpose(0, 3, 1, 2).reshape(n * PANEL, heads, -1)
+        values = v.view(dtype).reshape(n, heads, PANEL, -1).transpose(0, 2, 1, 3).reshape(n * PANEL, heads, -1)
+    return (
+        np.ascontiguousarray(keys[:n_tokens, :, : slab.k_dim], np.float32),
+        np.ascontiguousarray(values[:n_tokens, :, : slab.v_dim], np.float32),
+    )
+
+
+def panels_of(slab: KvSlab, keys: NDArray[np.float32], values: NDArray[np.float32]) -> Pair:
+    """The opposite of `values_of` where keys and values are stored as float32, which then loses nothing."""
+    n_tokens, heads = len(keys), slab.n_heads
+    n, v_dim = n_panels(n_tokens), -(-slab.v_dim // PANEL) * PANEL
+    k = np.zeros((n * PANEL, heads, slab.k_dim), np.float32)
+    v = np.zeros((n * PANEL, heads, v_dim), np.float32)
+    k[:n_tokens], v[:n_tokens, :, : slab.v_dim] = keys, values
+    k = np.ascontiguousarray(k.reshape(n, PANEL, heads, -1).transpose(0, 2, 3, 1))
+    v = np.ascontiguousarray(v.reshape(n, PANEL, heads, -1).transpose(0, 2, 1, 3))
+    return k.reshape(n, heads, -1).view(np.uint8), v.reshape(n, heads, -1).view(np.uint8)

@@ -1,0 +1,99 @@
+"""What a snapshot is of, told without its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oxillama.errors import SnapshotDamagedError
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.layout import MAGIC, VERSION
+from oxillama.snapshot.origin import ModelFingerprint
+from oxillama.snapshot.saved import Reader
+from oxillama.snapshot.sources import Place, Source, open_source
+
+__all__ = ["SnapshotInfo", "snapshot_info"]
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """A snapshot, described.
+
+    magic, version: of its format. kind: "session", "text" for a request, or "speculative". arch_id: architecture of
+    the model. model_path, tokenizer_path: where these were; None of what was in memory, or of the model's own.
+    max_context_length: tokens of the engine's context. num_threads: that it computed with. tokens_count: tokens of the
+    session, as far as the file tells them. computed_count: those whose keys, values and states are there. kv_type: how
+    they are stored. fingerprint: of the model. hub: repository, file and revision, if it was from a hub. adapters:
+    digests of those in use. base: name of the file that it needs, if it does. shared_blocks: how many it has in the
+    folder `blocks`. sections: (name, bytes in the file). written_by, tier: with what it was written.
+    """
+
+    magic: bytes
+    version: int
+    kind: str
+    arch_id: str
+    model_path: str | None
+    tokenizer_path: str | None
+    max_context_length: int
+    num_threads: int
+    tokens_count: int
+    computed_count: int
+    kv_type: str
+    fingerprint: ModelFingerprint
+    hub: dict[str, str] | None = None
+    adapters: tuple[str, ...] = ()
+    base: str | None = None
+    shared_blocks: int = 0
+    sections: tuple[tuple[str, int], ...] = ()
+    written_by: str = "oxillama (Rust)"
+    tier: str | None = None
+
+
+def snapshot_info(snapshot: Place) -> SnapshotInfo:
+    """Reads header and description of a snapshot, of either version and kind, not its arrays.
+
+    snapshot: a path, or the bytes. Raises SnapshotError's children.
+    """
+    source = open_source(snapshot)
+    try:
+        magic = bytes(source.read(0, min(9, source.n_bytes)))
+        if magic[:8] == b"OXISPEC1" or magic == MAGIC + b"\x01":
+            from oxillama.snapshot.version1_engine import info_of
+
+            return info_of(bytes(source.read(0, source.n_bytes)), source.label)
+        return _info(source)
+    finally:
+        source.close()
+
+
+def _info(source: Source) -> SnapshotInfo:
+    reader = Reader(source)
+    state = reader.state
+    model, engine, sequence = state.sub("model"), state.sub("engine"), state.sub("sequence")
+    hub = model.maybe_sub("hub")
+    if "tokens" not in reader.ranges:
+        raise SnapshotDamagedError(f"{source.label}: its tokens are missing")
+    return SnapshotInfo(
+        magic=MAGIC,
+        version=VERSION,
+        kind=state.text("kind"),
+        arch_id=model.text("arch"),
+        model_path=model.maybe_text("path"),
+        tokenizer_path=model.maybe_text("tokenizer_path"),
+        max_context_length=engine.integer("context_size"),
+        num_threads=engine.integer("num_threads"),
+        tokens_count=reader.ranges["tokens"][1],
+        computed_count=sequence.integer("n_computed"),
+        kv_type=engine.sub("config").text("kv_type"),
+        fingerprint=ModelFingerprint.read(model.sub("fingerprint")),
+        hub=None if hub is None else {name: hub.text(name) for name in ("repo_id", "revision", "filename")},
+        adapters=tuple(digest for digest, _ in sequence.scaled("weights")),
+        base=None if "base" not in state else state.sub("base").text("file"),
+        shared_blocks=_n_blocks(state),
+        sections=tuple((s.name, s.n_stored) for s in reader.sections.values()),
+        written_by=state.text("written_by"),
+        tier=state.text("tier"),
+    )
+
+
+def _n_blocks(state: Fields) -> int:
+    return len(state.sub("blocks").texts("digests")) if "blocks" in state else 0

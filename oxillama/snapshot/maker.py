@@ -1,0 +1,265 @@
+"""Snapshots of one engine: what they say of it, and whether one is of an engine like it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.checks import check_bool
+from oxillama.config import EngineConfig
+from oxillama.errors import ConfigError, SnapshotMismatchError
+from oxillama.kernels._table import tier
+from oxillama.sampling import Sampler
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.layout import Section
+from oxillama.snapshot.origin import ModelFingerprint, Origin, hub_origin
+from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
+from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
+from oxillama.snapshot.settings import config_state, plain
+from oxillama.snapshot.texts import sampler_state, text_state
+from oxillama.snapshot.writing import packed, write_file, write_version
+
+if TYPE_CHECKING:
+    from oxillama.engine.core import EngineCore
+    from oxillama.engine.request import Outbox
+    from oxillama.engine.sequence import Sequence
+    from oxillama.engine.serving import ServingOptions
+    from oxillama.engine.stream import TextRequest
+    from oxillama.lora import LoraRegistry
+    from oxillama.models import ModelSpec
+
+__all__ = ["Known", "SnapshotMaker"]
+
+T = TypeVar("T")
+
+# Settings without which results would be others.
+DECISIVE = ("kv_type", "rope", "overrides")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a file has that was written before: rows of arrays, for these tokens computed with these adapters."""
+
+    since: Since = field(default_factory=dict)
+    tokens: tuple[int, ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
+    base: tuple[str, str] | None = None
+
+    def n_common(self, sequence: Sequence) -> int:
+        """Tokens that a sequence and the file have computed alike."""
+        if self.weights != sequence.weights:
+            return 0
+        most = min(len(self.tokens), sequence.n_computed)
+        mine = sequence.tokens[:most]
+        same = (i for i in range(most) if self.tokens[i] != mine[i])
+        return next(same, most)
+
+
+NOTHING = Known()
+WRITER = "oxillama (Python)"
+Take = Callable[[Known], Saved]
+
+
+class SnapshotMaker:
+    """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
+
+    context_size, num_threads: in use.
+    """
+
+    def __init__(
+        self, core: EngineCore, config: EngineConfig, origin: Origin, spec: ModelSpec, context_size: int,
+        loras: LoraRegistry,
+    ) -> None:  # fmt: skip
+        self.core, self.config, self.origin, self.spec = core, config, origin, spec
+        self.arch, self.n_vocab = spec.arch, spec.n_vocab
+        self.context_size, self.loras = context_size, loras
+        self.num_threads = core.runner.num_threads
+
+    # ---- out
+
+    def write(
+        self, take: Take, path: str | os.PathLike[str], *, base: Any = None, compress: bool = False,
+        shared: bool = False, format: int = 2,
+    ) -> None:  # fmt: skip
+        """Writes what `take` gives to a file; options are those of `Engine.snapshot`."""
+        target = _path_of("path", path)
+        if check_format(format) == 1:
+            for name, given in (("base", base is not None), ("compress", compress), ("shared", shared)):
+                if given:
+                    raise ConfigError(f"{name} is not for format=1: leave it out")
+            write_version(self.version1(take), target)
+            return
+        if shared and (compress or base is not None):
+            other = "compress" if compress else "base"
+            raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
+        known = NOTHING if base is None else self.known(target, _path_of("base", base))
+        saved = self.turn(lambda: take(known))
+        if check_bool("shared", shared):
+            from oxillama.snapshot.store import write_shared
+
+            write_shared(saved, target)
+            return
+        if any(rows.first > rows.start for rows in saved.tensors.values()):
+            saved.base = known.base
+        write_file(saved, target, squeeze=check_bool("compress", compress))
+
+    def pack(self, take: Take, *, compress: bool = False, format: int = 2) -> bytes:
+        """The same as bytes."""
+        if check_format(format) == 1:
+            if compress:
+                raise ConfigError("compress is not for format=1: leave it out")
+            return self.version1(take)
+        return packed(self.turn(lambda: take(NOTHING)), squeeze=check_bool("compress", compress))
+
+    def version1(self, take: Take) -> bytes:
+        """As the original writes it. Raises SnapshotError for what that has no place for."""
+        from oxillama.snapshot.version1_engine import from_saved
+
+        saved = self.turn(lambda: take(NOTHING))
+        return from_saved(self, saved).encode()
+
+    def turn(self, action: Callable[[], T]) -> T:
+        """The result of an action between two steps of the engine, or the error that it raised."""
+        outcome: list[T] = []
+        errors: list[Exception] = []
+
+        def safely() -> None:
+            try:
+                outcome.append(action())
+            except Exception as error:
+                errors.append(error)
+
+        self.core.change(safely)
+        if errors:
+            raise errors[0]
+        return outcome[0]
+
+    def session(
+        self, sequence: Sequence, serving: ServingOptions, logits: NDArray[np.float32] | None,
+        sampler: Sampler | None, known: Known,
+    ) -> Saved:  # fmt: skip
+        """Of a low-level session. In a turn of the loop."""
+        saved = self._sequence(sequence, known, kind="session")
+        saved.state["unknown_tokens"] = UNKNOWN in sequence.tokens
+        saved.state["session"] = {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt}
+        if logits is not None:
+            saved.tensors["logits"] = Rows.whole(logits)
+        if sampler is not None:
+            state, marks = sampler_state(sampler)
+            saved.state["sampler"] = state
+            saved.tensors |= marks
+            saved.tensors["history"] = Rows.whole(np.array(sampler.memory.history.tokens, np.int32))
+        return saved
+
+    def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
+        """Of a request for text. In a turn of the loop."""
+        saved = self._sequence(request.sequence, known, kind="text", done=request.finish_reason is not None)
+        unread = [chunk for index, chunk in outbox.items if index == request.index]
+        state, marks = sampler_state(request.sampler)
+        saved.state |= {"text": text_state(request, unread), "sampler": state}
+        saved.tensors |= marks
+        return saved
+
+    def _sequence(self, sequence: Sequence, known: Known, *, kind: str, done: bool = False) -> Saved:
+        n = 0 if done else sequence.n_computed
+        tensors = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
+        described = {
+            "n_prompt": sequence.n_prompt,
+            "n_computed": n,
+            "weights": [list(pair) for pair in sequence.weights],  # type: ignore[attr-defined]
+        }
+        return Saved(self.described | {"kind": kind, "sequence": described, "adapters": self.adapters}, tensors)
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """The engine and its model, as every snapshot says."""
+        tokenizer = self.config.tokenizer_path
+        model = {
+            "arch": self.arch,
+            "path": self.origin.path,
+            "shipped": self.config.model_path is None,
+            "hub": hub_origin(self.origin.path),
+            "fingerprint": self.origin.fingerprint.state(),
+            "tokenizer_path": None if tokenizer is None else os.path.abspath(tokenizer),
+            "tokenizer": None if tokenizer is None else ModelFingerprint.of(tokenizer).state(),
+        }
+        sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
+        engine = {"config": config_state(self.config), **sizes}
+        return {"written_by": WRITER, "tier": tier(), "model": model, "engine": engine}
+
+    @property
+    def adapters(self) -> dict[str, Any]:
+        """Those that are loaded, and those that are pushed."""
+        named, pushed = self.loras.named, self.loras.pushed
+        found = {lora.digest: str(lora.path) for lora in [*named.values(), *(lora for lora, _ in pushed)]}
+        return {
+            "files": {digest: os.path.abspath(path) for digest, path in found.items()},
+            "named": {name: lora.digest for name, lora in named.items()},
+            "pushed": [[lora.digest, scale] for lora, scale in pushed],
+        }
+
+    # ---- in
+
+    def known(self, target: Path, base: Path) -> Known:
+        """What a file has. Raises SnapshotError's children, also if it is of another model."""
+        if base.resolve().parent != target.resolve().parent:
+            raise ConfigError(f"base must be in the folder of path, which refers to it by name, not {base}")
+        if base.resolve() == target.resolve():
+            raise ConfigError("base and path must be two files: the new one needs what the old one has")
+        with open_reader(base) as reader:
+            self.check(reader)
+            tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].data.tolist()
+            fields = reader.state.sub("sequence")
+            n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
+            return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (base.resolve().name, reader.digest))
+
+    def check(self, reader: Reader) -> None:
+        """Raises SnapshotMismatchError, which names what differs, unless a snapshot is of an engine like this one."""
+        model = reader.state.sub("model")
+        arch = model.text("arch")
+        if arch != self.arch:
+            raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
+        ModelFingerprint.read(model.sub("fingerprint")).check(self.origin.fingerprint, reader.label)
+        self._check_config(reader.state.sub("engine").sub("config"), reader.label)
+        mine = self.described["model"]["tokenizer"]
+        theirs = model.maybe_sub("tokenizer")
+        if (mine is None) != (theirs is None):
+            given = "with" if mine is None else "without"
+            raise SnapshotMismatchError(f"{reader.label}: it is of an engine {given} a tokenizer_path: load it so")
+        if theirs is not None:
+            ModelFingerprint.read(theirs).check(
+                ModelFingerprint.read(Fields(mine, "tokenizer_path")), f"{reader.label}: tokenizer_path"
+            )
+
+    def expecting(self, label: str) -> Callable[[Section], None]:
+        """Raises SnapshotMismatchError for an array that this engine can't have."""
+        return lambda section: check_shape(self.core, self.context_size, self.n_vocab, section, label)
+
+    def _check_config(self, theirs: Fields, label: str) -> None:
+        mine = config_state(self.config)
+        for name in DECISIVE:
+            if theirs.get(name) != mine[name]:
+                raise SnapshotMismatchError(
+                    f"{label}: it is of an engine with {name}={theirs.get(name)!r}, and this one has {mine[name]!r}: "
+                    "load the model with the same"
+                )
+
+
+def _path_of(name: str, path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ConfigError(f"{name} must be the path of a file, not {path!r:.60}")
+    return Path(os.fsdecode(path))
+
+
+def check_format(format: Any) -> int:
+    """Raises ConfigError for a format that can't be written."""
+    if type(format) is not int or format not in (1, 2):
+        raise ConfigError(f"format must be 1 or 2, not {format!r}")
+    return format

@@ -1,0 +1,99 @@
+"""From a snapshot to a loaded engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oxillama.config import ModelSource
+from oxillama.errors import SnapshotFileError, SnapshotMismatchError
+from oxillama.lora import Lora
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.resuming import fill_session, is_version1, load_saved
+from oxillama.snapshot.saved import Reader
+from oxillama.snapshot.settings import config_fields
+from oxillama.snapshot.sources import Place, Source, open_source
+
+if TYPE_CHECKING:
+    from oxillama.engine.engine import Engine
+
+__all__ = ["restored"]
+
+E = TypeVar("E", bound="Engine")
+
+
+def restored(
+    kind: type[E],
+    place: Place,
+    model_path: ModelSource,
+    adapters: Iterable[str | os.PathLike[str] | Lora],
+    fields: Mapping[str, Any],
+) -> E:
+    """`Engine.restore`."""
+    source = open_source(place)
+    try:
+        settings, described = _described(source)
+        engine = kind(model_path=_model_source(described, model_path, source.label), **{**settings, **fields})
+        try:
+            _load_adapters(engine, described.sub("adapters"), list(adapters), source.label)
+            fill_session(engine, engine._session, load_saved(engine._snapshots, source), source.label)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+    finally:
+        source.close()
+
+
+def _described(source: Source) -> tuple[dict[str, Any], Fields]:
+    """Settings of the engine, and what else is said of it."""
+    if is_version1(source):
+        from oxillama.snapshot.version1_engine import described_engine
+
+        return described_engine(bytes(source.read(0, source.n_bytes)), source.label)
+    state = Reader(source).state
+    settings = config_fields(state.sub("engine").sub("config"), source.label)
+    settings["context_size"] = state.sub("engine").integer("context_size", 2)
+    tokenizer = state.sub("model").maybe_text("tokenizer_path")
+    return settings | ({} if tokenizer is None else {"tokenizer_path": tokenizer}), state
+
+
+def _model_source(state: Fields, given: ModelSource, label: str) -> ModelSource:
+    """Where the model is. Raises SnapshotFileError if it isn't known, or not there any more."""
+    model = state.sub("model")
+    if given is not None or model.get("shipped") is True:
+        return given
+    path = model.maybe_text("path")
+    if path is not None and os.path.exists(path):
+        return path
+    hub = model.maybe_sub("hub")
+    if hub is not None:
+        from oxillama.hub import download
+
+        return download(hub.text("repo_id"), hub.text("filename"), revision=hub.text("revision"))
+    what = f"its model is not at {path!r} any more" if path else "its model was in memory"
+    raise SnapshotFileError(f"{label}: {what}: give model_path")
+
+
+def _load_adapters(engine: Engine, state: Fields, given: list[Any], label: str) -> None:
+    """Loads and pushes what the other engine had. Raises SnapshotMismatchError for an adapter that is another now."""
+    loaded = [lora if isinstance(lora, Lora) else Lora.load(lora) for lora in given]
+    by_digest, files = {lora.digest: lora for lora in loaded}, state.sub("files")
+
+    def find(digest: str) -> Lora:
+        if digest not in by_digest:
+            path = files.text(digest)
+            if not os.path.exists(path):
+                raise SnapshotMismatchError(f"{label}: its adapter {path} is not there any more: give adapters=[...]")
+            lora = Lora.load(path)
+            if lora.digest != digest:
+                raise SnapshotMismatchError(f"{label}: the adapter {path} is another one now: give adapters=[...]")
+            by_digest[digest] = lora
+        return by_digest[digest]
+
+    named = state.sub("named")
+    for name in named:
+        engine.load_lora(name, find(named.text(name)))
+    for digest, scale in state.scaled("pushed"):
+        engine.push_lora(find(digest), scale)

@@ -1,0 +1,180 @@
+"""From a snapshot to a session, or a request for text, that goes on with it in a running engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from oxillama.config import SamplerConfig
+from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
+from oxillama.engine.completions import Chunks
+from oxillama.engine.request import Outbox
+from oxillama.engine.serving import ServingOptions
+from oxillama.engine.session import Session
+from oxillama.engine.stream import TextRequest
+from oxillama.errors import (
+    ConfigError,
+    GrammarError,
+    SnapshotDamagedError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
+from oxillama.kernels._table import tier
+from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampling.sampler import check_processors
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.maker import SnapshotMaker
+from oxillama.snapshot.saved import Reader, Saved
+from oxillama.snapshot.sequences import put
+from oxillama.snapshot.sources import Place, Source, open_source
+from oxillama.snapshot.text_resumer import TextResumer, adapter_set, tokens_of
+from oxillama.snapshot.texts import read_chain_of, read_sampler
+from oxillama.snapshot.version1 import SPEC_MAGIC
+
+if TYPE_CHECKING:
+    from oxillama.engine.engine import Engine
+    from oxillama.engine.results import CancelToken
+
+__all__ = ["fill_session", "load_saved", "resumed"]
+
+KINDS = ("session", "text")
+
+log = logging.getLogger("oxillama")
+
+
+def resumed(
+    engine: Engine,
+    place: Place,
+    sampler: SamplerConfig | SamplerChain | None,
+    processors: Any,
+    cancel_token: CancelToken | None,
+) -> Chunks | Session:
+    """`Engine.resume`."""
+    saved, label = _loaded(engine, place)
+    if saved.state["kind"] == "session":
+        if sampler is not None or processors is not None or cancel_token is not None:
+            raise ConfigError("sampler, logits_processors and cancel_token are for requests; this is of a session")
+        session = engine.session(cache_prompt=False)
+        fill_session(engine, session, saved, label)
+        return session
+    resumer = TextResumer(engine, saved, label)
+    requests, outbox = resumer.resumed(_chain(sampler), check_processors(processors), cancel_token)
+    return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
+
+
+async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) -> AsyncChunks:
+    """`AsyncEngine.resume`."""
+    bell = CoroutineBell(engine._core.loop)
+
+    def load(
+        sampler: Any = None, logits_processors: Any = None, cancel_token: CancelToken | None = None
+    ) -> tuple[list[TextRequest], Outbox]:
+        saved, label = _loaded(engine, place)
+        if saved.state["kind"] != "text":
+            raise SnapshotFormatError(f"{label}: it is of a session: resume it with Engine.resume")
+        resumer = TextResumer(engine, saved, label)
+        return resumer.resumed(_chain(sampler), check_processors(logits_processors), cancel_token, bell)
+
+    requests, outbox = await asyncio.to_thread(load, **options)
+
+    async def start() -> Call[TextRequest]:
+        return Call(engine._core, requests, outbox, bell)
+
+    return AsyncChunks(start, engine._snapshots)
+
+
+def _loaded(engine: Engine, place: Place) -> tuple[Saved, str]:
+    engine._core.check_generates()
+    source = open_source(place)
+    try:
+        return load_saved(engine._snapshots, source), source.label
+    finally:
+        source.close()
+
+
+def _chain(sampler: Any) -> SamplerChain | None:
+    return SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
+
+
+def load_saved(maker: SnapshotMaker, source: Source) -> Saved:
+    """All that a snapshot holds, checked against an engine. Raises SnapshotError's children."""
+    if is_version1(source):
+        from oxillama.snapshot.version1_engine import to_saved
+
+        return to_saved(maker, bytes(source.read(0, source.n_bytes)), source.label)
+    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
+        raise SnapshotFormatError(f"{source.label}: it is of a speculative engine, two models in one: not for this one")
+    reader = Reader(source)
+    kind = reader.state.text("kind")
+    if kind not in KINDS:
+        raise SnapshotFormatError(f"{source.label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
+    maker.check(reader)
+    written = reader.state.text("tier")
+    if written != tier():
+        log.warning(
+            "%s was written with kernels for %s: here, with %s, digits may differ", source.label, written, tier()
+        )
+    return reader.saved(maker.expecting(source.label))
+
+
+def is_version1(source: Source) -> bool:
+    """Whether it begins like a file of the original: its version is a number of variable length."""
+    return bytes(source.read(0, min(9, source.n_bytes))) == b"OXISNAP1\x01"
+
+
+def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> None:
+    """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
+    state = Fields(saved.state, label)
+    tokens, given = tokens_of(saved, engine.n_vocab, label), state.sub("sequence")
+    n_computed = given.integer("n_computed", 0, len(tokens))
+    if len(tokens) > engine.context_size:
+        raise SnapshotMismatchError(
+            f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
+        )
+    own = state.maybe_sub("session") or Fields({}, label)
+    weights = given.scaled("weights")
+    adapters = adapter_set(engine._loras, weights, state.sub("adapters").sub("files"), label)
+    try:
+        serving = ServingOptions(cache_prompt=False, lora=own.get("lora"))
+        same = tokens == [] or engine._loras.select(serving.lora).key == adapters.key
+    except ConfigError as error:
+        raise SnapshotMismatchError(f"{label}: adapters of its session: {error}") from None
+    if not same:
+        raise SnapshotMismatchError(
+            f"{label}: the adapters that apply to its session are other ones here: load and push the same as before"
+        )
+    sampler = session_sampler(engine, saved, state, label)
+    logits = saved.tensors.get("logits")
+    if logits is not None and len(logits.data) != engine.n_vocab:
+        raise SnapshotDamagedError(f"{label}: its logits are of {len(logits.data)} tokens, not {engine.n_vocab}")
+
+    def fill() -> None:
+        sequence = session._sequence
+        sequence.tokens[:], sequence.weights, sequence.cache_key = tokens, adapters.key, None
+        sequence.n_prompt = sequence.n_reserve = len(tokens)
+        try:
+            put(engine._core, sequence, saved.tensors, n_computed, label)
+        except Exception:
+            sequence.tokens.clear()
+            raise
+
+    engine._snapshots.turn(fill)
+    session._serving, session.sampler = serving, sampler
+    session._logits = None if logits is None else (logits.data.copy(), len(tokens))
+
+
+def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str) -> Sampler | None:
+    """The one that a session had with it, if any."""
+    given = state.maybe_sub("sampler")
+    if given is None or "text" in state:
+        return None
+    if "history" not in saved.tensors:
+        raise SnapshotDamagedError(f"{label}: the tokens of its sampler are missing")
+    chain = read_chain_of(given, label, None, 0)
+    data = read_sampler(given, saved.tensors, saved.tensors["history"].data.tolist())
+    try:
+        grammar = engine._maker.plain_sampler(chain).memory.grammar
+        return Sampler.from_state(data, chain, grammar=grammar, token_bytes=engine.tokenizer.token_bytes)
+    except (ConfigError, GrammarError) as error:
+        raise SnapshotDamagedError(f"{label}: its sampler: {error}") from None

@@ -1,0 +1,217 @@
+"""What a snapshot holds: a description as JSON, and arrays; how both come into a file and out of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
+from oxillama.snapshot.blocks import read_blocks
+from oxillama.snapshot.compression import decompress
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.layout import BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
+from oxillama.snapshot.layout import HEADER_BYTES as HEADER
+from oxillama.snapshot.sources import FileSource, Place, Source, open_source
+
+__all__ = ["STATE", "Reader", "Rows", "Saved", "open_reader"]
+
+STATE = "state"
+# Files that refer to each other, one to the one before.
+MAX_CHAIN = 1024
+
+# Raises SnapshotMismatchError for a section that can't be of what is to be resumed, before its values are read.
+Expect = Callable[[Section], None]
+
+
+@dataclass
+class Rows:
+    """Rows `start` to `stop` of an array, of which `data` has those from `first` on; the rest is in another file."""
+
+    start: int
+    first: int
+    data: NDArray[Any]
+
+    @classmethod
+    def whole(cls, data: NDArray[Any], start: int = 0) -> Self:
+        return cls(start, start, data)
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.data)
+
+
+@dataclass
+class Saved:
+    """state: JSON values. tensors: arrays by name. base: (name, digest in hexadecimal) of the file with the rest."""
+
+    state: dict[str, Any]
+    tensors: dict[str, Rows] = field(default_factory=dict)
+    base: tuple[str, str] | None = None
+
+    def described(self) -> bytes:
+        """The section `state`."""
+        state = self.state | {"tensors": {name: [rows.start, rows.stop] for name, rows in self.tensors.items()}}
+        if self.base is not None:
+            state["base"] = dict(zip(("file", "digest"), self.base, strict=True))
+        return json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode(
+            "utf-8", "surrogatepass"
+        )
+
+
+class Reader:
+    """An open snapshot of version 2: header, table and state are checked, arrays when they are read.
+
+    digest: of the header, in hexadecimal: it stands for all that the file holds.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source, label = source, source.label
+        header = bytes(source.read(0, min(HEADER, source.n_bytes)))
+        size = read_size(header, label)
+        head = bytes(source.read(0, size))
+        self.sections = {s.name: s for s in read_head(head, source.n_bytes, label)}
+        self.digest = head[SIGNED_BYTES:HEADER].hex()
+        state = self.sections.get(STATE)
+        if state is None or state.codec != RAW or state.first:
+            raise SnapshotDamagedError(f"{label}: there is no section {STATE}, or it is compressed")
+        if any((s.code == BYTES) != (s is state) for s in self.sections.values()):
+            raise SnapshotDamagedError(f"{label}: the section {STATE}, and no other, is bytes")
+        self.state = Fields(_parsed(bytes(self._stored(state)), label), label)
+        self.ranges = self._ranges()
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+    def _stored(self, section: Section) -> memoryview:
+        data = self.source.read(section.offset, section.n_stored)
+        if blake3(data).digest() != section.digest:
+            raise SnapshotDamagedError(f"{self.label}: section {section.name} holds other bytes than were written")
+        return data
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        """The rows of each array, those in other files included."""
+        given = self.state.sub("tensors")
+        found = {}
+        for name in given.names:
+            start, stop = given.integers(name, 2)
+            section = self.sections.get(name)
+            if section is None or not start <= section.first <= stop == section.first + section.shape[0]:
+                raise SnapshotDamagedError(f"{self.label}: array {name} is not in the section of that name")
+            if section.first > start and not ("base" in self.state or "blocks" in self.state):
+                raise SnapshotDamagedError(f"{self.label}: the beginning of array {name} is missing")
+            found[name] = start, stop
+        if len(found) != len(self.sections) - 1:
+            raise SnapshotDamagedError(f"{self.label}: there are sections that the state doesn't name")
+        return found
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The rows of an array that are in this file. Raises SnapshotDamagedError."""
+        section = self.sections[name]
+        data = self._stored(section)
+        if section.codec != RAW:
+            data = memoryview(decompress(data, section.nbytes, f"{self.label}: section {name}"))
+        return np.frombuffer(data, section.dtype).reshape(section.shape)
+
+    def saved(self, expect: Expect, only: Collection[str] | None = None) -> Saved:
+        """All of it, or `only` some arrays, with what is in other files.
+
+        Raises SnapshotError's children, and what `expect` raises.
+        """
+        wanted = {name: r for name, r in self.ranges.items() if only is None or name in only}
+        pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
+        missing = {name: stop for name, (_, stop) in wanted.items()}
+        for reader in _chain(self):
+            reader._take(pieces, missing, expect)
+            if all(missing[name] <= start for name, (start, _) in wanted.items()):
+                break
+        for name, (start, _) in wanted.items():
+            if missing[name] != start:
+                raise SnapshotDamagedError(f"{self.label}: rows {start} to {missing[name]} of array {name} are missing")
+        state = {name: self.state[name] for name in self.state if name not in ("tensors", "base", "blocks")}
+        joined = {n: p[0] if len(p) == 1 else np.concatenate(p[::-1]) for n, p in pieces.items()}
+        return Saved(state, {name: Rows.whole(joined[name], start) for name, (start, _) in wanted.items()})
+
+    def _take(self, pieces: dict[str, list[NDArray[Any]]], missing: dict[str, int], expect: Expect) -> None:
+        """Rows before those that are missing no more, as far as this file or its blocks have them."""
+        stored = {name: self.sections[name] for name in missing if name in self.sections}
+        for section in stored.values():
+            expect(section)
+        for name, section in stored.items():
+            ends = section.first + section.shape[0]
+            if missing[name] > ends:
+                raise SnapshotDamagedError(f"{self.label}: array {name} ends at row {ends}, before {missing[name]}")
+            if missing[name] > section.first or not pieces[name]:
+                pieces[name].append(self.array(name)[: missing[name] - section.first])
+                missing[name] = min(missing[name], section.first)
+        in_blocks = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
+        if any(missing.get(name, 0) > self.ranges[name][0] for name in in_blocks if name in self.ranges):
+            for name, rows in read_blocks(self.source, self.state.sub("blocks"), self.sections).items():
+                if name in missing and missing[name] > self.ranges[name][0]:
+                    pieces[name].append(rows[: missing[name]])
+                    missing[name] = 0
+
+    def base(self) -> Reader | None:
+        """The file that has the rows before. Raises SnapshotFileError, or SnapshotDamagedError if it is another now."""
+        if "base" not in self.state:
+            return None
+        given = self.state.sub("base")
+        name, digest = given.text("file"), given.text("digest")
+        if self.source.folder is None:
+            raise SnapshotFormatError(
+                f"{self.label}: it needs the file {name!r} beside it: give its path instead of its bytes"
+            )
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise SnapshotDamagedError(f"{self.label}: {name!r} is not the name of a file beside it")
+        reader = Reader(FileSource(self.source.folder / name))
+        if reader.digest != digest:
+            reader.source.close()
+            raise SnapshotDamagedError(
+                f"{self.label}: the file {name!r} that it needs is not the one that was there when it was written"
+            )
+        return reader
+
+
+def _chain(reader: Reader) -> Iterator[Reader]:
+    """A file, and those that it needs. Each is closed when the next is wanted."""
+    yield reader
+    for _ in range(MAX_CHAIN):
+        before = reader.base()
+        if before is None:
+            return
+        reader = before
+        try:
+            yield reader
+        finally:
+            reader.source.close()
+    raise SnapshotDamagedError(f"{reader.label}: more than {MAX_CHAIN} files that need each other")
+
+
+@contextmanager
+def open_reader(place: Place) -> Iterator[Reader]:
+    """A snapshot of version 2 for reading. Raises SnapshotError's children, ConfigError for what is no place."""
+    source = open_source(place)
+    try:
+        yield Reader(source)
+    finally:
+        source.close()
+
+
+def _parsed(data: bytes, label: str) -> dict[str, Any]:
+    def refuse(text: str) -> float:
+        raise ValueError(f"{text} is no JSON")
+
+    try:
+        state = json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise SnapshotDamagedError(f"{label}: section {STATE} can't be read: {error}") from None
+    if not isinstance(state, dict):
+        raise SnapshotDamagedError(f"{label}: section {STATE} is no JSON object")
+    return state

@@ -1,0 +1,164 @@
+"""Sequences out of an engine's cache, and back into one. All but `expect` runs in a turn of the engine's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.config import MAX_CONTEXT
+from oxillama.engine.placing import place
+from oxillama.errors import KvCacheFullError, SnapshotDamagedError, SnapshotMismatchError
+from oxillama.kernels.attention import KvSlab
+from oxillama.kernels.recurrent import RecurrentSlab
+from oxillama.kv_cache.prefix import BLOCK, WINDOWED
+from oxillama.kv_cache.saved_kv import PANEL, Arena, n_panels, panel_shapes, restore_kv, save_kv
+from oxillama.snapshot.layout import Section
+from oxillama.snapshot.saved import Rows
+
+if TYPE_CHECKING:
+    from oxillama.engine.core import EngineCore
+    from oxillama.engine.sequence import Sequence
+    from oxillama.kv_cache.arrays import StateArrays
+
+__all__ = ["UNKNOWN", "Since", "check_shape", "put", "save_sequence"]
+
+UNKNOWN = -1  # in the place of tokens that a file of version 1 doesn't tell
+
+# Tokens that another file has, and the first and the last panel but one that it has of each array.
+Since = Mapping[str, tuple[int, int]]
+
+Slab = KvSlab | RecurrentSlab
+SINGLE: dict[str, tuple[str, int]] = {
+    "tokens": ("<i4", MAX_CONTEXT),
+    "history": ("<i4", MAX_CONTEXT),
+    "rng": ("<u8", MAX_CONTEXT + 1),
+    "mu": ("<f8", MAX_CONTEXT + 1),
+}
+
+
+def arrays_of(core: EngineCore) -> StateArrays:
+    return cast("StateArrays", cast(Any, core.runner).arrays)
+
+
+def named_slabs(arrays: StateArrays) -> Iterator[tuple[str, Slab]]:
+    """In the order of layers."""
+    for i, layer in enumerate(arrays.layers):
+        for j, slab in enumerate(layer):
+            yield f"{'state' if isinstance(slab, RecurrentSlab) else 'kv'}.{i}.{j}", slab
+
+
+def save_sequence(core: EngineCore, sequence: Sequence, n: int, since: Since, n_common: int) -> dict[str, Rows]:
+    """Tokens, and what is computed of the first n. since: rows that another file has, good for n_common tokens."""
+    tensors = {"tokens": _rows(np.array(sequence.tokens, np.int32), since.get("tokens"), n_common)}
+    if not n:
+        return tensors
+    found = []
+    for name, slab in named_slabs(arrays_of(core)):
+        if isinstance(slab, RecurrentSlab):
+            assert sequence.slots is not None
+            tensors[name] = Rows.whole(slab.data[sequence.slots.current].copy())
+        else:
+            windows = core.scheduler.windows
+            start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
+            found.append((name, slab, start, _first(start, n_panels(n), since.get(f"{name}.k"), n_common // PANEL)))
+    arena = Arena(sum((n_panels(n) - first) * prod(s) for _, slab, _, first in found for s in panel_shapes(slab)))
+    for name, slab, start, first in found:
+        table = sequence.tables[WINDOWED if slab.windowed else BLOCK]
+        for part, panels in zip("kv", save_kv(slab, table, first, n, arena), strict=True):
+            tensors[f"{name}.{part}"] = Rows(start, first, panels)
+    return tensors
+
+
+def _first(start: int, stop: int, known: tuple[int, int] | None, n_common: int) -> int:
+    """The first row that must be saved, of those from start to stop."""
+    if known is None or known[0] > start:
+        return start
+    return max(start, min(stop, known[1], n_common))
+
+
+def _rows(data: NDArray[Any], known: tuple[int, int] | None, n_common: int) -> Rows:
+    first = _first(0, len(data), known, n_common)
+    return Rows(0, first, data[first:])
+
+
+def check_shape(core: EngineCore, context_size: int, n_vocab: int, section: Section, label: str) -> None:
+    """Raises SnapshotMismatchError unless an array is one that this engine can have, before it is read."""
+    name, rows, row = section.name, section.shape[0], section.shape[1:]
+    wanted: tuple[str, int, tuple[int, ...]] | None = None
+    if name in SINGLE:
+        wanted = (*SINGLE[name], ())
+    elif name == "logits":
+        wanted = "<f4", n_vocab, ()
+    for known, slab in named_slabs(arrays_of(core)) if wanted is None else ():
+        if isinstance(slab, RecurrentSlab):
+            if name == known:
+                wanted = "<f4", slab.n_values, ()
+        elif name in (f"{known}.k", f"{known}.v"):
+            wanted = "|u1", n_panels(context_size), panel_shapes(slab)[name.endswith("v")]
+    if wanted is None:
+        raise SnapshotMismatchError(f"{label}: array {name} is none of this model's")
+    dtype, most, of_row = wanted
+    if section.dtype != np.dtype(dtype) or section.first + rows > most or row != of_row:
+        raise SnapshotMismatchError(
+            f"{label}: array {name} is {section.dtype.name} {list(section.shape)} from row {section.first} on; this "
+            f"engine's can be {np.dtype(dtype).name}, up to {most} of {list(of_row)}"
+        )
+
+
+def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, Rows], n_computed: int, label: str) -> None:
+    """Gives a new sequence, which has its tokens, what is saved of the first n_computed of them.
+
+    If there is no room for it now, or the engine keeps more of the past than was saved, it is computed again.
+    Raises SnapshotDamagedError if arrays are missing, KvCacheFullError if that can't be computed, tokens being unknown.
+    """
+    if not n_computed:
+        return
+    slabs = list(named_slabs(arrays_of(core)))
+    _check_complete(slabs, tensors, n_computed, label)
+    if _reaches(core, slabs, tensors, n_computed) and place(
+        core.scheduler, sequence, n_computed, len(core.scheduler.running)
+    ):
+        _write(slabs, sequence, tensors)
+    elif UNKNOWN in sequence.tokens:
+        raise KvCacheFullError(
+            f"{label}: there is no room for its {n_computed} tokens now, and they can't be computed again, since the "
+            "file doesn't tell them: try again when less is under way"
+        )
+
+
+def _check_complete(slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int, label: str) -> None:
+    for name, slab in slabs:
+        recurrent = isinstance(slab, RecurrentSlab)
+        stop = slab.n_values if isinstance(slab, RecurrentSlab) else n_panels(n_computed)
+        for part in [name] if recurrent else [f"{name}.k", f"{name}.v"]:
+            if part not in tensors or tensors[part].stop != stop:
+                raise SnapshotDamagedError(
+                    f"{label}: array {part} is missing, or hasn't the rows of {n_computed} tokens"
+                )
+
+
+def _reaches(core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int) -> bool:
+    """Whether all that this engine would still have is saved."""
+    windows = core.scheduler.windows
+    for name, slab in slabs:
+        if isinstance(slab, KvSlab):
+            needed = windows.first(n_computed) * slab.block_tokens // PANEL if slab.windowed and windows else 0
+            if max(tensors[f"{name}.k"].start, tensors[f"{name}.v"].start) > needed:
+                return False
+    return True
+
+
+def _write(slabs: list[tuple[str, Slab]], sequence: Sequence, tensors: Mapping[str, Rows]) -> None:
+    for name, slab in slabs:
+        if isinstance(slab, RecurrentSlab):
+            assert sequence.slots is not None
+            slab.data[sequence.slots.current] = tensors[name].data
+            continue
+        table = sequence.tables[WINDOWED if slab.windowed else BLOCK]
+        first = (sequence.n_gone if slab.windowed else 0) * slab.block_tokens // PANEL
+        k, v = tensors[f"{name}.k"], tensors[f"{name}.v"]
+        restore_kv(slab, table, first, (k.data[first - k.start :], v.data[first - v.start :]))

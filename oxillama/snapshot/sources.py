@@ -1,0 +1,88 @@
+"""Bytes of a snapshot: of a file, read piece by piece, or of memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFileError
+
+__all__ = ["FileSource", "MemorySource", "Place", "Source", "open_source"]
+
+Place = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+
+class MemorySource:
+    """label: its name, for messages. folder: where files are that it refers to; none of bytes."""
+
+    folder: Path | None = None
+
+    def __init__(self, data: bytes | bytearray | memoryview, label: str = "<memory>") -> None:
+        self._data = memoryview(data).cast("B")
+        self.label = label
+        self.n_bytes = len(self._data)
+
+    def read(self, offset: int, n: int) -> memoryview:
+        """n bytes. Raises SnapshotDamagedError if it ends before."""
+        if offset + n > self.n_bytes:
+            raise SnapshotDamagedError(f"{self.label}: it ends after {self.n_bytes} bytes")
+        return self._data[offset : offset + n]
+
+    def close(self) -> None:
+        pass
+
+
+class FileSource:
+    """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
+
+    def __init__(self, path: Path) -> None:
+        self.label = str(path)
+        self.folder: Path | None = path.parent
+        try:
+            # Not blocking, or the name of a pipe would wait for somebody to write.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise SnapshotFileError(f"{str(path)!r}: the snapshot can't be read: {reason}") from error
+        info = os.fstat(self._descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            self.close()
+            raise SnapshotFileError(f"{path}: this is no regular file, and so no snapshot")
+        self.n_bytes = info.st_size
+
+    def read(self, offset: int, n: int) -> memoryview:
+        if offset + n > self.n_bytes:
+            raise SnapshotDamagedError(f"{self.label}: the file ends after {self.n_bytes} bytes")
+        # Of numpy, so that arrays can be viewed in it as values of any type.
+        found = memoryview(cast(Any, np.empty(n, np.uint8)))
+        done = 0
+        while done < n:
+            try:
+                got = os.preadv(self._descriptor, [found[done:]], offset + done)
+            except OSError as error:
+                raise SnapshotFileError(f"{self.label}: can't be read: {error.strerror}") from error
+            if not got:
+                raise SnapshotDamagedError(f"{self.label}: the file ended while it was read, after {offset + done}")
+            done += got
+        return found
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+Source = MemorySource | FileSource
+
+
+def open_source(place: Place) -> Source:
+    """A path, or the bytes themselves. Raises SnapshotFileError if it can't be opened, ConfigError for another type."""
+    if isinstance(place, bytes | bytearray | memoryview):
+        return MemorySource(place)
+    if not isinstance(place, str | os.PathLike):
+        raise ConfigError(f"a snapshot is a path or bytes, not {type(place).__name__}")
+    return FileSource(Path(os.fspath(place)))

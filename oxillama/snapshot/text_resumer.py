@@ -1,0 +1,167 @@
+"""From a saved request for text to one that goes on with it."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from oxillama.checks import MAX_CONTEXT
+from oxillama.engine.bell import CoroutineBell
+from oxillama.engine.logprobs import MAX_LOGPROBS
+from oxillama.engine.request import Outbox
+from oxillama.engine.serving import ServingOptions
+from oxillama.engine.stream import TextRequest
+from oxillama.engine.options import TextOptions
+from oxillama.errors import (
+    ConfigError,
+    ContextOverflowError,
+    GrammarError,
+    SnapshotDamagedError,
+    SnapshotMismatchError,
+)
+from oxillama.lora import LoraRegistry, LoraSet
+from oxillama.lora.registry import combined
+from oxillama.sampling import LogitsProcessor, SamplerChain
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.saved import Saved
+from oxillama.snapshot.sequences import UNKNOWN, put
+from oxillama.snapshot.texts import REASONS, LogprobReader, read_chain_of, read_chunks, read_sampler, read_tool_use
+
+if TYPE_CHECKING:
+    from oxillama.engine.engine import Engine
+    from oxillama.engine.results import CancelToken
+    from oxillama.engine.sequence import Sequence
+
+__all__ = ["TextResumer", "adapter_set", "tokens_of"]
+
+
+def tokens_of(saved: Saved, n_vocab: int, label: str) -> list[int]:
+    """Checked. Raises SnapshotDamagedError."""
+    rows = saved.tensors.get("tokens")
+    tokens: list[int] = [] if rows is None else rows.data.tolist()
+    least = UNKNOWN if saved.state.get("unknown_tokens") else 0
+    if rows is None or any(not least <= token < n_vocab for token in tokens):
+        raise SnapshotDamagedError(f"{label}: its tokens are missing, or not all from 0 to {n_vocab - 1}")
+    return tokens
+
+
+def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fields, label: str) -> LoraSet:
+    """Adapters by their digests. Raises SnapshotMismatchError, which names one that is not loaded."""
+    known = {lora.digest: lora for lora in [*loras.named.values(), *(lora for lora, _ in loras.pushed)]}
+    for digest, _ in weights:
+        if digest not in known:
+            path = files.get(digest, "of unknown path")
+            raise SnapshotMismatchError(
+                f"{label}: it uses the adapter {digest[:16]}… ({path!s:.200}), "
+                "which is not loaded: load_lora() it first, under any name"
+            )
+    found = combined((loras.bind(known[digest]), scale) for digest, scale in weights)
+    if list(found.key) != weights:
+        raise SnapshotDamagedError(f"{label}: its adapters are not in order")
+    return found
+
+
+class TextResumer:
+    """A saved request for text on its way into an engine."""
+
+    def __init__(self, engine: Engine, saved: Saved, label: str) -> None:
+        self.engine, self.saved, self.label = engine, saved, label
+        self.state = Fields(saved.state, label)
+        self.given, self.sequence = self.state.sub("text"), self.state.sub("sequence")
+        self.tokens = tokens_of(saved, engine.n_vocab, label)
+        self.n_prompt = self.sequence.integer("n_prompt", 1, max(1, len(self.tokens)))
+        self.reader = LogprobReader(label, engine.tokenizer.token_bytes)
+
+    def resumed(
+        self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None,
+        bell: CoroutineBell | None = None,
+    ) -> tuple[list[TextRequest], Outbox]:  # fmt: skip
+        """The request, and where it leaves chunks; those that nobody has read are there."""
+        reason = self.given.get("finished")
+        outbox = Outbox(reason is None, bell)
+        outbox.items.extend((0, chunk) for chunk in read_chunks(self.given, self.reader, self.label))
+        request = self.request(self.options(own, processors, cancel_token), outbox)
+        if reason is None:
+            self._check_replayed(request)
+        elif reason not in REASONS:
+            raise self.given.wrong("finished", "a reason to finish")
+        request.finish_reason = reason
+        return [request], outbox
+
+    def options(
+        self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None
+    ) -> TextOptions:
+        """As the request was made with. Raises SnapshotMismatchError for a context that is too small."""
+        given, limit = self.given, self.given.integer("limit", self.n_prompt + 1, MAX_CONTEXT)
+        if limit > self.engine.context_size:
+            raise SnapshotMismatchError(
+                f"{self.label}: it goes on to {limit} tokens, more than the context_size of this engine, "
+                f"{self.engine.context_size}"
+            )
+        left = None if given.get("seconds_left") is None else given.number("seconds_left")
+        try:
+            serving = ServingOptions(given.integer("priority"), left, cache_prompt=False, lora=())
+        except ConfigError as error:
+            raise SnapshotDamagedError(f"{self.label}: {error}") from None
+        return TextOptions(
+            limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"),
+            read_chain_of(self.state.sub("sampler"), self.label, own, len(processors)), cancel_token, serving,
+            processors, given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
+            given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
+            tool_use=read_tool_use(given.maybe_sub("tools"), self.label),
+        )  # fmt: skip
+
+    def request(self, options: TextOptions, outbox: Outbox) -> TextRequest:
+        """One that goes on where the other one was when it was saved."""
+        engine, prompt, drawn = self.engine, self.tokens[: self.n_prompt], self.tokens[self.n_prompt :]
+        n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
+        weights, files = self.sequence.scaled("weights"), self.state.sub("adapters").sub("files")
+        adapters = adapter_set(engine._loras, weights, files, self.label)
+        number = self.given.integer("number", 0, MAX_CONTEXT)
+        holder: list[TextRequest] = []
+        try:
+            # Its seed is its own already.
+            request = engine._maker.request(prompt, options, outbox, begin=partial(self.begin, n_computed, holder))
+            data = read_sampler(self.state.sub("sampler"), self.saved.tensors, self.tokens)
+            request.go_on(drawn, data, self.given.integer("n_shown", self.n_prompt, len(self.tokens)))
+        except (ConfigError, GrammarError, ContextOverflowError) as error:
+            raise SnapshotDamagedError(f"{self.label}: {error}") from None
+        holder.append(request)
+        request.number, request.loras, request.sequence.weights = number, adapters, adapters.key
+        self._restore_scores(request)
+        return request
+
+    def _restore_scores(self, request: TextRequest) -> None:
+        scores, given = request.scores, self.given.maybe_sub("scores")
+        if scores is None or given is None:
+            return
+        tokens, prompt = self.reader.many(given, "tokens"), self.reader.many(given, "prompt")
+        n_drawn = len(self.tokens) - self.n_prompt
+        if (scores.tokens is None) != (tokens is None) or (scores.prompt is None) != (prompt is None):
+            raise given.wrong("tokens", "what logprobs and prompt_logprobs ask for")
+        if tokens is not None and (len(tokens) != n_drawn or None in tokens):
+            raise given.wrong("tokens", f"log-probabilities of {n_drawn} tokens")
+        if prompt is not None and not 1 <= len(prompt) <= self.n_prompt:
+            raise given.wrong("prompt", f"log-probabilities of at most {self.n_prompt} tokens")
+        scores.tokens, scores.prompt = tokens, prompt
+        request.want = "all" if scores.wants_prompt(request.sequence) else "last"
+
+    def _check_replayed(self, request: TextRequest) -> None:
+        """The state that follows from the tokens must be the one that was saved."""
+        found, grammar = request.progress(), request.sampler.memory.grammar
+        steps = None if grammar is None else len(grammar.state())
+        for name in ("limit", "held", "utf8"):
+            if found[name] != self.given.get(name):
+                raise self.given.wrong(name, f"{found[name]!r:.60}, as its tokens say,")
+        if steps != self.state.sub("sampler").maybe_integer("grammar_steps"):
+            raise SnapshotDamagedError(f"{self.label}: its place in the grammar is not where its tokens lead")
+
+    def begin(self, n_computed: int, made: list[TextRequest], sequence: Sequence) -> None:
+        """In the turn that queues it: gives it what was computed."""
+        put(self.engine._core, sequence, self.saved.tensors, n_computed, self.label)
+        self.saved.tensors = {}  # of no more use
+        request = made.pop()
+        if len(sequence.tokens) > self.n_prompt:
+            request.first_at = request.counted_at = time.perf_counter()
+            request.n_counted = len(sequence.tokens)

@@ -1,0 +1,115 @@
+"""A snapshot to bytes, or to a file: as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from oxillama.errors import ConfigError, SnapshotFileError
+from oxillama.gguf.output import atomic_file
+from oxillama.snapshot.compression import check_available, compress
+from oxillama.snapshot.layout import BYTES, RAW, ZSTD, Section, code_of, head_of, placed
+from oxillama.snapshot.saved import STATE, Saved
+
+__all__ = ["packed", "write_file", "write_version"]
+
+EARLY = 8 << 20  # bytes after which writing to the disk may begin
+
+
+class _Part:
+    """A section on its way into a file."""
+
+    def __init__(self, name: str, code: int, first: int, array: NDArray[Any], squeeze: bool) -> None:
+        self.name, self.code, self.first, self.shape = name, code, first, array.shape
+        data = memoryview(cast(Any, np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        self.codec = ZSTD if squeeze else RAW
+        self.data = memoryview(compress(data)) if squeeze else data
+
+    @property
+    def line(self) -> tuple[str, int, int, tuple[int, ...], int, int, bytes]:
+        return self.name, self.code, self.codec, self.shape, self.first, len(self.data), bytes(32)
+
+    def digest(self) -> bytes:
+        return blake3(self.data).digest()
+
+
+def _parts(saved: Saved, squeeze: bool) -> list[_Part]:
+    if squeeze:
+        check_available()
+    described = np.frombuffer(saved.described(), np.uint8)
+    parts = [_Part(STATE, BYTES, 0, described, False)]
+    for name, rows in saved.tensors.items():
+        parts.append(_Part(name, code_of(rows.data), rows.first, rows.data, squeeze and rows.data.size > 0))
+    return parts
+
+
+def _finished(sections: Sequence[Section], digests: Sequence[bytes]) -> bytes:
+    return head_of([replace(s, digest=digest) for s, digest in zip(sections, digests, strict=True)])
+
+
+def packed(saved: Saved, *, squeeze: bool = False) -> bytes:
+    """The bytes of a file of version 2."""
+    parts = _parts(saved, squeeze)
+    sections = placed([part.line for part in parts])
+    head = _finished(sections, [part.digest() for part in parts])
+    pieces, end = [memoryview(head)], len(head)
+    for part, section in zip(parts, sections, strict=True):
+        pieces += [memoryview(bytes(section.offset - end)), part.data]
+        end = section.offset + section.n_stored
+    return b"".join(pieces)
+
+
+def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
+    """Writes version 2 to a file, which takes its name when all is on disk. Raises SnapshotFileError."""
+    parts = _parts(saved, squeeze)
+    sections = placed([part.line for part in parts])
+    digests, begun = [], 0
+    with _target(path) as f:
+        for part, section in zip(parts, sections, strict=True):
+            digests.append(part.digest())  # here, since what was just read is near
+            f.seek(section.offset)
+            f.write(part.data)
+            if section.offset - begun >= EARLY:
+                begun = _begin_flush(f, begun, section.offset)
+        f.seek(0)
+        f.write(_finished(sections, digests))
+
+
+def _begin_flush(f: BinaryIO, first: int, end: int) -> int:
+    """Has the system begin to write bytes to the disk, so that less is left to wait for at the end: `end`.
+
+    Linux does so for pages that nobody needs any more; those that are not on disk yet, it keeps.
+    """
+    if hasattr(os, "posix_fadvise"):
+        f.flush()
+        os.posix_fadvise(f.fileno(), first, end - first, os.POSIX_FADV_DONTNEED)
+    return end
+
+
+def write_version(data: bytes, path: Path) -> None:
+    """Writes bytes of another format, with the same care. Raises SnapshotFileError."""
+    with _target(path) as f:
+        f.write(data)
+
+
+@contextmanager
+def _target(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with atomic_file(path) as f:
+            yield f
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        elif isinstance(error, ConfigError) or "null" in str(error):
+            reason = str(error)
+        else:
+            raise
+        raise SnapshotFileError(f"{str(path)!r}: the snapshot can't be written: {reason}") from error

@@ -1,0 +1,68 @@
+"""The small models of other implementations, by name, and what is compared of engines."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+import oxillama as ox
+from oxillama.engine import loading
+from oxillama.tokenizer import TokenStream
+from tests.engine.fakes import FakeTokenizer
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
+ENCODERS = ("bert", "gemma-embedding", "nomic-bert")
+DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS)
+# One of each kind of state and attention.
+KINDS = (
+    "llama",
+    "gemma3",
+    "mamba",
+    "mamba2",
+    "jamba",
+    "falcon-h1",
+    "lfm2",
+    "deepseek2",
+    "gpt-oss",
+    "bloom",
+    "qwen2moe",
+)
+
+
+def path_of(name):
+    return str(MODELS / f"{name}.gguf")
+
+
+class Letters(FakeTokenizer):
+    """For models that come without a tokenizer: a letter for each token; none ends the text."""
+
+    n_vocab = 64
+    eog_ids = frozenset()
+
+    def token_bytes(self, token):
+        return b"%c" % (97 + token % 26)
+
+    def stream(self, *, skip_special=False):
+        return TokenStream(self.token_bytes)
+
+
+def tokenizer_of(file, found=loading.own_tokenizer):
+    return found(file) if "tokenizer.ggml.model" in file.metadata else Letters()
+
+
+def load(name, **fields):
+    with patch("oxillama.engine.loading.own_tokenizer", tokenizer_of):
+        return ox.load(path_of(name), **{"num_threads": 1, **fields})
+
+
+def tokens_of(engine, n, seed=0):
+    return np.random.default_rng(seed).integers(3, engine.n_vocab, n).tolist()
+
+
+def same(a, b):
+    return a.dtype == b.dtype and np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def told(chunks):
+    """What a caller sees of them."""
+    return [(c.text, c.token_ids, c.finish_reason, c.logprobs, c.prompt_logprobs, c.tool_calls) for c in chunks]

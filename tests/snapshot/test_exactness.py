@@ -1,0 +1,240 @@
+"""run(n) == run(k), saved, loaded and run(n - k), to the bit: sessions and requests, of every kind of state."""
+
+import threading
+
+import pytest
+
+import oxillama as ox
+from oxillama.snapshot.maker import NOTHING
+from oxillama.snapshot.writing import packed
+from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_architecture(name):
+    with load(name) as engine, load(name, num_threads=2, prefill_chunk_size=16) as other:
+        tokens = tokens_of(engine, 44)
+        engine.prefill(tokens[:21])
+        saved = engine.snapshot_bytes()
+        rows = [engine.forward_one(token) for token in tokens[21:30]]
+        last = engine.prefill(tokens[30:])
+        session = other.resume(saved)
+        assert session.tokens == tokens[:21]
+        assert session._sequence.n_computed == 21  # put back, not computed again
+        other.prefill(tokens[::-1])
+        assert all(same(session.forward_one(t), row) for t, row in zip(tokens[21:30], rows, strict=True))
+        assert same(session.prefill(tokens[30:]), last)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_array_counts(name):
+    """Each of a snapshot's arrays holds something that what follows depends on."""
+    with load(name) as engine:
+        tokens = tokens_of(engine, 30, seed=4)
+        engine.prefill(tokens)
+        maker, session = engine._snapshots, engine._session
+        row = engine.forward_one(5)
+        engine.truncate(30)
+        if session._sequence.n_computed < 30:
+            engine.forward_prefill(tokens, 0)
+        for array in maker.turn(lambda: session._take(NOTHING)).tensors:
+            if array in ("tokens", "logits"):
+                continue
+            saved = maker.turn(lambda: session._take(NOTHING))
+            saved.tensors[array].data[:] = 0
+            with engine.resume(packed(saved)) as resumed:
+                assert not same(resumed.forward_one(5), row), array
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_length(name, kv_type):
+    with load(name, kv_type=kv_type) as engine, load(name, kv_type=kv_type, kv_block_size=64) as other:
+        tokens = tokens_of(engine, 40, seed=1)
+        rows = [engine.forward_one(token) for token in tokens]
+        for k in range(1, 40):
+            engine.truncate(0)
+            engine.prefill(tokens[:k])
+            with other.resume(engine.snapshot_bytes()) as session:
+                assert same(session.logits, rows[k - 1])
+                assert same(session.forward_one(tokens[k]), rows[k])
+
+
+@pytest.mark.parametrize("name", ["gemma3", "cohere2", "gpt-oss", "exaone4", "granitehybrid", "nemotron_h"])
+def test_windows_and_hybrids_at_any_place(name):
+    """Far beyond a window, in blocks of other sizes, and after going back."""
+    with load(name, context_size=250) as engine, load(name, context_size=250, kv_block_size=32) as other:
+        tokens = tokens_of(engine, 200, seed=2)
+        for k in (100, 160, 191):
+            engine.reset()
+            engine.prefill(tokens[:k])
+            saved = engine.snapshot_bytes()
+            row = engine.prefill(tokens[k:])
+            for place in (engine, other):
+                with place.resume(saved) as session:
+                    assert same(session.prefill(tokens[k:]), row)
+                    assert same(session.forward_prefill(tokens[50:], 50), row)
+
+
+SAMPLERS = {
+    "default": {"seed": 3},
+    "greedy": {"temperature": 0.0},
+    "mirostat": {"mirostat": 2, "seed": 4, "repetition_penalty": 1.3},
+    "mirostat 1": {"mirostat": 1, "seed": 4},
+    "dry": {"dry_multiplier": 0.8, "dry_sequence_breakers": ["a", [7]], "seed": 5, "temperature": 0.5},
+    "cuts": {"xtc_probability": 0.5, "typical_p": 0.9, "top_a": 0.01, "min_p": 0.01, "top_n_sigma": 2.0, "seed": 6},
+    "biases": {
+        "logit_bias": {5: 2.0, 9: float("-inf")},
+        "banned_tokens": [11, 12],
+        "seed": 7,
+        "frequency_penalty": 0.5,
+    },
+    "dynamic": {"dynatemp_range": 0.4, "dynatemp_exponent": 1.5, "seed": 8},
+    "grammar": {"grammar": 'root ::= ("a" | "b" | "c ")+ [0-9]{4} "."', "seed": 9, "temperature": 1.5},
+    "schema": {"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 3}, "seed": 2},
+    "regex": {"regex": "[a-f]{3}-[0-9]{10}x*", "seed": 1},
+    "choices": {"choices": ["one and two", "one or two", "three"], "seed": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with load("llama") as engine, load("llama", num_threads=2, kv_block_size=32) as other:
+        yield engine, other
+
+
+def run(pair, start, **options):
+    """The chunks of a whole run, and those of each that was saved after k of them and went on elsewhere."""
+    engine, other = pair
+    whole = list(start(engine, **options))
+    for k in range(len(whole) + 1):
+        stream = start(engine, **options)
+        first = [next(stream) for _ in range(k)]
+        saved = stream.snapshot()
+        if k % 3 == 1:  # that it was saved makes no difference
+            assert told(first + list(stream)) == told(whole)
+        stream.close()
+        resumed = other.resume(saved)
+        assert told(other.resume(resumed.snapshot())) == told(other.resume(saved))  # before it begins
+        rest = list(resumed)
+        assert told(first + rest) == told(whole), k
+        assert list(other.resume(resumed.snapshot())) == []  # after its end
+    return whole
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_at_every_token(pair, name):
+    prompt = tokens_of(pair[0], 21, seed=3)
+    whole = run(pair, lambda e, **o: e.stream(prompt, **o), max_tokens=16, **SAMPLERS[name])
+    assert sum(len(c.token_ids) for c in whole) > 1
+
+
+def test_a_random_seed_is_saved_too(pair):
+    engine, other = pair
+    stream = engine.stream([1, 5, 9], max_tokens=30, ignore_eos=True)
+    for _ in range(4):
+        next(stream)
+    saved = stream.snapshot()
+    assert told(other.resume(saved)) == told(other.resume(saved)) == told(stream)
+
+
+def test_stop_strings_and_characters_in_pieces():
+    """Of the model that ships, whose tokens are bytes too: what is held back goes on being held back."""
+    with ox.load(num_threads=1) as engine:
+        text = engine.generate("Once upon a time", max_tokens=40, seed=1).text
+        for stop in (text[30:37], text[20:60] + "no", "\u00e9\u00e8"):
+            options = {"max_tokens": 25, "seed": 1, "stop": [stop, "never to be found"]}
+            run((engine, engine), lambda e, **o: e.stream("Once upon a time", **o), **options)
+        options = {"regex": "(é|è|漢|🙂){12}", "max_tokens": 30, "seed": 5, "temperature": 2.0}
+        run((engine, engine), lambda e, **o: e.stream("Once", **o), **options)
+
+
+def test_log_probabilities(pair):
+    prompt = tokens_of(pair[0], 20, seed=5)
+    options = {"max_tokens": 6, "seed": 1, "logprobs": 3, "prompt_logprobs": 2, "ignore_eos": True}
+    whole = run(pair, lambda e, **o: e.stream(prompt, **o), **options)
+    assert whole[0].prompt_logprobs is not None
+
+
+def test_several_completions(pair):
+    engine, other = pair
+    prompt = tokens_of(engine, 20, seed=6)
+    options = {"max_tokens": 9, "seed": 4, "n": 3, "ignore_eos": True}
+    whole = list(engine.stream(prompt, **options))
+    for k in (0, 1, 7):
+        stream = engine.stream(prompt, **options)
+        first = [next(stream) for _ in range(k)]
+        with pytest.raises(ox.ConfigError, match="index must say which of the 3"):
+            stream.snapshot()
+        for i in range(3):
+            rest = list(other.resume(stream.snapshot(index=i)))
+            assert told([c for c in first if c.index == i] + rest) == told([c for c in whole if c.index == i])
+            assert all(c.index == i for c in rest)
+
+
+@pytest.mark.parametrize("name", ["llama", "jamba", "gemma3"])
+def test_in_the_middle_of_a_prompt(name):
+    """Saved by another thread while the prompt is computed, in chunks."""
+    with load(name, prefill_chunk_size=16, context_size=250) as engine, load(name, context_size=250) as other:
+        prompt = tokens_of(engine, 220, seed=7)
+        options = {"max_tokens": 5, "seed": 2, "ignore_eos": True, "cache_prompt": False}
+        whole = told(engine.stream(prompt, **options))
+        found, computed = [], set()
+        stream = engine.stream(prompt, **options)
+        request = stream._requests()[0]
+        core, advance = engine._core, engine._core.scheduler.advance
+
+        def between_steps(sequence, n):
+            advance(sequence, n)
+            if len(found) < 9:  # a turn of the loop ends after this one
+                core.loop.post(lambda: found.append(engine._snapshots.text(request, stream._outbox, NOTHING)))
+
+        core.scheduler.advance = between_steps
+        assert told(stream) == whole
+        for saved in found:
+            computed.add(saved.state["sequence"]["n_computed"])
+            assert told(other.resume(packed(saved))) == whole
+        assert len([n for n in computed if 0 < n < len(prompt)]) > 5
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba2", "gemma3"])
+def test_beside_others(name):
+    """Saved and resumed while others decode in the same steps; those notice nothing."""
+    with load(name) as engine:
+        prompts = [tokens_of(engine, 10 + 7 * i, seed=i) for i in range(4)]
+        options = {"max_tokens": 30, "seed": 11, "ignore_eos": True}
+        alone = [told(engine.stream(p, **options)) for p in prompts]
+        found = {}
+
+        def work(i):
+            stream = engine.stream(prompts[i], **options)
+            chunks = []
+            for k in (5, 6, 9):
+                chunks += [next(stream) for _ in range(k)]
+                saved = stream.snapshot()
+                stream.close()
+                stream = engine.resume(saved)
+            found[i] = told(chunks + list(stream))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [found[i] for i in range(4)] == alone
+
+
+def test_without_room_it_is_computed_again():
+    """In a cache that is full of others, what was computed is left out, and the bits are the same."""
+    with load("llama") as engine, load("llama", kv_budget=12 * 3 * 2 * 2 * 1024, context_size=128) as small:
+        prompt = tokens_of(engine, 60, seed=8)
+        options = {"max_tokens": 20, "seed": 3, "ignore_eos": True}
+        whole = told(engine.stream(prompt, **options))
+        stream = engine.stream(prompt, **options)
+        first = [next(stream) for _ in range(4)]
+        saved = stream.snapshot()
+        mine = small.stream(tokens_of(engine, 90, seed=9), max_tokens=30, seed=1, ignore_eos=True)
+        next(mine)
+        resumed = small.resume(saved)
+        assert told(first) + told(resumed) == whole
+        list(mine)
