@@ -140,7 +140,7 @@ class Drafting:
     def forget(self, request: TextRequest) -> None:
         """A request ended."""
         speculation = self.requests.pop(request, None)
-        for draft in speculation.asked if speculation is not None else ():
+        for draft in speculation.release() if speculation is not None else ():
             try:
                 draft.forget(request.sequence.id)
             except Exception:
