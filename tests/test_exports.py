@@ -33,7 +33,7 @@ PUBLIC = {
     "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
-    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
+    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError", "ModelFileError",
     "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError",

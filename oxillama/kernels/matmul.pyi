@@ -1,9 +1,13 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oxillama.kernels.rows import Rows, Vector, Workspace
+
+class _Pager(Protocol):
+    def bring(self, pages: Sequence[int]) -> Iterator[list[tuple[int, int]]]: ...
 
 class Matrix:
     name: str
@@ -17,6 +21,10 @@ class Matrix:
     shape: tuple[int, ...]
     nbytes: int
     raw_nbytes: int
+    file_nbytes: int
+    held_nbytes: int
+    pager: _Pager | None
+    row_bytes: int
     def __init__(
         self,
         data: NDArray[np.uint8],
@@ -35,6 +43,8 @@ class Matrix:
         release: Callable[[NDArray[np.uint8]], None] | None = ...,
         allocate: Callable[[int], NDArray[np.uint8]] | None = ...,
     ) -> None: ...
+    def hold(self, data: NDArray[np.uint8]) -> None: ...
+    def page(self, pager: _Pager, first_page: int, page_panels: int) -> None: ...
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...
 def linear(x: Rows, w: Matrix) -> Rows: ...
