@@ -122,6 +122,7 @@ __all__ = [
     "MissingTensorError",
     "ModelFileError",
     "ModelNotFoundError",
+    "OffloadPolicy",
     "OxiLlamaError",
     "PrefixKvCache",
     "QuantError",

@@ -50,7 +50,9 @@ class OffloadPolicy:
         if self.reserve is not None:
             self._set("reserve", check_int("offload.reserve", self.reserve, 0, MAX_BYTES))
             if not self.automatic:
-                raise ConfigError(f"offload.reserve must be left out unless offload.automatic is set, not {self.reserve}")
+                raise ConfigError(
+                    f"offload.reserve must be left out unless offload.automatic is set, not {self.reserve}"
+                )
         if self.direct and not self.active:
             raise ConfigError("offload.direct must be left out where nothing is offloaded: give offload.budget, too")
 
@@ -74,5 +76,7 @@ def read_policy(given: OffloadPolicy | Mapping[str, Any] | int | None) -> Offloa
                 raise ConfigError(f"offload must have fields among {', '.join(names)}, not {name!r}")
         return OffloadPolicy(**given)
     if isinstance(given, bool | float | str | bytes):
-        raise ConfigError(f"offload must be an OffloadPolicy, a mapping of its fields, or a number of bytes, not {given!r}")
+        raise ConfigError(
+            f"offload must be an OffloadPolicy, a mapping of its fields, or a number of bytes, not {given!r}"
+        )
     return OffloadPolicy(budget=check_int("offload", given, 1, MAX_BYTES))

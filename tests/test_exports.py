@@ -19,7 +19,7 @@ COMPILED = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/")).with_su
 
 PUBLIC = {
     # what one starts with
-    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
+    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "OffloadPolicy", "RopeConfig", "SamplerConfig", "show_config",
     # what comes back, and how to stop it
     "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
     "Timings", "TokenLogprob",

@@ -57,7 +57,7 @@ class FileSource:
 
         Raises ModelFileError for a file that can't be read, ends too early, or was changed.
         """
-        self._read(self.fd, offset, memoryview(out), len(out))
+        self._read(self.fd, offset, out.data, len(out))
         self.check()
 
     def read_direct(self, offset: int, n_bytes: int, out: NDArray[np.uint8]) -> int:
@@ -69,7 +69,7 @@ class FileSource:
             self._direct = self.open_direct()
         shift = offset % BLOCK
         wanted = shift + n_bytes
-        self._read(self._direct, offset - shift, memoryview(out)[: -(-wanted // BLOCK) * BLOCK], wanted)
+        self._read(self._direct, offset - shift, out.data[: -(-wanted // BLOCK) * BLOCK], wanted)
         self.check()
         return shift
 

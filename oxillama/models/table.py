@@ -22,7 +22,7 @@ class Table:
         self.type, self.dim, self.n = info.type, dim, info.n_values // dim
         self._source, self._offset = info.source, info.offset
         self._row_bytes = info.nbytes // self.n
-        self._data = info.data if info.source is None else None
+        self._data = info.data if info.source is None else info.data[:0]
 
     def rows(self, workspace: Workspace, ids: NDArray[np.int32]) -> Rows:
         """The rows ``ids``, dequantised: Rows [len(ids), dim].

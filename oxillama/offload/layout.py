@@ -113,6 +113,14 @@ class Layout:
         n_experts = self._fitting(left, experts) if for_experts else 0
         return Plan(frozenset(resident | self.pinned), n_window, n_experts)
 
+    def slots_nbytes(self, plan: Plan) -> int:
+        """Bytes of all slots."""
+        return plan.n_window * self.cost(self.slot_bytes[False]) + plan.n_experts * self.cost(self.slot_bytes[True])
+
+    def paged_bytes(self, plan: Plan) -> int:
+        """Bytes of the matrices that don't stay."""
+        return sum(m.nbytes for i, m in enumerate(self.items) if i not in plan.resident)
+
     def _fitting(self, left: int, slot: int) -> int:
         pages = sum(m.n_pages(self.slot_bytes[True] // m.panel_bytes) for m in self._of_kind(True))
         return max(LEAST_SLOTS, min(pages, left // slot))
