@@ -22,7 +22,7 @@ class OffloadPolicy:
         that others are read into, norms and biases. Not the KV cache and the memory of the forward pass. With
         `automatic`: at most so many.
     pinned: patterns of tensor names, as "output.weight" or "blk.0.*" (`*` stands for anything, `?` for one character),
-        of matrices that stay in any case. Without a budget these alone stay.
+        of matrices that stay in any case. Without a budget little else does.
     automatic: as many bytes as the system can spare, looked at between steps: fewer when memory gets short, more when
         there is some again.
     reserve: bytes of memory that `automatic` leaves to others; default: a tenth of the memory there is.

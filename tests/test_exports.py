@@ -19,7 +19,8 @@ COMPILED = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/")).with_su
 
 PUBLIC = {
     # what one starts with
-    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "OffloadPolicy", "RopeConfig", "SamplerConfig", "show_config",
+    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "OffloadPolicy", "RopeConfig", "SamplerConfig",
+    "show_config",
     # what comes back, and how to stop it
     "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
     "Timings", "TokenLogprob",
@@ -33,8 +34,9 @@ PUBLIC = {
     "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
-    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError", "ModelFileError",
-    "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError",
+    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
+    "ModelFileError", "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError",
+    "TokenizerError",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError",
 }  # fmt: skip

@@ -34,7 +34,7 @@ class LifeMethods:
         return self._core.runner.memory_bytes() | {"loras": self._loras.nbytes}
 
     def offload_counts(self) -> Mapping[str, float]:
-        """What was done to have the weights where they are needed, since the engine was loaded; empty without `offload`.
+        """What it took to have the weights where they are needed, since the engine was loaded; empty without `offload`.
 
         budget: bytes that weights may take now. hits, faults: pages of weights that were in memory when they were
         needed, or not. bytes: read. stalls, stall_seconds: how often and how long products waited.

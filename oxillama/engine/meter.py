@@ -37,7 +37,8 @@ class Meter:
     What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers
     need no lock, never see half of a step, and never make one wait.
 
-    memory: bytes by part, as `Engine.memory_bytes` has them. paging: what `LayerPager.counts` has. block_bytes: of a KV block, and of one of windows.
+    memory: bytes by part, as `Engine.memory_bytes` has them. paging: what `LayerPager.counts` has.
+    block_bytes: of a KV block, and of one of windows.
     """
 
     def __init__(

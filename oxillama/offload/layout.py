@@ -92,8 +92,14 @@ class Layout:
         slots = sum(LEAST_SLOTS * self.cost(size) for size in largest if size)
         return min(self.most, sum(self.items[i].held for i in self.pinned) + slots)
 
+    @property
+    def floor(self) -> int:
+        """The least with pages as they are."""
+        slots = sum(LEAST_SLOTS * self.cost(size) for size in self.slot_bytes.values() if size)
+        return min(self.most, sum(self.items[i].held for i in self.pinned) + slots)
+
     def plan(self, budget: int) -> Plan:
-        """For a budget of at least ``least``. Matrices that every token needs come first, evenly spread over the layers.
+        """For a budget of at least ``floor``. Matrices that every token needs come first, spread over the layers.
 
         While those that stay are multiplied by, others are read: so reading never has to stop for long.
         """

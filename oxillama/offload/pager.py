@@ -50,6 +50,7 @@ class LayerPager:
         self._probe, self._probed_at = probe or MemoryPressureProbe(), 0.0
         self._survey: Survey = survey(weights, policy, self._probe, repack=repack)
         self.budget, self.least = self._survey.budget, self._survey.least
+        self.floor = self._survey.constant + self._survey.layout.floor  # with pages as large as these are
         self._resident: set[int] = set()
         self._plan = Plan(frozenset())
         for s in weights.stored:
@@ -92,13 +93,13 @@ class LayerPager:
         if self.policy.automatic and now - self._probed_at >= PROBE_SECONDS:
             self._probed_at = now
             most = min(self._survey.most, self.policy.budget or self._survey.most)
-            self.resize(next_budget(self.budget, self._probe.read(), self.policy.reserve, self.least, most))
+            self.resize(next_budget(self.budget, self._probe.read(), self.policy.reserve, self.floor, most))
 
     def resize(self, budget: int) -> None:
         """Another budget, while nothing is computed. Raises ModelFileError; what was changed until then is in use."""
         if budget != self.budget:
             self.budget = budget
-            self._apply(self._survey.layout.plan(max(budget, self.least) - self._survey.constant))
+            self._apply(self._survey.layout.plan(max(budget, self.floor) - self._survey.constant))
 
     def _apply(self, plan: Plan) -> None:
         layout = self._survey.layout

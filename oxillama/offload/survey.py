@@ -38,7 +38,7 @@ class Survey:
 
 
 def survey(weights: Weights, policy: OffloadPolicy, probe: MemoryPressureProbe, *, repack: bool) -> Survey:
-    """Raises ConfigError, which names the least that works, for a budget below it, and for patterns that fit nothing."""
+    """Raises ConfigError, with the least that works, for a budget below it, and for patterns that fit nothing."""
     stored = [s for s in weights.stored if s.source is not None]
     others = [s.matrix for s in weights.stored if s.source is None]  # rearranged, and in no file like this
     constant = weights.n_value_bytes + sum(held_bytes(w, repack) for w in others)

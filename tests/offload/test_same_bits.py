@@ -6,6 +6,8 @@ import pytest
 import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.kernels._table import writable_formats
+from oxillama.kernels.matmul import Matrix, matmul, quantize
+from oxillama.kernels.rows import Workspace
 from oxillama.offload import OffloadPolicy
 from tests.offload.paged import NAMES, least_of, open_runner, path_of, rows, tokens_of
 
@@ -43,12 +45,8 @@ def test_every_format(tmp_path, type):
         assert runner.pager.counts()["faults"] > 0
 
 
-def test_large_chunks_in_matrices_of_many_panels(tmp_path):
+def test_large_chunks_in_matrices_of_many_panels():
     """More than eight rows at a time pack several panels at once; all of it in more than one task."""
-    from oxillama.kernels.matmul import matmul, quantize
-    from oxillama.kernels.matmul import Matrix
-    from oxillama.kernels.rows import Workspace
-
     rng = np.random.default_rng(1)
     values = rng.standard_normal((700, 512), dtype=np.float32)
     for type in ("Q4_K", "Q6_K", "Q8_0", "F16", "F32", "BF16"):
@@ -62,7 +60,7 @@ def test_large_chunks_in_matrices_of_many_panels(tmp_path):
                 assert (a.numpy() == b.numpy()).all()
 
 
-def test_requests_of_an_engine(tmp_path):
+def test_requests_of_an_engine():
     """Sampled, in a batch, with an adapter and with texts that begin alike."""
     prompts = ["Once upon a time", "Once upon a hill", "A fox"]
     with ox.load(num_threads=2) as engine:
