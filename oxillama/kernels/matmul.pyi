@@ -1,13 +1,9 @@
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oxillama.kernels.rows import Rows, Vector, Workspace
-
-class _Pager(Protocol):
-    def bring(self, pages: Sequence[int]) -> Iterator[list[tuple[int, int]]]: ...
 
 class Matrix:
     name: str
@@ -23,7 +19,7 @@ class Matrix:
     raw_nbytes: int
     file_nbytes: int
     held_nbytes: int
-    pager: _Pager | None
+    pager: object | None
     row_bytes: int
     def __init__(
         self,
@@ -44,7 +40,7 @@ class Matrix:
         allocate: Callable[[int], NDArray[np.uint8]] | None = ...,
     ) -> None: ...
     def hold(self, data: NDArray[np.uint8]) -> None: ...
-    def page(self, pager: _Pager, first_page: int, page_panels: int) -> None: ...
+    def page(self, pager: object, first_page: int, page_panels: int) -> None: ...
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...
 def linear(x: Rows, w: Matrix) -> Rows: ...

@@ -94,7 +94,7 @@ def test_direct_reads():
         try:
             source.open_direct()
         except ConfigError:
-            with pytest.raises(ConfigError, match="offload.direct must be left out: .* past the page cache"):
+            with pytest.raises(ConfigError, match=r"offload\.direct must be left out: .* past the page cache"):
                 rows(runner, tokens)
             return
     assert (rows(runner, tokens) == expected).all()
