@@ -11,7 +11,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
-from oxillama.config import EngineConfig, EngineOptions, ModelSource, RopeConfig, SamplerConfig
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
@@ -25,6 +25,7 @@ from oxillama.errors import (
     LoraError,
     MissingKeyError,
     MissingTensorError,
+    ModelFileError,
     ModelNotFoundError,
     OxiLlamaError,
     QuantError,
@@ -136,7 +137,9 @@ __all__ = [
     "MetricsSnapshot",
     "MissingKeyError",
     "MissingTensorError",
+    "ModelFileError",
     "ModelNotFoundError",
+    "OffloadPolicy",
     "OxiLlamaError",
     "PrefixKvCache",
     "PromptLookup",

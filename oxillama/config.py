@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from oxillama.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int
 from oxillama.errors import ConfigError
+from oxillama.offload_policy import OffloadPolicy, read_policy
 from oxillama.sampler_config import SamplerConfig, SamplingOptions
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "EngineConfig",
     "EngineOptions",
     "ModelSource",
+    "OffloadPolicy",
     "RopeConfig",
     "SamplerConfig",
     "SamplingOptions",
@@ -121,6 +123,8 @@ class EngineConfig:
     prefix_cache: keep the KV of prompts and answers, as far as nobody needs the room, for others that begin alike.
     max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster).
+    offload: an `OffloadPolicy`, its fields as a mapping, or bytes (its `budget`): how much of the weights may be in
+        memory; the others are read from the file as they are needed. It changes no result.
     rope: a `RopeConfig`, or its fields as a mapping, that replaces what the file says about rotary embedding.
     overrides: metadata values that replace those in the file, by key.
 
@@ -138,6 +142,7 @@ class EngineConfig:
     prefix_cache: bool = True
     max_queue_size: int = 1 << 16
     repack: bool = True
+    offload: OffloadPolicy | Mapping[str, Any] | int | None = None
     rope: RopeConfig | Mapping[str, Any] | None = None
     overrides: Mapping[str, object] | None = None
 
@@ -160,6 +165,7 @@ class EngineConfig:
         check_bool("prefix_cache", self.prefix_cache)
         self._set("max_queue_size", check_int("max_queue_size", self.max_queue_size, 1, MAX_QUEUE))
         check_bool("repack", self.repack)
+        self._set("offload", read_policy(self.offload))
         self._check_rope()
         self._check_overrides()
 
@@ -198,5 +204,6 @@ class EngineOptions(TypedDict, total=False):
     prefix_cache: bool
     max_queue_size: int
     repack: bool
+    offload: OffloadPolicy | Mapping[str, Any] | int | None
     rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None

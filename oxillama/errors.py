@@ -13,6 +13,7 @@
     │   ├── LoraError (ValueError)           an adapter is damaged, or doesn't fit the model
     │   └── UnsupportedModelError            a well-formed file asks for something we don't have
     ├── GenerateError                        a request failed
+    │   ├── ModelFileError (LoadError, OSError)  the model's file was changed, cut off, or can't be read any more
     │   ├── ContextOverflowError (ValueError)    prompt and output don't fit the context
     │   ├── QueueFullError (RuntimeError)        too many requests wait already
     │   └── EngineClosedError (RuntimeError)     the engine was closed
@@ -48,6 +49,7 @@ __all__ = [
     "LoraError",
     "MissingKeyError",
     "MissingTensorError",
+    "ModelFileError",
     "ModelNotFoundError",
     "OxiLlamaError",
     "QuantError",
@@ -114,6 +116,10 @@ class UnsupportedModelError(LoadError):
 
 class GenerateError(OxiLlamaError):
     """A request failed."""
+
+
+class ModelFileError(GenerateError, LoadError, OSError):
+    """The model's file was changed or cut off while the model is in use, or can't be read any more."""
 
 
 class ContextOverflowError(GenerateError, ValueError):

@@ -135,6 +135,12 @@ class MetricsSnapshot:
     kv_bytes: int
     recurrent_bytes: int
     workspace_bytes: int
+    offload_budget: int
+    offload_hits: int
+    offload_faults: int
+    offload_bytes: int
+    offload_stalls: int
+    offload_stall_seconds: float
     time_to_first_token: HistogramSnapshot
     inter_token_latency: HistogramSnapshot
     queue_time: HistogramSnapshot
@@ -216,6 +222,12 @@ FAMILIES = (
     Family("kv_bytes_cached", "gauge", "oxillama_kv_cache_cached_bytes", "Part of it that only the prefix cache has."),
     Family("recurrent_bytes", "gauge", "oxillama_recurrent_bytes", "Memory reserved for recurrent states."),
     Family("workspace_bytes", "gauge", "oxillama_workspace_bytes", "Memory of the forward pass."),
+    Family("offload_budget", "gauge", "oxillama_offload_budget_bytes", "Memory that weights may take; 0: all of them."),
+    Family("offload_hits", "counter", "oxillama_offload_hits_total", "Pages of weights that were there when needed."),
+    Family("offload_faults", "counter", "oxillama_offload_faults_total", "Pages of weights that were not."),
+    Family("offload_bytes", "counter", "oxillama_offload_read_bytes_total", "Bytes of weights read while in use."),
+    Family("offload_stalls", "counter", "oxillama_offload_stalls_total", "Times that a product waited for weights."),
+    Family("offload_stall_seconds", "counter", "oxillama_offload_stall_seconds_total", "Time that these took."),
     Family(
         "time_to_first_token", "histogram", "oxillama_time_to_first_token_seconds",
         "From a request's submission to its first token.",

@@ -19,7 +19,8 @@ COMPILED = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/")).with_su
 
 PUBLIC = {
     # what one starts with
-    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "RopeConfig", "SamplerConfig", "show_config",
+    "load", "from_hub", "Engine", "AsyncEngine", "EngineConfig", "OffloadPolicy", "RopeConfig", "SamplerConfig",
+    "show_config",
     # what comes back, and how to stop it
     "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
     "Timings", "TokenLogprob",
@@ -38,8 +39,9 @@ PUBLIC = {
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
     "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
-    "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError", "TokenizerError",
-    "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError", "snapshot",
+    "ModelFileError", "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError",
+    "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError", "TokenizerError",
+    "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError",
 }  # fmt: skip

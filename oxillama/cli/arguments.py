@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import oxillama
 from oxillama.cli.constraints import CONSTRAINT_FLAGS, add_constraints, read_constraints
+from oxillama.cli.values import OFFLOAD_FLAGS, add_offload, pairs, read_offload
 from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ FLAGS |= {
     name: f"--{name.replace('_', '-')}"
     for name in ("context_size", "allow_requantize", "kv_type", "max_tokens", "stop", "pooling")
 }
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS
+FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
 
 
 class Parser(argparse.ArgumentParser):
@@ -92,6 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     info = add("info", "tools", "Tell what is in a GGUF file.")
     info.add_argument("file", nargs="?", metavar="FILE", help="default: the model that ships with oxillama")
     info.add_argument("-c", "--context-size", type=int, metavar="N", help="for the memory estimate")
+    add_offload(info)
     _add_tool_commands(add)
     return parser
 
@@ -175,6 +176,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--kv-type", default="f16", metavar="TYPE", help="f16 (default), f32 or q8_0")
     group.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a step; default 512")
     group.add_argument("--no-repack", action="store_true", help="leave the weights as they are in the file")
+    add_offload(group)
     group.add_argument(
         "--rope", action="append", default=[], metavar="KEY=VALUE", help="e.g. scaling=yarn and factor=4 (RopeConfig)"
     )
@@ -244,23 +246,10 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "kv_type": args.kv_type,
         "prefill_chunk_size": args.chunk_size,
         "repack": not args.no_repack,
+        "offload": read_offload(args),
         "rope": pairs("--rope", args.rope) or None,
         "overrides": pairs("--override", args.override) or None,
     }
-
-
-def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
-    """KEY=VALUE, where the value is JSON or else text. ConfigError, with the flag, for anything else."""
-    found = {}
-    for entry in entries:
-        key, equals, value = entry.partition("=")
-        if not equals or not key:
-            raise oxillama.ConfigError(f"{flag} must be KEY=VALUE, not {entry!r}")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
 
 
 def text_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -294,6 +283,7 @@ def with_flags(message: str) -> str:
     """
     message = re.sub(r"overrides=\{['\"]([^'\"]+)['\"]: ([^{}]*)\}", r"--override \1=\2", message)
     message = re.sub(r"(?<![\w.])rope\.([a-z_]+)", r"--rope \1", message)
+    message = re.sub(r"(?<![\w.])offload\.[a-z]+", lambda m: FLAGS.get(m[0], m[0]), message)
     single = re.match(r"[a-z]+(?=\W)", message)
     if single and single[0] in FLAGS:
         message = FLAGS[single[0]] + message[single.end() :]

@@ -8,6 +8,7 @@ import time
 
 import oxillama
 from oxillama.cli.arguments import load_engine, read_prompt, text_options
+from oxillama.cli.values import offload_line
 
 __all__ = ["run", "speed_line"]
 
@@ -35,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
             print(flush=True)
             stream.close()
             print(speed_line(len(ids), n_tokens, first - started, ended - first), file=sys.stderr)
+            if counts := engine.offload_counts():
+                print(offload_line(counts), file=sys.stderr)
     return 0
 
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 
 import oxillama
 from oxillama.checks import check_int
 from oxillama.cli.arguments import load_engine, model_file, read_prompt
-from oxillama.config import MAX_CONTEXT
+from oxillama.cli.values import read_offload
+from oxillama.config import MAX_CONTEXT, OffloadPolicy
 from oxillama.engine.loading import shipped_model
 from oxillama.engine.sizes import kept_bytes
+from oxillama.gguf import GGUFFile
 from oxillama.gguf.values import printable
-from oxillama.models import ModelSpec, find_architecture
+from oxillama.models import ModelSpec, find_architecture, load_model
 from oxillama.models.registry import UNVERIFIED
+from oxillama.models.weights import Weights
+from oxillama.offload import MemoryPressureProbe
+from oxillama.offload.survey import Survey, survey
 
 __all__ = ["embed", "info", "show_config", "tokenize"]
+
+MIB = 1 << 20
 
 
 def info(args: argparse.Namespace) -> int:
@@ -31,8 +39,34 @@ def info(args: argparse.Namespace) -> int:
         except oxillama.LoadError as error:
             verdict = f"no: {error}"
         print(oxillama.gguf.describe(file, context_size=args.context_size, kept=kept))
+        policy = read_offload(args)
+        if policy is not None and verdict.startswith("yes"):
+            for name, line in offload_lines(file, policy):
+                print(f"{name:<18}{line}")
         print(f"{'runs':<18}{printable(verdict)}")
     return 0
+
+
+def offload_lines(file: GGUFFile, policy: OffloadPolicy) -> Iterator[tuple[str, str]]:
+    """What would stay in memory and what would be read. Raises ConfigError, as loading would."""
+    found: list[Survey] = []
+
+    def look(weights: Weights) -> None:
+        found.append(survey(weights, policy, MemoryPressureProbe(), repack=True))
+
+    load_model(file, place=look)
+    (s,) = found
+    plan = s.layout.plan(s.budget - s.constant)
+    yield (
+        "offload",
+        f"{s.budget / MIB:,.2f} MiB for weights; at least {s.least / MIB:,.2f}, all of them {s.most / MIB:,.2f}",
+    )
+    stays = s.constant + sum(s.layout.items[i].held for i in plan.resident)
+    slots = s.layout.slots_nbytes(plan)
+    yield "", f"{stays / MIB:,.2f} MiB stay, in {slots / MIB:,.2f} MiB the others come and go"
+    experts = sum(m.nbytes for i, m in enumerate(s.layout.items) if m.is_experts and i not in plan.resident)
+    of_experts = f", and what a token uses of {experts / MIB:,.2f} MiB of experts" if experts else ""
+    yield "", f"{(s.layout.paged_bytes(plan) - experts) / MIB:,.2f} MiB are read for each step{of_experts}"
 
 
 def tokenize(args: argparse.Namespace) -> int:

@@ -106,6 +106,7 @@ class EngineCore(CoreCalls):
     def publish(self) -> None:
         """Lets others see the numbers of now."""
         self.meter.memory = self.runner.memory_bytes()
+        self.meter.paging = self.runner.paging_counts() or self.meter.paging
         self.meter.publish()
 
     def shrink(self) -> int:

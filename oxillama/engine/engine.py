@@ -38,9 +38,7 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["Engine"]
 
 
-class Engine(
-    SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods
-):
+class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what

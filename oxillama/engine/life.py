@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -31,6 +32,14 @@ class LifeMethods:
         """Bytes by part: repacked weights, KV cache and recurrent states (reserved; committed as used), workspace,
         adapters."""
         return self._core.runner.memory_bytes() | {"loras": self._loras.nbytes}
+
+    def offload_counts(self) -> Mapping[str, float]:
+        """What it took to have the weights where they are needed, since the engine was loaded; empty without `offload`.
+
+        budget: bytes that weights may take now. hits, faults: pages of weights that were in memory when they were
+        needed, or not. bytes: read. stalls, stall_seconds: how often and how long products waited.
+        """
+        return self._core.runner.paging_counts()
 
     def prefix_cache_bytes(self) -> int:
         """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""

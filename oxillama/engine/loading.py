@@ -7,19 +7,23 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
-from oxillama.config import EngineConfig, RopeConfig, field_names
+from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, field_names
 from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.sizes import choose_sizes
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
+from oxillama.gguf.pages import release_pages
 from oxillama.kernels._threads import default_num_threads
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
+from oxillama.models.weights import Weights
+from oxillama.offload import LayerPager
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -89,9 +93,14 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
             f"they don't belong together{' (tokenizer_path)' if config.tokenizer_path else ''}"
         )
     return_freed_memory()
-    model = load_model(file, repack=config.repack, num_threads=num_threads, context_size=context_size)
+    pagers: list[LayerPager] = []
+    place = None
+    if isinstance(config.offload, OffloadPolicy) and config.offload.active:
+        place = partial(place_weights, file, config.offload, config.repack, num_threads, pagers)
+    model = load_model(file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place)
     runner = Runner(
         model,
+        pager=pagers[0] if pagers else None,
         num_threads=num_threads,
         kv_type=config.kv_type,
         kv_block_size=config.kv_block_size,
@@ -103,6 +112,17 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier,
     )  # fmt: skip
+
+
+def place_weights(
+    file: GGUFFile, policy: OffloadPolicy, repack: bool, num_threads: int, pagers: list[LayerPager], weights: Weights
+) -> None:
+    """Leaves weights in the file as the policy says; what reads them is added to `pagers`. Raises ConfigError."""
+    if file.path is None:
+        raise ConfigError("offload must be left out for a model that is in memory: give model_path as a path")
+    pagers.append(LayerPager(weights, policy, repack=repack, num_threads=num_threads))
+    for shard in file.shards:
+        release_pages(shard.data)  # what was looked at to build the model
 
 
 def return_freed_memory() -> None:

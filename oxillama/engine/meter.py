@@ -28,6 +28,8 @@ __all__ = ["Meter"]
 # Steps of a small model take 0.2 ms, of which publishing each would be 3 %.
 PUBLISH_SECONDS = 0.01
 
+PAGING = ("budget", "hits", "faults", "bytes", "stalls", "stall_seconds")  # in the order of the snapshot's fields
+
 
 class Meter:
     """Numbers of one engine. All methods but `snapshot` run in a turn of its loop, so that there is one writer.
@@ -35,7 +37,8 @@ class Meter:
     What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers
     need no lock, never see half of a step, and never make one wait.
 
-    memory: bytes by part, as `Engine.memory_bytes` has them. block_bytes: of a KV block, and of one of windows.
+    memory: bytes by part, as `Engine.memory_bytes` has them. paging: what `LayerPager.counts` has.
+    block_bytes: of a KV block, and of one of windows.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Meter:
     ) -> None:
         self._scheduler = scheduler
         self.memory = memory
+        self.paging: Mapping[str, float] = {}
         self._block_bytes = block_bytes
         self._n_live = 0
         self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
@@ -179,6 +183,7 @@ class Meter:
             sum(p.n for p in groups), sum(used), sum(cached), pool.n_slots, pool.n_slots - pool.slots.n_available,
             sum(map(mul, used, self._block_bytes)), sum(map(mul, cached, self._block_bytes)),
             *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
+            *(self.paging.get(count, 0) for count in PAGING),
         )  # fmt: skip
         histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)
         self._published = numbers, tuple(histogram.values() for histogram in histograms)

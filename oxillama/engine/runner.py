@@ -16,6 +16,7 @@ from oxillama.kernels.rows import Rows, Workspace
 from oxillama.kv_cache.arrays import StateArrays
 from oxillama.models import Model
 from oxillama.models.adaptable import Adaptable
+from oxillama.offload import LayerPager
 
 
 @dataclass(slots=True)
@@ -52,12 +53,16 @@ class Runner:
         n_blocks: int,
         n_slots: int = 0,
         n_windowed: int = 0,
+        pager: LayerPager | None = None,
     ) -> None:
-        """`n_blocks` for models with attention layers, `n_slots` for those with recurrent layers.
+        """`pager`: brings the model's weights in; without one, they are in memory.
+
+        `n_blocks` for models with attention layers, `n_slots` for those with recurrent layers.
 
         `n_windowed` of these for layers with a window alone; 0: they share the others' blocks.
         """
         self.model = model
+        self.pager = pager
         self.num_threads = num_threads
         self.arrays = StateArrays(
             model.spec.states,
@@ -87,6 +92,8 @@ class Runner:
             self._workspace.adapters = None
 
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
+        if self.pager is not None:
+            self.pager.between_steps()
         self._workspace.reset()
         rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
         batch = Batch(rows, self._workspace, poll, wants)
@@ -112,10 +119,14 @@ class Runner:
         numbers = n_blocks, n_windowed, n_slots
         return sum(n * size for n, size in zip(numbers, self.arrays.id_bytes, strict=True))
 
+    def paging_counts(self) -> Mapping[str, float]:
+        """What the pager did, and its budget; nothing without one."""
+        return {} if self.pager is None else self.pager.counts()
+
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held: repacked weights, KV blocks, recurrent states, forward pass."""
         return {
-            "weights": self.model.n_weight_bytes,
+            "weights": self.model.n_weight_bytes if self.pager is None else self.pager.nbytes,
             "kv_cache": self.arrays.kv_bytes,
             "recurrent_state": self.arrays.recurrent_bytes,
             "workspace": self._workspace.nbytes,

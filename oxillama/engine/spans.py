@@ -26,6 +26,8 @@ class RunnerLike(Protocol):
 
     def memory_bytes(self) -> dict[str, int]: ...
 
+    def paging_counts(self) -> Mapping[str, float]: ...
+
     def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None: ...
 
     def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int: ...
@@ -47,6 +49,9 @@ class NoRunner:
         raise EngineClosedError("the engine is closed")
 
     def memory_bytes(self) -> dict[str, int]:
+        return {}
+
+    def paging_counts(self) -> Mapping[str, float]:
         return {}
 
     def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int:

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -10,10 +9,11 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import ConfigError, GGUFError, ModelNotFoundError
+from oxillama.errors import ConfigError, GGUFError, ModelFileError, ModelNotFoundError
 from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.parse import Parsed, parse
 from oxillama.gguf.shards import join_shards, shard_paths
+from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
 
 __all__ = ["GGUFFile", "Shard", "open_gguf"]
@@ -24,11 +24,12 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 class Shard:
     """One file of a model: its bytes and what was parsed from them."""
 
-    __slots__ = ("data", "parsed", "path")
+    __slots__ = ("data", "parsed", "path", "source")
 
-    def __init__(self, data: NDArray[np.uint8], path: Path | None) -> None:
+    def __init__(self, data: NDArray[np.uint8], source: FileSource | None) -> None:
         self.data = data
-        self.path = path
+        self.source = source
+        self.path = None if source is None else source.path
         self.parsed: Parsed = parse(data, self.label)
 
     @property
@@ -42,7 +43,7 @@ class Shard:
         for name, t in self.parsed.tensors.items():
             start = self.parsed.data_start + t.offset
             data = self.data[start : start + t.nbytes]
-            found[name] = TensorInfo.of(name, t.shape, t.format, start, self.path, data)
+            found[name] = TensorInfo.of(name, t.shape, t.format, start, self.path, data, self.source)
         return found
 
 
@@ -157,8 +158,8 @@ def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) 
     if not isinstance(source, str | os.PathLike):
         raise ConfigError(f"source is a {source.__class__.__name__}; a path or bytes are needed")
     path = Path(source)
-    first = Shard(_mapped(path), path)
-    others = [Shard(_mapped(p), p) for p in shard_paths(first)]
+    first = Shard(*_mapped(path))
+    others = [Shard(*_mapped(p)) for p in shard_paths(first)]
     return GGUFFile([first, *others], overrides)
 
 
@@ -171,18 +172,16 @@ def _memory(source: bytes | bytearray | memoryview) -> NDArray[np.uint8]:
     return data
 
 
-def _mapped(path: Path) -> NDArray[np.uint8]:
+def _mapped(path: Path) -> tuple[NDArray[np.uint8], FileSource]:
     try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-            raise GGUFError(f"{path}: this is {kind}; the path of a GGUF file is needed")
-        if not info.st_size:
+        source = FileSource(path)
+        if not source.size:
             raise GGUFError(f"{path}: the file is empty")
-        with path.open("rb") as f:
-            return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        return np.frombuffer(mmap.mmap(source.fd, source.size, access=mmap.ACCESS_READ), np.uint8), source
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path}: there is no such file") from None
+    except ModelFileError as e:
+        raise GGUFError(str(e)) from None
     except GGUFError:
         raise
     except (OSError, ValueError) as e:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.gguf.formats import Format
+from oxillama.gguf.source import FileSource
 
 __all__ = ["PLAIN_DTYPES", "TensorInfo"]
 
@@ -37,6 +38,7 @@ class TensorInfo:
         path: the file that holds it (of a split model, one of several); None if it was read from memory.
         data: uint8 ``[nbytes]``, read-only, without a copy. Aligned in memory as far as the file's alignment goes (of
             bytes in memory: not at all). Keeps the file mapped as long as it lives.
+        source: the file, kept open; None if it was read from memory.
     """
 
     name: str
@@ -47,13 +49,21 @@ class TensorInfo:
     nbytes: int
     path: Path | None
     data: NDArray[np.uint8] = field(repr=False)
+    source: FileSource | None = field(default=None, repr=False)
 
     @classmethod
     def of(
-        cls, name: str, shape: tuple[int, ...], fmt: Format, offset: int, path: Path | None, data: NDArray[np.uint8]
+        cls,
+        name: str,
+        shape: tuple[int, ...],
+        fmt: Format,
+        offset: int,
+        path: Path | None,
+        data: NDArray[np.uint8],
+        source: FileSource | None = None,
     ) -> "TensorInfo":
         """From a format and the tensor's own bytes."""
-        return cls(name, shape, fmt.name, fmt.id, offset, len(data), path, data)
+        return cls(name, shape, fmt.name, fmt.id, offset, len(data), path, data, source)
 
     @property
     def n_values(self) -> int:

@@ -20,7 +20,6 @@ cdef const ox_kernels *K = table()
 
 cdef enum:
     SERIAL_WORK = 500_000       # multiplications below which a region costs more than it saves
-    PACKED_AT_ONCE = 4          # panels, at most, of a matrix that is packed on the way
 
 
 ctypedef void (*gated_fn)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
@@ -169,6 +168,17 @@ cdef int _prepare_layer(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Row
     return 0
 
 
+cdef size_t _packed_at_once(const job *jobs, int n_jobs) noexcept:
+    """Bytes for panels that a thread packs on the way."""
+    cdef size_t most = 0
+    cdef int i
+    if jobs != NULL:
+        for i in range(n_jobs):
+            if jobs[i].packed == NULL:
+                most = max(most, jobs[i].panel_bytes * <size_t>jobs[i].together)
+    return (most + 63) // 64 * 64
+
+
 cdef int _run_layer(const layer *h, uint8_t *scratch, size_t scratch_bytes, float *columns, bint serial,
                     int nt) except -1:
     cdef int64_t task
@@ -206,38 +216,46 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
         raise QuantError(f"{'no gate' if gate is None else gate.name} and {up.name} {up.shape} don't make a layer")
     _find_activation(activation, &h.gated if gate is not None else NULL, &h.plain)
     cdef Rows y = ws.rows(routing.n * routing.k, up.n_out)
-    if ws.adapters is not None and ws.adapters.changes(gate, up):
+    paged = up.pager is not None or gate is not None and gate.pager is not None
+    if paged or ws.adapters is not None and ws.adapters.changes(gate, up):
         return _changed(&h, x, routing, gate, up, y, nt)
     if codes:
         y.make_room()
     _prepare_layer(&h, x, routing, gate, up, y, codes, nt)
     _share_out(&h, routing, serial)
     columns = <float *>ws.take(<size_t>max(h.n_columns * nt, <int64_t>1) * 4)
-    if up.packed == NULL or gate is not None and gate.packed == NULL:
-        scratch_bytes = max(up.panel_bytes, gate.panel_bytes if gate is not None else 0) * <size_t>PACKED_AT_ONCE
-        scratch_bytes = (scratch_bytes + 63) // 64 * 64
+    scratch_bytes = max(_packed_at_once(h.left, h.n_active), _packed_at_once(h.right, h.n_active))
+    if scratch_bytes:
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     _run_layer(&h, scratch, scratch_bytes, columns, serial, nt)
     return y
 
 
 cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, int nt):
-    """The same bits where nothing changes, product by product: changes come before the activation."""
+    """The same bits where nothing changes, product by product: changes come before the activation.
+
+    Weights that a pager brings in are taken so, too: of both products what is there first.
+    """
     cdef Workspace ws = x.workspace
     cdef Rows other = y if gate is None else ws.rows(y.n, y.dim)
-    cdef int64_t e, i, pair
+    cdef int64_t i, pair, n, pairs = r.n * r.k
+    cdef job *both
     _prepare_layer(h, x, r, gate, up, y, False, nt)
-    run(h.left, h.n_active, ws)
-    ws.adapters.add_experts(y, x, r, up if gate is None else gate, False)
-    if h.right != NULL:
-        for i in range(h.n_active):
-            h.right[i].y = other.data
-        run(h.right, h.n_active, ws)
-        ws.adapters.add_experts(other, x, r, up, False)
-    for e in range(r.n_experts):
-        for i in range(r.first[e], r.first[e + 1]):
-            pair = r.pair_of[i]
-            _activate(h, e * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
+    n = h.n_active
+    both = <job *>ws.take(<size_t>max(2 * n, <int64_t>1) * sizeof(job))
+    for i in range(n):
+        both[i] = h.left[i]
+        if h.right != NULL:
+            both[n + i] = h.right[i]
+            both[n + i].y = other.data
+    run(both, <int>(n if h.right == NULL else 2 * n), ws)
+    if ws.adapters is not None:
+        ws.adapters.add_experts(y, x, r, up if gate is None else gate, False)
+        if h.right != NULL:
+            ws.adapters.add_experts(other, x, r, up, False)
+    nt = row_threads(y)
+    for pair in prange(pairs, nogil=True, num_threads=nt, schedule="static"):
+        _activate(h, r.chosen[pair] * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
     y.q8 = NULL
     return y
 

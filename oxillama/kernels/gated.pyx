@@ -104,7 +104,7 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
     cdef gated_fn f = _activation(activation)
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
-    if ws.adapters is not None and ws.adapters.changes(gate, up):
+    if gate.pager is not None or up.pager is not None or ws.adapters is not None and ws.adapters.changes(gate, up):
         left, right = matmul(x, gate, up)
         return swiglu_(left, right) if activation == "silu" else geglu_(left, right)
     cdef Rows y = ws.rows(x.n, gate.n_out)

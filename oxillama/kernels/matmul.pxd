@@ -13,11 +13,14 @@ cdef class Matrix:
     cdef readonly bint integer      # reads 8-bit activations
     cdef bint rounds                # reads bfloat16 ones
     cdef readonly Vector bias
-    cdef size_t row_bytes, panel_bytes
+    cdef readonly size_t row_bytes
+    cdef size_t panel_bytes
     cdef int64_t n_panels
     cdef const uint8_t *raw
     cdef uint8_t *packed
     cdef object _raw_owner, _packed_owner
+    cdef readonly object pager      # who brings the weights in, page by page; None: they are in memory, or mapped
+    cdef int64_t first_page, page_panels
     cdef size_t _first_byte(self, int64_t i) noexcept nogil
     cdef void _pack(self, int64_t i) noexcept nogil
 
@@ -30,6 +33,7 @@ cdef struct job:
     ox_gemm_fn gemm
     int64_t n_in, n_out, n_panels, group
     int64_t together
+    bint integer
     int64_t first_task
     const uint8_t *x
     size_t x_bytes
@@ -39,6 +43,8 @@ cdef struct job:
     const int32_t *y_rows
     int64_t n_tokens
     int accumulate
+    void *pager                     # the matrix's, or NULL
+    int64_t first_page, page_panels
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1

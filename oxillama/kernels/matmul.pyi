@@ -17,6 +17,10 @@ class Matrix:
     shape: tuple[int, ...]
     nbytes: int
     raw_nbytes: int
+    file_nbytes: int
+    held_nbytes: int
+    pager: object | None
+    row_bytes: int
     def __init__(
         self,
         data: NDArray[np.uint8],
@@ -35,6 +39,8 @@ class Matrix:
         release: Callable[[NDArray[np.uint8]], None] | None = ...,
         allocate: Callable[[int], NDArray[np.uint8]] | None = ...,
     ) -> None: ...
+    def hold(self, data: NDArray[np.uint8]) -> None: ...
+    def page(self, pager: object, first_page: int, page_panels: int) -> None: ...
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...
 def linear(x: Rows, w: Matrix) -> Rows: ...

@@ -1,7 +1,8 @@
 """Products of activations with weight matrices, of which this is the only implementation.
 
 A :class:`Matrix` is kept in panels of 16 interleaved rows (``repack``, at load), or stays where the file is mapped and
-is packed panel by panel on the way into the same kernels: slower, equal bits, no memory.
+is packed panel by panel on the way into the same kernels: slower, equal bits, no memory. Or it is brought in page by
+page whenever it is multiplied (``page``), by a pager that keeps as much of it as there is room for.
 """
 
 from cython.parallel cimport prange, threadid
@@ -70,7 +71,7 @@ cdef class Matrix:
         """
         # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
         padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        if self.packed == NULL and padded <= 2 * self._raw_owner.nbytes + (1 << 20):
+        if self.raw != NULL and padded <= 2 * self.file_nbytes + (1 << 20):
             buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(padded + 64)
             self._repack(buffer, num_threads, release or (lambda part: None))
 
@@ -86,6 +87,35 @@ cdef class Matrix:
                 self._pack(i)
             release(self._raw_owner[self._first_byte(first):self._first_byte(last)])
         self.raw, self._raw_owner, self.repacked = NULL, None, True
+
+    def hold(self, data):
+        """Takes the weights from ``data``, as files store them (uint8 [file_nbytes]), instead of from where they were.
+
+        QuantError when they are not as many bytes.
+        """
+        cdef const uint8_t[::1] raw = data
+        if raw.shape[0] != self.file_nbytes:
+            raise QuantError(f"{self.name}: {raw.shape[0]} bytes for a matrix of {self.file_nbytes}")
+        self._forget()
+        self.raw, self._raw_owner = &raw[0], data
+
+    def page(self, pager, int64_t first_page, int64_t page_panels):
+        """Lets go of the weights: from now on each product asks for those that it reads.
+
+        The rows of each matrix of a stack are cut into pages of ``page_panels`` panels of 16, the last of them shorter,
+        with numbers from ``first_page`` on. ``pager.bring(numbers)`` yields lists of ``(number, address)``: pages that
+        are in memory, as files store them, until it is asked for the next ones; each page once. QuantError for pages
+        that can't be.
+        """
+        if first_page < 0 or page_panels < 1:
+            raise QuantError(f"{self.name}: pages of {page_panels} panels from number {first_page} on")
+        self._forget()
+        self.pager, self.first_page, self.page_panels = pager, first_page, page_panels
+
+    def _forget(self):
+        self.raw = self.packed = NULL
+        self._raw_owner = self._packed_owner = self.pager = None
+        self.repacked = False
 
     cdef size_t _first_byte(self, int64_t i) noexcept nogil:
         """Where the rows of panel ``i`` begin in the file's tensor."""
@@ -111,26 +141,49 @@ cdef class Matrix:
         """Bytes held beside the file's own."""
         return 0 if self._packed_owner is None else self._packed_owner.nbytes
 
+    @property
+    def file_nbytes(self):
+        """Bytes of the tensor as files store it."""
+        return self.n_experts * self.n_out * <int64_t>self.row_bytes
+
+    @property
+    def held_nbytes(self):
+        """Bytes that the matrix would take in memory, repacked if that is done at all."""
+        padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
+        return padded + 64 if padded <= 2 * self.file_nbytes + (1 << 20) else self.file_nbytes
+
     def __repr__(self):
         return f"Matrix({self.name!r}, {self.type}, {self.shape}, repacked={bool(self.repacked)})"
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1:
     """Describe ``y = x w[expert]`` and choose how many panels make a task."""
-    cdef int64_t group
+    cdef int64_t pages
     j.packed = w.packed + <size_t>(expert * w.n_panels) * w.panel_bytes if w.packed != NULL else NULL
     j.raw = w.raw + <size_t>(expert * w.n_out) * w.row_bytes if w.raw != NULL else NULL
     j.panel_bytes, j.row_bytes, j.kernel, j.gemm = w.panel_bytes, w.row_bytes, w.kernel, w.gemm
     j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
-    j.together = 1 if w.integer else FLOAT_TOGETHER
-    group = w.n_panels
-    if n_tokens > 8:
-        group = max(<int64_t>1, <int64_t>(GROUP_BYTES // w.panel_bytes)) if w.integer else FLOAT_GROUP
-    j.group = max(j.together, min(group, w.n_panels // (4 * nt)))
+    j.integer = w.integer
+    _choose_group(j, nt)
     j.y_stride = w.n_out
     j.x_rows = j.y_rows = NULL
     j.accumulate = 0
+    j.pager = NULL
+    if w.pager is not None:
+        pages = (w.n_panels + w.page_panels - 1) // w.page_panels
+        j.pager, j.first_page, j.page_panels = <void *>w.pager, w.first_page + expert * pages, w.page_panels
     return 0
+
+
+cdef void _choose_group(job *j, int nt) noexcept:
+    """Panels of a task, and of those how many are packed at once where that is done on the way."""
+    cdef int64_t group = j.n_panels
+    if j.n_tokens > 8:
+        group = max(<int64_t>1, <int64_t>(GROUP_BYTES // j.panel_bytes)) if j.integer else FLOAT_GROUP
+    j.together = 1 if j.integer else FLOAT_TOGETHER
+    j.group = max(j.together, min(group, j.n_panels // (4 * nt)))
+    if j.n_tokens > 8 and j.integer:
+        j.together = j.group    # a tile of tokens, once loaded, is multiplied by all of them
 
 
 cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
@@ -163,6 +216,59 @@ cdef void _pack_rows(const job *j, int64_t p, uint8_t *panel) noexcept nogil:
 
 
 cdef int run(job *jobs, int n_jobs, workspace, int64_t serial_work=SERIAL_WORK) except -1:
+    """All jobs: in one parallel region, or where a pager brings weights in, in one for what is there each time."""
+    cdef int i
+    for i in range(n_jobs):
+        if jobs[i].pager != NULL:
+            return _run_paged(jobs, n_jobs, workspace, serial_work)
+    return _run(jobs, n_jobs, workspace, serial_work)
+
+
+cdef int _run_paged(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
+    """Output rows are independent: pages are multiplied in whatever order they come."""
+    cdef int nt = usable_threads(workspace.num_threads), i, n = 0
+    cdef int64_t k, page
+    cdef uintptr_t address
+    cdef dict wanted = {}           # page -> jobs that read it
+    cdef job *parts
+    pager = None
+    memory = np.empty(n_jobs * sizeof(job), np.uint8)
+    parts = <job *><uintptr_t>memory.ctypes.data
+    for i in range(n_jobs):
+        if jobs[i].pager == NULL:
+            parts[n] = jobs[i]
+            n += 1
+            continue
+        pager = <object>jobs[i].pager
+        for k in range((jobs[i].n_panels + jobs[i].page_panels - 1) // jobs[i].page_panels):
+            wanted.setdefault(jobs[i].first_page + k, []).append(i)
+    ready = pager.bring(list(wanted))
+    if n:
+        _run(parts, n, workspace, serial_work)
+    for pages in ready:
+        n = 0
+        memory = np.empty(sum([len(wanted[page]) for page, _ in pages]) * sizeof(job), np.uint8)
+        parts = <job *><uintptr_t>memory.ctypes.data
+        for page, address in pages:
+            for i in wanted[page]:
+                _cut(&parts[n], &jobs[i], page - jobs[i].first_page, address, nt)
+                n += 1
+        _run(parts, n, workspace, serial_work)
+    return 0
+
+
+cdef void _cut(job *part, const job *j, int64_t page, uintptr_t address, int nt) noexcept:
+    """The rows of one page."""
+    cdef int64_t first = page * j.page_panels
+    part[0] = j[0]
+    part.pager, part.raw, part.packed = NULL, <const uint8_t *>address, NULL
+    part.n_panels = min(j.page_panels, j.n_panels - first)
+    part.n_out = min(j.n_out - first * OX_PANEL, part.n_panels * OX_PANEL)
+    part.y = j.y + first * OX_PANEL
+    _choose_group(part, nt)
+
+
+cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
     """All jobs in one parallel region. Threads share out groups of output rows, never a sum."""
     cdef Workspace ws = workspace
     cdef int nt = usable_threads(ws.num_threads), i

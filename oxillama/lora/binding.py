@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoraError
-from oxillama.gguf import TensorInfo
 from oxillama.kernels.lora import LowRank
 from oxillama.kernels.matmul import Matrix, quantize
 from oxillama.lora.adapter import Lora
 from oxillama.lora.factors import Change
 from oxillama.models import ModelSpec
 from oxillama.models.adaptable import Adaptable, Part
+from oxillama.models.table import Table
 from oxillama.models.weights import Arena
 
 __all__ = ["BoundLora", "bind", "changed_tensors"]
@@ -89,7 +89,7 @@ def find(name: str, change: Change, adaptable: Mapping[str, Adaptable]) -> tuple
     """The model's tensor, and which of its parts are meant: a table that is the output, too, may be changed as one."""
     if name in adaptable:
         parts = adaptable[name].parts
-        return name, [part for part in parts if isinstance(part.whole, TensorInfo)] if change.lookups else parts
+        return name, [part for part in parts if isinstance(part.whole, Table)] if change.lookups else parts
     if name == OUTPUT and EMBEDDING in adaptable:
         parts = [part for part in adaptable[EMBEDDING].parts if isinstance(part.whole, Matrix)]
         return EMBEDDING if parts else None, parts
@@ -111,7 +111,7 @@ def check_fits(name: str, change: Change, shape: tuple[int, ...]) -> None:
 def low_rank(name: str, part: Part, change: Change, arena: Arena) -> LowRank:
     """Factors as the kernels take them."""
     a, b = part.share((change.a, change.b))
-    if isinstance(part.whole, TensorInfo):
+    if isinstance(part.whole, Table):
         return LowRank(encoded(b), factor(f"{name}.lora_a", a.T, arena), change.scale)
     return LowRank(factor(f"{name}.lora_a", a, arena), factor(f"{name}.lora_b", b, arena), change.scale)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.gguf import TensorInfo
 from oxillama.kernels.matmul import Matrix
+from oxillama.models.table import Table
 
 # a [.., rank, n_in] and b [.., n_out, rank], whose product b @ a is added to a tensor [.., n_out, n_in].
 Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -32,7 +32,7 @@ class Part:
     ``share``: from factors of a change of the tensor to those of a change of the part.
     """
 
-    whole: Matrix | TensorInfo
+    whole: Matrix | Table
     share: Share = all_of_it
 
 

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError, MissingTensorError
-from oxillama.gguf import TensorInfo
 from oxillama.kernels.batch import Batch
-from oxillama.kernels.matmul import embed, linear
+from oxillama.kernels.matmul import linear
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
 from oxillama.models.adaptable import Adaptable
@@ -32,6 +31,7 @@ from oxillama.models.layers import (
     read_norm,
 )
 from oxillama.models.spec import ModelSpec
+from oxillama.models.table import Table
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
@@ -88,7 +88,7 @@ class Embedding:
     """Rows of the table, scaled, normalised, or with learned positions added, as the architecture has it."""
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights) -> None:
-        self.n_embd, self.scale = spec.n_embd, spec.scales.embedding
+        self.scale = spec.scales.embedding
         self.table = w.table("token_embd.weight", (spec.n_vocab, spec.n_embd))
         self.positions = None
         if traits.positions:
@@ -98,17 +98,17 @@ class Embedding:
             self.norm = read_norm(w, "token_embd_norm", spec.n_embd, traits.norm, spec.norm_eps)
 
     def rows(self, batch: Batch) -> Rows:
-        x = look_up(batch, self.table, batch.tokens, self.n_embd)
+        x = look_up(batch, self.table, batch.tokens)
         if self.scale != 1.0:
             scale_(x, self.scale)
         if self.positions is not None:
-            add_(x, look_up(batch, self.positions, batch.positions, self.n_embd))
+            add_(x, look_up(batch, self.positions, batch.positions))
         return x if self.norm is None else self.norm(x)
 
 
-def look_up(batch: Batch, table: TensorInfo, ids: NDArray[np.int32], n_embd: int) -> Rows:
+def look_up(batch: Batch, table: Table, ids: NDArray[np.int32]) -> Rows:
     """A row of the table for each row of the batch."""
-    x = embed(batch.workspace, table.data, table.type, n_embd, ids)
+    x = table.rows(batch.workspace, ids)
     if batch.workspace.adapters is not None:
         batch.workspace.adapters.add_rows(x, table, ids)
     return x

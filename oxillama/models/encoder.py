@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
-from oxillama.gguf import GGUFFile, TensorInfo
+from oxillama.gguf import GGUFFile
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.norms import layer_norm_
 from oxillama.kernels.rope import angles
@@ -24,6 +24,7 @@ from oxillama.models.classifier import Classifier, has_classifier
 from oxillama.models.decoder import Embedding, feed_forward, look_up, read_rotations
 from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import ModelSpec, read_spec
+from oxillama.models.table import Table
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
@@ -53,7 +54,7 @@ class Encoder:
         check_whole(self.spec, batch)
         x = self.embedding.rows(batch)
         if self.pairs is not None:
-            add_(x, look_up(batch, self.pairs.table, self.pairs.of(batch), self.spec.n_embd))
+            add_(x, look_up(batch, self.pairs.table, self.pairs.of(batch)))
         elif self.segment is not None:
             add_bias_(x, self.segment)
         self.norm(x)
@@ -104,7 +105,7 @@ class PairTypes:
     Only models with a classifier were trained on pairs. ``separator``: what ends the first text.
     """
 
-    table: TensorInfo
+    table: Table
     separator: int
 
     @classmethod

@@ -115,12 +115,14 @@ def load_model(
     num_threads: int = 1,
     context_size: int | None = None,
     progress: Callable[[int], None] | None = None,
+    place: Callable[[Weights], None] | None = None,
 ) -> Model:
     """Build a file's model.
 
     ``context_size`` (default: what the model was trained for) chooses between the short and long factors of LongRoPE.
     Raises UnsupportedModelError for an architecture or tensor format we don't have, LoadError and its children for
     metadata and tensors that are missing or don't fit each other. ``progress`` gets the bytes of each matrix repacked.
+    ``place`` decides where weights are, instead of ``repack``.
     """
     architecture = find_architecture(file.metadata.arch)
     spec = architecture.read(file)
@@ -130,7 +132,9 @@ def load_model(
         weights.leave_out(f"blk.{i}.")  # see read_spec
     model.classifier = read_classifier(spec, weights)
     weights.check_all_used()
-    if repack:
+    if place is not None:
+        place(weights)
+    elif repack:
         weights.repack(num_threads, progress)
     model.n_weight_bytes, model.adaptable = weights.n_bytes, weights.adaptable
     return model

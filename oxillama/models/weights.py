@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, Metadata, TensorInfo
 from oxillama.gguf.pages import release_pages
+from oxillama.gguf.source import FileSource
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
 from oxillama.kernels.rows import Vector
 from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, rows
+from oxillama.models.table import Table
 
 PIECE = 64 << 20
 
@@ -38,6 +41,21 @@ class Arena:
         return taken
 
 
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A matrix and where its bytes, ``matrix.file_nbytes``, begin in a file; no ``source``: they are in memory."""
+
+    matrix: Matrix
+    source: FileSource | None
+    offset: int
+
+    def load(self, buffer: NDArray[np.uint8]) -> None:
+        """Reads the bytes into memory, from where the matrix takes them. Raises ModelFileError."""
+        if self.source is not None:
+            self.source.read(self.offset, buffer)
+            self.matrix.hold(buffer)
+
+
 class Weights:
     """Hands out a file's tensors and remembers which were taken.
 
@@ -48,8 +66,9 @@ class Weights:
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
         self._unused = set(file.tensors)
-        self._matrices: list[Matrix] = []
-        self._rearranged: list[Matrix] = []
+        self._stored: list[Stored] = []
+        self._held_values = 0
+        self._bare: list[Matrix] = []
         self._optional: dict[tuple[str, bool], str] = {}
         self.adaptable: dict[str, Adaptable] = {}
 
@@ -84,7 +103,9 @@ class Weights:
 
     def values(self, name: str, *shape: int) -> NDArray[np.float32]:
         """A small tensor's values, of the shape that is asked for: files may have more or fewer leading ones."""
-        return self.tensor(name, shape).dequantize().reshape(shape)
+        found = self.tensor(name, shape).dequantize().reshape(shape)
+        self._held_values += found.nbytes
+        return found
 
     def n_values(self, name: str) -> int:
         """Of a tensor that the file has, for the rare size that no key gives."""
@@ -92,31 +113,34 @@ class Weights:
 
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
         info = self.tensor(name, shape)
-        made = self._matrix(info.data, info.type, name, shape, bias)
+        made = self._matrix(info, name, shape, bias)
         self.adapts(name, shape, made)
         return made
 
-    def table(self, name: str, shape: tuple[int, int]) -> TensorInfo:
+    def table(self, name: str, shape: tuple[int, int]) -> Table:
         """A tensor whose rows are looked up."""
-        info = self.tensor(name, shape)
-        self.adapts(name, shape, info)
-        return info
+        made = Table(self.tensor(name, shape), shape[1])
+        self.adapts(name, shape, made)
+        return made
 
-    def adapts(self, name: str, shape: tuple[int, ...], whole: Matrix | TensorInfo, share: Share = all_of_it) -> None:
+    def adapts(self, name: str, shape: tuple[int, ...], whole: Matrix | Table, share: Share = all_of_it) -> None:
         """Notes what a tensor of this shape became, or a part of it."""
         self.adaptable.setdefault(name, Adaptable(shape)).parts.append(Part(whole, share))
 
     def _matrix(
-        self, data: NDArray[np.uint8], type: str, name: str, shape: tuple[int, ...], bias: Vector | None
+        self, info: TensorInfo, name: str, shape: tuple[int, ...], bias: Vector | None, first: int = 0, end: int = -1
     ) -> Matrix:
-        made = Matrix(data, type, shape, bias=bias, name=name, repack=False)
-        self._matrices.append(made)
+        """A tensor, or its bytes from ``first`` to ``end``."""
+        data = info.data if end < 0 else info.data[first:end]
+        made = Matrix(data, info.type, shape, bias=bias, name=name, repack=False)
+        self._stored.append(Stored(made, info.source, info.offset + first))
         return made
 
     def rearranged(self, name: str, data: bytes, type: str, *shape: int) -> Matrix:
         """A matrix made of the tensor ``name``, whose bytes are not as the file has them."""
-        made = self._matrix(np.frombuffer(data, np.uint8), type, name, shape, None)
-        self._rearranged.append(made)
+        made = Matrix(np.frombuffer(data, np.uint8), type, shape, name=name, repack=False)
+        self._stored.append(Stored(made, None, 0))
+        self._bare.append(made)
         return made
 
     def linear(self, name: str, n_out: int, n_in: int, *, bias: bool = False) -> Matrix:
@@ -135,8 +159,8 @@ class Weights:
         made, first = [], 0
         for n in sizes:
             part = None if values is None else Vector(values[first : first + n])
-            data = info.data[first * row_bytes : (first + n) * row_bytes]
-            made.append(self._matrix(data, info.type, f"{name}.weight", (n, n_in), part))
+            place = first * row_bytes, (first + n) * row_bytes
+            made.append(self._matrix(info, f"{name}.weight", (n, n_in), part, *place))
             self.adapts(f"{name}.weight", (total, n_in), made[-1], rows(first, n))
             first += n
         return made
@@ -168,19 +192,33 @@ class Weights:
 
     @property
     def n_bytes(self) -> int:
-        """What is held beside the file: panels, and what was rearranged and is in none."""
-        return sum(w.nbytes for w in self._matrices) + sum(w.raw_nbytes for w in self._rearranged)
+        """What is held beside the file: panels, and what is in none but not mapped either."""
+        return sum(s.matrix.nbytes for s in self._stored) + sum(w.raw_nbytes for w in self._bare)
+
+    @property
+    def stored(self) -> list[Stored]:
+        """The matrices in the order in which they were taken, and where their bytes are."""
+        return self._stored
+
+    @property
+    def n_value_bytes(self) -> int:
+        """Of norms, biases and the like, which are in memory in any case."""
+        return self._held_values
 
     def repack(self, num_threads: int, progress: Callable[[int], None] | None = None) -> None:
         """Moves all matrices into panels. ``progress`` gets the bytes of each when it is done."""
         arena = Arena()
-        for w in self._matrices:
+        for stored in self._stored:
+            w = stored.matrix
             n_bytes = w.raw_nbytes
             try:
                 w.repack(num_threads=num_threads, release=release_pages, allocate=arena.take)
             except MemoryError as e:
                 message = f"tensor {w.name}: no memory for its repacked copy ({e}); load with repack=False"
                 raise LoadError(message) from None
+            if not w.repacked and stored.source is not None:  # a mapped file that shrinks would end the process
+                self._bare.append(w)
+                stored.load(arena.take(n_bytes))
             if progress is not None:
                 progress(n_bytes)
 

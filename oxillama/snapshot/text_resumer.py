@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from oxillama.checks import MAX_CONTEXT
 from oxillama.engine.bell import CoroutineBell
 from oxillama.engine.logprobs import MAX_LOGPROBS
+from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
 from oxillama.engine.serving import ServingOptions
 from oxillama.engine.stream import TextRequest
-from oxillama.engine.options import TextOptions
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,

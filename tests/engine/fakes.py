@@ -79,6 +79,9 @@ class FakeRunner:
     def memory_bytes(self):
         return {}
 
+    def paging_counts(self):
+        return {}
+
     def cache_bytes(self, n_blocks, n_windowed, n_slots):
         return n_blocks * 100 + n_windowed * 10 + n_slots
 

@@ -158,7 +158,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     with pytest.raises(LoadError, match=r"secret\.gguf.*Permission denied"):
         gguf.open(path)
 

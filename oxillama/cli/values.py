@@ -1,0 +1,75 @@
+"""Values of options that are more than a number or a word."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.config import OffloadPolicy
+from oxillama.errors import ConfigError
+
+__all__ = ["OFFLOAD_FLAGS", "add_offload", "offload_line", "pairs", "read_offload"]
+
+OFFLOAD_FLAGS = {
+    "offload": "--offload",
+    "offload.budget": "--offload",
+    "offload.automatic": "--offload auto",
+    "offload.pinned": "--pin",
+    "offload.direct": "--offload-direct",
+}
+_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
+    """KEY=VALUE, where the value is JSON or else text. ConfigError, with the flag, for anything else."""
+    found = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{flag} must be KEY=VALUE, not {entry!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def add_offload(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Options that make an `OffloadPolicy`."""
+    parser.add_argument(
+        "--offload", metavar="SIZE", help="memory for weights, as 800M or 4G; or auto: as much as the system can spare"
+    )
+    parser.add_argument(
+        "--pin", action="append", default=[], metavar="PATTERN", help="matrices that stay in memory; may be repeated"
+    )
+    parser.add_argument("--offload-direct", action="store_true", help="read weights past the system's page cache")
+
+
+def read_offload(args: argparse.Namespace) -> OffloadPolicy | None:
+    """The policy that the options make, None without any. ConfigError for a size that is none."""
+    if args.offload is None and not args.pin and not args.offload_direct:
+        return None
+    automatic = args.offload == "auto"
+    budget = None if args.offload is None or automatic else size_of("--offload", args.offload)
+    return OffloadPolicy(budget=budget, pinned=args.pin, automatic=automatic, direct=args.offload_direct)
+
+
+def size_of(flag: str, text: str) -> int:
+    """Bytes of 800M or 4G, which are powers of 1024. ConfigError, with the flag, for anything else."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{flag} must be a number of bytes, as 800M or 4G, or auto, not {text!r}")
+    return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
+
+
+def offload_line(counts: Mapping[str, float]) -> str:
+    """What a pager did."""
+    asked = counts["hits"] + counts["faults"]
+    hits = f"{counts['hits'] / asked:.0%} of {asked} pages in memory" if asked else "no pages asked for"
+    waited = f"waited {counts['stalls']} times, {counts['stall_seconds']:.2f} s"
+    return (
+        f"[weights in {counts['budget'] / (1 << 20):,.2f} MiB: {hits}; {counts['bytes'] / 1e9:.2f} GB read; {waited}]"
+    )

@@ -1,0 +1,106 @@
+"""A file that stays open to be read again, and is known to be the same each time."""
+
+import os
+import stat
+import weakref
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.errors import ConfigError, ModelFileError
+
+__all__ = ["DIRECT_SLACK", "FileSource"]
+
+BLOCK = 4096  # of direct reads: no disk has larger ones
+DIRECT_SLACK = 2 * BLOCK
+REMEDY = "To replace a file that is in use, rename the new one over it."
+
+
+class FileSource:
+    """An open file whose bytes are read where they are needed.
+
+    What is mapped kills the process when the file shrinks; what is read is there, or an error is raised. Another file
+    under the same name changes nothing, since the open one is kept. The file itself is taken to be changed when its
+    size or its time of modification is another than when it was opened: every read looks, after it has its bytes, so
+    that nothing written before is ever used.
+    """
+
+    __slots__ = ("__weakref__", "_changed", "_direct", "fd", "path", "size", "time")
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError if it can't be opened, ModelFileError unless it is a regular file that isn't empty."""
+        info = path.stat()  # a pipe would be waited for
+        if not stat.S_ISREG(info.st_mode):
+            kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+            raise ModelFileError(f"{path}: this is {kind}; the path of a GGUF file is needed")
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        weakref.finalize(self, os.close, self.fd)
+        info = os.fstat(self.fd)
+        self.size, self.time = info.st_size, info.st_mtime_ns
+        self._changed: str | None = None
+        self._direct: int | None = None
+
+    def check(self) -> None:
+        """Raises ModelFileError if the file was changed since it was opened, and from then on."""
+        info = os.fstat(self.fd)
+        if self._changed is None and info.st_size != self.size:
+            self._changed = f"had {self.size} bytes when it was opened and has {info.st_size} now"
+        elif self._changed is None and info.st_mtime_ns != self.time:
+            self._changed = "was written to since it was opened"
+        if self._changed is not None:
+            raise ModelFileError(f"{self.path}: the file {self._changed}; load the model again. {REMEDY}")
+
+    def read(self, offset: int, out: NDArray[np.uint8]) -> None:
+        """Fills ``out`` with the bytes from ``offset`` on.
+
+        Raises ModelFileError for a file that can't be read, ends too early, or was changed.
+        """
+        self._read(self.fd, offset, out.data, len(out))
+        self.check()
+
+    def read_direct(self, offset: int, n_bytes: int, out: NDArray[np.uint8]) -> int:
+        """The same past the page cache: where in ``out`` the bytes begin.
+
+        It begins at a page of memory, and has room for ``DIRECT_SLACK`` more, since whole blocks are read.
+        """
+        if self._direct is None:
+            self._direct = self.open_direct()
+        shift = offset % BLOCK
+        wanted = shift + n_bytes
+        self._read(self._direct, offset - shift, out.data[: -(-wanted // BLOCK) * BLOCK], wanted)
+        self.check()
+        return shift
+
+    def open_direct(self) -> int:
+        """Another descriptor of the same file. ConfigError where system or file system have no direct reads."""
+        try:
+            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except (OSError, AttributeError) as error:
+            raise ConfigError(
+                f"offload.direct must be left out: {self.path} can't be read past the page cache: {error}"
+            ) from None
+        weakref.finalize(self, os.close, fd)
+        return fd
+
+    def _read(self, fd: int, offset: int, out: memoryview, n_wanted: int) -> None:
+        done = 0
+        while done < n_wanted:
+            try:
+                n = os.preadv(fd, [out[done:]], offset + done)
+            except OSError as error:
+                raise self.failed(error.errno or 0) from error
+            if not n:
+                raise self.failed(-1)
+            done += n
+
+    def failed(self, number: int) -> ModelFileError:
+        """The error for a read that failed with this number of the system's; -1: the file ends too early."""
+        if number >= 0:
+            return ModelFileError(f"{self.path}: the file can't be read any more: {os.strerror(number)}")
+        try:
+            self.check()
+        except ModelFileError as error:
+            return error
+        return ModelFileError(f"{self.path}: the file ends too early. {REMEDY}")

@@ -1,0 +1,45 @@
+"""Rows of a table read from a file one by one: of an embedding table, a step needs a few rows out of many thousand."""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from oxillama.errors import GenerateError
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void *buffer, size_t n_bytes, int64_t offset)
+
+
+cdef int _read(int fd, uint8_t *out, size_t n_bytes, int64_t offset) noexcept nogil:
+    """0, the error's number, or -1 where the file ends too early."""
+    cdef size_t done = 0
+    cdef ssize_t n
+    while done < n_bytes:
+        n = pread(fd, out + done, n_bytes - done, offset + <int64_t>done)
+        if n == 0:
+            return -1
+        if n > 0:
+            done += <size_t>n
+        elif errno != EINTR:
+            return errno
+    return 0
+
+
+def read_rows(int fd, int64_t offset, int64_t row_bytes, int64_t n_rows, const int32_t[::1] rows, uint8_t[::1] out):
+    """Copies ``rows`` of a table that begins at ``offset`` of an open file to ``out``, uint8 [len(rows) * row_bytes].
+
+    Returns 0, the number of the system's error, or -1 if the file ends before one of them. GenerateError, before
+    anything is read, for a row that the table doesn't have or an ``out`` of another size.
+    """
+    cdef Py_ssize_t i
+    cdef int status = 0
+    if row_bytes < 1 or out.shape[0] != rows.shape[0] * row_bytes:
+        raise GenerateError(f"{out.shape[0]} bytes for {rows.shape[0]} rows of {row_bytes}")
+    for i in range(rows.shape[0]):
+        if not 0 <= rows[i] < n_rows:
+            raise GenerateError(f"token id {rows[i]} is not in 0..{n_rows - 1}")
+    with nogil:
+        for i in range(rows.shape[0]):
+            status = _read(fd, &out[i * row_bytes], <size_t>row_bytes, offset + rows[i] * row_bytes)
+            if status:
+                break
+    return status

@@ -1,0 +1,149 @@
+"""Weights that are in memory only while they are needed: which stay, which come and go, and how many may be there."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+
+from oxillama.gguf.pages import release_pages
+from oxillama.models.weights import Stored, Weights
+from oxillama.offload.buffers import new_buffer
+from oxillama.offload.layout import Plan
+from oxillama.offload.order import Order
+from oxillama.offload.pressure import MemoryPressureProbe
+from oxillama.offload.reader import Page, PageReader
+from oxillama.offload.sizing import next_budget
+from oxillama.offload.survey import PANEL, Survey, second_halves, survey
+from oxillama.offload_policy import OffloadPolicy
+
+__all__ = ["LayerPager"]
+
+PROBE_SECONDS = 0.25
+
+
+class LayerPager:
+    """Brings a model's weights in, layer by layer and expert by expert, inside of its forward pass.
+
+    Matrices that stay are kept as without a pager. Of the others, a product asks for the pages that it reads; a thread
+    reads these, and those that will be next, into slots. Experts are read when a router chose them, and stay until
+    others have been used since. `Matrix.page` has what products see of this.
+
+    The model's matrices refer to the reader alone, and with the pager its thread ends.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        policy: OffloadPolicy,
+        *,
+        repack: bool,
+        num_threads: int,
+        probe: MemoryPressureProbe | None = None,
+    ) -> None:
+        """Takes over the matrices of a model that was built. `probe`: tells what memory there is.
+
+        Raises ConfigError, which names the least that works, for a budget that is too small, and for patterns that no
+        matrix's name fits; ModelFileError if the file can't be read.
+        """
+        self.policy, self._repack, self._num_threads = policy, repack, num_threads
+        self._probe, self._probed_at = probe or MemoryPressureProbe(), 0.0
+        self._survey: Survey = survey(weights, policy, self._probe, repack=repack)
+        self.budget, self.least = self._survey.budget, self._survey.least
+        self.floor = self._survey.constant + self._survey.layout.floor  # with pages as large as these are
+        self._resident: set[int] = set()
+        self._plan = Plan(frozenset())
+        for s in weights.stored:
+            if repack and s.source is None:
+                s.matrix.repack(num_threads=num_threads)
+        self._start()
+
+    def _start(self) -> None:
+        layout = self._survey.layout
+        self._order = Order(layout.first_page, [m.n_stack for m in layout.items], second_halves(layout.items))
+        slot_bytes = {kind: size + layout.slack for kind, size in layout.slot_bytes.items()}
+        self.reader = PageReader(self._pages(), self._order, slot_bytes, direct=self.policy.direct)
+        weakref.finalize(self, self.reader.stop)
+        for i in range(len(layout.items)):
+            self._page(i)
+        self._apply(layout.plan(self.budget - self._survey.constant))
+
+    def _pages(self) -> list[Page]:
+        pages = []
+        for s, item, panels in zip(
+            self._survey.stored, self._survey.layout.items, self._survey.layout.page_panels, strict=True
+        ):
+            w, step = s.matrix, panels * PANEL
+            for matrix in range(w.n_experts):
+                for row in range(0, w.n_out, step):
+                    offset = s.offset + (matrix * w.n_out + row) * w.row_bytes
+                    assert s.source is not None
+                    pages.append(Page(s.source, offset, min(step, w.n_out - row) * w.row_bytes, item.is_experts))
+        return pages
+
+    def _page(self, i: int) -> None:
+        layout = self._survey.layout
+        self._survey.stored[i].matrix.page(self.reader, layout.first_page[i], layout.page_panels[i])
+
+    # ---- between steps
+
+    def between_steps(self) -> None:
+        """Where the budget follows the memory that there is, it is looked at now."""
+        now = time.monotonic()
+        if self.policy.automatic and now - self._probed_at >= PROBE_SECONDS:
+            self._probed_at = now
+            most = min(self._survey.most, self.policy.budget or self._survey.most)
+            self.resize(next_budget(self.budget, self._probe.read(), self.policy.reserve, self.floor, most))
+
+    def resize(self, budget: int) -> None:
+        """Another budget, while nothing is computed. Raises ModelFileError; what was changed until then is in use."""
+        if budget != self.budget:
+            self.budget = budget
+            self._apply(self._survey.layout.plan(max(budget, self.floor) - self._survey.constant))
+
+    def _apply(self, plan: Plan) -> None:
+        layout = self._survey.layout
+        for i in self._resident - plan.resident:
+            self._page(i)
+        self._resident &= plan.resident
+        for i in plan.resident - self._resident:
+            self.reader.forget(range(layout.first_page[i], layout.first_page[i + 1]))
+        self._order.follow([i for i in layout.loose if i not in plan.resident and not layout.items[i].is_experts])
+        self.reader.resize(plan.n_window, plan.n_experts)
+        self._plan = plan
+        # The largest first: while a matrix is repacked, what is read of it is in memory, too.
+        for i in sorted(plan.resident - self._resident, key=lambda i: -layout.items[i].held):
+            self._load(self._survey.stored[i])
+            self._resident.add(i)
+
+    def _load(self, stored: Stored) -> None:
+        w = stored.matrix
+        stored.load(new_buffer(w.file_nbytes))
+        self.reader.counts.bytes += w.file_nbytes
+        if self._repack:
+            w.repack(num_threads=self._num_threads, release=release_pages, allocate=new_buffer)
+
+    # ---- to the outside
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory for weights: those that stay, slots, norms and biases."""
+        layout, plan = self._survey.layout, self._plan
+        return self._survey.constant + layout.slots_nbytes(plan) + sum(layout.items[i].held for i in self._resident)
+
+    @property
+    def paged_bytes(self) -> int:
+        """Bytes that a token reads from the file, if it uses all experts and finds none of them in memory."""
+        return self._survey.layout.paged_bytes(self._plan)
+
+    def counts(self) -> Mapping[str, float]:
+        """What `PagerCounts` has, and the budget, by name."""
+        c = self.reader.counts
+        return {
+            "budget": self.budget,
+            "hits": c.hits,
+            "faults": c.faults,
+            "bytes": c.bytes,
+            "stalls": c.stalls,
+            "stall_seconds": c.stall_seconds,
+        }

@@ -1,0 +1,82 @@
+"""Which page is in which slot, and which one leaves for another: numbers alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """A number of slots for pages, each page in one at most.
+
+    Pages are held while they are multiplied by or read into; others may leave, the least recently used first.
+    """
+
+    def __init__(self, n: int = 0) -> None:
+        self._free = list(range(n - 1, -1, -1))
+        self._n_ids = n
+        self._slots: OrderedDict[int, int] = OrderedDict()  # page -> slot, least recently used first
+        self._holders: dict[int, int] = {}
+
+    def __contains__(self, page: int) -> bool:
+        return page in self._slots
+
+    def __len__(self) -> int:
+        """Slots that there are."""
+        return len(self._free) + len(self._slots)
+
+    def slot(self, page: int) -> int:
+        return self._slots[page]
+
+    def hold(self, page: int) -> None:
+        """A page that is in a slot stays there, and counts as used now."""
+        self._holders[page] = self._holders.get(page, 0) + 1
+        self._slots.move_to_end(page)
+
+    def let_go(self, page: int) -> None:
+        n = self._holders.pop(page) - 1
+        if n:
+            self._holders[page] = n
+
+    def place(self, page: int, *, sparing: Container[int] = ()) -> int | None:
+        """A slot for a page that is in none, which is held from now on; None if nothing may leave for it.
+
+        Pages in `sparing` don't leave.
+        """
+        if not self._free:
+            leaving = next((p for p in self._slots if p not in self._holders and p not in sparing), None)
+            if leaving is None:
+                return None
+            self._free.append(self._slots.pop(leaving))
+        slot = self._slots[page] = self._free.pop()
+        self._holders[page] = 1
+        return slot
+
+    def drop(self, page: int) -> None:
+        """A page that is held once leaves: what was read is not what was wanted."""
+        del self._holders[page]
+        self._free.append(self._slots.pop(page))
+
+    def forget(self, page: int) -> None:
+        """A page that nobody holds leaves, if it is here."""
+        slot = self._slots.pop(page, None)
+        if slot is not None:
+            self._free.append(slot)
+
+    def release_all(self) -> None:
+        """Nobody holds anything any more."""
+        self._holders.clear()
+
+    def resize(self, n: int) -> list[int]:
+        """So many slots, while nothing is held. Returns the numbers of those that are no more."""
+        while len(self) < n:
+            self._free.append(self._n_ids)
+            self._n_ids += 1
+        gone = []
+        while len(self) > n:
+            if not self._free:
+                self._free.append(self._slots.popitem(last=False)[1])
+            gone.append(self._free.pop())
+        return gone

@@ -1,0 +1,73 @@
+"""A model whose weights are paged gives the bits of one that is in memory, whatever is paged."""
+
+import numpy as np
+import pytest
+
+import oxillama as ox
+import oxillama.gguf as gguf
+from oxillama.kernels._table import writable_formats
+from oxillama.kernels.matmul import Matrix, matmul, quantize
+from oxillama.kernels.rows import Workspace
+from oxillama.offload import OffloadPolicy
+from tests.offload.paged import NAMES, least_of, open_runner, path_of, rows, tokens_of
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_architecture(name):
+    """In the least memory that works, in a half of what it takes, and with a part of it pinned; in chunks and whole."""
+    path, tokens = path_of(name), tokens_of(name)
+    whole = open_runner(path)
+    expected = rows(whole, tokens)
+    most, least = open_runner(path, OffloadPolicy(budget=1 << 40)).pager.nbytes, least_of(path)
+    assert least < most / 2 < path.stat().st_size
+    for policy, threads, repack, chunk in (
+        (OffloadPolicy(budget=least), 1, True, 7),
+        (OffloadPolicy(budget=(most + least) // 2), 2, True, None),
+        (OffloadPolicy(budget=(most + least) // 2), 3, False, 5),
+        (OffloadPolicy(pinned="*1.*"), 2, True, 1),
+    ):
+        runner = open_runner(path, policy, threads=threads, repack=repack)
+        assert runner.pager.nbytes <= (policy.budget or most)
+        for _ in range(2):  # the second time, other pages are there
+            assert (rows(runner, tokens, chunk=chunk) == expected).all()
+        assert runner.pager.counts()["faults"] > 0
+
+
+@pytest.mark.parametrize("type", writable_formats())
+def test_every_format(tmp_path, type):
+    path = tmp_path / "model.gguf"
+    gguf.quantize_file(path_of("mixtral"), path, type, allow_requantize=True, pure=True)
+    tokens = tokens_of("mixtral")
+    expected = rows(open_runner(path), tokens)
+    for repack in (True, False):
+        runner = open_runner(path, OffloadPolicy(budget=least_of(path) * 3), repack=repack)
+        assert (rows(runner, tokens, chunk=9) == expected).all()
+        assert runner.pager.counts()["faults"] > 0
+
+
+def test_large_chunks_in_matrices_of_many_panels():
+    """More than eight rows at a time pack several panels at once; all of it in more than one task."""
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((700, 512), dtype=np.float32)
+    for type in ("Q4_K", "Q6_K", "Q8_0", "F16", "F32", "BF16"):
+        data = quantize(values, type)
+        packed, raw = Matrix(data, type, values.shape), Matrix(data, type, values.shape, repack=False)
+        for n in (1, 8, 9, 33, 130):
+            x = rng.standard_normal((n, 512), dtype=np.float32)
+            for threads in (1, 2):
+                ws = Workspace(threads)
+                a, b = matmul(ws.from_array(x), packed, raw)
+                assert (a.numpy() == b.numpy()).all()
+
+
+def test_requests_of_an_engine():
+    """Sampled, in a batch, with an adapter and with texts that begin alike."""
+    prompts = ["Once upon a time", "Once upon a hill", "A fox"]
+    with ox.load(num_threads=2) as engine:
+        size = engine.memory_bytes()["weights"]
+        expected = engine.generate(prompts, max_tokens=12, seed=3)
+    with ox.load(num_threads=2, offload=size // 2) as engine:
+        found = engine.generate(prompts, max_tokens=12, seed=3)
+        assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+        assert engine.memory_bytes()["weights"] <= size // 2
+        assert engine.metrics_snapshot().offload_bytes > 0
