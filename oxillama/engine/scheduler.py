@@ -107,8 +107,8 @@ class Scheduler(Admission):
         """One token of each that runs and lacks no other, with those that it computes again."""
         plan, has_room, budget = [], self.has_room, self.token_budget
         for sequence in list(self.running):
-            n = 1 + sequence.n_again
-            if not sequence.running or not sequence.decodes or n > budget:
+            n = len(sequence.tokens) - sequence.n_computed
+            if n != 1 + sequence.n_again or n > budget or not sequence.running:
                 continue
             if (n == 1 and has_room(sequence)) or self._make_room(sequence, n):
                 plan.append((sequence, n))
@@ -134,13 +134,14 @@ class Scheduler(Admission):
 
     def _guess(self, plan: Plan) -> None:
         """Adds the guesses of those who decode, and cuts them to what there is of budget and room."""
-        budget = 0 if self.preempting else self.token_budget - sum(n for _, n in plan)
-        for i, (sequence, n) in enumerate(plan):
-            if sequence.ahead:
-                n_ahead = self._affordable(sequence, budget) if sequence.decodes and n == 1 else 0
-                del sequence.ahead[n_ahead:]
-                plan[i] = sequence, n + n_ahead
-                budget -= n_ahead
+        guessing = [i for i, (sequence, _) in enumerate(plan) if sequence.ahead]
+        budget = self.token_budget - sum(n for _, n in plan) if guessing and not self.preempting else 0
+        for i in guessing:
+            sequence, n = plan[i]
+            n_ahead = self._affordable(sequence, budget) if sequence.decodes and n == 1 else 0
+            del sequence.ahead[n_ahead:]
+            plan[i] = sequence, n + n_ahead
+            budget -= n_ahead
 
     def _affordable(self, sequence: Sequence, budget: int) -> int:
         """Guesses that a sequence can compute beside its next token, for which it has room."""
@@ -252,13 +253,14 @@ class Scheduler(Admission):
         if not 0 < n <= len(sequence.tokens) - sequence.n_computed:
             left = len(sequence.tokens) - sequence.n_computed
             raise ConfigError(f"sequence {sequence.id} can't advance by {n} tokens: {left} are not computed")
-        n_wrong = 1 + len(sequence.ahead) - n if sequence.ahead else 0
-        sequence.drop_guesses()
-        if n_wrong:
-            self.trim(sequence, sequence.n_computed + n)
-            if sequence.slots is not None:  # the step left the state after all of its tokens alone
-                sequence.n_again = n
-                return
+        if sequence.ahead or sequence.n_again:
+            n_wrong = 1 + len(sequence.ahead) - n if sequence.ahead else 0
+            sequence.drop_guesses()
+            if n_wrong:
+                self.trim(sequence, sequence.n_computed + n)
+                if sequence.slots is not None:  # the step left the state after all of its tokens alone
+                    sequence.n_again = n
+                    return
         sequence.n_computed += n
         if sequence.slots is not None:
             self.commit(sequence.slots)
