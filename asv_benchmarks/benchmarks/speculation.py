@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import oxillama
-from oxillama import DraftTask, PromptLookup, Proposal
+from oxillama import Completion, DraftTask, PromptLookup, Proposal
+from oxillama.engine.options import GenerateOptions
 
 from .common import load_engine, tokens
 
@@ -39,29 +40,27 @@ class Decoding:
     def setup(self, draft: str) -> None:
         self.engine = load_engine()
         self.prompt = tokens(self.engine, N_PROMPT)
-        text = self.prompt + self.run()
+        self.options: GenerateOptions = {"max_tokens": N_TOKENS, "sampler": GREEDY, "ignore_eos": True}
+        text = self.prompt + self.run().token_ids
         wrong = [(token + 1) % self.engine.n_vocab for token in text]
-        self.options: dict[str, object] = {}
         if draft != "none":
             known = PromptLookup(texts=[text]) if draft == "lookup" else Known(text if draft == "ideal" else wrong)
-            self.options = {"draft": known, "num_speculative": 8, "adaptive": not draft.endswith("asked")}
-        assert self.run(**self.options) == text[N_PROMPT:]
+            self.options |= {"draft": known, "num_speculative": 8, "adaptive": not draft.endswith("asked")}
+        assert self.run().token_ids == text[N_PROMPT:]
 
     def teardown(self, draft: str) -> None:
         self.engine.close()
 
     def time_decoding(self, draft: str) -> None:
-        self.run(**self.options)
+        self.run()
 
     def track_acceptance(self, draft: str) -> float:
         """Part of the guesses that came true."""
-        found = self.engine.generate(self.prompt, max_tokens=N_TOKENS, sampler=GREEDY, ignore_eos=True, **self.options)
-        return found.speculation.acceptance_rate if found.speculation else 0.0
+        found = self.run().speculation
+        return found.acceptance_rate if found else 0.0
 
-    def run(self, **options: object) -> list[int]:
-        return self.engine.generate(
-            self.prompt, max_tokens=N_TOKENS, sampler=GREEDY, ignore_eos=True, **options
-        ).token_ids
+    def run(self) -> Completion:
+        return self.engine.generate(self.prompt, **self.options)
 
 
 GREEDY = oxillama.SamplerConfig(temperature=0, repetition_penalty=1.0)

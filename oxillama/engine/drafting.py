@@ -148,12 +148,11 @@ class Drafting:
             return
         first = speculation.drafts[0]
         self.totals[first] = self.totals.get(first, SpecStats()) + speculation.stats()
-        for draft in speculation.asked:
+        for draft in speculation.release():
             try:
                 draft.forget(request.sequence.id)
             except Exception:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
-        speculation.drafts, speculation.asked = (), set()  # whoever keeps the request keeps no draft
 
 
 def _may_guess(request: TextRequest, speculation: Speculation) -> bool:

@@ -139,7 +139,10 @@ class BatchFailure:
 
 
 class CancelToken:
-    """Stops the requests that it was given to, from any thread, within one token; also inside a long prompt."""
+    """Stops the requests that it was given to, from any thread, within one token; also inside a long prompt.
+
+    With a draft, within the tokens of one step.
+    """
 
     __slots__ = ("_event",)
 

@@ -24,6 +24,7 @@ N_EMBD = 8
 class FakeTokenizer:
     """Longest piece first; BOS in front."""
 
+    model = "gpt2"
     n_vocab = N_VOCAB
     bos_id, eos_id = BOS, EOS
     add_bos = True

@@ -133,7 +133,7 @@ class Serving(RuleBasedStateMachine):
         def bounded(*given):
             nonlocal left
             left -= 1
-            assert left, "a request never ends"
+            assert left > 0, "a request never ends"
             return schedule(*given)
 
         scheduler.step = bounded

@@ -1,6 +1,7 @@
 """Drafts for tests: those that know the answer, and those that are wrong as often as one likes."""
 
 from oxillama.speculative import Proposal
+from tests.engine.fakes import N_VOCAB
 
 
 class Oracle:
@@ -9,7 +10,7 @@ class Oracle:
     `stops`: it has nothing to say at each place p with p % stops == 0; never with 0.
     """
 
-    def __init__(self, texts, every=0, salt=0, n_vocab=1 << 30, stops=0):
+    def __init__(self, texts, every=0, salt=0, n_vocab=N_VOCAB, stops=0):
         self.texts = [list(text) for text in texts]
         self.every, self.salt, self.n_vocab, self.stops = every, salt, n_vocab, stops
         self.bound, self.forgotten, self.calls = [], [], []

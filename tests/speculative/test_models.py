@@ -1,0 +1,64 @@
+"""Guesses on the shipped model: with adapters, chats that share their beginning, schemas, and every kind of KV."""
+
+import asyncio
+
+import pytest
+
+import oxillama as ox
+from tests.engine.test_loras import GREEDY, PROMPTS, SETS, adapters, alone, engine
+from tests.speculative.drafts import Oracle
+
+__all__ = ["adapters", "alone", "engine"]  # fixtures
+
+
+def test_one_batch_with_all_adapters_some_with_guesses(engine, alone):
+    """Right, wrong and no guesses, under all sets at once, again and again over the same cache."""
+
+    async def all_of_them():
+        many, calls = ox.AsyncEngine(engine), []
+        for p in PROMPTS:
+            for i, lora in enumerate(SETS):
+                oracle = Oracle([engine.tokenize(p) + alone[p, i]], every=i + 2)
+                drafts = {"draft": [oracle, "lookup"], "num_speculative": 2 * i + 1, "adaptive": False} if i else {}
+                calls.append(many.generate(p, max_tokens=24, ignore_eos=True, sampler=GREEDY, lora=lora, **drafts))
+        return await asyncio.gather(*calls)
+
+    for _ in range(2):
+        found = iter(asyncio.run(all_of_them()))
+        for prompt in PROMPTS:
+            for i in range(len(SETS)):
+                assert next(found).token_ids == alone[prompt, i]
+    assert engine.metrics_snapshot().spec_accepted > 200
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_logprobs_are_the_same_bits(kv_type, num_threads):
+    wanted = {"max_tokens": 48, "seed": 3, "logprobs": 3, "prompt_logprobs": 1, "temperature": 0.9}
+    with ox.load(num_threads=num_threads, kv_type=kv_type) as engine:
+        plain = engine.generate(PROMPTS, **wanted)
+        texts = [engine.tokenize(p) + one.token_ids for p, one in zip(PROMPTS, plain, strict=True)]
+        for k, every in ((1, 0), (4, 5), (8, 3)):
+            got = engine.generate(PROMPTS, **wanted, draft=Oracle(texts, every), num_speculative=k, adaptive=False)
+            assert [(r.token_ids, r.logprobs, r.prompt_logprobs) for r in got] == [
+                (r.token_ids, r.logprobs, r.prompt_logprobs) for r in plain
+            ]
+
+
+def test_turns_of_a_dialogue_and_the_prefix_cache():
+    """What is found in the cache after guesses is what is found after none."""
+    wanted = {"max_tokens": 40, "seed": 5, "ignore_eos": True}
+
+    def turns(**drafts):
+        with ox.load(num_threads=1) as engine:
+            ids, texts = engine.tokenize("Once upon a time there was a little fox."), []
+            for _ in range(4):
+                got = engine.generate(ids, **wanted, **drafts)
+                texts.append(got.token_ids)
+                ids = ids + got.token_ids + engine.tokenize(" And then", add_special=False)
+            s = engine.metrics_snapshot()
+            return texts, s.prefix_hits
+
+    plain = turns()
+    assert turns(draft="lookup", num_speculative=8, adaptive=False) == plain
+    assert plain[1] > 100

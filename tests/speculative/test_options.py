@@ -1,0 +1,142 @@
+"""What a caller can ask of speculation, and what is refused."""
+
+import asyncio
+import gc
+import logging
+import weakref
+
+import pytest
+
+import oxillama as ox
+from oxillama.engine.async_engine import AsyncEngine
+from oxillama.errors import ConfigError
+from oxillama.speculative import GrammarDraft, PromptLookup, SpecStats
+from tests.engine.fakes import make_engine
+from tests.speculative.drafts import Oracle
+
+
+class Unhashable(Oracle):
+    __hash__ = None
+
+
+class NoForget:
+    def bind(self, target):
+        pass
+
+    def propose(self, tasks):
+        return []
+
+
+WRONG = [
+    ({"draft": "guess"}, "draft must be one of lookup, grammar, not 'guess'"),
+    ({"draft": 5}, "draft must be 'lookup' or 'grammar', or an object"),
+    ({"draft": PromptLookup}, "draft must be 'lookup' or 'grammar', or an object"),
+    ({"draft": NoForget()}, "with the methods bind, propose and forget"),
+    ({"draft": Unhashable([])}, "draft must be hashable"),
+    ({"draft": []}, "a list of 1 to 8, not of 0"),
+    ({"draft": ["lookup"] * 9}, "a list of 1 to 8, not of 9"),
+    ({"draft": ["lookup", None]}, r"draft\[1\] must be"),
+    ({"draft": ["lookup", "no"]}, r"draft\[1\] must be one of"),
+    ({"draft": "lookup", "num_speculative": -1}, "num_speculative must be from 0 to 32, not -1"),
+    ({"draft": "lookup", "num_speculative": 33}, "num_speculative must be from 0 to 32, not 33"),
+    ({"draft": "lookup", "num_speculative": 2.5}, "num_speculative must be an integer"),
+    ({"draft": "lookup", "acceptance": "guess"}, "acceptance must be one of"),
+    ({"draft": "lookup", "adaptive": 1}, "adaptive must be True or False, not 1"),
+    ({"num_speculative": 4}, "num_speculative is 4, but there is no draft"),
+    ({"adaptive": False, "draft": None}, "adaptive is False, but there is no draft"),
+    ({"acceptance": "match"}, "acceptance is 'match', but there is no draft"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_wrong_options(options, message):
+    engine = make_engine()
+    with pytest.raises(ConfigError, match=message):
+        engine.generate("ab", **options)
+    with pytest.raises(ConfigError, match=message):
+        engine.stream("ab", **options)
+    with pytest.raises(ConfigError, match=message):
+        engine.batch(["ab"], **options)
+    with pytest.raises(ConfigError, match=message):
+        AsyncEngine(engine).stream("ab", **options)
+
+
+@pytest.mark.parametrize("name", ["draft", "num_speculative", "acceptance", "adaptive"])
+def test_beam_search_has_no_drafts(name):
+    value = {"draft": "lookup", "num_speculative": 4, "acceptance": "match", "adaptive": True}[name]
+    with pytest.raises(ConfigError, match=rf"{name} is not for beam_search\(\)"):
+        make_engine().beam_search("ab", **{name: value})
+
+
+def test_a_draft_that_does_not_fit_refuses_before_anything_runs():
+    class Foreign(Oracle):
+        def bind(self, target):
+            raise ConfigError(f"a vocabulary of {target.n_vocab} tokens is not mine")
+
+    engine = make_engine()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="a vocabulary of 18 tokens is not mine"):
+            engine.generate("ab", draft=Foreign([]))
+    with pytest.raises(ConfigError, match="is not mine"):
+        asyncio.run(AsyncEngine(engine).generate("ab", draft=Foreign([])))
+    assert engine.metrics_snapshot().spec_rounds == 0
+
+
+def test_chat_and_conversations_take_drafts():
+    with ox.load(num_threads=1) as engine:
+        messages, wanted = [{"role": "user", "content": "Tell me of a fox."}], {"max_tokens": 20, "seed": 1}
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        plain = engine.chat(messages, chat_template=template, **wanted)
+        got = engine.chat(messages, chat_template=template, **wanted, draft="lookup", adaptive=False)
+        assert got.token_ids == plain.token_ids
+        assert got.speculation is not None
+
+
+def test_nothing_is_guessed_with_zero_tokens():
+    engine, oracle = make_engine(), Oracle([])
+    got = engine.generate("ab", max_tokens=9, draft=oracle, num_speculative=0)
+    assert got.speculation == SpecStats(off="num_speculative is 0")
+    assert oracle.calls == []
+    assert len(oracle.bound) == 1
+
+
+def test_why_it_is_off_is_told():
+    engine = make_engine(context_size=300)
+    whole = engine.generate([3], max_tokens=200, seed=1, ignore_eos=True).token_ids
+    wrong = Oracle([[3, *whole]], every=1)
+    got = engine.generate([3], max_tokens=200, seed=1, ignore_eos=True, draft=wrong, num_speculative=4)
+    assert got.speculation.accepted == 0
+    assert got.speculation.rounds < 40
+    assert "too seldom to pay" in got.speculation.off
+
+
+def test_an_engine_keeps_no_draft_that_nobody_uses():
+    engine = make_engine()
+    draft = Oracle([[3] * 20])
+    engine.generate([3], max_tokens=9, seed=1, draft=draft, adaptive=False)
+    gone = weakref.ref(draft)
+    del draft
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_draft_that_can_not_forget_is_told_of_in_the_log(caplog):
+    class Stubborn(Oracle):
+        def forget(self, key):
+            raise RuntimeError("never")
+
+    engine = make_engine()
+    with caplog.at_level(logging.ERROR, "oxillama"):
+        got = engine.generate([3], max_tokens=9, seed=1, ignore_eos=True, draft=Stubborn([]), adaptive=False)
+    assert len(got.token_ids) == 9
+    assert "Stubborn failed to forget" in caplog.text
+
+
+def test_named_drafts_are_those_of_the_engine():
+    engine = make_engine()
+    for _ in range(2):
+        engine.generate([3, 4, 3], max_tokens=9, seed=1, draft=["lookup", "grammar"], adaptive=False)
+    named = engine._maker._drafts._named
+    assert isinstance(named["lookup"], PromptLookup)
+    assert isinstance(named["grammar"], GrammarDraft)
+    assert named["lookup"]._own == {}  # every text was forgotten
