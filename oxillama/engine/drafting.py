@@ -137,9 +137,10 @@ class Drafting:
             request.sequence.ahead = _checked(request, speculation, proposal)
             speculation.proposed(by, proposal.probs, seconds)
             total += len(request.sequence.ahead)
-        if not new:  # the first time it reads what came before
+        counts = [len(proposal.tokens) for proposal in proposals]
+        if not new and (all(counts) or not any(counts)):  # else it may have read what came before, for some
             times = self._times.setdefault(draft, deque(maxlen=KEPT_TIMES))
-            times.append(seconds / max(1, *(len(proposal.tokens) for proposal in proposals)))
+            times.append(seconds / max(1, *counts))
         return total
 
     def forget(self, request: TextRequest) -> None:
@@ -149,7 +150,7 @@ class Drafting:
             return
         first = speculation.drafts[0]
         self.totals[first] = self.totals.get(first, SpecStats()) + speculation.stats()
-        for draft in speculation.release():
+        for draft in speculation.asked:
             try:
                 draft.forget(request.sequence.id)
             except Exception:

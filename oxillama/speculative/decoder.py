@@ -24,6 +24,8 @@ __all__ = ["SpeculativeDecoder"]
 
 Jobs = SimpleQueue[Callable[[], None] | None]
 
+THREAD = "oxillama draft"
+
 log = logging.getLogger("oxillama")
 
 _decoders: weakref.WeakSet[SpeculativeDecoder] = weakref.WeakSet()
@@ -70,6 +72,8 @@ class SpeculativeDecoder:
         """With a thread to come; also in a forked child, where the parent's is not."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()
+        self._forks = 0
         self._jobs: Jobs = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._run: _Run | None = None
@@ -109,22 +113,39 @@ class SpeculativeDecoder:
 
     def _await_run(self, tasks: Sequence[DraftTask]) -> None:
         """Until what is guessed ahead is there; it is given up if all texts went another way."""
-        run, self._run = self._run, None
+        run = self._run
         if run is not None:
             if not any(task.key in run.keys and self.model.agrees(task) for task in tasks):
                 run.token.cancel()
             run.done.wait()
+            self._run = None  # not before: whose text ends meanwhile has to find it
 
     def _run_ahead(self, tasks: Sequence[DraftTask]) -> None:
         """Has the token after the guesses guessed, and as many more as now, if the texts go on so."""
         found = [self.model.beyond(task, task.n + 1) for task in tasks if not task.with_probs]
         wanted = [task for task in found if task is not None]
-        if wanted:
-            self._run = run = _Run(wanted)
-            if self._thread is None:
-                self._thread = threading.Thread(target=_work, args=(self._jobs,), name="oxillama draft", daemon=True)
-                self._thread.start()
-            self._jobs.put(partial(_guess, self.model, run))
+        with self._beginning:
+            if wanted and not self._forks:
+                self._run = run = _Run(wanted)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name=THREAD, daemon=True)
+                    self._thread.start()
+                self._jobs.put(partial(_guess, self.model, run))
+
+    # What the thread does may hold locks, as of grammars, which stay locked in a forked child for ever. So a fork waits
+    # for it; nobody is kept from proposing, or the fork, which waits for the engines' steps too, might never happen.
+
+    def _before_fork(self) -> None:
+        with self._beginning:
+            self._forks += 1
+            run = self._run
+        if run is not None:
+            run.token.cancel()
+            run.done.wait()
+
+    def _after_fork_in_parent(self) -> None:
+        with self._beginning:
+            self._forks -= 1
 
     # ---- life
 
@@ -187,3 +208,22 @@ def _stop_all() -> None:
     # A daemon that still computed while the interpreter goes would read memory that is free already.
     for decoder in list(_decoders):
         decoder._stop()
+
+
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    _forking.decoders = list(_decoders)
+    for decoder in _forking.decoders:
+        decoder._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for decoder in _forking.decoders:
+        decoder._after_fork_in_parent()
+    _forking.decoders = []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)

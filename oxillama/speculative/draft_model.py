@@ -31,7 +31,7 @@ from oxillama.speculative.vocabulary import check_same_vocabulary
 
 __all__ = ["DraftModel"]
 
-# Tokens of texts that it doesn't know yet that it computes at a time, so that others don't wait long for a new prompt.
+# Tokens that it computes at a time before others' guesses, so that those don't wait long for a new prompt.
 CATCH_UP = 512
 
 
@@ -95,7 +95,8 @@ class DraftModel:
             self._end_ids |= target.tokenizer.eog_ids
 
     def propose(self, tasks: Sequence[DraftTask], stopped: Callable[[], bool] | None = None) -> list[Proposal]:
-        """Guesses for each task; fewer than are wanted at the end of its context, or of a text that is not known yet.
+        """Guesses for each task; fewer than are wanted at the end of its context, or without room; none yet of a long
+        new text, while others would have to wait for it.
 
         stopped: asked now and then; once it is true, what there is by then is returned. Raises EngineClosedError, and
         GenerateError if the model computes NaN.
@@ -105,7 +106,7 @@ class DraftModel:
             try:
                 self._begin(tasks, guesses)
                 n_held = sum(len(guess.tokens) for guess in guesses)
-                self._write([guess for guess in guesses if not guess.done], stopped)
+                self._write(guesses, stopped)
             finally:
                 self._pause()
                 proposals = [guess.end() for guess in guesses]
@@ -218,17 +219,17 @@ class DraftModel:
         for text, _ in needs:
             self._scheduler.add_request(text.sequence, accepted=True)
 
-    def _write(self, guesses: list[Guess], stopped: Callable[[], bool] | None) -> None:
-        """Rounds of one token for each. Who has not drawn any after `CATCH_UP` tokens of all is left for next time."""
-        before = self.n_computed
-        while guesses and (plan := self._scheduler.step()) and self._round(plan, stopped):
-            late = self.n_computed - before >= CATCH_UP
-            for guess in guesses:
+    def _write(self, guesses: Sequence[Guess], stopped: Callable[[], bool] | None) -> None:
+        """Rounds of one token for each. Who has none after `CATCH_UP` tokens is left for next time, if others have."""
+        before, going = self.n_computed, [guess for guess in guesses if not guess.done]
+        while going and (plan := self._scheduler.step()) and self._round(plan, stopped):
+            late = self.n_computed - before >= CATCH_UP and any(guess.tokens for guess in guesses)
+            for guess in going:
                 sequence = guess.sequence
-                if guess.done or not sequence.running or (late and not guess.drawn):
+                if guess.done or not sequence.running or (late and not guess.tokens):
                     self._scheduler.pause(sequence)
                     guess.done = True
-            guesses = [guess for guess in guesses if not guess.done]
+            going = [guess for guess in going if not guess.done]
 
     def _round(self, plan: list[tuple[Tokens, int]], stopped: Callable[[], bool] | None) -> bool:
         """Computes a plan and draws; False if it was stopped, and nothing has changed."""

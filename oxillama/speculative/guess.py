@@ -29,17 +29,17 @@ def derived(state: int) -> int:
 class Guess:
     """What is guessed for one task. The task's sampler goes along, and back by `end`.
 
-    n: tokens wanted. drawn: whether a token was drawn from a row. done: whether there are no more to come.
+    n: tokens wanted. done: whether there are no more to come.
     """
 
-    __slots__ = ("_end_ids", "_n_before", "_probs", "_sampler", "_start", "_text", "done", "drawn", "n", "tokens")
+    __slots__ = ("_end_ids", "_n_before", "_probs", "_sampler", "_start", "_text", "done", "n", "tokens")
 
     def __init__(self, task: DraftTask, n: int, scratch: Candidates, end_ids: frozenset[int]) -> None:
         """n may be less than the task wants. end_ids: no token is guessed after one of these."""
         memory = task.sampler.memory
         self.n, self._end_ids = n, end_ids
         self.tokens: list[int] = []
-        self.done, self.drawn = n < 1, False
+        self.done = n < 1
         self._probs: list[Distribution] | None = [] if task.with_probs else None
         self._start: Mark = memory.rng.state, memory.mu
         self._n_before = memory.n_accepted
@@ -79,9 +79,8 @@ class Guess:
         That is not told here: if it comes to this place, the model's own draw will. Raises GenerateError if a logit is
         NaN or plus infinity.
         """
-        sampler, self.drawn = self._sampler, True
         try:
-            sampler.scratch.load(row)
+            self._sampler.scratch.load(row)
         except GenerateError as error:
             raise GenerateError(f"in the draft model: {error}") from None
         try:

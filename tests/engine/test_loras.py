@@ -72,6 +72,13 @@ def test_one_batch_with_all_sets(engine, alone):
                 assert next(found).token_ids == alone[prompt, i]
 
 
+def test_a_draft_without_adapters_guesses_for_texts_with_them(engine, alone):
+    with ox.DraftModel(engine) as draft:
+        for i, lora in enumerate(SETS):
+            for prompt in PROMPTS[:2]:
+                assert text(engine, prompt, lora, draft=draft, adaptive=False) == alone[prompt, i]
+
+
 def test_threads(engine, alone):
     found = {}
 

@@ -159,6 +159,8 @@ def test_a_long_new_prompt_is_computed_a_part_at_a_time():
     assert [(a, b) for _, a, b in sizes] == [(2, 0), (2, 0), (2, 2), (2, 2)]
     assert all(n <= 700 for n, _, _ in sizes)
     assert twice(draft) == 0
+    alone = Text([4] * 1500, GREEDY)
+    assert len(draft.propose([alone.task(2)])[0].tokens) == 2  # nobody else waits
 
 
 def test_prompts_that_begin_alike_are_computed_once_under_one_cache_key():

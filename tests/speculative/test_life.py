@@ -10,7 +10,7 @@ import pytest
 
 import oxillama as ox
 from tests.engine.fakes import BOS, assert_idle, make_engine
-from tests.speculative.drafting import idle, make_draft
+from tests.speculative.drafting import Recorder, Text, idle, make_draft
 
 PROMPT = [BOS, 4, 5, 6, 7]
 OPTIONS = {"max_tokens": 40, "ignore_eos": True, "temperature": 1.2}
@@ -144,3 +144,28 @@ def ended(child):
     os.kill(child, 9)
     os.waitpid(child, 0)
     return "hangs"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_waits_for_guesses_that_hold_a_lock():
+    """As of a grammar, which another request of the child may follow."""
+    lock, held = threading.Lock(), threading.Event()
+
+    class Locking(Recorder):
+        def forward(self, spans, poll=None):
+            if threading.current_thread().name == "oxillama draft":
+                with lock:
+                    held.set()
+                    time.sleep(0.2)
+            return super().forward(spans, poll)
+
+    with ox.SpeculativeDecoder(make_draft(runner=Locking)) as draft:
+        draft.propose([Text(PROMPT, ox.SamplerConfig(seed=1, banned_tokens=[1])).task(2)])
+        assert held.wait(SECONDS)
+        child = os.fork()
+        if not child:
+            os._exit(0 if lock.acquire(timeout=5) else 1)
+        assert ended(child) == 0
+        draft.propose([Text(PROMPT, ox.SamplerConfig(seed=1, banned_tokens=[1])).task(2)])
+        assert draft._run is not None  # it goes on guessing here
