@@ -118,12 +118,13 @@ def matches(part: Part, text: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def is_empty(parts: tuple[Part, ...]) -> bool:
-    """Whether no text meets all conditions; False also if that takes too much to tell."""
+def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
+    """Whether no text meets all conditions, and the work that it took to tell; False also if that was too much."""
     try:
-        return not Dfa(parts).finals
+        dfa = Dfa(parts)
     except GrammarError:
-        return False
+        return False, MAX_WORK
+    return not dfa.finals, dfa.work
 
 
 class Dfa:

@@ -24,6 +24,7 @@ Names = Callable[[Sequence[Literal]], list[Strings]]
 Parts = tuple[Part, ...]
 FEW_CELLS = 4  # choices of patterns, up to which none is looked at whether it is possible
 MAX_CELLS = 32
+MAX_CELL_WORK = 50_000
 MAX_PERMUTED = 6
 MAX_WANTED = 3
 MANY = 400  # optional properties in a row, from which on their order is left open
@@ -127,7 +128,7 @@ def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
         if "\0property" in literal.schema:
             key, sub, _ = literal.schema["\0property"]
             found.append(Wanted(literal, key_sets([literal.sub(key)]), None if sub is True else literal.sub(sub)))
-    if len(found) > MAX_WANTED:
+    if sum(w.value is not None for w in found) > MAX_WANTED or len(found) > 2 * MAX_WANTED:
         raise refusal(
             found[0].literal.path, "schema", f"more than {MAX_WANTED} properties without a name must be there"
         )
@@ -196,15 +197,20 @@ def _others(
 def _cells(patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
     """All choices of patterns that a name may meet: for each, conditions of which the name meets one."""
     cells: list[tuple[frozenset[str], Parts]] = [(frozenset(), ())]
+    work = 0
     for pattern, parts in patterns.items():
         split = []
         for met, known in cells:
             split.append((met | {pattern}, (*known, *parts)))
             for i, part in enumerate(parts):  # it meets the conditions before this one, and not this one
                 split.append((met, (*known, *parts[:i], Part(part.node, not part.negated))))
-        cells = split if len(split) <= FEW_CELLS else [cell for cell in split if not is_empty(cell[1])]
-        if len(cells) > MAX_CELLS:
-            raise refusal(literal.path, "patternProperties", f"a name may meet more than {MAX_CELLS} choices of them")
+        cells = split
+        if len(split) > FEW_CELLS:
+            answers = [is_empty(parts) for _, parts in split]
+            cells = [cell for cell, (empty, _) in zip(split, answers, strict=True) if not empty]
+            work += sum(cost for _, cost in answers)
+        if len(cells) > MAX_CELLS or work > MAX_CELL_WORK:
+            raise refusal(literal.path, "patternProperties", "there are too many choices of them that a name may meet")
     found: dict[frozenset[str], list[Parts]] = {}
     for met, known in cells:
         found.setdefault(met, []).append(known)
