@@ -19,6 +19,7 @@ from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.kernels._threads import default_num_threads
 from oxillama.models import ModelSpec, load_model
+from oxillama.snapshot.origin import ModelFingerprint
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ DEFAULT_CONTEXT = 4096
 
 @dataclass
 class EngineParts:
-    """What an engine is made of; `load_parts` makes them of a file, and anything alike will do."""
+    """What an engine is made of; `load_parts` makes them of a file, and anything alike will do.
+
+    identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
+    """
 
     runner: RunnerLike
     tokenizer: Tokenizer
@@ -44,6 +48,8 @@ class EngineParts:
     metadata: Mapping[str, object] = field(default_factory=dict)
     n_windowed: int = 0
     window: int = 0
+    identity: ModelFingerprint | None = None
+    tokenizer_identity: ModelFingerprint | None = None
 
 
 def shipped_model() -> str:
@@ -90,7 +96,8 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     )
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
-        sizes.n_windowed, sizes.window,
+        sizes.n_windowed, sizes.window, ModelFingerprint.of_file(file),
+        None if config.tokenizer_path is None else ModelFingerprint.of(config.tokenizer_path),
     )  # fmt: skip
 
 

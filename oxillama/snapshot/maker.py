@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig
-from oxillama.errors import ConfigError, SnapshotMismatchError
+from oxillama.engine.loading import shipped_model
+from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import Section
-from oxillama.snapshot.origin import ModelFingerprint, Origin, hub_origin
+from oxillama.snapshot.origin import ModelFingerprint, hub_origin
 from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
 from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
 from oxillama.snapshot.settings import config_state, plain
@@ -28,12 +29,12 @@ from oxillama.snapshot.writing import packed, write_file, write_version
 
 if TYPE_CHECKING:
     from oxillama.engine.core import EngineCore
+    from oxillama.engine.loading import EngineParts
     from oxillama.engine.request import Outbox
     from oxillama.engine.sequence import Sequence
     from oxillama.engine.serving import ServingOptions
     from oxillama.engine.stream import TextRequest
     from oxillama.lora import LoraRegistry
-    from oxillama.models import ModelSpec
 
 __all__ = ["Known", "SnapshotMaker"]
 
@@ -70,17 +71,23 @@ Take = Callable[[Known], Saved]
 class SnapshotMaker:
     """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
 
-    context_size, num_threads: in use.
+    model_path: absolute; None of a model in memory. context_size, num_threads: in use.
     """
 
-    def __init__(
-        self, core: EngineCore, config: EngineConfig, origin: Origin, spec: ModelSpec, context_size: int,
-        loras: LoraRegistry,
-    ) -> None:  # fmt: skip
-        self.core, self.config, self.origin, self.spec = core, config, origin, spec
-        self.arch, self.n_vocab = spec.arch, spec.n_vocab
-        self.context_size, self.loras = context_size, loras
+    def __init__(self, core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
+        self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
+        self.arch, self.n_vocab, self.context_size = parts.spec.arch, parts.spec.n_vocab, parts.context_size
         self.num_threads = core.runner.num_threads
+        source = shipped_model() if config.model_path is None else config.model_path
+        self.model_path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else None
+        self._identity, self._tokenizer = parts.identity, parts.tokenizer_identity
+
+    @property
+    def fingerprint(self) -> ModelFingerprint:
+        """Of the model as it was loaded. Raises SnapshotError if it is of no file."""
+        if self._identity is None:
+            raise SnapshotError("the engine was made of parts that are of no file: no snapshot could say what it is of")
+        return self._identity
 
     # ---- out
 
@@ -183,12 +190,12 @@ class SnapshotMaker:
         tokenizer = self.config.tokenizer_path
         model = {
             "arch": self.arch,
-            "path": self.origin.path,
+            "path": self.model_path,
             "shipped": self.config.model_path is None,
-            "hub": hub_origin(self.origin.path),
-            "fingerprint": self.origin.fingerprint.state(),
+            "hub": hub_origin(self.model_path),
+            "fingerprint": self.fingerprint.state(),
             "tokenizer_path": None if tokenizer is None else os.path.abspath(tokenizer),
-            "tokenizer": None if tokenizer is None else ModelFingerprint.of(tokenizer).state(),
+            "tokenizer": None if self._tokenizer is None else self._tokenizer.state(),
         }
         sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
         engine = {"config": config_state(self.config), **sizes}
@@ -226,7 +233,7 @@ class SnapshotMaker:
         arch = model.text("arch")
         if arch != self.arch:
             raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
-        ModelFingerprint.read(model.sub("fingerprint")).check(self.origin.fingerprint, reader.label)
+        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label)
         self._check_config(reader.state.sub("engine").sub("config"), reader.label)
         mine = self.described["model"]["tokenizer"]
         theirs = model.maybe_sub("tokenizer")
