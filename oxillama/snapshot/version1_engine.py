@@ -169,7 +169,7 @@ def from_saved(maker: SnapshotMaker, saved: Saved) -> EngineV1:
     path = maker.model_path
     if path is None:
         raise SnapshotError("format=1 needs the path of the model, which was loaded from memory: use format=2")
-    sequence, tokens = saved.state["sequence"], saved.tensors["tokens"].data.tolist()
+    sequence, tokens = saved.state["sequence"], saved.tensors["tokens"].array.tolist()
     if sequence["weights"]:
         raise SnapshotError("format=1 has no place for adapters, which the session uses: use format=2")
     given = saved.state.get("sampler") or chain_state(SamplerChain.from_config(SamplerConfig()))
@@ -193,7 +193,7 @@ def _kv_of(maker: SnapshotMaker, saved: Saved, n: int) -> KvV1:
             k, v = saved.tensors[f"{name}.k"], saved.tensors[f"{name}.v"]
             if k.start:
                 raise SnapshotError("format=1 has no place for windows, of which the beginning is gone: use format=2")
-            pair = values_of(slab, (k.data, v.data), n)
+            pair = values_of(slab, (k.array, v.array), n)
             keys.append(pair[0].reshape(-1))
             values.append(pair[1].reshape(-1))
         else:
