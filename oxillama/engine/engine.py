@@ -24,7 +24,7 @@ from oxillama.engine.reranking import RankMethods
 from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
-from oxillama.engine.snapshots import SnapshotMethods, make_snapshots, origin_of
+from oxillama.engine.snapshots import SnapshotMethods, make_snapshots
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import TextMaker
 from oxillama.engine.tool_use import tool_use_of
@@ -55,7 +55,6 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         model can't be loaded.
         """
         self.config = make_config(config, fields)
-        origin = origin_of(self.config)
         parts = parts or load_parts(self.config)
         self.tokenizer: Tokenizer = parts.tokenizer
         self.model_config: ModelSpec = parts.spec
@@ -72,7 +71,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
         capacity = core.scheduler.capacity
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
-        self._snapshots = make_snapshots(core, self.config, origin, parts, self._loras)
+        self._snapshots = make_snapshots(core, self.config, parts, self._loras)
         self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), self._snapshots)
         self._pooling, self._classifier = parts.pooling, parts.classifier
         self._end_ids = self.tokenizer.eog_ids

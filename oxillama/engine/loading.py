@@ -24,6 +24,7 @@ from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
 from oxillama.models.weights import Weights
 from oxillama.offload import LayerPager
+from oxillama.snapshot.origin import ModelFingerprint
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ DEFAULT_CONTEXT = 4096
 
 @dataclass
 class EngineParts:
-    """What an engine is made of; `load_parts` makes them of a file, and anything alike will do."""
+    """What an engine is made of; `load_parts` makes them of a file, and anything alike will do.
+
+    identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
+    """
 
     runner: RunnerLike
     tokenizer: Tokenizer
@@ -50,6 +54,8 @@ class EngineParts:
     n_windowed: int = 0
     window: int = 0
     classifier: Classifier | None = None
+    identity: ModelFingerprint | None = None
+    tokenizer_identity: ModelFingerprint | None = None
 
 
 def shipped_model() -> str:
@@ -110,7 +116,8 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     )
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
-        sizes.n_windowed, sizes.window, model.classifier,
+        sizes.n_windowed, sizes.window, model.classifier, ModelFingerprint.of_file(file),
+        None if config.tokenizer_path is None else ModelFingerprint.of(config.tokenizer_path),
     )  # fmt: skip
 
 

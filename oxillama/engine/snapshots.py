@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from oxillama.engine.session import Session
     from oxillama.snapshot import SnapshotInfo
     from oxillama.snapshot.maker import Known, SnapshotMaker
-    from oxillama.snapshot.origin import Origin
     from oxillama.snapshot.saved import Saved
 
-__all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots", "origin_of"]
+__all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots"]
 
 Path = str | os.PathLike[str]
 Place = Path | bytes | bytearray | memoryview
@@ -213,18 +212,8 @@ class AsyncSnapshots:
         return await resume_async(self.engine, snapshot, options)
 
 
-def origin_of(config: EngineConfig) -> Origin:
-    """Where a model is from, noted before it is loaded."""
-    from oxillama.engine.loading import shipped_model
-    from oxillama.snapshot.origin import Origin
-
-    return Origin(shipped_model() if config.model_path is None else config.model_path)
-
-
-def make_snapshots(
-    core: EngineCore, config: EngineConfig, origin: Origin, parts: EngineParts, loras: LoraRegistry
-) -> SnapshotMaker:
+def make_snapshots(core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> SnapshotMaker:
     """What makes an engine's snapshots."""
     from oxillama.snapshot.maker import SnapshotMaker
 
-    return SnapshotMaker(core, config, origin, parts.spec, parts.context_size, loras)
+    return SnapshotMaker(core, config, parts, loras)

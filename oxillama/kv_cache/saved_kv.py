@@ -7,14 +7,23 @@ that a step is reading or writing must be left alone: call these between two ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.kernels.attention import KvSlab, kv_bytes
 
-__all__ = ["PANEL", "Arena", "n_panels", "panel_shapes", "panels_of", "restore_kv", "save_kv", "values_of"]
+__all__ = [
+    "PANEL",
+    "HeldPanels",
+    "hold_kv",
+    "n_panels",
+    "panel_shapes",
+    "panels_of",
+    "restore_kv",
+    "save_kv",
+    "values_of",
+]
 
 PANEL = 16  # tokens
 FLOATS = {"f16": np.float16, "f32": np.float32}
@@ -32,13 +41,13 @@ def panel_shapes(slab: KvSlab) -> tuple[tuple[int, int], tuple[int, int]]:
     return (slab.n_heads, k), (slab.n_heads, v)
 
 
-def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int, arena: Arena | None = None) -> Pair:
+def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> Pair:
     """Keys and values of the first n_tokens of a block table from panel `first` on: uint8 [panels, heads, bytes].
 
-    What was left in the last panel by others is not of this sequence, and zero. arena: where to put them.
+    What was left in the last panel by others is not of this sequence, and zero.
     """
-    arena, n = arena or Arena(0), n_panels(n_tokens) - first
-    k, v = (arena.take(n, *shape) for shape in panel_shapes(slab))
+    n = n_panels(n_tokens) - first
+    k, v = (np.empty((n, *shape), np.uint8) for shape in panel_shapes(slab))
     for data, panels in ((slab.k, k), (slab.v, v)):
         _gather(slab, data, table, first, panels)
     if n_tokens % PANEL and n:
@@ -46,18 +55,39 @@ def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int, arena
     return k, v
 
 
-class Arena:
-    """Memory for many arrays at once: one large piece costs far fewer page faults than many small ones."""
+class HeldPanels:
+    """What `save_kv` gives, of keys or of values, gathered as it is asked for.
 
-    def __init__(self, n_bytes: int) -> None:
-        self._data = np.empty(n_bytes, np.uint8)
+    Nobody may write to the blocks of the table meanwhile, but to the last one if it isn't full: that is copied at once.
+    shape, dtype: as of the array. A slice of it is an array.
+    """
 
-    def take(self, *shape: int) -> NDArray[np.uint8]:
-        n = prod(shape)
-        if n > len(self._data):
-            return np.empty(shape, np.uint8)
-        found, self._data = self._data[:n], self._data[n:]
-        return found.reshape(shape)
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, slab: KvSlab, data: NDArray[np.uint8], table: list[int], first: int, tail: NDArray[np.uint8]):
+        self._slab, self._data, self._table, self._first, self._tail = slab, data, table, first, tail
+        self._n_held = max(0, len(table) * (slab.block_tokens // PANEL) - first)
+        self.shape: tuple[int, ...] = (self._n_held + len(tail), *tail.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+        begin, end, _ = rows.indices(len(self))
+        found = np.empty((max(0, end - begin), *self.shape[1:]), np.uint8)
+        split = max(0, min(self._n_held, end) - begin)
+        if split:
+            _gather(self._slab, self._data, self._table, self._first + begin, found[:split])
+        found[split:] = self._tail[max(0, begin - self._n_held) :][: len(found) - split]
+        return found
+
+
+def hold_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> tuple[HeldPanels, HeldPanels]:
+    """`save_kv` for later, if the full blocks of the table stay as they are."""
+    full = n_tokens // slab.block_tokens
+    tail = save_kv(slab, table, max(first, full * slab.block_tokens // PANEL), n_tokens)
+    k, v = (HeldPanels(slab, d, list(table[:full]), first, t) for d, t in zip((slab.k, slab.v), tail, strict=True))
+    return k, v
 
 
 def _gather(slab: KvSlab, data: NDArray[np.uint8], table: Sequence[int], first: int, panels: NDArray[np.uint8]) -> None:

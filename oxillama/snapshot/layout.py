@@ -44,7 +44,6 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
 
@@ -90,9 +89,9 @@ class Section:
         return prod(self.shape) * self.dtype.itemsize
 
 
-def code_of(array: NDArray[Any]) -> int:
-    """The number of an array's type."""
-    return CODES[array.dtype.newbyteorder("<").str if array.dtype.itemsize > 1 else "|u1"]
+def code_of(dtype: np.dtype[Any]) -> int:
+    """The number of a type."""
+    return CODES[dtype.newbyteorder("<").str if dtype.itemsize > 1 else "|u1"]
 
 
 def aligned(n: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig
-from oxillama.errors import ConfigError, SnapshotMismatchError
+from oxillama.engine.loading import shipped_model
+from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import Section
-from oxillama.snapshot.origin import ModelFingerprint, Origin, hub_origin
+from oxillama.snapshot.origin import ModelFingerprint, hub_origin
 from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
 from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
 from oxillama.snapshot.settings import config_state, plain
@@ -28,12 +30,12 @@ from oxillama.snapshot.writing import packed, write_file, write_version
 
 if TYPE_CHECKING:
     from oxillama.engine.core import EngineCore
+    from oxillama.engine.loading import EngineParts
     from oxillama.engine.request import Outbox
     from oxillama.engine.sequence import Sequence
     from oxillama.engine.serving import ServingOptions
     from oxillama.engine.stream import TextRequest
     from oxillama.lora import LoraRegistry
-    from oxillama.models import ModelSpec
 
 __all__ = ["Known", "SnapshotMaker"]
 
@@ -70,17 +72,23 @@ Take = Callable[[Known], Saved]
 class SnapshotMaker:
     """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
 
-    context_size, num_threads: in use.
+    model_path: absolute; None of a model in memory. context_size, num_threads: in use.
     """
 
-    def __init__(
-        self, core: EngineCore, config: EngineConfig, origin: Origin, spec: ModelSpec, context_size: int,
-        loras: LoraRegistry,
-    ) -> None:  # fmt: skip
-        self.core, self.config, self.origin, self.spec = core, config, origin, spec
-        self.arch, self.n_vocab = spec.arch, spec.n_vocab
-        self.context_size, self.loras = context_size, loras
+    def __init__(self, core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
+        self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
+        self.arch, self.n_vocab, self.context_size = parts.spec.arch, parts.spec.n_vocab, parts.context_size
         self.num_threads = core.runner.num_threads
+        source = shipped_model() if config.model_path is None else config.model_path
+        self.model_path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else None
+        self._identity, self._tokenizer = parts.identity, parts.tokenizer_identity
+
+    @property
+    def fingerprint(self) -> ModelFingerprint:
+        """Of the model as it was loaded. Raises SnapshotError if it is of no file."""
+        if self._identity is None:
+            raise SnapshotError("the engine was made of parts that are of no file: no snapshot could say what it is of")
+        return self._identity
 
     # ---- out
 
@@ -100,15 +108,16 @@ class SnapshotMaker:
             other = "compress" if compress else "base"
             raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
         known = NOTHING if base is None else self.known(target, _path_of("base", base))
-        saved = self.turn(lambda: take(known))
-        if check_bool("shared", shared):
-            from oxillama.snapshot.store import write_shared
+        check_bool("shared", shared)
+        with self.taken(take, known) as saved:
+            if shared:
+                from oxillama.snapshot.store import write_shared
 
-            write_shared(saved, target)
-            return
-        if any(rows.first > rows.start for rows in saved.tensors.values()):
-            saved.base = known.base
-        write_file(saved, target, squeeze=check_bool("compress", compress))
+                write_shared(saved, target)
+                return
+            if any(rows.first > rows.start for rows in saved.tensors.values()):
+                saved.base = known.base
+            write_file(saved, target, squeeze=check_bool("compress", compress))
 
     def pack(self, take: Take, *, compress: bool = False, format: int = 2) -> bytes:
         """The same as bytes."""
@@ -116,14 +125,24 @@ class SnapshotMaker:
             if compress:
                 raise ConfigError("compress is not for format=1: leave it out")
             return self.version1(take)
-        return packed(self.turn(lambda: take(NOTHING)), squeeze=check_bool("compress", compress))
+        with self.taken(take) as saved:
+            return packed(saved, squeeze=check_bool("compress", compress))
 
     def version1(self, take: Take) -> bytes:
         """As the original writes it. Raises SnapshotError for what that has no place for."""
         from oxillama.snapshot.version1_engine import from_saved
 
-        saved = self.turn(lambda: take(NOTHING))
-        return from_saved(self, saved).encode()
+        with self.taken(take) as saved:
+            return from_saved(self, saved).encode()
+
+    @contextmanager
+    def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:
+        """What `take` gives between two steps. Its blocks are held until the end of the `with` block."""
+        saved = self.turn(lambda: take(known))
+        try:
+            yield saved
+        finally:
+            self.core.loop.post(saved.let_go)
 
     def turn(self, action: Callable[[], T]) -> T:
         """The result of an action between two steps of the engine, or the error that it raised."""
@@ -146,36 +165,34 @@ class SnapshotMaker:
         sampler: Sampler | None, known: Known,
     ) -> Saved:  # fmt: skip
         """Of a low-level session. In a turn of the loop."""
-        saved = self._sequence(sequence, known, kind="session")
-        saved.state["unknown_tokens"] = UNKNOWN in sequence.tokens
-        saved.state["session"] = {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt}
-        if logits is not None:
-            saved.tensors["logits"] = Rows.whole(logits)
+        state = {
+            "unknown_tokens": UNKNOWN in sequence.tokens,
+            "session": {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt},
+        }
+        more = {} if logits is None else {"logits": Rows.whole(logits)}
         if sampler is not None:
-            state, marks = sampler_state(sampler)
-            saved.state["sampler"] = state
-            saved.tensors |= marks
-            saved.tensors["history"] = Rows.whole(np.array(sampler.memory.history.tokens, np.int32))
-        return saved
+            state["sampler"], marks = sampler_state(sampler)
+            more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
+        return self._saved("session", sequence, sequence.n_computed, known, state, more)
 
     def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
         """Of a request for text. In a turn of the loop."""
-        saved = self._sequence(request.sequence, known, kind="text", done=request.finish_reason is not None)
-        unread = [chunk for index, chunk in outbox.items if index == request.index]
-        state, marks = sampler_state(request.sampler)
-        saved.state |= {"text": text_state(request, unread), "sampler": state}
-        saved.tensors |= marks
-        return saved
+        sequence, unread = request.sequence, [chunk for index, chunk in outbox.items if index == request.index]
+        sampler, marks = sampler_state(request.sampler)
+        state = {"text": text_state(request, unread), "sampler": sampler}
+        n = 0 if request.finish_reason is not None else sequence.n_computed
+        return self._saved("text", sequence, n, known, state, marks)
 
-    def _sequence(self, sequence: Sequence, known: Known, *, kind: str, done: bool = False) -> Saved:
-        n = 0 if done else sequence.n_computed
-        tensors = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
-        described = {
-            "n_prompt": sequence.n_prompt,
-            "n_computed": n,
-            "weights": [list(pair) for pair in sequence.weights],  # type: ignore[attr-defined]
-        }
-        return Saved(self.described | {"kind": kind, "sequence": described, "adapters": self.adapters}, tensors)
+    def _saved(
+        self, kind: str, sequence: Sequence, n: int, known: Known, state: dict[str, Any], tensors: dict[str, Rows]
+    ) -> Saved:
+        """A sequence with the first n tokens computed, and what else is to be said."""
+        weights = [list(pair) for pair in sequence.weights]  # type: ignore[attr-defined]
+        described = {"n_prompt": sequence.n_prompt, "n_computed": n, "weights": weights}
+        state = self.described | {"kind": kind, "sequence": described, "adapters": self.adapters} | state
+        # The last, since from here on blocks are held.
+        found, let_go = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
+        return Saved(state, found | tensors, let_go=let_go)
 
     @cached_property
     def described(self) -> dict[str, Any]:
@@ -183,12 +200,12 @@ class SnapshotMaker:
         tokenizer = self.config.tokenizer_path
         model = {
             "arch": self.arch,
-            "path": self.origin.path,
+            "path": self.model_path,
             "shipped": self.config.model_path is None,
-            "hub": hub_origin(self.origin.path),
-            "fingerprint": self.origin.fingerprint.state(),
+            "hub": hub_origin(self.model_path),
+            "fingerprint": self.fingerprint.state(),
             "tokenizer_path": None if tokenizer is None else os.path.abspath(tokenizer),
-            "tokenizer": None if tokenizer is None else ModelFingerprint.of(tokenizer).state(),
+            "tokenizer": None if self._tokenizer is None else self._tokenizer.state(),
         }
         sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
         engine = {"config": config_state(self.config), **sizes}
@@ -215,7 +232,7 @@ class SnapshotMaker:
             raise ConfigError("base and path must be two files: the new one needs what the old one has")
         with open_reader(base) as reader:
             self.check(reader)
-            tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].data.tolist()
+            tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")
             n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
             return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (base.resolve().name, reader.digest))
@@ -226,7 +243,7 @@ class SnapshotMaker:
         arch = model.text("arch")
         if arch != self.arch:
             raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
-        ModelFingerprint.read(model.sub("fingerprint")).check(self.origin.fingerprint, reader.label)
+        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label)
         self._check_config(reader.state.sub("engine").sub("config"), reader.label)
         mine = self.described["model"]["tokenizer"]
         theirs = model.maybe_sub("tokenizer")

@@ -1,21 +1,21 @@
-"""Which model an engine was loaded from: what it is known by, and where it can be found again."""
+"""What a model is known by, and where it can be found again."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
 from blake3 import blake3
 
-from oxillama.errors import SnapshotError, SnapshotFileError, SnapshotMismatchError
+from oxillama.errors import SnapshotMismatchError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
 from oxillama.snapshot.fields import Fields
 
-__all__ = ["PROBE_BYTES", "ModelFingerprint", "Origin", "hub_origin"]
+__all__ = ["PROBE_BYTES", "ModelFingerprint", "hub_origin"]
 
 PROBE_BYTES = 8 << 20  # of a file's head and tail
 
@@ -43,11 +43,14 @@ class ModelFingerprint:
     def of(cls, source: Source, probe_size: int = PROBE_BYTES) -> Self:
         """Of a GGUF file, the first one of a split model, or of its bytes. Raises LoadError if it can't be read."""
         with open_gguf(source) as file:
-            shards = file.shards
-            head, tail = shards[0].data[:probe_size], shards[-1].data[-probe_size:]
-            mtime = 0 if file.path is None else int(file.path.stat().st_mtime)
-            first, last = (blake3(cast(Any, part)).digest() for part in (head, tail))
-            return cls(file.n_bytes, mtime, first, last, probe_size, _tensor_hash(file))
+            return cls.of_file(file, probe_size)
+
+    @classmethod
+    def of_file(cls, file: GGUFFile, probe_size: int = PROBE_BYTES) -> Self:
+        """Of an open file, as it is mapped."""
+        head, tail = file.shards[0].data[:probe_size], file.shards[-1].data[-probe_size:]
+        first, last = (blake3(cast(Any, part)).digest() for part in (head, tail))
+        return cls(file.n_bytes, _mtime(file.path), first, last, probe_size, _tensor_hash(file))
 
     def check(self, found: ModelFingerprint, label: str) -> None:
         """Raises SnapshotMismatchError, which names the field, unless `found` is of the same model."""
@@ -80,45 +83,18 @@ class ModelFingerprint:
         return cls(fields.integer("file_size"), mtime, probe_size=fields.integer("probe_size", 1), **hashes)
 
 
+def _mtime(path: Path | None) -> int:
+    """0 where it can't be had."""
+    with contextlib.suppress(OSError):
+        return 0 if path is None else int(path.stat().st_mtime)
+    return 0
+
+
 def _tensor_hash(file: GGUFFile) -> bytes:
     h = blake3()
     for name, t in file.tensors.items():
         h.update(repr((name, tuple(t.shape), t.type, t.offset, t.nbytes)).encode())
     return h.digest()
-
-
-class Origin:
-    """Where an engine's model is from, and its file as it was when it was loaded."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._then = _identity(source)
-
-    @property
-    def path(self) -> str | None:
-        """Absolute; None of a model in memory."""
-        return None if isinstance(self.source, bytes | bytearray | memoryview) else os.path.abspath(self.source)
-
-    @cached_property
-    def fingerprint(self) -> ModelFingerprint:
-        """Raises SnapshotError if the file was replaced or changed since: nothing is known of what is loaded then."""
-        try:
-            if self._then is None or _identity(self.source) != self._then:
-                raise SnapshotError(f"{self.path}: the model's file was changed since it was loaded: load it again")
-            return ModelFingerprint.of(self.source)
-        except OSError as error:
-            raise SnapshotFileError(f"{self.path}: the model's file can't be read any more: {error}") from error
-
-
-def _identity(source: Source) -> object:
-    """What changes with the file; None where there is no file that could be looked at."""
-    if isinstance(source, bytes | bytearray | memoryview):
-        return "memory"
-    try:
-        info = os.stat(source)
-    except (OSError, ValueError):
-        return None
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def hub_origin(path: str | None) -> dict[str, str] | None:

@@ -161,7 +161,7 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
 
     engine._snapshots.turn(fill)
     session._serving, session.sampler = serving, sampler
-    session._logits = None if logits is None else (logits.data.copy(), len(tokens))
+    session._logits = None if logits is None else (logits.array.copy(), len(tokens))
 
 
 def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str) -> Sampler | None:
@@ -172,7 +172,7 @@ def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str) -> 
     if "history" not in saved.tensors:
         raise SnapshotDamagedError(f"{label}: the tokens of its sampler are missing")
     chain = read_chain_of(given, label, None, 0)
-    data = read_sampler(given, saved.tensors, saved.tensors["history"].data.tolist())
+    data = read_sampler(given, saved.tensors, saved.tensors["history"].array.tolist())
     try:
         grammar = engine._maker.plain_sampler(chain).memory.grammar
         return Sampler.from_state(data, chain, grammar=grammar, token_bytes=engine.tokenizer.token_bytes)

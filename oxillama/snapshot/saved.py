@@ -13,6 +13,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
+from oxillama.kv_cache.saved_kv import HeldPanels
 from oxillama.snapshot.blocks import read_blocks
 from oxillama.snapshot.compression import decompress
 from oxillama.snapshot.fields import Fields
@@ -32,11 +33,14 @@ Expect = Callable[[Section], None]
 
 @dataclass
 class Rows:
-    """Rows `start` to `stop` of an array, of which `data` has those from `first` on; the rest is in another file."""
+    """Rows `start` to `stop` of an array, of which `data` has those from `first` on; the rest is in another file.
+
+    data: the array, or what gives its slices.
+    """
 
     start: int
     first: int
-    data: NDArray[Any]
+    data: NDArray[Any] | HeldPanels
 
     @classmethod
     def whole(cls, data: NDArray[Any], start: int = 0) -> Self:
@@ -46,14 +50,22 @@ class Rows:
     def stop(self) -> int:
         return self.first + len(self.data)
 
+    @property
+    def array(self) -> NDArray[Any]:
+        return self.data[:]
+
 
 @dataclass
 class Saved:
-    """state: JSON values. tensors: arrays by name. base: (name, digest in hexadecimal) of the file with the rest."""
+    """state: JSON values. tensors: arrays by name. base: (name, digest in hexadecimal) of the file with the rest.
+
+    let_go: to be called, in a turn of the engine's loop, when the arrays are needed no more.
+    """
 
     state: dict[str, Any]
     tensors: dict[str, Rows] = field(default_factory=dict)
     base: tuple[str, str] | None = None
+    let_go: Callable[[], None] = lambda: None
 
     def described(self) -> bytes:
         """The section `state`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import prod
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,7 +14,7 @@ from oxillama.errors import KvCacheFullError, SnapshotDamagedError, SnapshotMism
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kv_cache.prefix import BLOCK, WINDOWED
-from oxillama.kv_cache.saved_kv import PANEL, Arena, n_panels, panel_shapes, restore_kv, save_kv
+from oxillama.kv_cache.saved_kv import PANEL, hold_kv, n_panels, panel_shapes, restore_kv
 from oxillama.snapshot.layout import Section
 from oxillama.snapshot.saved import Rows
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from oxillama.engine.core import EngineCore
     from oxillama.engine.sequence import Sequence
     from oxillama.kv_cache.arrays import StateArrays
+    from oxillama.kv_cache.block_pool import KvCachePool
 
 __all__ = ["UNKNOWN", "Since", "check_shape", "put", "save_sequence"]
 
@@ -51,26 +51,38 @@ def named_slabs(arrays: StateArrays) -> Iterator[tuple[str, Slab]]:
             yield f"{'state' if isinstance(slab, RecurrentSlab) else 'kv'}.{i}.{j}", slab
 
 
-def save_sequence(core: EngineCore, sequence: Sequence, n: int, since: Since, n_common: int) -> dict[str, Rows]:
-    """Tokens, and what is computed of the first n. since: rows that another file has, good for n_common tokens."""
+def save_sequence(
+    core: EngineCore, sequence: Sequence, n: int, since: Since, n_common: int
+) -> tuple[dict[str, Rows], Callable[[], None]]:
+    """Tokens, and what is computed of the first n. since: rows that another file has, good for n_common tokens.
+
+    Full blocks are not copied: they are held, so that nobody writes to them, until the function that is given too is
+    called, in a turn of the loop.
+    """
     tensors = {"tokens": _rows(np.array(sequence.tokens, np.int32), since.get("tokens"), n_common)}
-    if not n:
-        return tensors
-    found = []
-    for name, slab in named_slabs(arrays_of(core)):
+    windows, used = core.scheduler.windows, {BLOCK: n, WINDOWED: n}
+    for name, slab in named_slabs(arrays_of(core)) if n else ():
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None
             tensors[name] = Rows.whole(slab.data[sequence.slots.current].copy())
-        else:
-            windows = core.scheduler.windows
-            start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
-            found.append((name, slab, start, _first(start, n_panels(n), since.get(f"{name}.k"), n_common // PANEL)))
-    arena = Arena(sum((n_panels(n) - first) * prod(s) for _, slab, _, first in found for s in panel_shapes(slab)))
-    for name, slab, start, first in found:
-        table = sequence.tables[WINDOWED if slab.windowed else BLOCK]
-        for part, panels in zip("kv", save_kv(slab, table, first, n, arena), strict=True):
+            continue
+        kind = WINDOWED if slab.windowed else BLOCK
+        start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
+        first = _first(start, n_panels(n), since.get(f"{name}.k"), n_common // PANEL)
+        used[kind] = min(used[kind], first * PANEL // slab.block_tokens)
+        for part, panels in zip("kv", hold_kv(slab, sequence.tables[kind], first, n), strict=True):
             tensors[f"{name}.{part}"] = Rows(start, first, panels)
-    return tensors
+    full = n // core.scheduler.block_size
+    held = [(pool, sequence.tables[kind][used[kind] : full]) for kind, pool in core.scheduler.groups]
+    for pool, blocks in held:
+        pool.share(blocks)
+    return tensors, lambda: _let_go(held)
+
+
+def _let_go(held: list[tuple[KvCachePool, list[int]]]) -> None:
+    while held:  # once, however often it is called
+        pool, blocks = held.pop()
+        pool.free(blocks)
 
 
 def _first(start: int, stop: int, known: tuple[int, int] | None, n_common: int) -> int:
@@ -156,9 +168,9 @@ def _write(slabs: list[tuple[str, Slab]], sequence: Sequence, tensors: Mapping[s
     for name, slab in slabs:
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None
-            slab.data[sequence.slots.current] = tensors[name].data
+            slab.data[sequence.slots.current] = tensors[name].array
             continue
         table = sequence.tables[WINDOWED if slab.windowed else BLOCK]
         first = (sequence.n_gone if slab.windowed else 0) * slab.block_tokens // PANEL
         k, v = tensors[f"{name}.k"], tensors[f"{name}.v"]
-        restore_kv(slab, table, first, (k.data[first - k.start :], v.data[first - v.start :]))
+        restore_kv(slab, table, first, (k.array[first - k.start :], v.array[first - v.start :]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def _parts(saved: Saved, names: list[str], i: int) -> list[NDArray[Any]]:
 def _without(saved: Saved, names: list[str], n_blocks: int) -> Saved:
     n_rows = n_blocks * BLOCK_PANELS
     rest = {name: Rows(0, n_rows, saved.tensors[name].data[n_rows:]) for name in names}
-    return Saved(dict(saved.state), saved.tensors | rest)
+    return replace(saved, state=dict(saved.state), tensors=saved.tensors | rest)
 
 
 def collect_garbage(folder: str | os.PathLike[str]) -> int:

@@ -39,7 +39,7 @@ __all__ = ["TextResumer", "adapter_set", "tokens_of"]
 def tokens_of(saved: Saved, n_vocab: int, label: str) -> list[int]:
     """Checked. Raises SnapshotDamagedError."""
     rows = saved.tensors.get("tokens")
-    tokens: list[int] = [] if rows is None else rows.data.tolist()
+    tokens: list[int] = [] if rows is None else rows.array.tolist()
     least = UNKNOWN if saved.state.get("unknown_tokens") else 0
     if rows is None or any(not least <= token < n_vocab for token in tokens):
         raise SnapshotDamagedError(f"{label}: its tokens are missing, or not all from 0 to {n_vocab - 1}")

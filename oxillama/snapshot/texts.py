@@ -52,7 +52,7 @@ def read_sampler(given: Fields, tensors: Mapping[str, Rows], tokens: list[int]) 
             raise SnapshotDamagedError(
                 f"array {name} must have {len(tokens) - n_prompt + 1} numbers, one for each token"
             )
-        marks.append(tensors[name].data.tolist())
+        marks.append(tensors[name].array.tolist())
     rng, mu = given.integer("rng", 1, (1 << 64) - 1), given.number("mu")
     pairs = [list(pair) for pair in zip(*marks, strict=True)]
     return {"tokens": tokens, "n_prompt": n_prompt, "rng": rng, "mu": mu, "marks": pairs}

@@ -18,7 +18,6 @@ from oxillama.kv_cache.saved_kv import panels_of, values_of
 from oxillama.sampling import SamplerChain
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.info import SnapshotInfo
-from oxillama.snapshot.origin import ModelFingerprint
 from oxillama.snapshot.saved import Rows, Saved
 from oxillama.snapshot.sequences import UNKNOWN, arrays_of, named_slabs
 from oxillama.snapshot.settings import chain_state, config_of, sampler_config_state
@@ -104,12 +103,9 @@ def to_saved(maker: SnapshotMaker, data: bytes, label: str) -> Saved:
 def _check_model(maker: SnapshotMaker, v: EngineV1, label: str) -> None:
     if v.arch_id != maker.arch:
         raise SnapshotMismatchError(f"{label}: it is of a model of architecture {v.arch_id}, not {maker.arch}")
-    found, theirs = maker.origin.fingerprint, v.model_fingerprint
-    if theirs.probe_size != found.probe_size:
-        if not 0 < theirs.probe_size <= found.file_size:
-            raise SnapshotDamagedError(f"{label}: its fingerprint is of {theirs.probe_size} bytes")
-        found = ModelFingerprint.of(maker.origin.source, theirs.probe_size)
-    theirs.check(found, label)
+    if v.model_fingerprint.probe_size != maker.fingerprint.probe_size:  # the original knows no other
+        raise SnapshotDamagedError(f"{label}: its fingerprint is of {v.model_fingerprint.probe_size} bytes")
+    v.model_fingerprint.check(maker.fingerprint, label)
 
 
 def _attention_of(v: EngineV1, label: str) -> KvV1:
@@ -170,17 +166,17 @@ def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, R
 
 def from_saved(maker: SnapshotMaker, saved: Saved) -> EngineV1:
     """Raises SnapshotError for what the original's format has no place for."""
-    path = maker.origin.path
+    path = maker.model_path
     if path is None:
         raise SnapshotError("format=1 needs the path of the model, which was loaded from memory: use format=2")
-    sequence, tokens = saved.state["sequence"], saved.tensors["tokens"].data.tolist()
+    sequence, tokens = saved.state["sequence"], saved.tensors["tokens"].array.tolist()
     if sequence["weights"]:
         raise SnapshotError("format=1 has no place for adapters, which the session uses: use format=2")
     given = saved.state.get("sampler") or chain_state(SamplerChain.from_config(SamplerConfig()))
     config = config_of(given["config"])
     tokenizer = maker.described["model"]["tokenizer_path"]
     return EngineV1(
-        maker.arch, path, tokenizer, replace(maker.origin.fingerprint, tensor_hash=b""),
+        maker.arch, path, tokenizer, replace(maker.fingerprint, tensor_hash=b""),
         [] if UNKNOWN in tokens else tokens, _kv_of(maker, saved, sequence["n_computed"]), None,
         _sampler_of(config, given), config.grammar, maker.context_size, maker.num_threads,
         maker.config.prefill_chunk_size,
@@ -197,7 +193,7 @@ def _kv_of(maker: SnapshotMaker, saved: Saved, n: int) -> KvV1:
             k, v = saved.tensors[f"{name}.k"], saved.tensors[f"{name}.v"]
             if k.start:
                 raise SnapshotError("format=1 has no place for windows, of which the beginning is gone: use format=2")
-            pair = values_of(slab, (k.data, v.data), n)
+            pair = values_of(slab, (k.array, v.array), n)
             keys.append(pair[0].reshape(-1))
             values.append(pair[1].reshape(-1))
         else:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, SnapshotFileError
 from oxillama.gguf.output import atomic_file
+from oxillama.kv_cache.saved_kv import HeldPanels
 from oxillama.snapshot.compression import check_available, compress
 from oxillama.snapshot.layout import BYTES, RAW, ZSTD, Section, code_of, head_of, placed
 from oxillama.snapshot.saved import STATE, Saved
@@ -27,18 +29,24 @@ EARLY = 8 << 20  # bytes after which writing to the disk may begin
 class _Part:
     """A section on its way into a file."""
 
-    def __init__(self, name: str, code: int, first: int, array: NDArray[Any], squeeze: bool) -> None:
+    def __init__(self, name: str, code: int, first: int, array: NDArray[Any] | HeldPanels, squeeze: bool) -> None:
         self.name, self.code, self.first, self.shape = name, code, first, array.shape
-        data = memoryview(cast(Any, np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
-        self.codec = ZSTD if squeeze else RAW
-        self.data = memoryview(compress(data)) if squeeze else data
+        self.codec, self._array = ZSTD if squeeze else RAW, array
+        self.n_stored = prod(array.shape) * array.dtype.itemsize
+        self._squeezed = compress(self._plain()) if squeeze else None
+        if self._squeezed is not None:
+            self.n_stored = len(self._squeezed)
+
+    def _plain(self) -> memoryview:
+        return memoryview(cast(Any, np.ascontiguousarray(self._array[:]).reshape(-1).view(np.uint8)))
+
+    def data(self) -> memoryview:
+        """What is stored."""
+        return self._plain() if self._squeezed is None else memoryview(self._squeezed)
 
     @property
     def line(self) -> tuple[str, int, int, tuple[int, ...], int, int, bytes]:
-        return self.name, self.code, self.codec, self.shape, self.first, len(self.data), bytes(32)
-
-    def digest(self) -> bytes:
-        return blake3(self.data).digest()
+        return self.name, self.code, self.codec, self.shape, self.first, self.n_stored, bytes(32)
 
 
 def _parts(saved: Saved, squeeze: bool) -> list[_Part]:
@@ -47,7 +55,9 @@ def _parts(saved: Saved, squeeze: bool) -> list[_Part]:
     described = np.frombuffer(saved.described(), np.uint8)
     parts = [_Part(STATE, BYTES, 0, described, False)]
     for name, rows in saved.tensors.items():
-        parts.append(_Part(name, code_of(rows.data), rows.first, rows.data, squeeze and rows.data.size > 0))
+        parts.append(
+            _Part(name, code_of(rows.data.dtype), rows.first, rows.data, squeeze and bool(prod(rows.data.shape)))
+        )
     return parts
 
 
@@ -59,10 +69,11 @@ def packed(saved: Saved, *, squeeze: bool = False) -> bytes:
     """The bytes of a file of version 2."""
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
-    head = _finished(sections, [part.digest() for part in parts])
+    stored = [part.data() for part in parts]
+    head = _finished(sections, [blake3(data).digest() for data in stored])
     pieces, end = [memoryview(head)], len(head)
-    for part, section in zip(parts, sections, strict=True):
-        pieces += [memoryview(bytes(section.offset - end)), part.data]
+    for data, section in zip(stored, sections, strict=True):
+        pieces += [memoryview(bytes(section.offset - end)), data]
         end = section.offset + section.n_stored
     return b"".join(pieces)
 
@@ -74,9 +85,10 @@ def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
     digests, begun = [], 0
     with _target(path) as f:
         for part, section in zip(parts, sections, strict=True):
-            digests.append(part.digest())  # here, since what was just read is near
+            data = part.data()
+            digests.append(blake3(data).digest())
             f.seek(section.offset)
-            f.write(part.data)
+            f.write(data)  # while it is still in the CPU's cache
             if section.offset - begun >= EARLY:
                 begun = _begin_flush(f, begun, section.offset)
         f.seek(0)

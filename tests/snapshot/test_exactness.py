@@ -2,10 +2,12 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 import oxillama as ox
 from oxillama.snapshot.maker import NOTHING
+from oxillama.snapshot.saved import Rows
 from oxillama.snapshot.writing import packed
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
 
@@ -37,11 +39,13 @@ def test_every_array_counts(name):
         engine.truncate(30)
         if session._sequence.n_computed < 30:
             engine.forward_prefill(tokens, 0)
-        for array in maker.turn(lambda: session._take(NOTHING)).tensors:
+        with maker.taken(session._take) as saved:
+            whole = {name: rows.array for name, rows in saved.tensors.items()}
+        for array in whole:
             if array in ("tokens", "logits"):
                 continue
-            saved = maker.turn(lambda: session._take(NOTHING))
-            saved.tensors[array].data[:] = 0
+            saved.tensors = {n: Rows(saved.tensors[n].start, saved.tensors[n].start, a) for n, a in whole.items()}
+            saved.tensors[array].data = np.zeros_like(whole[array])
             with engine.resume(packed(saved)) as resumed:
                 assert not same(resumed.forward_one(5), row), array
 
@@ -192,6 +196,7 @@ def test_in_the_middle_of_a_prompt(name):
         core.scheduler.advance = between_steps
         assert told(stream) == whole
         for saved in found:
+            core.loop.post(saved.let_go)
             computed.add(saved.state["sequence"]["n_computed"])
             assert told(other.resume(packed(saved))) == whole
         assert len([n for n in computed if 0 < n < len(prompt)]) > 5
@@ -238,3 +243,25 @@ def test_without_room_it_is_computed_again():
         resumed = small.resume(saved)
         assert told(first) + told(resumed) == whole
         list(mine)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "jamba"])
+def test_what_is_saved_stays_while_it_is_written(name):
+    """Its blocks are held: whatever the engine does meanwhile, the bytes are those of the moment."""
+    with load(name, kv_budget=400_000) as engine:
+        tokens = tokens_of(engine, 75, seed=1)
+        engine.prefill(tokens)
+        wanted = engine.snapshot_bytes()
+        pool = engine._core.pool
+        with engine._snapshots.taken(engine._session._take) as saved:
+            engine.forward_one(5)
+            engine.reset()
+            engine._core.scheduler.debug = True
+            for i in range(4):
+                engine.generate([tokens_of(engine, 90, seed=j + 4 * i) for j in range(4)], max_tokens=20, seed=1)
+            engine.shrink_to_fit()
+            assert packed(saved) == wanted
+            assert pool.blocks.n_available < pool.blocks.n
+        for group in (pool.blocks, pool.windowed, pool.slots):
+            assert group.n_available == group.n
+            group.check_invariants()
