@@ -160,8 +160,9 @@ def test_python_version_is_the_same_everywhere():
     assert f"py{project[2:].replace('.', '')}" == SETTINGS["tool"]["ruff"]["target-version"]
 
 
-def test_the_shipped_model_is_small_and_typed_markers_are_there():
+def test_the_shipped_models_are_small_and_typed_markers_are_there():
     assert 500_000 < (PACKAGE / "data" / "default.gguf").stat().st_size < 3_000_000
+    assert 100_000 < (PACKAGE / "data" / "default-draft.gguf").stat().st_size < 320_000
     assert (PACKAGE / "py.typed").exists()
     stubs = {p.with_suffix("") for p in PACKAGE.rglob("*.pyi")}
     assert {p.with_suffix("") for p in PACKAGE.rglob("*.pyx")} == stubs

@@ -124,7 +124,7 @@ def main() -> None:
             print(f"step {done} loss {recent / 25:.4f} after {time.perf_counter() - started:.0f} s", flush=True)
             recent = 0.0
         if done % args.export_every == 0 or done == args.steps:
-            made = {"seed": args.seed, "steps": done, "tokens": done * TOKENS}
+            made = f"seed {args.seed}, {done} steps, {done * TOKENS} tokens"
             export_gguf(args.out, "default", shape, params, tokenizer_metadata(tokenizer), made)
 
 

@@ -2,7 +2,11 @@
 
     pip install -e ".[train]"
     python oxillama/data/train_draft.py                             # writes oxillama/data/default-draft.gguf
-    python oxillama/data/train_draft.py --start draft.gguf --seed 2 --rate 4e-3     # goes on with an earlier one
+
+The one that ships was made in two runs, the first left while its learning rate was high:
+
+    python oxillama/data/train_draft.py --until 600 --out draft.gguf
+    python oxillama/data/train_draft.py --start draft.gguf --seed 2 --rate 4e-3 --steps 1100
 
 Prompts come from the corpus that the teacher was trained on (``train_data``), and the teacher itself answers them, in
 the ways that it is asked (``STYLES``): what a draft meets is its teacher's text, not the corpus. At each token of an
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -61,6 +66,14 @@ def starting_weights(shape: Shape, start: Path | None, seed: int) -> Params:
     if start is None:
         return init_params(shape, seed)
     return {name: weight.requires_grad_() for name, weight in read_weights(start)[0].items()}
+
+
+def earlier_runs(start: Path | None) -> str:
+    """What the description of a draft says of its making."""
+    if start is None:
+        return ""
+    with oxillama.gguf.open(start) as file:
+        return re.search(r"\((seed [^)]*)\); no other", file.metadata.get_str("general.description"))[1] + "; then "
 
 
 def cut_prompt(engine: oxillama.Engine, r: Random, document: Document) -> list[int]:
@@ -137,6 +150,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--teacher", type=Path, default=Path(__file__).with_name("default.gguf"))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("default-draft.gguf"))
     parser.add_argument("--steps", type=int, default=2600, help="optimiser steps of 4096 tokens")
+    parser.add_argument("--until", type=int, help="leave off after this step; the learning rate falls over --steps")
     parser.add_argument("--start", type=Path, help="a draft to go on with, instead of random weights")
     parser.add_argument("--rate", type=float, default=PEAK_RATE, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
@@ -156,10 +170,10 @@ def main() -> None:
     optimizers = make_optimizers(params)
     sizes = [sum(p.numel() for p in of.values()) for of in (params, weights)]
     print(f"{sizes[0]} parameters, {100 * sizes[0] / sizes[1]:.1f} % of the teacher's", flush=True)
-    recent = torch.zeros(2)
+    recent, last, before = torch.zeros(2), args.until or args.steps, earlier_runs(args.start)
     with oxillama.load(args.teacher, num_threads=args.threads) as engine:
         batches = make_batches(engine, args.seed, args.steps, shape.context)
-        for step, (ids, mask) in enumerate(islice(batches, args.steps)):
+        for step, (ids, mask) in enumerate(islice(batches, last)):
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = learning_rate(step, args.steps, args.rate)
             rows = torch.from_numpy(ids), torch.from_numpy(mask)
@@ -170,8 +184,8 @@ def main() -> None:
                 seconds = time.perf_counter() - started
                 print(f"step {done} distance {loss:.4f} equal {equal:.4f} after {seconds:.0f} s", flush=True)
                 recent.zero_()
-            if done % args.export_every == 0 or done == args.steps:
-                made = {"seed": args.seed, "steps": done, "tokens": done * TOKENS}
+            if done % args.export_every == 0 or done == last:
+                made = f"{before}seed {args.seed}, {done} steps, {done * TOKENS} tokens"
                 export_gguf(args.out, "draft", shape, params, vocabulary, made)
 
 

@@ -22,10 +22,10 @@ DESCRIPTIONS = {
     "default": "A very small model that tells short stories, adds small numbers and describes characters as JSON. "
     "It ships with oxillama so that the first command, the tests and the examples run offline. "
     "Trained from scratch by oxillama/data/train_default.py on synthetic text that the script writes itself "
-    "(seed {seed}, {steps} steps, {tokens} tokens); no other data was used.",
+    "({made}); no other data was used.",
     "draft": "A draft model for the default model of oxillama: it guesses that model's next tokens, for speculative "
     "decoding. Trained by oxillama/data/train_draft.py on text sampled from the default model, to give that model's "
-    "probabilities (seed {seed}, {steps} steps, {tokens} tokens); no other data was used.",
+    "probabilities ({made}); no other data was used.",
 }
 
 
@@ -95,13 +95,13 @@ def tokenizer_metadata(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def export_gguf(
-    path: Path, size: str, shape: Shape, params: Params, vocabulary: Mapping[str, object], made: dict[str, int]
+    path: Path, size: str, shape: Shape, params: Params, vocabulary: Mapping[str, object], made: str
 ) -> None:
     """Write the model: matrices as Q8_0, vectors as F32.
 
-    ``vocabulary`` has the tokenizer.* keys, ``made`` seed, steps and tokens for the description.
+    ``vocabulary`` has the tokenizer.* keys, ``made`` says by what run or runs, for the description.
     """
-    metadata = general_metadata(size, DESCRIPTIONS[size].format(**made)) | model_metadata(shape) | vocabulary
+    metadata = general_metadata(size, DESCRIPTIONS[size].format(made=made)) | model_metadata(shape) | vocabulary
     metadata |= {"general.file_type": MOSTLY_Q8_0, "general.quantization_version": QUANTIZATION_VERSION}
     writer = GGUFWriter(path)
     for key, value in metadata.items():
