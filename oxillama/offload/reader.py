@@ -67,7 +67,7 @@ class PageReader:
         """`slot_bytes`: of a slot for a page of experts (True), and of others."""
         self.counts = PagerCounts()
         self._pages, self._order, self._slot_bytes, self._direct = pages, order, slot_bytes, direct
-        self._slots = {False: Slots(), True: Slots()}
+        self._slots = {False: Slots(cyclic=True), True: Slots()}
         self._buffers: dict[bool, dict[int, NDArray[np.uint8]]] = {False: {}, True: {}}
         self._addresses: dict[int, int] = {}
         self._asked: dict[int, list[Call]] = {}
