@@ -12,4 +12,5 @@ void ox_avx2_init(ox_kernels *t)
     ox_avx2_gemm_grid(t);
     ox_avx2_gemm_float(t);
     ox_avx2_quantisers(t);
+    ox_avx2_pack(t);
 }

@@ -71,8 +71,8 @@ class Layout:
         sizes = {-(-m.n_panels // n) * m.panel_bytes for m in items for n in range(1, 65)}
         found = [size for size in {*sizes, most} if least <= size <= most]
 
-        def cost(size: int) -> int:  # a page's own cost counts as 64 kB
-            return sum(m.n_pages(size // m.panel_bytes) * (self.cost(size) + (64 << 10)) for m in items)
+        def cost(size: int) -> int:  # a page's own cost counts as 256 kB
+            return sum(m.n_pages(size // m.panel_bytes) * (self.cost(size) + (256 << 10)) for m in items)
 
         return min(found, key=lambda size: (cost(size), -size))
 

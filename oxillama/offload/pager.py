@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from oxillama.gguf.pages import release_pages
 from oxillama.models.weights import Stored, Weights
 from oxillama.offload.buffers import new_buffer
+from oxillama.offload.calls import Page
 from oxillama.offload.layout import Plan
 from oxillama.offload.order import Order
 from oxillama.offload.pressure import MemoryPressureProbe
-from oxillama.offload.reader import Page, PageReader
+from oxillama.offload.reader import PageReader
 from oxillama.offload.sizing import next_budget
 from oxillama.offload.survey import PANEL, Survey, second_halves, survey
 from oxillama.offload_policy import OffloadPolicy

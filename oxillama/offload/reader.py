@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import EngineClosedError, ModelFileError, OxiLlamaError
-from oxillama.gguf.source import FileSource
 from oxillama.offload.buffers import new_buffer
+from oxillama.offload.calls import Call, Page, PagerCounts
+from oxillama.offload.lives import Lives
 from oxillama.offload.order import Order
 from oxillama.offload.slots import Slots
 
-__all__ = ["Call", "Page", "PageReader", "PagerCounts"]
+__all__ = ["PageReader"]
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Where a page's bytes are in which file."""
-
-    source: FileSource
-    offset: int
-    nbytes: int
-    is_expert: bool
-
-
-@dataclass(slots=True)
-class PagerCounts:
-    """Since the model was loaded.
-
-    hits: pages that were in memory when a product asked for them. faults: those that were not. bytes: read from files,
-    ahead or not. stalls, stall_seconds: how often and how long products waited.
-    """
-
-    hits: int = 0
-    faults: int = 0
-    bytes: int = 0
-    stalls: int = 0
-    stall_seconds: float = 0.0
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """Pages that one product asked for: ready are held for it, others on their way."""
-
-    n_open: int
-    ready: list[int] = field(default_factory=list)
-    taken: list[int] = field(default_factory=list)
-    error: OxiLlamaError | None = None
+_lives = Lives()
 
 
 class PageReader:
@@ -67,12 +31,12 @@ class PageReader:
         """`slot_bytes`: of a slot for a page of experts (True), and of others."""
         self.counts = PagerCounts()
         self._pages, self._order, self._slot_bytes, self._direct = pages, order, slot_bytes, direct
-        self._slots = {False: Slots(), True: Slots()}
+        self._slots = {False: Slots(cyclic=True), True: Slots()}
         self._buffers: dict[bool, dict[int, NDArray[np.uint8]]] = {False: {}, True: {}}
         self._addresses: dict[int, int] = {}
         self._asked: dict[int, list[Call]] = {}
         self._reset()
-        _readers.add(self)
+        _lives.add(self)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -298,37 +262,3 @@ class PageReader:
         if reading is not None:
             self._slots[self._pages[reading].is_expert].forget(reading)
         self._reset()
-
-
-_readers: weakref.WeakSet[PageReader] = weakref.WeakSet()
-_forking = threading.local()
-
-
-@atexit.register
-def _stop_all() -> None:
-    # A thread that still read while the interpreter goes would write to memory that is free already.
-    for reader in list(_readers):
-        reader.stop(wait=True)
-
-
-def _before_fork() -> None:
-    # In one order everywhere, so that two threads that fork at once can't wait for each other.
-    _forking.readers = sorted(_readers, key=id)
-    for reader in _forking.readers:
-        reader.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for reader in _forking.readers:
-        reader.after_fork_in_parent()
-    _forking.readers = []
-
-
-def _after_fork_in_child() -> None:
-    for reader in _forking.readers:
-        reader.after_fork_in_child()
-    _forking.readers = []
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

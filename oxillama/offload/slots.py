@@ -11,10 +11,12 @@ __all__ = ["Slots"]
 class Slots:
     """A number of slots for pages, each page in one at most.
 
-    Pages are held while they are multiplied by or read into; others may leave, the least recently used first.
+    Pages are held while they are multiplied by or read into; others may leave: the least recently used first, or, where
+    pages are needed in a cycle, the most recently used. Its slot is what is likeliest to be in the CPU's cache, too.
     """
 
-    def __init__(self, n: int = 0) -> None:
+    def __init__(self, n: int = 0, *, cyclic: bool = False) -> None:
+        self._cyclic = cyclic
         self._free = list(range(n - 1, -1, -1))
         self._n_ids = n
         self._slots: OrderedDict[int, int] = OrderedDict()  # page -> slot, least recently used first
@@ -46,7 +48,8 @@ class Slots:
         Pages in `sparing` don't leave.
         """
         if not self._free:
-            leaving = next((p for p in self._slots if p not in self._holders and p not in sparing), None)
+            pages = reversed(self._slots) if self._cyclic else iter(self._slots)
+            leaving = next((p for p in pages if p not in self._holders and p not in sparing), None)
             if leaving is None:
                 return None
             self._free.append(self._slots.pop(leaving))

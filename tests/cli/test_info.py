@@ -1,5 +1,6 @@
 """`oxillama info`: what it says of models that are no plain transformers, and of those that can't be run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,42 @@ def test_what_is_refused_is_described_with_the_reason(told, tmp_path):
     assert lines["runs"].startswith("no: architecture 'grok' is not supported: its authors' code caps")
     assert "for the KV cache of" in lines["memory"]
     assert told(tiny("xverse", tmp_path))["runs"] == "yes, not verified;"
+
+
+def test_what_would_be_left_in_the_file(capsys):
+    """As an engine with this budget has it; a budget that is too small is refused as loading would."""
+    path, budget = MODELS / "mixtral.gguf", 500 << 10
+    assert main(["info", str(path), "--offload", "500K"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("offload"))
+    with ox.load(path, num_threads=1, offload=budget) as engine:
+        held = engine.memory_bytes()["weights"]
+    numbers = [float(n) for n in re.findall(r"(\d+\.\d+) MiB", lines[at + 1])]
+    assert sum(numbers) == pytest.approx(held / (1 << 20), abs=0.011)
+    assert "of experts" in lines[at + 2]
+    assert main(["info", str(path), "--offload", "1K"]) == 2
+    assert "--offload must be at least" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--offload", "much"], "--offload must be a number of bytes, as 800M or 4G, or auto, not 'much'"),
+        (["--offload", "0"], "--offload must be from 1"),
+        (["--offload", "2M", "--pin", "nothing"], "--pin must fit names of matrices"),
+        (["--offload-direct"], "--offload-direct must be left out where nothing is offloaded: give --offload, too"),
+    ],
+)
+def test_bad_offload_options_are_named(capsys, options, message):
+    assert main(["run", "Once", "-n", "2", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--offload", "1m"], ["--offload", "auto"], ["--pin", "blk.0.*"]])
+def test_run_tells_what_paging_did(capsys, options):
+    assert main(["run", "Once upon a time", "-n", "4", "--temperature", "0"]) == 0
+    expected = capsys.readouterr().out
+    assert main(["run", "Once upon a time", "-n", "4", "--temperature", "0", *options]) == 0
+    out, err = capsys.readouterr()
+    assert out == expected
+    assert re.search(r"\[weights in [\d.,]+ MiB: .*; [\d.]+ GB read; waited \d+ times, [\d.]+ s\]", err)

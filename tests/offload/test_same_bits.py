@@ -1,5 +1,7 @@
 """A model whose weights are paged gives the bits of one that is in memory, whatever is paged."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from oxillama.kernels._table import writable_formats
 from oxillama.kernels.matmul import Matrix, matmul, quantize
 from oxillama.kernels.rows import Workspace
 from oxillama.offload import OffloadPolicy
+from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.offload.paged import NAMES, least_of, open_runner, path_of, rows, tokens_of
 
 
@@ -71,3 +74,43 @@ def test_requests_of_an_engine():
         assert [c.token_ids for c in found] == [c.token_ids for c in expected]
         assert engine.memory_bytes()["weights"] <= size // 2
         assert engine.metrics_snapshot().offload_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek2", "qwen2moe", "falcon-h1", "mamba"])
+def test_adapters(tmp_path, name):
+    """Of every matrix, stack of experts and table."""
+    path, ids = path_of(name), tokens_of(name)[:20]
+    with gguf.open(path) as file:
+        arch = file.metadata.arch
+    adapter = write_adapter(tmp_path / "a.gguf", arch, random_factors(linear_shapes(path), 4))
+    found = []
+    for budget in (None, least_of(path), least_of(path) * 4):
+        with ox.load(path, num_threads=2, context_size=64, offload=budget) as engine:
+            plain = engine.forward_logits(ids)
+            engine.apply_lora(adapter)
+            changed = engine.forward_logits(ids)
+            found.append((plain, changed))
+    assert not (found[0][0] == found[0][1]).all()
+    for plain, changed in found[1:]:
+        assert (plain == found[0][0]).all()
+        assert (changed == found[0][1]).all()
+
+
+def test_two_engines_of_one_file_at_once():
+    """Threads of their own, in the least memory; each as if it were alone."""
+    path = path_of("mixtral")
+    ids = tokens_of("mixtral")[:30]
+    with ox.load(path, num_threads=1, context_size=64) as engine:
+        expected = engine.forward_logits(ids)
+    found = []
+
+    def work():
+        with ox.load(path, num_threads=2, context_size=64, offload=least_of(path)) as engine:
+            found.extend((engine.forward_logits(ids) == expected).all() for _ in range(3))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 6

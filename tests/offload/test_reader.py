@@ -1,0 +1,145 @@
+"""The thread that reads pages: many threads ask, give up and come back, and all see the file's bytes."""
+
+import ctypes
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from oxillama.errors import EngineClosedError, ModelFileError
+from oxillama.gguf.source import FileSource
+from oxillama.offload.calls import Page
+from oxillama.offload.order import Order
+from oxillama.offload.reader import PageReader
+
+N, SIZE = 40, 1000  # pages; the last ones of each matrix are shorter
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "pages"
+    path.write_bytes(np.random.default_rng(0).bytes(N * SIZE))
+    return FileSource(path)
+
+
+def make_reader(source, n_window, n_experts):
+    """Four matrices of five pages, and four stacks of five experts, in turns."""
+    pages = []
+    for i in range(N):
+        is_expert = i // 5 % 2 == 1
+        pages.append(Page(source, i * SIZE, SIZE - 100 * (i % 5 == 4), is_expert))
+    first = list(range(0, N + 1, 5))
+    order = Order(first, [1, 5] * 4, {i: i + 2 if i % 4 == 1 else None for i in range(1, 8, 2)})
+    order.follow([0, 2, 4, 6])
+    reader = PageReader(pages, order, {False: SIZE, True: SIZE}, direct=False)
+    reader.resize(n_window, n_experts)
+    return reader
+
+
+def check(reader, ready):
+    data = reader._pages[0].source.path.read_bytes()
+    for page, address in ready:
+        p = reader._pages[page]
+        assert ctypes.string_at(address, p.nbytes) == data[p.offset : p.offset + p.nbytes]
+
+
+@pytest.mark.parametrize(("n_window", "n_experts"), [(1, 1), (2, 2), (3, 5), (20, 20)])
+def test_every_page_comes_once_with_its_bytes(source, n_window, n_experts):
+    reader = make_reader(source, n_window, n_experts)
+    rng = random.Random(n_window)
+    for _ in range(60):
+        wanted = rng.sample(range(N), rng.randint(1, N))
+        found = []
+        for ready in reader.bring(wanted):
+            check(reader, ready)
+            found += [page for page, _ in ready]
+        assert sorted(found) == sorted(wanted)
+    c = reader.counts
+    assert c.hits + c.faults > 0
+    reader.stop(wait=True)
+
+
+def test_many_threads_some_of_which_give_up(source):
+    reader = make_reader(source, 2, 3)
+    errors = []
+
+    def work(seed):
+        rng = random.Random(seed)
+        try:
+            for _ in range(60):
+                left = rng.choice([1, 2, 1000])
+                calls = reader.bring(rng.sample(range(N), rng.randint(1, 12)))
+                for ready in calls:
+                    check(reader, ready)
+                    left -= 1
+                    if not left:
+                        break
+                calls.close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert errors == []
+    assert not reader._asked
+    assert not any(slots._holders for slots in reader._slots.values() if reader._reading is None)
+    reader.stop(wait=True)
+
+
+def test_pages_of_other_sizes_of_slots(source):
+    """Between steps slots come and go."""
+    reader = make_reader(source, 4, 4)
+    rng = random.Random(1)
+    for _ in range(40):
+        reader.resize(rng.randint(1, 9), rng.randint(1, 9))
+        reader.forget(rng.sample(range(N), 5))
+        for ready in reader.bring(rng.sample(range(N), 12)):
+            check(reader, ready)
+    for is_expert in (False, True):
+        assert len(reader._buffers[is_expert]) <= len(reader._slots[is_expert])
+    reader.stop(wait=True)
+
+
+def test_what_was_read_ahead_is_a_hit(source):
+    """In the order that was seen, all but the first pages are there before they are asked for."""
+    reader = make_reader(source, 8, 1)
+    rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)]
+    for pages in rounds:
+        list(reader.bring(pages))
+    before = reader.counts.faults
+    with reader._changed:
+        while any(page not in reader._slots[False] or page == reader._reading for page in rounds[0]):
+            reader._changed.wait(timeout=60)
+    list(reader.bring(rounds[0]))
+    assert reader.counts.faults == before
+    reader.stop(wait=True)
+
+
+def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
+    reader = make_reader(source, 1, 2)
+    read = FileSource.read
+
+    def fail(self, offset, out):
+        if offset == 5 * SIZE:
+            raise ModelFileError("page 5")
+        read(self, offset, out)
+
+    monkeypatch.setattr(FileSource, "read", fail)
+    for _ in range(3):
+        with pytest.raises(ModelFileError, match="page 5"):
+            list(reader.bring([6, 5, 7]))
+        assert sum(len(ready) for ready in reader.bring([6, 7])) == 2
+    reader.stop(wait=True)
+
+
+def test_a_reader_that_was_stopped_says_so(source):
+    reader = make_reader(source, 1, 1)
+    list(reader.bring([0]))
+    reader.stop(wait=True)
+    with pytest.raises(EngineClosedError, match="closed while it was in use"):
+        list(reader.bring([1, 2]))
