@@ -77,10 +77,11 @@ class JsonSchemaCompiler:
         for any that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what
         any of them asserts is asserted. In draft 4 an integer is written without a point.
 
-        Properties come in the order of `properties`; those that it doesn't name may stand anywhere, and are the only ones
-        that may come twice: a reader keeps the last, and each counts for itself. Strings and numbers
-        are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is asked of them, in any way.
-        Numbers are compared as the decimals that they are. Formats assert. Unknown keywords and formats say nothing.
+        Properties come in the order of `properties`, each once; those that it doesn't name may stand anywhere, and come
+        twice: a reader keeps the last, and each is valid by itself. (Without an order, past 400 optional ones in a row,
+        any may.) Strings and numbers are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is
+        asked of them, in any way. Numbers are compared as the decimals that they are. Formats assert. Unknown keywords
+        and formats say nothing.
 
         Raises GrammarError that names keyword and place for what can't be honoured.
         """
