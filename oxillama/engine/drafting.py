@@ -141,14 +141,11 @@ class Drafting:
     def forget(self, request: TextRequest) -> None:
         """A request ended."""
         speculation = self.requests.pop(request, None)
-        if speculation is None:
-            return
-        for draft in speculation.asked:
+        for draft in speculation.release() if speculation is not None else ():
             try:
                 draft.forget(request.sequence.id)
             except Exception:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
-        speculation.drafts, speculation.asked = (), set()  # whoever keeps the request keeps no draft
 
 
 def _may_guess(request: TextRequest, speculation: Speculation) -> bool:
