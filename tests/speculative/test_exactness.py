@@ -158,6 +158,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("name", "plant"), [(name, plant) for name, plants in FAULTS.items() for plant in plants])
 def test_planted_faults_are_found(name, plant, monkeypatch):
+    """Results alone must show it."""
     plant(monkeypatch)
     search = settings(QUICK, max_examples=300, phases=[Phase.generate])
     with pytest.raises((AssertionError, OxiLlamaError)):
