@@ -98,12 +98,13 @@ class Drafting:
     def _bid(self, request: TextRequest, speculation: Speculation, by: int) -> Bid:
         sequence, trust = request.sequence, speculation.trusts[by]
         n = min(speculation.k, sequence.n_reserve - len(sequence.tokens))
-        seconds = self._seconds(speculation.drafts[by])
+        draft = speculation.drafts[by]
+        seconds = self._seconds(draft)
         if not speculation.adaptive:
             return Bid(trust.chance, n)
         if not trust.resting:
-            return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds)
-        return Bid(TRY_CHANCE, min(n, trust.resting <= len(sequence.tokens)), seconds)
+            return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
+        return Bid(TRY_CHANCE, min(n, trust.resting <= len(sequence.tokens)), seconds, draft)
 
     def _judge(self, request: TextRequest, trust: Trust, bid: Bid) -> None:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's."""
@@ -116,7 +117,7 @@ class Drafting:
             trust.rest(len(request.sequence.tokens))
 
     def _seconds(self, draft: Draft) -> float:
-        """What a draft takes for each token that it guesses for everybody."""
+        """What a round of a draft takes: a token more for everybody who uses it."""
         times = self._times.get(draft)
         return sorted(times)[len(times) // 2] if times else 0.0
 
@@ -150,12 +151,11 @@ class Drafting:
             return
         first = speculation.drafts[0]
         self.totals[first] = self.totals.get(first, SpecStats()) + speculation.stats()
-        for draft in speculation.asked:
+        for draft in speculation.release():
             try:
                 draft.forget(request.sequence.id)
             except Exception:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
-        speculation.drafts, speculation.asked = (), set()  # whoever keeps the request keeps no draft
 
 
 def _may_guess(request: TextRequest, speculation: Speculation) -> bool:

@@ -144,6 +144,11 @@ class Speculation:
             n1_fallbacks=s.n1_fallbacks + again,
         )
 
+    def release(self) -> set[Draft]:
+        """The request ended, and keeps no draft: those that know of it."""
+        asked, self.asked, self.drafts, self.probs = self.asked, set(), (), None
+        return asked
+
     def stats(self) -> SpecStats:
         """What was counted up to now."""
         return replace(self._stats, off=self._off())
