@@ -29,8 +29,8 @@ PUBLIC = {
     "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
     "merge_lora",
     # guessing ahead
-    "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats", "SpeculativeDecoder",
-    "SpeculativeEngine",
+    "Distribution", "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats",
+    "SpeculativeDecoder", "SpeculativeEngine",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",
