@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from oxillama.engine.scheduler import MAX_GUESSES
 from oxillama.engine.speculation import DraftOptions, Speculation
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, GrammarError
@@ -84,7 +85,7 @@ class Drafting:
     def _wanted(self, asking: list[tuple[TextRequest, Speculation]], by: int, rows: int) -> dict[Draft, list[Wanted]]:
         """How many guesses each request is to have of its draft of this number; those of none are left out."""
         bids = [self._bid(request, speculation, by) for request, speculation in asking]
-        best_bids(self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive])
+        best_bids(self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive], MAX_GUESSES)
         wanted: dict[Draft, list[Wanted]] = {}
         for (request, speculation), bid in zip(asking, bids, strict=True):
             if speculation.adaptive and not speculation.trusts[by].resting:
@@ -108,7 +109,7 @@ class Drafting:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's."""
         alone = Bid(bid.chance, bid.n, bid.seconds)
         if not bid.granted:
-            best_bids(self.costs, 1, [alone])
+            best_bids(self.costs, 1, [alone], MAX_GUESSES)
         if bid.granted:
             trust.resume()
         elif not alone.granted:

@@ -12,13 +12,14 @@ from oxillama.kv_cache.prefix import WINDOWED, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 from oxillama.kv_cache.state_slots import RUNNING_SLOTS
 
-__all__ = ["MAX_RUNNING", "MAX_WAITING", "Scheduler"]
+__all__ = ["MAX_GUESSES", "MAX_RUNNING", "MAX_WAITING", "Scheduler"]
 
 Plan = list[tuple[Sequence, int]]  # who computes how many tokens
 
 # Sequences in one step. Each costs a row of logits (600 kB for 150k tokens), and beyond this a step of a model that
 # reads its weights once for all rows hardly gets cheaper per row.
 MAX_RUNNING = 64
+MAX_GUESSES = 128  # in one step, each with a row of logits too
 # Who shares at least so much with a prompt that is being computed waits for it. A step for less costs about as much as
 # computing it twice.
 PREFIX_WORTH_WAITING = 64
@@ -41,9 +42,8 @@ class Scheduler(Admission):
     computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; one that
     runs and has nothing to compute is passed over, and keeps what it has.
 
-    Who decodes may have guesses of what follows (`Sequence.ahead`). They share what the others leave of budget and
-    room, and nobody gives up anything for them. After the step, tokens that were found right are at the end of `tokens`
-    like any others, and `advance` tells how many of those that were computed count.
+    Who decodes may have guesses of what follows (`Sequence.ahead`), for which nobody gives up any budget or room. After
+    the step, those that came true are at the end of `tokens`, and `advance` is told how many computed tokens count.
 
     running: by rank. live: those that wait or run, by id. n_steps, n_preempted: counts. preempting: whether the last
     step sent somebody back. debug: check everything in each step.
@@ -107,8 +107,8 @@ class Scheduler(Admission):
         """One token of each that runs and lacks no other, with those that it computes again."""
         plan, has_room, budget = [], self.has_room, self.token_budget
         for sequence in list(self.running):
-            n = 1 + sequence.n_again
-            if not sequence.running or not sequence.decodes or n > budget:
+            n = len(sequence.tokens) - sequence.n_computed
+            if n != 1 + sequence.n_again or n > budget or not sequence.running:
                 continue
             if (n == 1 and has_room(sequence)) or self._make_room(sequence, n):
                 plan.append((sequence, n))
@@ -134,13 +134,15 @@ class Scheduler(Admission):
 
     def _guess(self, plan: Plan) -> None:
         """Adds the guesses of those who decode, and cuts them to what there is of budget and room."""
-        budget = 0 if self.preempting else self.token_budget - sum(n for _, n in plan)
-        for i, (sequence, n) in enumerate(plan):
-            if sequence.ahead:
-                n_ahead = self._affordable(sequence, budget) if sequence.decodes and n == 1 else 0
-                del sequence.ahead[n_ahead:]
-                plan[i] = sequence, n + n_ahead
-                budget -= n_ahead
+        guessing = [i for i, (sequence, _) in enumerate(plan) if sequence.ahead]
+        if guessing:
+            budget = 0 if self.preempting else min(MAX_GUESSES, self.token_budget - sum(n for _, n in plan))
+        for i in guessing:
+            sequence, n = plan[i]
+            n_ahead = self._affordable(sequence, budget) if sequence.decodes and n == 1 else 0
+            del sequence.ahead[n_ahead:]
+            plan[i] = sequence, n + n_ahead
+            budget -= n_ahead
 
     def _affordable(self, sequence: Sequence, budget: int) -> int:
         """Guesses that a sequence can compute beside its next token, for which it has room."""
@@ -246,19 +248,19 @@ class Scheduler(Admission):
     def advance(self, sequence: Sequence, n: int) -> None:
         """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed.
 
-        With guesses, n is the token before them and those that came true. Raises ConfigError for more tokens than it
-        has.
+        With guesses, n is the token before them and those that came true. Raises ConfigError if it has fewer tokens.
         """
         if not 0 < n <= len(sequence.tokens) - sequence.n_computed:
             left = len(sequence.tokens) - sequence.n_computed
             raise ConfigError(f"sequence {sequence.id} can't advance by {n} tokens: {left} are not computed")
-        n_wrong = 1 + len(sequence.ahead) - n if sequence.ahead else 0
-        sequence.drop_guesses()
-        if n_wrong:
-            self.trim(sequence, sequence.n_computed + n)
-            if sequence.slots is not None:  # the step left the state after all of its tokens alone
-                sequence.n_again = n
-                return
+        if sequence.ahead or sequence.n_again:
+            n_wrong = 1 + len(sequence.ahead) - n if sequence.ahead else 0
+            sequence.drop_guesses()
+            if n_wrong:
+                self.trim(sequence, sequence.n_computed + n)
+                if sequence.slots is not None:  # the step left the state after all of its tokens alone
+                    sequence.n_again = n
+                    return
         sequence.n_computed += n
         if sequence.slots is not None:
             self.commit(sequence.slots)

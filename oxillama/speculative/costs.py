@@ -132,8 +132,10 @@ class Bid:
         self.granted = 0
 
 
-def best_bids(costs: StepCosts, rows: int, bids: Sequence[Bid]) -> None:
+def best_bids(costs: StepCosts, rows: int, bids: Sequence[Bid], most: int) -> None:
     """Grants what gives the most expected tokens per second in a step that has `rows` rows, of a token each, already.
+
+    most: tokens of all together.
 
     A row more is the next guess of some text, likeliest first; with k of them a text of chance a gives
     1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a) tokens (Leviathan et al. 2023). All numbers of rows are looked at, since
@@ -143,7 +145,7 @@ def best_bids(costs: StepCosts, rows: int, bids: Sequence[Bid]) -> None:
         ((bid.chance**i, -i, bid) for bid in bids for i in range(1, bid.n + 1)),
         key=lambda rung: rung[:2],
         reverse=True,
-    )
+    )[:most]
     seconds = costs.after(rows, len(ladder))
     tokens, spent = float(rows), 0.0
     best, n_best = tokens / seconds[0], 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.scheduler import MAX_GUESSES, Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
 from oxillama.errors import ConfigError
 from oxillama.kv_cache import SequencePool
@@ -119,6 +119,16 @@ def test_prompts_go_before_guesses():
     scheduler.add_request(Sequence(range(12), 12))
     s.ahead = [1] * 20
     assert [n for _, n in scheduler.step()] == [18, 12]
+
+
+def test_all_together_have_a_limit():
+    scheduler = make((100, 0, 0, 0), 512)
+    sequences = [scheduler.add_request(Sequence([i], 99)) for i in range(6)]
+    settle(scheduler, scheduler.step(), lambda s: 0, {s.id: 99 for s in sequences})
+    for s in sequences:
+        s.ahead = [1] * 32
+    assert [n for _, n in scheduler.step()] == [33, 33, 33, 33, 1, 1]
+    assert sum(len(s.ahead) for s in sequences) == MAX_GUESSES
 
 
 def test_without_room_they_go_to_the_end_of_the_block():

@@ -42,7 +42,7 @@ def rate(costs, rows, bids, ks):
 def test_the_best_choice_of_all(wanted, increments, others):
     costs, bids = measured(*itertools.accumulate(increments)), [Bid(*one) for one in wanted]
     rows = len(bids) + others
-    best_bids(costs, rows, bids)
+    best_bids(costs, rows, bids, 99)
     best = max(rate(costs, rows, bids, ks) for ks in itertools.product(*(range(bid.n + 1) for bid in bids)))
     assert rate(costs, rows, bids, [bid.granted for bid in bids]) == pytest.approx(best)
 
@@ -50,7 +50,7 @@ def test_the_best_choice_of_all(wanted, increments, others):
 def test_the_expected_number_of_tokens_is_leviathans():
     costs = measured(1.0, *[1.0 + 0.01 * k for k in range(1, 20)])
     bid = Bid(0.6, 5)
-    best_bids(costs, 1, [bid])
+    best_bids(costs, 1, [bid], 99)
     assert bid.granted == 5
     assert rate(costs, 1, [bid], [5]) * 1.1 == pytest.approx((1 - 0.6**6) / (1 - 0.6) * 1.1 / costs.after(1, 5)[5])
 
@@ -59,20 +59,26 @@ def test_a_dear_draft_is_asked_for_less_and_a_full_batch_for_nothing():
     costs = measured(*[1.0 + 0.1 * n for n in range(40)])
     cheap, dear, useless = Bid(0.8, 8), Bid(0.8, 8, 0.2), Bid(0.8, 8, 2.0)
     for bid in (cheap, dear, useless):
-        best_bids(costs, 1, [bid])
+        best_bids(costs, 1, [bid], 99)
     assert cheap.granted > dear.granted > useless.granted == 0
     # Rows cost as much as they bring once weights are no longer what is waited for.
     linear = measured(*[float(n) for n in range(1, 60)])
     full = [Bid(0.9, 4) for _ in range(8)]
-    best_bids(linear, 8, full)
+    best_bids(linear, 8, full, 99)
     assert [bid.granted for bid in full] == [0] * 8
 
 
 def test_who_is_likelier_right_is_asked_first():
     costs = measured(*[1.0] * 3, *[5.0] * 40)
     good, poor = Bid(0.9, 4), Bid(0.3, 4)
-    best_bids(costs, 2, [poor, good])
+    best_bids(costs, 2, [poor, good], 99)
     assert (good.granted, poor.granted) == (1, 0)
+
+
+def test_never_more_than_the_most():
+    bids = [Bid(0.9, 8), Bid(0.8, 8)]
+    best_bids(measured(*[1.0] * 40), 2, bids, 5)
+    assert [bid.granted for bid in bids] == [4, 1]  # 0.9, 0.81, 0.8, 0.729, 0.656
 
 
 # ---- measuring
@@ -123,7 +129,7 @@ def played(chance, n_tokens, k=8, seed=0, step=lambda rows: 1.0 + 0.1 * (rows - 
             bid = Bid(TRY_CHANCE, 1, draft_seconds)
         else:
             bid = Bid(trust.chance, k, draft_seconds)
-        best_bids(costs, 1, [bid])
+        best_bids(costs, 1, [bid], 99)
         if not trust.resting:
             trust.resume() if bid.granted else trust.rest(n)
         right = 0
