@@ -31,8 +31,8 @@ PUBLIC = {
     "DraftSelection", "RankedDocument", "select_draft", "shipped_draft", "synthesise_draft",
     "merge_lora",
     # guessing ahead
-    "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats", "SpeculativeDecoder",
-    "SpeculativeEngine",
+    "Distribution", "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats",
+    "SpeculativeDecoder", "SpeculativeEngine",
     # tools
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",

@@ -1,7 +1,7 @@
 """What a draft is: whoever guesses tokens ahead, for the model to check several in one step.
 
-A draft never changes what a request gives, only how soon. The one that proposes and the engine that asks know nothing
-else of each other.
+A draft never changes what a request gives, only how soon; with `acceptance="rejection"` it changes that, but not how
+likely each text is. The one that proposes and the engine that asks know nothing else of each other.
 """
 
 from collections.abc import Hashable, Sequence
