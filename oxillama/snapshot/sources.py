@@ -46,7 +46,7 @@ class FileSource:
     def __init__(self, path: Path) -> None:
         self.label = str(path)
         self._reserved = np.empty(0, np.uint8)
-        self.folder: Path | None = path.parent
+        self.folder: Path | None = Path(os.path.realpath(path)).parent if "\0" not in str(path) else None
         try:
             # Not blocking, or the name of a pipe would wait for somebody to write.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
