@@ -75,11 +75,15 @@ class HeldPanels:
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         begin, end, _ = rows.indices(len(self))
         found = np.empty((max(0, end - begin), *self.shape[1:]), np.uint8)
-        split = max(0, min(self._n_held, end) - begin)
+        self.read(begin, found)
+        return found
+
+    def read(self, begin: int, found: NDArray[np.uint8]) -> None:
+        """Panels from this one on, as many as there is room for: uint8 [panels, heads, bytes]."""
+        split = max(0, min(self._n_held - begin, len(found)))
         if split:
             _gather(self._slab, self._data, self._table, self._first + begin, found[:split])
         found[split:] = self._tail[max(0, begin - self._n_held) :][: len(found) - split]
-        return found
 
 
 def hold_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> tuple[HeldPanels, HeldPanels]:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oxillama.config import ModelSource
-from oxillama.errors import SnapshotFileError, SnapshotMismatchError
+from oxillama.config import EngineConfig, ModelSource
+from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFileError, SnapshotMismatchError
 from oxillama.lora import Lora
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.resuming import fill_session, is_version1, load_saved
@@ -56,7 +56,12 @@ def _described(source: Source) -> tuple[dict[str, Any], Fields]:
     settings = config_fields(state.sub("engine").sub("config"), source.label)
     settings["context_size"] = state.sub("engine").integer("context_size", 2)
     tokenizer = state.sub("model").maybe_text("tokenizer_path")
-    return settings | ({} if tokenizer is None else {"tokenizer_path": tokenizer}), state
+    settings |= {} if tokenizer is None else {"tokenizer_path": tokenizer}
+    try:
+        EngineConfig(**settings)
+    except (ConfigError, TypeError) as error:
+        raise SnapshotDamagedError(f"{source.label}: settings of its engine: {error}") from None
+    return settings, state
 
 
 def _model_source(state: Fields, given: ModelSource, label: str) -> ModelSource:

@@ -17,7 +17,7 @@ from oxillama.kv_cache.saved_kv import HeldPanels
 from oxillama.snapshot.blocks import read_blocks
 from oxillama.snapshot.compression import decompress
 from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.layout import BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
+from oxillama.snapshot.layout import ALIGNMENT, BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.layout import HEADER_BYTES as HEADER
 from oxillama.snapshot.sources import FileSource, Place, Source, open_source
 
@@ -156,6 +156,7 @@ class Reader:
         stored = {name: self.sections[name] for name in missing if name in self.sections}
         for section in stored.values():
             expect(section)
+        self.source.reserve(sum(section.n_stored + ALIGNMENT for section in stored.values()))
         for name, section in stored.items():
             ends = section.first + section.shape[0]
             if missing[name] > ends:

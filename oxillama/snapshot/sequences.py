@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oxillama.config import MAX_CONTEXT
 from oxillama.engine.placing import place
@@ -59,7 +58,7 @@ def save_sequence(
     Full blocks are not copied: they are held, so that nobody writes to them, until the function that is given too is
     called, in a turn of the loop.
     """
-    tensors = {"tokens": _rows(np.array(sequence.tokens, np.int32), since.get("tokens"), n_common)}
+    tensors = {"tokens": Rows.whole(np.array(sequence.tokens, np.int32))}
     windows, used = core.scheduler.windows, {BLOCK: n, WINDOWED: n}
     for name, slab in named_slabs(arrays_of(core)) if n else ():
         if isinstance(slab, RecurrentSlab):
@@ -90,11 +89,6 @@ def _first(start: int, stop: int, known: tuple[int, int] | None, n_common: int) 
     if known is None or known[0] > start:
         return start
     return max(start, min(stop, known[1], n_common))
-
-
-def _rows(data: NDArray[Any], known: tuple[int, int] | None, n_common: int) -> Rows:
-    first = _first(0, len(data), known, n_common)
-    return Rows(0, first, data[first:])
 
 
 def check_shape(core: EngineCore, context_size: int, n_vocab: int, section: Section, label: str) -> None:

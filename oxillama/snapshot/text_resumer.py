@@ -162,6 +162,7 @@ class TextResumer:
         put(self.engine._core, sequence, self.saved.tensors, n_computed, self.label)
         self.saved.tensors = {}  # of no more use
         request = made.pop()
+        request.begin = None  # which keeps the engine
         if len(sequence.tokens) > self.n_prompt:
             request.first_at = request.counted_at = time.perf_counter()
             request.n_counted = len(sequence.tokens)

@@ -101,16 +101,17 @@ class LogprobReader:
     def __init__(self, label: str, token_bytes: Any) -> None:
         self._label, self._token_bytes = label, token_bytes
 
-    def one(self, given: Any) -> TokenLogprob:
+    def one(self, given: Any, most: int = 3) -> TokenLogprob:
+        """most: items that it can have; those of `top` have none of their own."""
         top = given[2] if isinstance(given, list) and len(given) == 3 and isinstance(given[2], list) else []
-        if not isinstance(given, list) or len(given) not in (2, 3) or type(given[0]) is not int:
+        if not isinstance(given, list) or not 2 <= len(given) <= most or type(given[0]) is not int:
             raise SnapshotDamagedError(f"{self._label}: {given!r:.60} is no log-probability")
         value = Fields({"logprob": given[1]}, self._label).number("logprob") if given[1] is not None else -math.inf
         try:
             raw = self._token_bytes(given[0])
         except OxiLlamaError as error:
             raise SnapshotDamagedError(f"{self._label}: {error}") from None
-        return TokenLogprob(given[0], value, raw, tuple(self.one(item) for item in top))
+        return TokenLogprob(given[0], value, raw, tuple(self.one(item, 2) for item in top))
 
     def many(self, given: Fields, name: str) -> list[Any] | None:
         if given.get(name) is None:

@@ -32,17 +32,23 @@ class _Part:
     def __init__(self, name: str, code: int, first: int, array: NDArray[Any] | HeldPanels, squeeze: bool) -> None:
         self.name, self.code, self.first, self.shape = name, code, first, array.shape
         self.codec, self._array = ZSTD if squeeze else RAW, array
-        self.n_stored = prod(array.shape) * array.dtype.itemsize
+        self.n_stored = self.n_bytes = prod(array.shape) * array.dtype.itemsize
         self._squeezed = compress(self._plain()) if squeeze else None
         if self._squeezed is not None:
             self.n_stored = len(self._squeezed)
 
-    def _plain(self) -> memoryview:
-        return memoryview(cast(Any, np.ascontiguousarray(self._array[:]).reshape(-1).view(np.uint8)))
+    def _plain(self, scratch: NDArray[np.uint8] | None = None) -> memoryview:
+        array = self._array
+        if isinstance(array, HeldPanels):
+            found = np.empty(self.n_bytes, np.uint8) if scratch is None else scratch[: self.n_bytes]
+            array.read(0, found.reshape(array.shape))
+        else:
+            found = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return memoryview(cast(Any, found))
 
-    def data(self) -> memoryview:
-        """What is stored."""
-        return self._plain() if self._squeezed is None else memoryview(self._squeezed)
+    def data(self, scratch: NDArray[np.uint8] | None = None) -> memoryview:
+        """What is stored; in `scratch`, if it must be put anywhere."""
+        return self._plain(scratch) if self._squeezed is None else memoryview(self._squeezed)
 
     @property
     def line(self) -> tuple[str, int, int, tuple[int, ...], int, int, bytes]:
@@ -83,9 +89,11 @@ def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
     digests, begun = [], 0
+    # One for all: fresh memory for each would take longer than to fill it.
+    scratch = np.empty(max(part.n_bytes for part in parts), np.uint8)
     with _target(path) as f:
         for part, section in zip(parts, sections, strict=True):
-            data = part.data()
+            data = part.data(scratch)
             digests.append(blake3(data).digest())
             f.seek(section.offset)
             f.write(data)  # while it is still in the CPU's cache

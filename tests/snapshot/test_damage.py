@@ -165,6 +165,25 @@ def test_every_value_of_the_description_replaced(engine, text):
     assert n_errors > 300
 
 
+def test_every_value_that_an_engine_is_made_of_replaced(engine):
+    engine.prefill(PROMPT)
+    saved = unpacked(engine.snapshot_bytes())
+    engine.reset()
+    with ox.Engine.restore_bytes(packed(saved)) as restored:
+        assert restored.position == len(PROMPT)
+    settings = set()
+    for part in ("engine", "model", "adapters", "session", "sequence"):
+        for path in paths(saved.state[part], (part,)):
+            for value in (None, -1, 3, "x", [[1, 2]], {"a": "b"}):
+                try:
+                    ox.Engine.restore_bytes(packed(placed_state(saved, path, value))).close()
+                except (SnapshotError, ox.LoadError):
+                    continue
+                except ox.ConfigError:  # of settings that only the model can tell are wrong
+                    settings.add(path[:2])
+    assert settings <= {("engine", "config"), ("engine", "context_size")}
+
+
 def test_arrays_of_other_shapes(engine, text):
     saved = unpacked(text)
     for name, rows in saved.tensors.items():

@@ -164,7 +164,7 @@ def test_incremental(name, tmp_path):
             with other.resume(tmp_path / f"{i}") as session, engine.fork() as fork:
                 assert session._sequence.n_computed == n
                 assert same(session.prefill(tokens[n:]), fork.prefill(tokens[n:]))
-        assert snapshot_info(tmp_path / "3").base == "2"
+        assert snapshot_info(tmp_path / "3").base == (None if name == "mamba2" else "2")  # of states, all is new
         engine.forward_prefill(tokens[::-1][:30], 90)  # goes another way from token 90 on
         engine.snapshot(tmp_path / "5", base=tmp_path / "4")
         with other.resume(tmp_path / "5") as session, engine.fork() as fork:
@@ -183,7 +183,7 @@ def test_an_incremental_save_costs_what_is_new(tmp_path):
             engine.snapshot(tmp_path / f"{i}", **({"base": tmp_path / f"{i - 1}"} if i else {}))
             sizes.append((tmp_path / f"{i}").stat().st_size)
         # Two panels, and the one that was begun: 3 layers, 2 heads of 16 dimensions, keys and values of 2 bytes.
-        assert max(sizes[1:]) - min(sizes[1:]) < 64
+        assert max(sizes[1:]) - min(sizes[1:]) < 1000  # the tokens' ids
         kv = 3 * 16 * 3 * 2 * 16 * 2 * 2
         assert kv < sizes[-1] < kv + 10_000
 
