@@ -256,7 +256,8 @@ def test_hostile_schemas_get_an_answer_or_an_error(name):
     [
         ("regex", ["", "^[a-z]+$", "a{1,3}?", r"(a|(?:b[^\d-])*)\x41", "a|"],
          ["(", "a{3,1}", "[z-a]", "*", "a**", "[", "\\", ")", r"\a"]),
-        ("uri-template", ["http://x/{id}{?q,r*}", "", "{+a:3}", "{a.b}"], ["{", "{a", "}", "{}", "{a,}", "{a:0}", "a b"]),
+        ("uri-template", ["http://x/{id}{?q,r*}", "", "{+a:3}", "{a.b}"],
+         ["{", "{a", "}", "{}", "{a,}", "{a:0}", "a b"]),
     ],
 )  # fmt: skip
 def test_formats_of_languages(name, passing, failing):
