@@ -32,6 +32,7 @@ PLAIN = (
     "engine.block_tables",
     "engine.holdings",
     "engine.pace",
+    "engine.placing",
     "engine.scheduler",
     "engine.sequence",
     "engine.waiting",

@@ -132,8 +132,8 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
         raise SnapshotMismatchError(
             f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
         )
-    own = state.maybe_sub("session") or Fields({}, label)
     weights = given.scaled("weights")
+    own = state.maybe_sub("session") or Fields({"lora": _by_name(engine, weights)}, label)
     adapters = adapter_set(engine._loras, weights, state.sub("adapters").sub("files"), label)
     try:
         serving = ServingOptions(cache_prompt=False, lora=own.get("lora"))
@@ -162,6 +162,12 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
     engine._snapshots.turn(fill)
     session._serving, session.sampler = serving, sampler
     session._logits = None if logits is None else (logits.array.copy(), len(tokens))
+
+
+def _by_name(engine: Engine, weights: list[tuple[str, float]]) -> list[tuple[str, float]] | None:
+    """A request's adapters as a session asks for them; None for those that are pushed, if one has no name."""
+    names = {lora.digest: name for name, lora in engine.loras.items()}
+    return [(names[digest], scale) for digest, scale in weights] if names.keys() >= dict(weights).keys() else None
 
 
 def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str) -> Sampler | None:

@@ -67,3 +67,19 @@ def test_sessions_bring_theirs_along(adapters, tmp_path):
         adapters[0].write_bytes(adapters[1].read_bytes())
         with pytest.raises(SnapshotMismatchError, match=r"the adapter .*/0\.gguf is another one now"):
             ox.Engine.restore(tmp_path / "session")
+
+
+def test_an_engine_of_a_request(adapters, tmp_path):
+    """It has what the request had computed in its session, and the adapters with which the request goes on."""
+    with ox.load(num_threads=1) as engine:
+        engine.load_lora("a", adapters[0])
+        stream = engine.stream("The little fox", lora=[("a", 3.0)], **OPTIONS)
+        first = [next(stream) for _ in range(5)]
+        stream.snapshot(tmp_path / "text")
+        again = ox.Engine.restore(tmp_path / "text", num_threads=2)
+        assert again._session._sequence.n_computed == again.position - 1
+        assert told(again.resume(tmp_path / "text")) == told(stream)
+        session = engine.session(lora=[("a", 3.0)])
+        session.prefill(again._session.tokens)
+        assert same(session.forward_one(9), again.forward_one(9))
+        assert len(first) == 5

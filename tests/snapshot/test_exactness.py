@@ -265,3 +265,35 @@ def test_what_is_saved_stays_while_it_is_written(name):
         for group in (pool.blocks, pool.windowed, pool.slots):
             assert group.n_available == group.n
             group.check_invariants()
+
+
+@pytest.mark.parametrize(
+    "options", [{"seed": 3}, {"seed": 4, "mirostat": 2}, {"seed": 5, "grammar": 'root ::= [a-z ]+ "."'}]
+)
+def test_a_sampler_that_goes_with_a_session(options):
+    """A loop of one's own, saved after each of its tokens."""
+
+    def steps(session, n):
+        found = []
+        for _ in range(n):
+            token = session.sampler.sample(session.logits)
+            session.sampler.accept(token)
+            session.forward_one(token)
+            found.append(token)
+        return found
+
+    with load("llama") as engine, load("llama", num_threads=2) as other:
+        prompt = tokens_of(engine, 20, seed=3)
+
+        def begin():
+            session = engine.session()
+            session.prefill(prompt)
+            session.sampler = engine._maker.plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(**options)))
+            return session
+
+        whole = steps(begin(), 12)
+        session = begin()
+        for k in range(12):
+            with other.resume(session.snapshot_bytes()) as resumed:
+                assert steps(resumed, 12 - k) == whole[k:]
+            steps(session, 1)
