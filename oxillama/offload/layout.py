@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,8 +72,11 @@ class Layout:
         sizes = {-(-m.n_panels // n) * m.panel_bytes for m in items for n in range(1, 65)}
         found = [size for size in {*sizes, most} if least <= size <= most]
 
+        alike = Counter((m.n_panels, m.panel_bytes, m.n_stack) for m in items)  # layers have the same sizes
+
         def cost(size: int) -> int:  # a page's own cost counts as 256 kB
-            return sum(m.n_pages(size // m.panel_bytes) * (self.cost(size) + (256 << 10)) for m in items)
+            pages = sum(n * stack * -(-panels // (size // step)) for (panels, step, stack), n in alike.items())
+            return pages * (self.cost(size) + (256 << 10))
 
         return min(found, key=lambda size: (cost(size), -size))
 
