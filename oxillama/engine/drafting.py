@@ -111,11 +111,12 @@ class Drafting:
         sequence, trust = request.sequence, speculation.trusts[by]
         n = min(speculation.k, sequence.n_reserve - len(sequence.tokens))
         draft = speculation.drafts[by]
+        seconds = self._seconds(draft)
         if not speculation.adaptive:
             return Bid(trust.chance, n)
         if not trust.resting:
-            return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, self._seconds(draft), draft)
-        return Bid(TRY_CHANCE, min(n, trust.resting <= len(sequence.tokens)), self._seconds(draft), draft)
+            return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
+        return Bid(TRY_CHANCE, min(n, trust.resting <= len(sequence.tokens)), seconds, draft)
 
     def _judge(self, request: TextRequest, trust: Trust, bid: Bid) -> None:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's."""
@@ -128,7 +129,7 @@ class Drafting:
             trust.rest(len(request.sequence.tokens))
 
     def _seconds(self, draft: Draft) -> float:
-        """What a draft takes for each token that it guesses for everybody; 0.0 as long as that is not known."""
+        """What a round of a draft takes: a token more for everybody who uses it. 0.0 as long as that is not known."""
         if self._n_asked > self._timed.get(draft, 0) + KEPT_STEPS:
             self._times.pop(draft, None)  # what was slow by chance, and is not asked any more, would stay so for ever
         times = self._times.get(draft)

@@ -120,12 +120,14 @@ class Trust:
 class Bid:
     """What one text could have guessed: at most n tokens, each with this chance if those before it came true.
 
-    seconds: that the draft takes for each. granted: how many it gets.
+    seconds: that a round of its draft takes, which guesses the next token of all texts that use it. granted: how many
+    tokens it gets.
     """
 
-    __slots__ = ("chance", "granted", "n", "seconds")
+    __slots__ = ("chance", "draft", "granted", "n", "seconds")
 
-    def __init__(self, chance: float, n: int, seconds: float = 0.0) -> None:
+    def __init__(self, chance: float, n: int, seconds: float = 0.0, draft: object = None) -> None:
+        self.draft = draft
         self.chance = chance
         self.n = n
         self.seconds = seconds
@@ -148,10 +150,13 @@ def best_bids(costs: StepCosts, rows: int, bids: Sequence[Bid], most: int) -> No
     )[:most]
     seconds = costs.after(rows, len(ladder))
     tokens, spent = float(rows), 0.0
+    rounds: dict[object, int] = {}
     best, n_best = tokens / seconds[0], 0
-    for m, (chance, _, bid) in enumerate(ladder, 1):
+    for m, (chance, i, bid) in enumerate(ladder, 1):
         tokens += chance
-        spent += bid.seconds
+        if -i > rounds.get(bid.draft, 0):
+            rounds[bid.draft] = -i
+            spent += bid.seconds
         if tokens / (seconds[m] + spent) > best:
             best, n_best = tokens / (seconds[m] + spent), m
     for _, i, bid in ladder[:n_best]:

@@ -75,6 +75,16 @@ def test_who_is_likelier_right_is_asked_first():
     assert (good.granted, poor.granted) == (1, 0)
 
 
+def test_texts_that_share_a_draft_share_its_rounds():
+    costs = measured(*[1.0 + 0.01 * n for n in range(60)])
+    alone = [Bid(0.7, 4, 0.5, draft) for draft in "abcdefgh"]
+    together = [Bid(0.7, 4, 0.5, "a") for _ in range(8)]
+    best_bids(costs, 8, alone, 99)
+    best_bids(costs, 8, together, 99)
+    assert sum(bid.granted for bid in alone) == 0
+    assert all(bid.granted for bid in together)
+
+
 def test_never_more_than_the_most():
     bids = [Bid(0.9, 8), Bid(0.8, 8)]
     best_bids(measured(*[1.0] * 40), 2, bids, 5)
