@@ -13,6 +13,8 @@ ROW_SHARE = 0.06
 LEAST_ROW_SHARE = 0.02
 # Of so many measurements the quickest counts: what else runs on the machine makes a step slower, never quicker.
 KEPT_TIMES = 7
+# Fewer than so many count in part, beside what one row takes and rows more usually cost.
+SURE_TIMES = 4
 # Measurements count for so many steps: what was slow by chance, and is therefore not tried, would stay so for ever.
 KEPT_STEPS = 256
 # Guesses whose chance is below this are not worth trying, whatever the times say.
@@ -59,12 +61,18 @@ class StepCosts:
         i = bisect_left(known, rows)
         if i == len(known) or i == 0:
             nearest = known[max(0, i - 1)]
-            return min(self._times[nearest]) * _share(rows) / _share(nearest)
+            return self._known(nearest) * _share(rows) / _share(nearest)
         if known[i] == rows:
-            return min(self._times[rows])
+            return self._known(rows)
         low, high = known[i - 1], known[i]
-        quick, slow = min(self._times[low]), min(self._times[high])
+        quick, slow = self._known(low), self._known(high)
         return quick + (slow - quick) * (rows - low) / (high - low)
+
+    def _known(self, rows: int) -> float:
+        """Of a number of rows that was measured."""
+        times, one = self._times[rows], self._times.get(1)
+        sure = min(1.0, len(times) / SURE_TIMES) if one else 1.0
+        return sure * min(times) + (1.0 - sure) * min(one or times) * _share(rows)
 
     def after(self, rows: int, n_more: int) -> list[float]:
         """Of steps of `rows`, and up to n_more rows beside those; they rise.
