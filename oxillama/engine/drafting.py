@@ -11,7 +11,16 @@ from oxillama.engine.scheduler import MAX_GUESSES
 from oxillama.engine.speculation import DraftOptions, Speculation
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, GrammarError
-from oxillama.speculative.costs import KEPT_TIMES, LEAST_CHANCE, TRY_CHANCE, Bid, StepCosts, Trust, best_bids
+from oxillama.speculative.costs import (
+    KEPT_STEPS,
+    KEPT_TIMES,
+    LEAST_CHANCE,
+    TRY_CHANCE,
+    Bid,
+    StepCosts,
+    Trust,
+    best_bids,
+)
 from oxillama.speculative.draft import Draft, DraftTask, Proposal, Target
 from oxillama.speculative.forced import GrammarDraft
 from oxillama.speculative.lookup import PromptLookup
@@ -64,12 +73,15 @@ class Drafting:
         self.requests: dict[TextRequest, Speculation] = {}
         self.totals: weakref.WeakKeyDictionary[Draft, SpecStats] = weakref.WeakKeyDictionary()
         self._times: weakref.WeakKeyDictionary[Draft, deque[float]] = weakref.WeakKeyDictionary()
+        self._timed: weakref.WeakKeyDictionary[Draft, int] = weakref.WeakKeyDictionary()  # at which number of steps
+        self._n_asked = 0
 
     def ask(self, rows: int) -> list[tuple[list[TextRequest], Exception]]:
         """Gives those who decode guesses, as many as pay in a step of `rows` rows besides.
 
         Returns requests whose draft failed, with its error.
         """
+        self._n_asked += 1
         failed: list[tuple[list[TextRequest], Exception]] = []
         asking, by = [asked for asked in self.requests.items() if _may_guess(*asked)], 0
         while asking:
@@ -117,9 +129,11 @@ class Drafting:
             trust.rest(len(request.sequence.tokens))
 
     def _seconds(self, draft: Draft) -> float:
-        """What a round of a draft takes: a token more for everybody who uses it."""
+        """What a round of a draft takes: a token more for everybody who uses it. 0.0 as long as that is not known."""
+        if self._n_asked > self._timed.get(draft, 0) + KEPT_STEPS:
+            self._times.pop(draft, None)  # what was slow by chance, and is not asked any more, would stay so for ever
         times = self._times.get(draft)
-        return sorted(times)[len(times) // 2] if times else 0.0
+        return min(times) if times else 0.0  # as of steps: what else runs makes it slower, never quicker
 
     def _propose(self, draft: Draft, by: int, wanted: list[Wanted]) -> int:
         """Asks one draft for all who use it; how many tokens it guessed."""
@@ -138,11 +152,15 @@ class Drafting:
             request.sequence.ahead = _checked(request, speculation, proposal)
             speculation.proposed(by, proposal.probs, seconds)
             total += len(request.sequence.ahead)
-        counts = [len(proposal.tokens) for proposal in proposals]
-        if not new and (all(counts) or not any(counts)):  # else it may have read what came before, for some
-            times = self._times.setdefault(draft, deque(maxlen=KEPT_TIMES))
-            times.append(seconds / max(1, *counts))
+        if not new and not any(speculation.trusts[by].resting for _, speculation, _ in wanted):
+            self._time(draft, seconds, [len(proposal.tokens) for proposal in proposals])
         return total
+
+    def _time(self, draft: Draft, seconds: float, counts: list[int]) -> None:
+        """Takes note of what a draft took that had nothing to read but what came since the last step."""
+        if all(counts) or not any(counts):  # else it is still at the prompts of some
+            self._times.setdefault(draft, deque(maxlen=KEPT_TIMES)).append(seconds / max(1, *counts))
+            self._timed[draft] = self._n_asked
 
     def forget(self, request: TextRequest) -> None:
         """A request ended."""

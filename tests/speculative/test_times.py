@@ -1,0 +1,104 @@
+"""What a draft takes, as the engine sees it: on a clock of the test's own, by which steps take one second."""
+
+import pytest
+
+from oxillama.engine import core, drafting, meter
+from oxillama.speculative import Proposal
+from oxillama.speculative.costs import KEPT_STEPS
+from tests.engine.fakes import BOS, logits_of, make_engine
+
+PROMPT = [BOS, 4, 5, 6]
+OPTIONS = {"max_tokens": 2000, "seed": 1, "ignore_eos": True, "temperature": 0.0}
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+class Right:
+    """Guesses what the fake model says at no temperature; each token takes `seconds`, and to begin anew `reading`."""
+
+    def __init__(self, clock, seconds, reading=0.0):
+        self.clock, self.seconds, self.reading = clock, seconds, reading
+        self.asked, self.known = [], 0
+
+    def bind(self, target):
+        pass
+
+    def forget(self, key):
+        self.known = 0
+
+    def propose(self, tasks):
+        found = []
+        for task in tasks:
+            tokens = list(task.tokens)
+            self.asked.append((len(tokens), task.n))
+            self.clock.now += self.reading * (len(tokens) - self.known)
+            for _ in range(task.n):
+                tokens.append(int(logits_of(tokens).argmax()))
+                self.clock.now += self.seconds
+            self.known = len(tokens)
+            found.append(Proposal(tokens[len(task.tokens) :]))
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for module in (core, drafting, meter):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def serve(clock, draft, n_tokens):
+    """Tokens of each round in which the draft was asked."""
+
+    def hook(runner, spans, poll):
+        clock.now += 1.0
+
+    engine = make_engine(context_size=4096, hook=hook)
+    options = OPTIONS | {"max_tokens": n_tokens, "repetition_penalty": 1.0}
+    found = engine.generate(PROMPT, draft=draft, **options)
+    assert found.token_ids == make_engine(context_size=4096).generate(PROMPT, **options).token_ids
+    return draft.asked
+
+
+def test_a_quick_draft_that_is_right_is_asked_all_the_time(clock):
+    asked = serve(clock, Right(clock, 0.01), 200)
+    assert len(asked) >= 200 // 5
+    assert sum(n for _, n in asked) > 120
+
+
+def test_a_draft_as_slow_as_the_model_is_left_alone(clock):
+    asked = serve(clock, Right(clock, 2.0), 200)
+    assert len(asked) < 10
+
+
+def test_a_draft_that_was_slow_for_a_while_is_asked_again(clock):
+    class Recovers(Right):
+        def propose(self, tasks):
+            self.seconds = 2.0 if len(tasks[0].tokens) < 100 else 0.01
+            return super().propose(tasks)
+
+    asked = serve(clock, Recovers(clock, 2.0), 3 * KEPT_STEPS)
+    early, late = [n for at, n in asked if at < 100], [n for at, n in asked if at > 2 * KEPT_STEPS]
+    assert len(early) < 8
+    assert sum(late) > KEPT_STEPS // 2
+
+
+def test_reading_what_came_during_a_rest_is_not_taken_for_guessing(clock):
+    """Wrong for long, then right: tries come after long rests, and read much."""
+
+    class Learns(Right):
+        def propose(self, tasks):
+            found = super().propose(tasks)
+            if len(tasks[0].tokens) < 300:
+                return [Proposal([(t + 1) % 15 + 2 for t in p.tokens]) for p in found]
+            return found
+
+    asked = serve(clock, Learns(clock, 0.01, reading=0.1), 900)
+    assert sum(n for at, n in asked if at > 600) > 150
