@@ -1,6 +1,7 @@
 """From prompts and options to requests that generate text."""
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from oxillama.engine.options import TextOptions
 from oxillama.engine.prompts import check_tokens
 from oxillama.engine.request import Outbox
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.speculation import DraftOptions
+from oxillama.engine.speculation import NO_DRAFTS, DraftOptions
 from oxillama.engine.stream import StopMatcher, TextRequest
 from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError
@@ -185,7 +186,8 @@ class TextMaker:
             leader=leader,
             cancel_token=options.cancel_token,
             loras=loras,
-            options=options,
+            # Whoever keeps a request keeps no draft.
+            options=replace(options, drafts=NO_DRAFTS),
             **held,
         )
 

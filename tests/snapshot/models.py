@@ -11,7 +11,7 @@ from oxillama.tokenizer import TokenStream
 from tests.engine.fakes import FakeTokenizer
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
-ENCODERS = ("bert", "gemma-embedding", "nomic-bert")
+ENCODERS = ("bert", "bert-pairs", "gemma-embedding", "nomic-bert", "roberta-ranker")
 DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS)
 # One of each kind of state and attention.
 KINDS = (
