@@ -11,7 +11,17 @@ ROOT = Path(__file__).parents[1]
 
 # Parts of the package by layer; a part imports its own layer and those below. Leaves import leaves.
 LAYERS = (
-    ("errors", "checks", "constraints", "sampler_config", "offload_policy", "config", "interrupt", "metrics"),
+    (
+        "errors",
+        "checks",
+        "constraints",
+        "sampler_config",
+        "offload_policy",
+        "config",
+        "histograms",
+        "interrupt",
+        "metrics",
+    ),
     ("kernels",),
     ("gguf", "kv_cache", "tokenizer"),
     ("models", "sampling", "lora", "offload"),

@@ -9,15 +9,17 @@ from typing import Any
 from oxillama.engine.request import Request
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import EngineClosedError
-from oxillama.metrics import (
-    FINISHED_REASONS,
+from oxillama.histograms import (
     FIRST_TOKEN_BUCKETS,
     INTER_TOKEN_BUCKETS,
     ITERATION_BUCKETS,
-    REJECTED_REASONS,
     REQUEST_BUCKETS,
     Histogram,
     HistogramSnapshot,
+)
+from oxillama.metrics import (
+    FINISHED_REASONS,
+    REJECTED_REASONS,
     MetricsSnapshot,
     RejectedReason,
 )

@@ -40,7 +40,8 @@ def embed(file, tokens):
 
 def second_text(file, tokens):
     """1 for the tokens of a pair's second text, which comes after a separator, in models that were trained on pairs."""
-    separator = file.separator if file.w.keys() & {"cls.weight", "cls.output.weight"} else None
+    pairs = file.w.keys() & {"cls.weight", "cls.output.weight"} and len(file.w["token_types.weight"]) > 1
+    separator = file.separator if pairs else None
     first = list(tokens).index(separator) + 1 if separator in tokens else len(tokens)
     return [int(i >= first) for i in range(len(tokens))]
 
