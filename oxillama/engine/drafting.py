@@ -168,10 +168,12 @@ class Drafting:
         new = [speculation for _, speculation, _ in wanted if draft not in speculation.asked]
         for speculation in new:
             speculation.asked.add(draft)
+        lengths = [len(task.tokens) for task in tasks]
         began = time.perf_counter()
         proposals = draft.propose(tasks)
         seconds = time.perf_counter() - began
         self.seconds += seconds
+        _check_unchanged(draft, tasks, lengths)
         _check(draft, proposals, tasks)
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
@@ -215,6 +217,14 @@ def _task(request: TextRequest, speculation: Speculation, n: int) -> DraftTask:
     sequence = request.sequence
     with_probs = speculation.acceptance == "rejection"
     return DraftTask(sequence.id, sequence.tokens, n, request.sampler, with_probs, sequence.cache_key)
+
+
+def _check_unchanged(draft: Draft, tasks: list[DraftTask], lengths: list[int]) -> None:
+    """Raises GenerateError if a draft wrote its guesses into the texts: nobody would ever check them."""
+    for task, n in zip(tasks, lengths, strict=True):
+        if len(task.tokens) != n:
+            del task.tokens[n:]
+            raise GenerateError(f"the draft {type(draft).__name__} changed a task's tokens: it may only read them")
 
 
 def _check(draft: Draft, proposals: Any, tasks: list[DraftTask]) -> None:
