@@ -100,8 +100,9 @@ class EngineCore(CoreCalls):
 
     def _measure(self, plan: Plan, n_prompt: int, seconds: float) -> None:
         self.pace.observe(n_prompt, seconds)
-        if self.drafting.requests and not n_prompt:
-            self.drafting.costs.observe(sum(n for _, n in plan), seconds)
+        if self.drafting.requests and not n_prompt:  # with all that a step takes beside the model, but the drafts
+            whole = time.perf_counter() - self._began - self.drafting.seconds
+            self.drafting.costs.observe(sum(n for _, n in plan), whole)
 
     def publish(self) -> None:
         """Lets others see the numbers of now."""

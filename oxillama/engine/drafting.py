@@ -12,6 +12,7 @@ from oxillama.engine.speculation import DraftOptions, Speculation
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, GrammarError
 from oxillama.speculative.costs import (
+    FRESH_STEPS,
     KEPT_STEPS,
     KEPT_TIMES,
     LEAST_CHANCE,
@@ -30,6 +31,9 @@ from oxillama.speculative.stats import SpecStats
 __all__ = ["BoundDrafts", "Drafting"]
 
 Wanted = tuple[TextRequest, Speculation, int]  # how many tokens
+
+# The first time of a draft is that of a warm-up, or slow by chance, and by it alone nobody would ask for a second one.
+LEAST_TIMES = 2
 
 log = logging.getLogger("oxillama")
 
@@ -65,7 +69,7 @@ class Drafting:
     """The requests of one engine that have drafts. All methods run in a turn of its loop.
 
     costs: of the engine's steps, measured while there are such requests. totals: of those that have ended, by the
-    first of their drafts.
+    first of their drafts. seconds: that drafts took in the last `ask`.
     """
 
     def __init__(self) -> None:
@@ -74,7 +78,9 @@ class Drafting:
         self.totals: weakref.WeakKeyDictionary[Draft, SpecStats] = weakref.WeakKeyDictionary()
         self._times: weakref.WeakKeyDictionary[Draft, deque[float]] = weakref.WeakKeyDictionary()
         self._timed: weakref.WeakKeyDictionary[Draft, int] = weakref.WeakKeyDictionary()  # at which number of steps
+        self.seconds = 0.0
         self._n_asked = 0
+        self._plain_from = 0  # the number of asking from which on a step without guesses may be measured
 
     def ask(self, rows: int) -> list[tuple[list[TextRequest], Exception]]:
         """Gives those who decode guesses, as many as pay in a step of `rows` rows besides.
@@ -82,8 +88,11 @@ class Drafting:
         Returns requests whose draft failed, with its error.
         """
         self._n_asked += 1
+        self.seconds = 0.0
         failed: list[tuple[list[TextRequest], Exception]] = []
         asking, by = [asked for asked in self.requests.items() if _may_guess(*asked)], 0
+        if any(s.adaptive for _, s in asking) and self._wants_plain(rows):
+            asking = [(r, s) for r, s in asking if not s.adaptive]
         while asking:
             for draft, wanted in self._wanted(asking, by, rows).items():
                 try:
@@ -94,13 +103,23 @@ class Drafting:
             asking = [(r, s) for r, s in asking if not r.sequence.ahead and by < len(s.drafts)]
         return failed
 
+    def _wants_plain(self, rows: int) -> bool:
+        """Whether a step of so many rows is to be measured without guesses. If prompts are beside, that is in vain."""
+        if self._n_asked < self._plain_from or self.costs.knows(rows):
+            return False
+        self._plain_from = self._n_asked + FRESH_STEPS
+        return True
+
     def _wanted(self, asking: list[tuple[TextRequest, Speculation]], by: int, rows: int) -> dict[Draft, list[Wanted]]:
         """How many guesses each request is to have of its draft of this number; those of none are left out."""
+        asking = [(r, s) for r, s in asking if not (s.adaptive and s.trusts[by].resting > len(r.sequence.tokens))]
+        if not asking:
+            return {}
         bids = [self._bid(request, speculation, by) for request, speculation in asking]
         best_bids(self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive], MAX_GUESSES)
         wanted: dict[Draft, list[Wanted]] = {}
         for (request, speculation), bid in zip(asking, bids, strict=True):
-            if speculation.adaptive and not speculation.trusts[by].resting:
+            if speculation.adaptive:
                 self._judge(request, speculation.trusts[by], bid)
             n = bid.granted if speculation.adaptive else bid.n
             if n:
@@ -116,24 +135,31 @@ class Drafting:
             return Bid(trust.chance, n)
         if not trust.resting:
             return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
-        return Bid(TRY_CHANCE, min(n, trust.resting <= len(sequence.tokens)), seconds, draft)
+        return Bid(TRY_CHANCE, min(n, 1), seconds, draft)
 
     def _judge(self, request: TextRequest, trust: Trust, bid: Bid) -> None:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's."""
+        n_tokens = len(request.sequence.tokens)
+        if trust.resting:
+            if not bid.granted:
+                trust.put_off(n_tokens)
+            return
         alone = Bid(bid.chance, bid.n, bid.seconds)
         if not bid.granted:
             best_bids(self.costs, 1, [alone], MAX_GUESSES)
         if bid.granted:
             trust.resume()
         elif not alone.granted:
-            trust.rest(len(request.sequence.tokens))
+            trust.rest(n_tokens)
 
     def _seconds(self, draft: Draft) -> float:
         """What a round of a draft takes: a token more for everybody who uses it. 0.0 as long as that is not known."""
         if self._n_asked > self._timed.get(draft, 0) + KEPT_STEPS:
             self._times.pop(draft, None)  # what was slow by chance, and is not asked any more, would stay so for ever
         times = self._times.get(draft)
-        return min(times) if times else 0.0  # as of steps: what else runs makes it slower, never quicker
+        if times is None or len(times) < LEAST_TIMES:
+            return 0.0
+        return min(times)  # as of steps: what else runs makes it slower, never quicker
 
     def _propose(self, draft: Draft, by: int, wanted: list[Wanted]) -> int:
         """Asks one draft for all who use it; how many tokens it guessed."""
@@ -142,9 +168,12 @@ class Drafting:
         new = [speculation for _, speculation, _ in wanted if draft not in speculation.asked]
         for speculation in new:
             speculation.asked.add(draft)
+        lengths = [len(task.tokens) for task in tasks]
         began = time.perf_counter()
         proposals = draft.propose(tasks)
         seconds = time.perf_counter() - began
+        self.seconds += seconds
+        _check_unchanged(draft, tasks, lengths)
         _check(draft, proposals, tasks)
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
@@ -188,6 +217,14 @@ def _task(request: TextRequest, speculation: Speculation, n: int) -> DraftTask:
     sequence = request.sequence
     with_probs = speculation.acceptance == "rejection"
     return DraftTask(sequence.id, sequence.tokens, n, request.sampler, with_probs, sequence.cache_key)
+
+
+def _check_unchanged(draft: Draft, tasks: list[DraftTask], lengths: list[int]) -> None:
+    """Raises GenerateError if a draft wrote its guesses into the texts: nobody would ever check them."""
+    for task, n in zip(tasks, lengths, strict=True):
+        if len(task.tokens) != n:
+            del task.tokens[n:]
+            raise GenerateError(f"the draft {type(draft).__name__} changed a task's tokens: it may only read them")
 
 
 def _check(draft: Draft, proposals: Any, tasks: list[DraftTask]) -> None:

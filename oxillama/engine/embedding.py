@@ -104,7 +104,8 @@ class NumberMethods:
             [ceil(d / 8)], a bit for each value above zero, the first in the highest bit.
         lora: adapters, as for `generate`.
         Texts of like length are computed together, whatever their order. Raises ConfigError, TokenizerError,
-        ContextOverflowError; UnsupportedModelError for "rank" without a classifier.
+        ContextOverflowError; UnsupportedModelError for "rank" without a classifier; GenerateError if the model
+        computes NaN or infinity.
         """
         options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
         requests, outbox, results = self._embedding(input, pooling, options, lora)

@@ -100,13 +100,13 @@ def place(settings: PoolingSettings) -> str:
 
 
 def result_of(kept: Kept, n_tokens: int, settings: PoolingSettings) -> NDArray[Any]:
-    """Of all rows of a text. Raises GenerateError for scores that are no numbers."""
+    """Of all rows of a text. Raises GenerateError if they are no numbers."""
     pooled = np.concatenate(kept) if settings.pooling == "none" else kept[0]
     if settings.classifier is not None:
-        return finite(settings.classifier.scores(pooled))
+        return finite("scores", settings.classifier.scores(pooled))
     if settings.pooling == "mean":
         pooled = pooled / n_tokens
-    pooled = pooled[..., : settings.dimensions]
+    pooled = finite("hidden states", pooled[..., : settings.dimensions])
     if settings.normalize:
         wide = pooled.astype(np.float64)
         length = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
@@ -114,10 +114,12 @@ def result_of(kept: Kept, n_tokens: int, settings: PoolingSettings) -> NDArray[A
     return in_dtype(pooled.astype(np.float32), settings.dtype)
 
 
-def finite(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    if not np.isfinite(scores).all():
-        raise GenerateError(f"the model's scores are {scores.tolist()}: the weights are damaged")
-    return scores
+def finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
+    """The values. Raises GenerateError, which shows the first, if one is NaN or infinite."""
+    bad = values[~np.isfinite(values)]
+    if len(bad):
+        raise GenerateError(f"{len(bad)} of the model's {values.size} {what} are {bad[0]}: the weights are damaged")
+    return values
 
 
 def in_dtype(vectors: NDArray[np.float32], dtype: str) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """What one request wants of speculation, and what came of it: options and counts."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -72,25 +72,31 @@ DRAFT_FIELDS = field_names(DraftOptions)
 def _checked(draft: Any) -> tuple[str | Draft, ...]:
     if draft is None:
         return ()
-    alone = isinstance(draft, str | Draft) or not isinstance(draft, Iterable)
+    alone = isinstance(draft, str | bytes | Mapping | Set | Draft) or not isinstance(draft, Iterable)
     drafts = (draft,) if alone else tuple(draft)
     if not 0 < len(drafts) <= MAX_DRAFTS:
         raise ConfigError(f"draft must be None, one draft, or a list of 1 to {MAX_DRAFTS}, not of {len(drafts)}")
     for i, one in enumerate(drafts):
-        name = "draft" if alone else f"draft[{i}]"
-        if isinstance(one, str):
-            check_choice(name, one, NAMED)
-            continue
-        if isinstance(one, type) or not isinstance(one, Draft):
-            raise ConfigError(
-                f"{name} must be {' or '.join(map(repr, NAMED))}, or an object with the methods bind, propose and "
-                f"forget of Draft, not {one!r}"
-            )
-        try:
-            weakref.WeakSet([one])
-        except TypeError as error:
-            raise ConfigError(f"{name} must be hashable and weakly referable: {error}") from None
+        _check_one("draft" if alone else f"draft[{i}]", one)
     return drafts
+
+
+def _check_one(name: str, draft: Any) -> None:
+    if isinstance(draft, str):
+        if draft not in NAMED:
+            raise ConfigError(
+                f"{name} must be one of {', '.join(NAMED)}, not {draft!r}; of a model's file, make a DraftModel"
+            )
+        return
+    if isinstance(draft, type) or not isinstance(draft, Draft):
+        raise ConfigError(
+            f"{name} must be {' or '.join(map(repr, NAMED))}, or an object with the methods bind, propose and forget "
+            f"of Draft (of a model, make a DraftModel), not {draft!r}"
+        )
+    try:
+        weakref.WeakSet([draft])
+    except TypeError as error:
+        raise ConfigError(f"{name} must be hashable and weakly referable: {error}") from None
 
 
 NO_DRAFTS = DraftOptions()
@@ -159,4 +165,4 @@ class Speculation:
         if not self.adaptive or any(not trust.resting for trust in self.trusts):
             return ""
         chances = ", ".join(f"{trust.chance:.2f}" for trust in self.trusts)
-        return f"guesses come true too seldom to pay: estimated {chances}"
+        return f"guesses don't pay for what they cost: each is estimated to come true with a chance of {chances}"

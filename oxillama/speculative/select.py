@@ -85,7 +85,7 @@ def select_draft(
     """
     config = check_type("sampler", sampler or SamplerConfig(), SamplerConfig)
     limit = check_int("num_speculative", num_speculative, 1, 32)
-    sources = checked_sources(candidates)
+    sources, prompts = checked_sources(candidates), checked_prompts(prompts)
     with opened(target) as file:
         check_generates(ModelSpec.read(file))
         n_bytes = sum(t.nbytes for t in file.tensors.values())
@@ -100,6 +100,12 @@ def checked_sources(candidates: Iterable[Source]) -> list[Source]:
         raise ConfigError(f"candidates must be a list of models, not one {type(candidates).__name__}")
     kinds = (Engine, str, os.PathLike, bytes, bytearray, memoryview)
     return [check_type(f"candidates[{i}]", source, *kinds) for i, source in enumerate(candidates)]
+
+
+def checked_prompts(prompts: SequenceOf[str]) -> list[str]:
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, SequenceOf) or not prompts:
+        raise ConfigError(f"prompts must be a list of at least one text, not {prompts!r}")
+    return [check_type(f"prompts[{i}]", prompt, str) for i, prompt in enumerate(prompts)]
 
 
 def loaded(source: Source, like: Engine | None) -> Engine | nullcontext[Engine]:

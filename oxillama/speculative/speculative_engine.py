@@ -31,7 +31,7 @@ class SpeculativeEngine:
     """A model whose texts a draft guesses ahead. Use as a context manager, or call `close`.
 
     `generate`, `stream`, `chat` and `batch` are those of `Engine`, with all their options, and give the same; sooner,
-    where guesses come true. For all else there is `engine`.
+    where guesses come true. `draft=None` there is for once without. For all else there is `engine`.
 
     engine: the model. draft: what guesses for it. Both are closed with it if they were loaded by it.
     """
@@ -110,6 +110,8 @@ class SpeculativeEngine:
 
     def _with(self, options: dict[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = {"draft": self.draft, **self._settings}
+        if options.get("draft", self.draft) is None:  # for once without: nothing is said of guesses then
+            own = {}
         sampler = options.get("sampler")
         given = getattr(getattr(sampler, "config", sampler), "seed", None)
         if self.seed is not None and given is None:

@@ -9,9 +9,9 @@ import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
 from oxillama.engine import Engine
 from oxillama.engine.loading import EngineParts
-from oxillama.engine.pooling import in_dtype
+from oxillama.engine.pooling import DTYPES, PoolingSettings, in_dtype, pool, result_of
 from oxillama.engine.runner import Runner
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, GenerateError
 from oxillama.models import load_model
 from tests.engine.fakes import N_EMBD, N_VOCAB, FakeTokenizer, make_engine, runner_of
 from tests.models.test_references import path_of
@@ -77,6 +77,18 @@ def test_zero_vectors_stay_zero():
     zero = np.zeros((2, 4), np.float32)
     assert not in_dtype(zero, "int8").any()
     assert not in_dtype(zero, "binary").any()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "none"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_damaged_numbers_are_told_rather_than_pooled(pooling, dtype, value):
+    """NaN would become a vector of zeros, codes of nothing, or bits that look like any."""
+    settings = PoolingSettings(pooling, dtype=dtype)
+    with pytest.raises(
+        GenerateError, match=rf"1 of the model's \d+ hidden states are {value}: the weights are damaged"
+    ):
+        result_of(pool([], np.array([[1.0, value, 2.0]], np.float32), settings), 1, settings)
 
 
 def test_texts_of_like_length_go_together():

@@ -34,6 +34,7 @@ WRONG = {
     "no token": (lambda tasks: [Proposal([N_VOCAB])] * len(tasks), "ids are integers below"),
     "negative": (lambda tasks: [Proposal([-1])] * len(tasks), "ids are integers below"),
     "a float": (lambda tasks: [Proposal([3.0])] * len(tasks), "ids are integers below"),
+    "into the text": (lambda tasks: [task.tokens.append(3) or Proposal([3]) for task in tasks], "may only read them"),
     "other probs": (lambda tasks: [Proposal([3], [])] * len(tasks), "numbers of probs"),
 }
 

@@ -28,7 +28,10 @@ class NoForget:
 
 
 WRONG = [
-    ({"draft": "guess"}, "draft must be one of lookup, grammar, not 'guess'"),
+    ({"draft": "guess"}, "draft must be one of lookup, grammar, not 'guess'; of a model's file, make a DraftModel"),
+    ({"draft": b"GGUF"}, "draft must be .* not b'GGUF'"),
+    ({"draft": {"lookup": 4}}, "draft must be .* not {'lookup': 4}"),
+    ({"draft": {"lookup", "grammar"}}, "draft must be "),  # which is first?
     ({"draft": 5}, "draft must be 'lookup' or 'grammar', or an object"),
     ({"draft": PromptLookup}, "draft must be 'lookup' or 'grammar', or an object"),
     ({"draft": NoForget()}, "with the methods bind, propose and forget"),
@@ -107,7 +110,7 @@ def test_why_it_is_off_is_told():
     got = engine.generate([3], max_tokens=200, seed=1, ignore_eos=True, draft=wrong, num_speculative=4)
     assert got.speculation.accepted == 0
     assert got.speculation.rounds < 40
-    assert "too seldom to pay" in got.speculation.off
+    assert "guesses don't pay" in got.speculation.off
 
 
 def test_an_engine_keeps_no_draft_that_nobody_uses():

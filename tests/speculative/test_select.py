@@ -178,6 +178,11 @@ def test_bad_arguments(engine, drafts, tmp_path):
         select_draft(engine, drafts, num_speculative=0)
     with pytest.raises(ConfigError, match="sampler must be"):
         select_draft(engine, drafts, sampler={"temperature": 1})
+    for prompts in ("a text", [], None):
+        with pytest.raises(ConfigError, match="prompts must be a list of at least one text"):
+            select_draft(engine, drafts, prompts=prompts)
+    with pytest.raises(ConfigError, match=r"prompts\[1\] must be of type str"):
+        select_draft(engine, drafts, prompts=["a", 3])
     with pytest.raises(GGUFError):
         select_draft(b"GGUF", drafts)
     with pytest.raises(UnsupportedModelError, match="makes embeddings"):

@@ -4,7 +4,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.engine.loading import shipped_model
-from oxillama.speculative import GrammarDraft, PromptLookup
+from oxillama.speculative import GrammarDraft, PromptLookup, Proposal
 from tests.engine.fakes import BOS, assert_idle, make_engine
 from tests.speculative.drafting import idle, make_draft
 
@@ -102,6 +102,28 @@ def test_random_drafts():
     assert 0 < one.speculation.accepted < one.speculation.drafted
     with pytest.raises(ox.ConfigError, match="mirostat"):
         spec.generate(PROMPT, mirostat=2)
+
+
+def test_a_call_may_do_without_the_draft_or_with_another():
+    spec = ox.SpeculativeEngine(make_engine(), make_draft(), seed=3, adaptive=False)
+    guessed, plain = spec.generate(PROMPT, **OPTIONS), spec.generate(PROMPT, draft=None, **OPTIONS)
+    assert plain.token_ids == guessed.token_ids  # the seed is the same
+    assert (plain.speculation, guessed.speculation.rounds > 0) == (None, True)
+    other = spec.generate(PROMPT, draft=Never(), **OPTIONS)
+    assert (other.token_ids, other.speculation.rounds) == (plain.token_ids, 0)
+    with pytest.raises(ox.ConfigError, match="num_speculative is 2, but there is no draft"):
+        spec.generate(PROMPT, draft=None, num_speculative=2)
+
+
+class Never:
+    def bind(self, target):
+        pass
+
+    def propose(self, tasks):
+        return [Proposal([]) for _ in tasks]
+
+    def forget(self, key):
+        pass
 
 
 def test_named_drafts_and_lists(engine):

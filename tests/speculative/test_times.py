@@ -54,11 +54,11 @@ def clock(monkeypatch):
     return made
 
 
-def serve(clock, draft, n_tokens):
-    """Tokens of each round in which the draft was asked."""
+def serve(clock, draft, n_tokens, step=lambda rows: 1.0):
+    """Tokens of each round in which the draft was asked. step: seconds of one with so many rows."""
 
     def hook(runner, spans, poll):
-        clock.now += 1.0
+        clock.now += step(sum(len(span.tokens) for span in spans))
 
     engine = make_engine(context_size=4096, hook=hook)
     options = OPTIONS | {"max_tokens": n_tokens, "repetition_penalty": 1.0}
@@ -102,3 +102,28 @@ def test_reading_what_came_during_a_rest_is_not_taken_for_guessing(clock):
 
     asked = serve(clock, Learns(clock, 0.01, reading=0.1), 900)
     assert sum(n for at, n in asked if at > 600) > 150
+
+
+def test_one_slow_time_decides_nothing(clock):
+    class Warms(Right):
+        def propose(self, tasks):
+            self.seconds = 9.0 if len(self.asked) in (0, 1) else 0.01
+            return super().propose(tasks)
+
+    asked = serve(clock, Warms(clock, 9.0), 150)
+    assert sum(n for _, n in asked) > 100
+
+
+def test_rows_that_cost_as_much_as_steps_are_noticed_though_all_guesses_are_right(clock):
+    """A second row takes three times as long: that is known only because steps without guesses are measured too."""
+    asked = serve(clock, Right(clock, 0.0), 4 * KEPT_STEPS, step=lambda rows: 1.0 if rows == 1 else 3.0 + 0.9 * rows)
+    assert sum(n for _, n in asked) < 100
+    assert clock.now < 4 * KEPT_STEPS * 1.08
+
+
+def test_a_try_that_does_not_pay_is_put_off(clock, monkeypatch):
+    asked = []
+    real = drafting.best_bids
+    monkeypatch.setattr(drafting, "best_bids", lambda *args: asked.append(1) or real(*args))
+    serve(clock, Right(clock, 9.0), 250)
+    assert len(asked) < 40
