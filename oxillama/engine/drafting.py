@@ -120,7 +120,7 @@ class Drafting:
         wanted: dict[Draft, list[Wanted]] = {}
         for (request, speculation), bid in zip(asking, bids, strict=True):
             if speculation.adaptive:
-                self._judge(request, speculation.trusts[by], bid)
+                self._judge(request, speculation.trusts[by], bid, rows)
             n = bid.granted if speculation.adaptive else bid.n
             if n:
                 wanted.setdefault(speculation.drafts[by], []).append((request, speculation, n))
@@ -137,20 +137,27 @@ class Drafting:
             return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
         return Bid(TRY_CHANCE, min(n, 1), seconds, draft)
 
-    def _judge(self, request: TextRequest, trust: Trust, bid: Bid) -> None:
-        """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's."""
+    def _judge(self, request: TextRequest, trust: Trust, bid: Bid, rows: int) -> None:
+        """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's.
+
+        As long as it may be, for what little was seen of it, it gets another try.
+        """
         n_tokens = len(request.sequence.tokens)
         if trust.resting:
             if not bid.granted:
                 trust.put_off(n_tokens)
-            return
-        alone = Bid(bid.chance, bid.n, bid.seconds)
-        if not bid.granted:
-            best_bids(self.costs, 1, [alone], MAX_GUESSES)
-        if bid.granted:
+        elif bid.granted:
             trust.resume()
-        elif not alone.granted:
+        elif not self._pays(1, trust.hope, bid):
             trust.rest(n_tokens)
+        elif not self._pays(1, trust.chance, bid) and self._pays(rows, trust.hope, bid):
+            bid.granted = 1
+
+    def _pays(self, rows: int, chance: float, bid: Bid) -> bool:
+        """Whether guesses of this chance pay for one text in a step of so many rows besides."""
+        one = Bid(chance, bid.n, bid.seconds)
+        best_bids(self.costs, rows, [one], MAX_GUESSES)
+        return one.granted > 0
 
     def _seconds(self, draft: Draft) -> float:
         """What a round of a draft takes: a token more for everybody who uses it. 0.0 as long as that is not known."""

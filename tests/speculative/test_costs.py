@@ -145,8 +145,14 @@ def played(chance, n_tokens, k=8, seed=0, step=lambda rows: 1.0 + 0.1 * (rows - 
         else:
             bid = Bid(trust.chance, k, draft_seconds)
         best_bids(costs, 1, [bid], 99)
-        if not trust.resting:
-            trust.resume() if bid.granted else trust.rest(n)
+        if not trust.resting and not bid.granted:
+            may_be = Bid(trust.hope, k, draft_seconds)
+            best_bids(costs, 1, [may_be], 99)
+            bid.granted = min(1, may_be.granted)
+            if not bid.granted:
+                trust.rest(n)
+        elif not trust.resting:
+            trust.resume()
         right = 0
         while right < bid.granted and luck.random() < chance:
             right += 1
@@ -207,3 +213,22 @@ def test_only_guesses_up_to_the_first_wrong_one_tell_something():
     assert one.chance == other.chance
     other.observe(8, 8)
     assert other.chance > one.chance
+
+
+@pytest.mark.parametrize("n", [1, 4, 16, 64])
+def test_hope_is_a_deviation_above_what_was_seen_and_comes_down_to_it(n):
+    good, bad = Trust(), Trust()
+    for _ in range(n):
+        good.observe(1, 1)
+        bad.observe(0, 1)
+    for trust in (good, bad):
+        assert trust.chance < trust.hope <= 1.0
+    assert bad.hope - bad.chance < 0.5 / n**0.5
+    assert n < 16 or bad.hope < 0.2
+
+
+def test_one_wrong_guess_of_a_good_draft_does_not_shut_it_off():
+    trust = Trust()
+    for i in range(40):
+        trust.observe(int(i % 6 != 5), 1)
+        assert trust.hope > 0.72  # where a guess pays that costs a third of a step, with a row of as much
