@@ -151,7 +151,7 @@ def check_same(draft: str | Draft, one: Fields, label: str) -> None:
     mine = described(draft)
     if one.text("kind") == mine["kind"] == "model":
         fingerprint = ModelFingerprint.read(Fields(mine["fingerprint"], "draft"))
-        ModelFingerprint.read(one.sub("fingerprint")).check(fingerprint, f"{label}: its draft")
+        ModelFingerprint.read(one.sub("fingerprint")).check(fingerprint, f"{label}: its draft", "draft")
         one = Fields(dict(one) | {"fingerprint": mine["fingerprint"]}, label)  # but for the file's time
     for name, value in mine.items():
         if one.get(name) != value:

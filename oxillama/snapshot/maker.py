@@ -72,8 +72,11 @@ Take = Callable[[Known], Saved]
 class SnapshotMaker:
     """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
 
-    model_path: absolute; None of a model in memory. context_size, num_threads: in use.
+    model_path: absolute; None of a model in memory. context_size, num_threads: in use. given_as: the argument that
+    names the model.
     """
+
+    given_as = "model_path"
 
     def __init__(self, core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
         self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
@@ -243,7 +246,7 @@ class SnapshotMaker:
         arch = model.text("arch")
         if arch != self.arch:
             raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
-        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label)
+        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label, self.given_as)
         self._check_config(reader.state.sub("engine").sub("config"), reader.label)
         mine = self.described["model"]["tokenizer"]
         theirs = model.maybe_sub("tokenizer")
