@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
-from oxillama.engine.speculation import MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
+from oxillama.engine.speculation import MAX_DRAFTS, MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.origin import ModelFingerprint
@@ -83,9 +83,9 @@ def read_drafts(given: Fields | None, own: Any, label: str) -> DraftOptions:
     Raises ConfigError for what is no draft, SnapshotMismatchError, SnapshotDamagedError.
     """
     mine = own if isinstance(own, DraftOptions) else DraftOptions(draft=own)
-    if given is None:
-        return mine
-    options, saved = read_options(given, label), descriptions(given)
+    if given is None:  # nobody guessed, and so nothing may depend on guesses now
+        return DraftOptions(mine.draft, mine.num_speculative) if mine.draft else NO_DRAFTS
+    options, saved = read_options(given, label), descriptions(given, label)
     names = ", ".join(name_of(one) for one in saved)
     if own is not None:
         if options["acceptance"] == "rejection":
@@ -117,12 +117,12 @@ def read_options(given: Fields, label: str) -> dict[str, Any]:
     return options
 
 
-def descriptions(given: Fields) -> list[Fields]:
+def descriptions(given: Fields, label: str) -> list[Fields]:
     """What is said of the drafts. Raises SnapshotDamagedError."""
     found = given.items_of("drafts")
-    if not found or not all(isinstance(one, dict) for one in found):
-        raise given.wrong("drafts", "a list of objects")
-    return [Fields({"draft": one}, f"drafts[{i}]").sub("draft") for i, one in enumerate(found)]
+    if not 0 < len(found) <= MAX_DRAFTS or not all(isinstance(one, dict) for one in found):
+        raise given.wrong("drafts", f"a list of 1 to {MAX_DRAFTS} objects")
+    return [Fields(one, f"{label}: drafts[{i}]") for i, one in enumerate(found)]
 
 
 def name_of(one: Fields) -> str:

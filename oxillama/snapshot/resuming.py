@@ -55,7 +55,9 @@ def resumed(
     saved, label = _loaded(engine, place)
     if saved.state["kind"] == "session":
         if any(given is not None for given in (sampler, processors, cancel_token, draft)):
-            raise ConfigError("sampler, logits_processors, cancel_token and draft are for requests; this is a session")
+            raise ConfigError(
+                "sampler, logits_processors, cancel_token and draft are for requests; this is of a session"
+            )
         session = engine.session(cache_prompt=False)
         fill_session(engine, session, saved, label)
         return session

@@ -172,7 +172,7 @@ def _found(source: Source) -> _Found:
     state, label = reader.state, source.label
     if state.text("kind") != KIND:
         raise SnapshotFormatError(f"{label}: it is of kind {state.text('kind')!r}: restore it with Engine.restore")
-    drafts = descriptions(state)
+    drafts = descriptions(state, label)
     names = {TARGET} | {f"draft.{i}" for i, one in enumerate(drafts) if one.text("kind") == "model"}
     if set(reader.ranges) != names:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)}, not {sorted(names)}")

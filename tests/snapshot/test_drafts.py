@@ -250,7 +250,25 @@ def test_without_room_rejection_says_so(pair):
         assert told(small.resume(saved)) == told(stream)
 
 
-VALUES = [None, -1, 0, 33, 10**30, 1.5, "", "x", "model", [], [1], [{}], {}, True, "rejection", [{"kind": "lookup"}]]
+VALUES = [
+    None,
+    -1,
+    0,
+    33,
+    10**30,
+    1.5,
+    "",
+    "x",
+    "model",
+    [],
+    [1],
+    [{}],
+    {},
+    True,
+    "rejection",
+    [{"kind": "lookup"}],
+    [{"kind": "grammar"}] * 9,
+]
 
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])

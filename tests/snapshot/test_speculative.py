@@ -109,8 +109,10 @@ def test_in_the_middle_of_a_round(filled):
         with other.resume(filled.engine.snapshot_bytes()) as session:  # sessions have no draft
             assert session.tokens == filled.engine._session.tokens
         plain = filled.engine.stream([5, 9, 11, 5, 9], seed=1, **OPTIONS)
-        resumed = other.resume(plain.snapshot())  # of a request that nobody guessed for
-        assert resumed._requests()[0].speculation.k == 6
+        resumed = other.resume(plain.snapshot())  # of a request that nobody guessed for: it stays what it is
+        speculation = resumed._requests()[0].speculation
+        assert (speculation.k, speculation.acceptance) == (6, "match")
+        assert told(resumed) == told(plain)
 
 
 def test_compressed_and_files(filled, tmp_path):
