@@ -22,8 +22,8 @@ BIASES = {5: 30.0, 9: 30.0, 11: 30.0}
 OPTIONS = {"max_tokens": 14, "seed": 3, "ignore_eos": True, "temperature": 0.9, "adaptive": False, "logit_bias": BIASES}
 
 
-def draft_model():
-    return ox.DraftModel(path_of("llama"), num_threads=1, kv_type="q8_0")
+def draft_model(**fields):
+    return ox.DraftModel(path_of("llama"), num_threads=1, kv_type="q8_0", **fields)
 
 
 class Watched:
@@ -302,10 +302,10 @@ def unpacked_draft(saved, i):
 
 
 def test_bits_do_not_depend_on_who_shares_the_draft(pair):
-    """A long text that is new to a draft has its guesses at once, where its tokens depend on them."""
+    """A long text that is new to a draft has its guesses at once, where its tokens depend on them: in chunks too."""
     engine, other = pair
     prompt = np.random.default_rng(1).integers(3, engine.n_vocab, 40).tolist()
-    with draft_model() as draft, draft_model() as busy:
+    with draft_model() as draft, draft_model(prefill_chunk_size=32) as busy:
         options = OPTIONS | {"acceptance": "rejection"}
         stream = engine.stream(prompt, draft=draft, **options)
         first = [next(stream) for _ in range(3)]
