@@ -91,6 +91,7 @@ class Drafting:
         self.seconds = 0.0
         failed: list[tuple[list[TextRequest], Exception]] = []
         asking, by = [asked for asked in self.requests.items() if _may_guess(*asked)], 0
+        rows += sum(request.sequence.queued for request, _ in asking)  # they begin in this step, if there is room
         if any(s.adaptive for _, s in asking) and self._wants_plain(rows):
             asking = [(r, s) for r, s in asking if not s.adaptive]
         while asking:
@@ -213,9 +214,13 @@ class Drafting:
 
 
 def _may_guess(request: TextRequest, speculation: Speculation) -> bool:
-    """Whether a request lacks one token that was drawn, and has more than one to draw."""
+    """Whether a request lacks one token that was drawn, and has more than one to draw.
+
+    Also one that waits with all else computed, as after a fork or from a snapshot: it gets its guesses in the step that
+    it begins with, and so the tokens that it would have had without a break.
+    """
     s = request.sequence
-    if not s.running or s.ahead or s.n_again or not s.decodes:
+    if not (s.running or s.queued) or s.ahead or s.n_again or not s.decodes:
         return False
     return s.n_prompt < len(s.tokens) < s.n_reserve and speculation.k > 0
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from oxillama.engine.sequence import Sequence
     from oxillama.engine.serving import ServingOptions
     from oxillama.engine.session import Session
+    from oxillama.engine.speculation import DraftLike
     from oxillama.snapshot import SnapshotInfo
     from oxillama.snapshot.maker import Known, SnapshotMaker
     from oxillama.snapshot.saved import Saved
@@ -145,6 +146,7 @@ class SnapshotMethods:
         sampler: SamplerConfig | SamplerChain | None = None,
         logits_processors: SequenceOf[LogitsProcessor] | None = None,
         cancel_token: CancelToken | None = None,
+        draft: DraftLike = None,
     ) -> Chunks | Session:
         """Goes on with what was saved, in this engine, beside all else that it does.
 
@@ -152,13 +154,16 @@ class SnapshotMethods:
         `Session`. What is taken from a snapshot is never lent to other requests: it may be anybody's.
 
         snapshot: path or bytes. sampler, logits_processors: functions of the caller's own, which no file can hold;
-        `sampler` is a chain with the same stages.
+            `sampler` is a chain with the same stages.
+        draft: who guesses ahead from here on, as for `generate`, with the options of the request. Without it, "lookup"
+            and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs time
+            alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
 
         Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError.
         """
         from oxillama.snapshot.resuming import resumed
 
-        return resumed(self, snapshot, sampler, logits_processors, cancel_token)  # type: ignore[arg-type]
+        return resumed(self, snapshot, sampler, logits_processors, cancel_token, draft)  # type: ignore[arg-type]
 
     @staticmethod
     def snapshot_info(snapshot: Place) -> SnapshotInfo:

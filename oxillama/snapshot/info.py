@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from oxillama.errors import SnapshotDamagedError
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import MAGIC, VERSION
 from oxillama.snapshot.origin import ModelFingerprint
 from oxillama.snapshot.saved import Reader
-from oxillama.snapshot.sources import Place, Source, open_source
+from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
 
 __all__ = ["SnapshotInfo", "snapshot_info"]
 
@@ -68,6 +70,8 @@ def snapshot_info(snapshot: Place) -> SnapshotInfo:
 def _info(source: Source) -> SnapshotInfo:
     reader = Reader(source)
     state = reader.state
+    if state.text("kind") == "speculative":
+        return _info_of_several(reader)
     model, engine, sequence = state.sub("model"), state.sub("engine"), state.sub("sequence")
     hub = model.maybe_sub("hub")
     if "tokens" not in reader.ranges:
@@ -93,6 +97,19 @@ def _info(source: Source) -> SnapshotInfo:
         written_by=state.text("written_by"),
         tier=state.text("tier"),
     )
+
+
+def _info_of_several(reader: Reader) -> SnapshotInfo:
+    """Of a speculative engine: what its model is, and the sections of both."""
+    section = reader.sections.get("target")
+    if section is None or section.dtype != np.uint8:
+        raise SnapshotDamagedError(f"{reader.label}: section target is missing, or no snapshot")
+    target = MemorySource(reader.array("target").tobytes(), f"{reader.label}: target")
+    inner = Reader(target)
+    if inner.state.text("kind") != "session":
+        raise SnapshotDamagedError(f"{target.label}: it is no session")
+    sections = tuple((s.name, s.n_stored) for s in reader.sections.values())
+    return replace(_info(target), kind="speculative", sections=sections)
 
 
 def _n_blocks(state: Fields) -> int:

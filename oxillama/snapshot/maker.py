@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxillama.engine.stream import TextRequest
     from oxillama.lora import LoraRegistry
 
-__all__ = ["Known", "SnapshotMaker"]
+__all__ = ["WRITER", "Known", "SnapshotMaker", "check_format", "path_of"]
 
 T = TypeVar("T")
 
@@ -72,8 +72,11 @@ Take = Callable[[Known], Saved]
 class SnapshotMaker:
     """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
 
-    model_path: absolute; None of a model in memory. context_size, num_threads: in use.
+    model_path: absolute; None of a model in memory. context_size, num_threads: in use. given_as: the argument that
+    names the model.
     """
+
+    given_as = "model_path"
 
     def __init__(self, core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
         self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
@@ -81,14 +84,14 @@ class SnapshotMaker:
         self.num_threads = core.runner.num_threads
         source = shipped_model() if config.model_path is None else config.model_path
         self.model_path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else None
-        self._identity, self._tokenizer = parts.identity, parts.tokenizer_identity
+        self.identity, self._tokenizer = parts.identity, parts.tokenizer_identity
 
     @property
     def fingerprint(self) -> ModelFingerprint:
         """Of the model as it was loaded. Raises SnapshotError if it is of no file."""
-        if self._identity is None:
+        if self.identity is None:
             raise SnapshotError("the engine was made of parts that are of no file: no snapshot could say what it is of")
-        return self._identity
+        return self.identity
 
     # ---- out
 
@@ -97,7 +100,7 @@ class SnapshotMaker:
         shared: bool = False, format: int = 2,
     ) -> None:  # fmt: skip
         """Writes what `take` gives to a file; options are those of `Engine.snapshot`."""
-        target = _path_of("path", path)
+        target = path_of("path", path)
         if check_format(format) == 1:
             for name, given in (("base", base is not None), ("compress", compress), ("shared", shared)):
                 if given:
@@ -107,7 +110,7 @@ class SnapshotMaker:
         if shared and (compress or base is not None):
             other = "compress" if compress else "base"
             raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
-        known = NOTHING if base is None else self.known(target, _path_of("base", base))
+        known = NOTHING if base is None else self.known(target, path_of("base", base))
         check_bool("shared", shared)
         with self.taken(take, known) as saved:
             if shared:
@@ -243,7 +246,7 @@ class SnapshotMaker:
         arch = model.text("arch")
         if arch != self.arch:
             raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
-        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label)
+        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label, self.given_as)
         self._check_config(reader.state.sub("engine").sub("config"), reader.label)
         mine = self.described["model"]["tokenizer"]
         theirs = model.maybe_sub("tokenizer")
@@ -269,7 +272,7 @@ class SnapshotMaker:
                 )
 
 
-def _path_of(name: str, path: Any) -> Path:
+def path_of(name: str, path: Any) -> Path:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ConfigError(f"{name} must be the path of a file, not {path!r:.60}")
     return Path(os.fsdecode(path))

@@ -52,7 +52,7 @@ class ModelFingerprint:
         first, last = (blake3(cast(Any, part)).digest() for part in (head, tail))
         return cls(file.n_bytes, _mtime(file.path), first, last, probe_size, _tensor_hash(file))
 
-    def check(self, found: ModelFingerprint, label: str) -> None:
+    def check(self, found: ModelFingerprint, label: str, given_as: str = "model_path") -> None:
         """Raises SnapshotMismatchError, which names the field, unless `found` is of the same model."""
         for name in ("file_size", "head_hash", "tail_hash", "tensor_hash"):
             mine, other = getattr(self, name), getattr(found, name)
@@ -60,7 +60,7 @@ class ModelFingerprint:
                 wanted, got = (v.hex()[:16] if isinstance(v, bytes) else v for v in (mine, other))
                 raise SnapshotMismatchError(
                     f"{label}: it is of another model: {name} is {wanted} there, and {got} of the one that is "
-                    "loaded; give the right one as model_path"
+                    f"loaded; give the right one as {given_as}"
                 )
 
     def state(self) -> dict[str, Any]:

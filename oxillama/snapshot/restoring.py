@@ -7,25 +7,34 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxillama.config import EngineConfig, ModelSource
-from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFileError, SnapshotMismatchError
+from oxillama.errors import (
+    ConfigError,
+    SnapshotDamagedError,
+    SnapshotFileError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
 from oxillama.lora import Lora
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.resuming import fill_session, is_version1, load_saved
 from oxillama.snapshot.saved import Reader
 from oxillama.snapshot.settings import config_fields
 from oxillama.snapshot.sources import Place, Source, open_source
+from oxillama.snapshot.version1 import SPEC_MAGIC
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
 
-__all__ = ["restored"]
+__all__ = ["engine_settings", "model_source", "restored"]
+
+SPECULATIVE = "it is of a speculative engine, several models in one: restore it with SpeculativeEngine.restore"
 
 E = TypeVar("E", bound="Engine")
 
 
 def restored(
     kind: type[E],
-    place: Place,
+    place: Place | Source,
     model_path: ModelSource,
     adapters: Iterable[str | os.PathLike[str] | Lora],
     fields: Mapping[str, Any],
@@ -33,8 +42,8 @@ def restored(
     """`Engine.restore`."""
     source = open_source(place)
     try:
-        settings, described = _described(source)
-        engine = kind(model_path=_model_source(described, model_path, source.label), **{**settings, **fields})
+        settings, described = engine_settings(source)
+        engine = kind(model_path=model_source(described, model_path, source.label), **{**settings, **fields})
         try:
             _load_adapters(engine, described.sub("adapters"), list(adapters), source.label)
             fill_session(engine, engine._session, load_saved(engine._snapshots, source), source.label)
@@ -46,13 +55,17 @@ def restored(
         source.close()
 
 
-def _described(source: Source) -> tuple[dict[str, Any], Fields]:
+def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
     """Settings of the engine, and what else is said of it."""
     if is_version1(source):
         from oxillama.snapshot.version1_engine import described_engine
 
         return described_engine(bytes(source.read(0, source.n_bytes)), source.label)
+    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
+        raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
     state = Reader(source).state
+    if state.text("kind") == "speculative":
+        raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
     settings = config_fields(state.sub("engine").sub("config"), source.label)
     settings["context_size"] = state.sub("engine").integer("context_size", 2)
     tokenizer = state.sub("model").maybe_text("tokenizer_path")
@@ -64,7 +77,7 @@ def _described(source: Source) -> tuple[dict[str, Any], Fields]:
     return settings, state
 
 
-def _model_source(state: Fields, given: ModelSource, label: str) -> ModelSource:
+def model_source(state: Fields, given: ModelSource, label: str, name: str = "model_path") -> ModelSource:
     """Where the model is. Raises SnapshotFileError if it isn't known, or not there any more."""
     model = state.sub("model")
     if given is not None or model.get("shipped") is True:
@@ -78,7 +91,7 @@ def _model_source(state: Fields, given: ModelSource, label: str) -> ModelSource:
 
         return download(hub.text("repo_id"), hub.text("filename"), revision=hub.text("revision"))
     what = f"its model is not at {path!r} any more" if path else "its model was in memory"
-    raise SnapshotFileError(f"{label}: {what}: give model_path")
+    raise SnapshotFileError(f"{label}: {what}: give {name}")
 
 
 def _load_adapters(engine: Engine, state: Fields, given: list[Any], label: str) -> None:

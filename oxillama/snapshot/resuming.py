@@ -49,16 +49,19 @@ def resumed(
     sampler: SamplerConfig | SamplerChain | None,
     processors: Any,
     cancel_token: CancelToken | None,
+    draft: Any = None,
 ) -> Chunks | Session:
     """`Engine.resume`."""
     saved, label = _loaded(engine, place)
     if saved.state["kind"] == "session":
-        if sampler is not None or processors is not None or cancel_token is not None:
-            raise ConfigError("sampler, logits_processors and cancel_token are for requests; this is of a session")
+        if any(given is not None for given in (sampler, processors, cancel_token, draft)):
+            raise ConfigError(
+                "sampler, logits_processors, cancel_token and draft are for requests; this is of a session"
+            )
         session = engine.session(cache_prompt=False)
         fill_session(engine, session, saved, label)
         return session
-    resumer = TextResumer(engine, saved, label)
+    resumer = TextResumer(engine, saved, label, draft)
     requests, outbox = resumer.resumed(_chain(sampler), check_processors(processors), cancel_token)
     return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
 
@@ -68,12 +71,12 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     bell = CoroutineBell(engine._core.loop)
 
     def load(
-        sampler: Any = None, logits_processors: Any = None, cancel_token: CancelToken | None = None
+        sampler: Any = None, logits_processors: Any = None, cancel_token: CancelToken | None = None, draft: Any = None
     ) -> tuple[list[TextRequest], Outbox]:
         saved, label = _loaded(engine, place)
         if saved.state["kind"] != "text":
             raise SnapshotFormatError(f"{label}: it is of a session: resume it with Engine.resume")
-        resumer = TextResumer(engine, saved, label)
+        resumer = TextResumer(engine, saved, label, draft)
         return resumer.resumed(_chain(sampler), check_processors(logits_processors), cancel_token, bell)
 
     requests, outbox = await asyncio.to_thread(load, **options)

@@ -95,8 +95,13 @@ class FileSource:
 Source = MemorySource | FileSource
 
 
-def open_source(place: Place) -> Source:
-    """A path, or the bytes themselves. Raises SnapshotFileError if it can't be opened, ConfigError for another type."""
+def open_source(place: Place | Source) -> Source:
+    """A path, or the bytes themselves; a source is what it is.
+
+    Raises SnapshotFileError if it can't be opened, ConfigError for another type.
+    """
+    if isinstance(place, MemorySource | FileSource):
+        return place
     if isinstance(place, bytes | bytearray | memoryview):
         return MemorySource(place)
     if not isinstance(place, str | os.PathLike):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oxillama.checks import MAX_CONTEXT
 from oxillama.engine.bell import CoroutineBell
@@ -12,21 +12,25 @@ from oxillama.engine.logprobs import MAX_LOGPROBS
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
 from oxillama.engine.serving import ServingOptions
+from oxillama.engine.speculation import DraftOptions
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
     GrammarError,
+    KvCacheFullError,
     SnapshotDamagedError,
     SnapshotMismatchError,
 )
 from oxillama.lora import LoraRegistry, LoraSet
 from oxillama.lora.registry import combined
 from oxillama.sampling import LogitsProcessor, SamplerChain
+from oxillama.snapshot.drafts import read_drafts
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.saved import Saved
 from oxillama.snapshot.sequences import UNKNOWN, put
 from oxillama.snapshot.texts import REASONS, LogprobReader, read_chain_of, read_chunks, read_sampler, read_tool_use
+from oxillama.speculative.rejection import check_chain
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
@@ -65,13 +69,23 @@ def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fi
 class TextResumer:
     """A saved request for text on its way into an engine."""
 
-    def __init__(self, engine: Engine, saved: Saved, label: str) -> None:
+    def __init__(self, engine: Engine, saved: Saved, label: str, draft: Any = None) -> None:
         self.engine, self.saved, self.label = engine, saved, label
         self.state = Fields(saved.state, label)
         self.given, self.sequence = self.state.sub("text"), self.state.sub("sequence")
         self.tokens = tokens_of(saved, engine.n_vocab, label)
         self.n_prompt = self.sequence.integer("n_prompt", 1, max(1, len(self.tokens)))
         self.reader = LogprobReader(label, engine.tokenizer.token_bytes)
+        self.drafts = self._drafts(draft)
+
+    def _drafts(self, own: Any) -> DraftOptions:
+        """Who guesses. Raises SnapshotMismatchError for a draft that is of no use here."""
+        drafts = read_drafts(self.given.maybe_sub("speculation"), own, self.label)
+        try:
+            self.engine._maker.bind(drafts)
+        except ConfigError as error:
+            raise SnapshotMismatchError(f"{self.label}: {error}") from None
+        return drafts
 
     def resumed(
         self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None,
@@ -102,14 +116,16 @@ class TextResumer:
         left = None if given.get("seconds_left") is None else given.number("seconds_left")
         try:
             serving = ServingOptions(given.integer("priority"), left, cache_prompt=False, lora=())
+            chain = read_chain_of(self.state.sub("sampler"), self.label, own, len(processors))
+            if self.drafts.acceptance == "rejection":
+                check_chain(chain)
         except ConfigError as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
         return TextOptions(
-            limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"),
-            read_chain_of(self.state.sub("sampler"), self.label, own, len(processors)), cancel_token, serving,
+            limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"), chain, cancel_token, serving,
             processors, given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
             given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
-            tool_use=read_tool_use(given.maybe_sub("tools"), self.label),
+            tool_use=read_tool_use(given.maybe_sub("tools"), self.label), drafts=self.drafts,
         )  # fmt: skip
 
     def request(self, options: TextOptions, outbox: Outbox) -> TextRequest:
@@ -160,6 +176,11 @@ class TextResumer:
     def begin(self, n_computed: int, made: list[TextRequest], sequence: Sequence) -> None:
         """In the turn that queues it: gives it what was computed."""
         put(self.engine._core, sequence, self.saved.tensors, n_computed, self.label)
+        if self.drafts.acceptance == "rejection" and sequence.n_computed != n_computed == len(sequence.tokens) - 1:
+            raise KvCacheFullError(
+                f"{self.label}: there is no room for what is computed of its {n_computed} tokens, and computed again "
+                "it would lack the guesses on which its text depends: try again when less is under way"
+            )
         self.saved.tensors = {}  # of no more use
         request = made.pop()
         request.begin = None  # which keeps the engine

@@ -17,6 +17,7 @@ from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import OxiLlamaError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.grammar.tools import BrokenToolCall, ToolCall, ToolFormat, find_format
+from oxillama.snapshot.drafts import speculation_state
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.saved import Rows
 from oxillama.snapshot.settings import chain_state, read_chain
@@ -73,6 +74,7 @@ def text_state(request: TextRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
         "logprobs": options.logprobs,
         "prompt_logprobs": options.prompt_logprobs,
         "scores": None if request.scores is None else _scores_state(request.scores),
+        "speculation": speculation_state(request.speculation),
         "tools": None if options.tool_use is None else _tools_state(options.tool_use),
         "unread": [_chunk_state(chunk) for chunk in unread],
     }

@@ -105,7 +105,7 @@ def _check_model(maker: SnapshotMaker, v: EngineV1, label: str) -> None:
         raise SnapshotMismatchError(f"{label}: it is of a model of architecture {v.arch_id}, not {maker.arch}")
     if v.model_fingerprint.probe_size != maker.fingerprint.probe_size:  # the original knows no other
         raise SnapshotDamagedError(f"{label}: its fingerprint is of {v.model_fingerprint.probe_size} bytes")
-    v.model_fingerprint.check(maker.fingerprint, label)
+    v.model_fingerprint.check(maker.fingerprint, label, maker.given_as)
 
 
 def _attention_of(v: EngineV1, label: str) -> KvV1:

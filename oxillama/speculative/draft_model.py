@@ -48,6 +48,7 @@ class DraftModel:
     room for so much as `kv_budget` says. Adapters of requests are not applied: they change what the model checks.
 
     Any number of engines and threads may use one. n_computed: tokens that it has computed; n_guessed: and drawn.
+    config: its settings. identity: of its file.
     """
 
     def __init__(
@@ -60,22 +61,20 @@ class DraftModel:
 
         Raises ConfigError, LoadError and its children, TypeError for an unknown field.
         """
-        config, self._parts = parts_of(model, parts, fields)
+        self.config, self._parts = parts_of(model, parts, fields)
         self._runner: RunnerLike = self._parts.runner
         self.tokenizer, self.context_size = self._parts.tokenizer, self._parts.context_size
-        self._config = config
-        # Ids that all who use it know, and the length of their rows of logits.
-        self._n_ids = self._width = self._parts.spec.n_vocab
+        self.identity = self._parts.identity
+        self._n_ids = self._width = self._parts.spec.n_vocab  # ids that all users know; length of their rows
         self._end_ids: frozenset[int] = self.tokenizer.eog_ids
-        self._scratch = Candidates()
-        self._row = np.empty(0, np.float32)
+        self._scratch, self._row = Candidates(), np.empty(0, np.float32)
         self._closed = False
         self.n_computed = self.n_guessed = 0
         self._reset()
 
     def _reset(self) -> None:
         """Without any text, as also in a forked child: another thread may have been at work in the parent."""
-        parts, config = self._parts, self._config
+        parts, config = self._parts, self.config
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         self._scheduler = Scheduler(
             pool, config.kv_block_size, config.prefill_chunk_size, prefix_cache=config.prefix_cache
@@ -152,6 +151,11 @@ class DraftModel:
         """Threads that compute."""
         return self._runner.num_threads
 
+    @property
+    def reach(self) -> int:
+        """Tokens of a text at most."""
+        return min(self.context_size, self._scheduler.capacity)
+
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by part, as `Engine.memory_bytes` gives them; of an engine's model, the weights count there too."""
         return self._runner.memory_bytes()
@@ -202,7 +206,7 @@ class DraftModel:
 
     def _n_wanted(self, task: DraftTask) -> int:
         """As many guesses as there is room for: the last one is drawn, and not computed."""
-        return min(task.n, min(self.context_size, self._scheduler.capacity) - len(task.tokens) + 1)
+        return min(task.n, self.reach - len(task.tokens) + 1)
 
     def _begin(self, tasks: Sequence[DraftTask], guesses: Sequence[Guess]) -> None:
         needs = []
@@ -220,13 +224,14 @@ class DraftModel:
             self._scheduler.add_request(text.sequence, accepted=True)
 
     def _write(self, guesses: Sequence[Guess], stopped: Callable[[], bool] | None) -> None:
-        """Rounds of one token for each. Who has none after `CATCH_UP` tokens is left for next time, if others have."""
+        """Rounds of one token for each. Who has none after `CATCH_UP` tokens is left for next time, if others have, but
+        not if its text depends on what is guessed."""
         before, going = self.n_computed, [guess for guess in guesses if not guess.done]
         while going and (plan := self._scheduler.step()) and self._round(plan, stopped):
             late = self.n_computed - before >= CATCH_UP and any(guess.tokens for guess in guesses)
             for guess in going:
                 sequence = guess.sequence
-                if guess.done or not sequence.running or (late and not guess.tokens):
+                if guess.done or not sequence.running or (late and guess.mark is not None and not guess.tokens):
                     self._scheduler.pause(sequence)
                     guess.done = True
             going = [guess for guess in going if not guess.done]

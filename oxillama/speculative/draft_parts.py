@@ -68,5 +68,5 @@ def _parts_beside(engine: Engine, config: EngineConfig) -> EngineParts:
     )
     return EngineParts(
         own, engine.tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, n_windowed=sizes.n_windowed,
-        window=sizes.window,
+        window=sizes.window, identity=engine._snapshots.identity,
     )  # fmt: skip

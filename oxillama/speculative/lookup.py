@@ -69,20 +69,18 @@ class PromptLookup:
         self.max_ngram = check_int("max_ngram", max_ngram, self.min_ngram, MAX_NGRAM)
         if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
             raise ConfigError(f"texts must be a list of texts or of lists of token ids, not {type(texts).__name__}")
-        self._texts = [
-            text if isinstance(text, str) else check_ids(f"texts[{i}]", text) for i, text in enumerate(texts)
-        ]
+        self.texts = [text if isinstance(text, str) else check_ids(f"texts[{i}]", text) for i, text in enumerate(texts)]
         self._tokenizer: Any = None
         self._shared: list[NgramIndex] = []
         self._own: dict[int, NgramIndex] = {}
 
     def bind(self, target: Target) -> None:
         """Raises ConfigError if it has texts and serves an engine with another tokenizer already, TokenizerError."""
-        if not self._texts or self._tokenizer is target.tokenizer:
+        if not self.texts or self._tokenizer is target.tokenizer:
             return
         if self._tokenizer is not None:
             raise ConfigError("this PromptLookup has the texts of another engine's tokens: make another one")
-        ids = [target.tokenizer.encode(text, False) if isinstance(text, str) else text for text in self._texts]
+        ids = [target.tokenizer.encode(text, False) if isinstance(text, str) else text for text in self.texts]
         self._shared = [self._index(tokens) for tokens in reversed(ids)]
         self._tokenizer = target.tokenizer
 

@@ -14,8 +14,10 @@ from oxillama.engine.completions import Chunks
 from oxillama.engine.engine import Engine
 from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import Messages, make_chain
+from oxillama.engine.session import Session
 from oxillama.engine.speculation import NAMED, Acceptance, DraftOptions
 from oxillama.errors import ConfigError
+from oxillama.lora import Lora
 from oxillama.speculative.draft import Draft
 from oxillama.speculative.draft_model import DraftModel
 from oxillama.speculative.forced import GrammarDraft
@@ -23,6 +25,8 @@ from oxillama.speculative.lookup import PromptLookup
 from oxillama.speculative.stats import SpecStats
 
 __all__ = ["SpeculativeEngine"]
+
+Path = str | os.PathLike[str]
 
 MADE: dict[str, Callable[[], Draft]] = {"lookup": PromptLookup, "grammar": GrammarDraft}
 
@@ -33,7 +37,8 @@ class SpeculativeEngine:
     `generate`, `stream`, `chat` and `batch` are those of `Engine`, with all their options, and give the same; sooner,
     where guesses come true. `draft=None` there is for once without. For all else there is `engine`.
 
-    engine: the model. draft: what guesses for it. Both are closed with it if they were loaded by it.
+    engine: the model. draft: what guesses for it. Both are closed with it if they were loaded by it. accepted_tokens,
+    rng_state: what a snapshot of the original says of its last round, for the next one that is written; () and None.
     """
 
     def __init__(
@@ -68,6 +73,9 @@ class SpeculativeEngine:
             self.engine._core.check_generates()
             self.engine._maker.bind(options)
             self.seed = make_chain("SpeculativeEngine", None, {"seed": seed}).config.seed
+            self.accepted_tokens: tuple[int, ...] = ()
+            self.rng_state: int | None = None
+            self._past = SpecStats()
         except BaseException:
             self._closing.close()
             raise
@@ -118,13 +126,88 @@ class SpeculativeEngine:
             own["seed"] = self.seed
         return own | options
 
+    # ---- snapshots
+
+    def snapshot(self, path: Path, *, compress: bool = False, format: int = 2) -> None:
+        """Saves the engine's session, what a draft model has of it, and the settings of both, to a file.
+
+        A text that is under way is saved by itself, in the middle of a round too: `stream(...).snapshot()`, and
+        `resume`. compress: with zstd. format: 1 writes what the original reads, for one draft that is a model.
+
+        Raises what `Engine.snapshot` raises.
+        """
+        from oxillama.snapshot.speculative import write_speculative
+
+        write_speculative(self, path, compress=compress, format=format)
+
+    def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
+        """What `snapshot` would write."""
+        from oxillama.snapshot.speculative import pack_speculative
+
+        return pack_speculative(self, compress=compress, format=format)
+
+    @classmethod
+    def restore(
+        cls,
+        path: Path,
+        model_path: ModelSource = None,
+        draft: Any = None,
+        *,
+        adapters: Iterable[Path | Lora] = (),
+        **fields: Unpack[EngineOptions],
+    ) -> Self:
+        """Loads both models of a snapshot, which may be one of the original, with the session and all settings.
+
+        model_path, draft: where they are, if not where they were; a draft of one's own class must be given. adapters,
+        fields: as for `Engine.restore`, of the model.
+
+        Raises what `Engine.restore` raises; SnapshotMismatchError for another draft than the one that was saved.
+        """
+        from oxillama.snapshot.speculative import restored_speculative
+
+        return restored_speculative(cls, path, model_path, draft, adapters, fields)
+
+    @classmethod
+    def restore_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        model_path: ModelSource = None,
+        draft: Any = None,
+        *,
+        adapters: Iterable[Path | Lora] = (),
+        **fields: Unpack[EngineOptions],
+    ) -> Self:
+        """`restore` of the bytes of a snapshot."""
+        from oxillama.snapshot.speculative import restored_speculative
+
+        return restored_speculative(cls, data, model_path, draft, adapters, fields)
+
+    def resume(self, snapshot: Path | bytes | bytearray | memoryview, **options: Any) -> Chunks | Session:
+        """`Engine.resume`, with this draft for what is saved of a text, unless another is given."""
+        from oxillama.snapshot import snapshot_info
+
+        if snapshot_info(snapshot).kind == "text" and options.get("draft") is None:
+            options["draft"] = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
+        return self.engine.resume(snapshot, **options)
+
+    def go_on(self, stats: SpecStats, accepted: tuple[int, ...], rng_state: int | None, closing: ExitStack) -> None:
+        """As another one that had come so far; `closing` is done when this is closed."""
+        self._past, self.accepted_tokens, self.rng_state = stats, accepted, rng_state
+        self._closing.push(closing)
+
     # ---- life
 
     @property
     def stats(self) -> SpecStats:
         """What guessing did in all requests of the engine that used this draft first, and have ended."""
         first = self.draft[0] if isinstance(self.draft, list) else self.draft
-        return self.engine._core.drafting.totals.get(first, SpecStats())
+        return self._past + self.engine._core.drafting.totals.get(first, SpecStats())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """num_speculative, acceptance and adaptive, as texts get them unless they ask for others."""
+        options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
+        return {name: getattr(options, name) for name in self._settings}
 
     @property
     def closed(self) -> bool:

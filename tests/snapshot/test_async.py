@@ -61,3 +61,21 @@ def test_sessions(tmp_path):
                 await engine.resume(data)
 
     asyncio.run(main())
+
+
+def test_requests_with_drafts():
+    async def main():
+        async with ox.AsyncEngine(load("llama")) as engine:
+            draft = ox.DraftModel(path_of("llama"), num_threads=1)
+            options = OPTIONS | {"draft": draft, "acceptance": "rejection"}
+            prompt = tokens_of(engine.engine, 20)
+            whole = told([chunk async for chunk in engine.stream(prompt, **options)])
+            stream = engine.stream(prompt, **options)
+            first = [await anext(stream) for _ in range(4)]
+            saved = await stream.snapshot()
+            await stream.aclose()
+            assert told(first + [chunk async for chunk in await engine.resume(saved, draft=draft)]) == whole
+            with pytest.raises(ox.SnapshotError, match="give draft="):
+                await engine.resume(saved)
+
+    asyncio.run(main())

@@ -202,6 +202,17 @@ def test_a_draft_model_in_the_engine_does_what_is_done_by_hand(noise, k):
             assert_idle(engine)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_completions_of_one_prompt_are_those_that_each_seed_has_alone(noise):
+    """Those that wait for another one's prompt get their guesses as soon as it is there."""
+    with make_draft(noise=noise) as draft:
+        engine = make_engine()
+        options = {"max_tokens": 20, "temperature": 1.5, "draft": draft, "acceptance": "rejection"}
+        found = engine.generate([BOS, 4, 5, 6], n=4, seed=3, **options)
+        alone = [engine.generate([BOS, 4, 5, 6], seed=3 + i, **options) for i in range(4)]
+        assert [c.token_ids for c in found] == [c.token_ids for c in alone]
+
+
 def test_two_tokens_of_many_seeds_are_distributed_as_the_model_says():
     """A bound of four standard deviations for each of the likelier pairs, with fixed seeds."""
     prompt, n = [BOS, 4, 5, 6], 1500

@@ -1,0 +1,258 @@
+"""Snapshots of a speculative engine: one of its model, one of each draft model, and what it is to do with them.
+
+In version 2 these are whole snapshots, the sections ``target`` and ``draft.0``, ``draft.1``, … of one more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from oxillama.checks import check_bool
+from oxillama.config import ModelSource
+from oxillama.engine.engine import Engine
+from oxillama.engine.speculation import MAX_SPECULATIVE, NAMED
+from oxillama.errors import (
+    ConfigError,
+    SnapshotDamagedError,
+    SnapshotError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
+from oxillama.kernels._table import tier
+from oxillama.sampler_config import MAX_SEED
+from oxillama.snapshot.draft_sessions import DraftSession
+from oxillama.snapshot.drafts import check_same, described, descriptions, model_of, read_options, remade
+from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.layout import Section
+from oxillama.snapshot.maker import WRITER, check_format, path_of
+from oxillama.snapshot.restoring import engine_settings, model_source, restored
+from oxillama.snapshot.saved import Reader, Rows, Saved
+from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
+from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+from oxillama.snapshot.writing import packed, write_file, write_version
+from oxillama.speculative.draft import Draft
+from oxillama.speculative.draft_model import DraftModel
+from oxillama.speculative.draft_parts import OF_USE
+from oxillama.speculative.stats import SpecStats
+
+if TYPE_CHECKING:
+    from oxillama.speculative.speculative_engine import SpeculativeEngine
+
+__all__ = ["KIND", "pack_speculative", "restored_speculative", "write_speculative"]
+
+KIND = "speculative"
+TARGET = "target"
+
+S = TypeVar("S", bound="SpeculativeEngine")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A file, read. drafts: what is said of each; sessions: of those that are models, by number."""
+
+    target: Source
+    drafts: list[Fields]
+    sessions: dict[int, Source]
+    options: dict[str, Any]
+    seed: int | None
+    stats: SpecStats = field(default_factory=SpecStats)
+    accepted_tokens: tuple[int, ...] = ()
+    rng_state: int | None = None
+
+
+# ---- out
+
+
+def write_speculative(spec: SpeculativeEngine, path: Any, *, compress: bool, format: int) -> None:
+    """`SpeculativeEngine.snapshot`."""
+    target = path_of("path", path)
+    if _is_version1(compress, format):
+        write_version(_version1(spec), target)
+    else:
+        write_file(_saved(spec, compress), target)
+
+
+def pack_speculative(spec: SpeculativeEngine, *, compress: bool, format: int) -> bytes:
+    """`SpeculativeEngine.snapshot_bytes`."""
+    return _version1(spec) if _is_version1(compress, format) else packed(_saved(spec, compress))
+
+
+def _is_version1(compress: bool, format: int) -> bool:
+    old, squeeze = check_format(format) == 1, check_bool("compress", compress)
+    if old and squeeze:
+        raise ConfigError("compress is not for format=1: leave it out")
+    return old
+
+
+def _drafts(spec: SpeculativeEngine) -> list[Draft]:
+    return spec.draft if isinstance(spec.draft, list) else [spec.draft]
+
+
+def _key(engine: Engine) -> int:
+    return engine._session._sequence.id
+
+
+def _saved(spec: SpeculativeEngine, compress: bool) -> Saved:
+    parts = {TARGET: spec.engine.snapshot_bytes(compress=compress)}
+    told = [described(draft) for draft in _drafts(spec)]
+    for i, (draft, one) in enumerate(zip(_drafts(spec), told, strict=True)):
+        model = model_of(draft)
+        if model is not None and one["kind"] == "model":
+            parts[f"draft.{i}"] = DraftSession(model, _key(spec.engine)).pack(compress=compress)
+    state = {
+        "kind": KIND,
+        "written_by": WRITER,
+        "tier": tier(),
+        **spec.options,
+        "seed": spec.seed,
+        "rng_state": spec.rng_state,
+        "accepted_tokens": list(spec.accepted_tokens),
+        "stats": asdict(spec.stats),
+        "drafts": told,
+    }
+    return Saved(state, {name: Rows.whole(np.frombuffer(data, np.uint8)) for name, data in parts.items()})
+
+
+def _version1(spec: SpeculativeEngine) -> bytes:
+    """``OXISPEC1``. Raises SnapshotError for what that has no place for."""
+    models = [model_of(draft) for draft in _drafts(spec)]
+    model = models[0]
+    if len(models) > 1 or model is None:
+        raise SnapshotError("format=1 has a place for one draft, which is a model: use format=2")
+    if spec.options["acceptance"] == "rejection":
+        raise SnapshotError("format=1 has no place for acceptance='rejection': use format=2")
+    target = EngineV1.decode(spec.engine.snapshot_bytes(format=1))
+    tokens = spec.engine._session.tokens
+    draft = EngineV1.decode(DraftSession(model, _key(spec.engine)).version1(tokens))
+    rng = spec.rng_state if spec.rng_state is not None else spec.seed or 1
+    k, accepted = spec.options["num_speculative"], list(spec.accepted_tokens)
+    return SpeculativeV1(target, draft, k, spec.seed, accepted, rng).encode()
+
+
+# ---- in
+
+
+def restored_speculative(
+    kind: type[S], place: Place, model_path: ModelSource, draft: Any, adapters: Iterable[Any], given: Mapping[str, Any]
+) -> S:
+    """`SpeculativeEngine.restore`."""
+    source = open_source(place)
+    try:
+        found = _found(source)
+    finally:
+        source.close()
+    with ExitStack() as closing:
+        drafts = _restored_drafts(found, draft, source.label, closing)
+        engine = restored(Engine, found.target, model_path, adapters, given)
+        closing.callback(engine.close)
+        try:
+            spec = kind(engine, drafts if len(drafts) > 1 else drafts[0], seed=found.seed, **found.options)
+        except ConfigError as error:
+            raise SnapshotMismatchError(f"{source.label}: {error}") from None
+        for i, session in found.sessions.items():
+            model = model_of(drafts[i])
+            assert model is not None
+            DraftSession(model, _key(engine)).restore(session)
+        if any(token >= engine.n_vocab for token in found.accepted_tokens):
+            raise SnapshotDamagedError(f"{source.label}: accepted_tokens are not all below {engine.n_vocab}")
+        spec.go_on(found.stats, found.accepted_tokens, found.rng_state, closing.pop_all())
+        return spec
+
+
+def _found(source: Source) -> _Found:
+    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
+        return _found_version1(bytes(source.read(0, source.n_bytes)), source.label)
+    reader = Reader(source)
+    state, label = reader.state, source.label
+    if state.text("kind") != KIND:
+        raise SnapshotFormatError(f"{label}: it is of kind {state.text('kind')!r}: restore it with Engine.restore")
+    drafts = descriptions(state, label)
+    names = {TARGET} | {f"draft.{i}" for i, one in enumerate(drafts) if one.text("kind") == "model"}
+    if set(reader.ranges) != names:
+        raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)}, not {sorted(names)}")
+    arrays = reader.saved(lambda section: _check_part(section, label)).tensors
+    parts = {n: MemorySource(memoryview(cast(Any, rows.array)), f"{label}: {n}") for n, rows in arrays.items()}
+    sessions: dict[int, Source] = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
+    return _Found(
+        parts[TARGET], drafts, sessions, read_options(state, label), state.maybe_integer("seed", 0, MAX_SEED),
+        _read_stats(state.sub("stats")), tuple(_read_tokens(state)), state.maybe_integer("rng_state", 0, MAX_SEED),
+    )  # fmt: skip
+
+
+def _check_part(section: Section, label: str) -> None:
+    if section.dtype != np.uint8 or len(section.shape) != 1 or section.first:
+        raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")
+
+
+def _read_tokens(state: Fields) -> list[int]:
+    return state.integers("accepted_tokens", len(state.items_of("accepted_tokens")))
+
+
+def _read_stats(given: Fields) -> SpecStats:
+    values = {f.name: given.integer(f.name) for f in fields(SpecStats) if f.type in (int, "int")}
+    return SpecStats(
+        **values, elapsed=given.number("elapsed"), draft_seconds=given.number("draft_seconds"), off=given.text("off")
+    )
+
+
+def _found_version1(data: bytes, label: str) -> _Found:
+    v = SpeculativeV1.decode(data, label)
+    if v.num_speculative > MAX_SPECULATIVE:
+        raise SnapshotMismatchError(
+            f"{label}: it guesses {v.num_speculative} tokens at a time; at most {MAX_SPECULATIVE} can be here"
+        )
+    return _Found(
+        MemorySource(v.target.encode(), f"{label}: target"),
+        [Fields({"kind": "model"}, f"{label}: draft")],
+        {0: MemorySource(v.draft.encode(), f"{label}: draft")},
+        {"num_speculative": v.num_speculative},
+        v.spec_seed,
+        accepted_tokens=tuple(v.accepted_tokens),
+        rng_state=v.rng_state,
+    )
+
+
+def _restored_drafts(found: _Found, given: Any, label: str, closing: ExitStack) -> list[Any]:
+    """Raises SnapshotMismatchError for a draft that is missing, or another one than it was."""
+    alone = given is None or isinstance(given, Draft | str | bytes | bytearray | memoryview | os.PathLike | Engine)
+    own = [given] * (len(found.drafts) if given is None else 1) if alone else list(given)
+    if len(own) != len(found.drafts):
+        raise SnapshotMismatchError(f"{label}: it was made with {len(found.drafts)} drafts, and {len(own)} are given")
+    drafts = []
+    for i, (one, mine) in enumerate(zip(found.drafts, own, strict=True)):
+        draft = _model(found.sessions[i], mine, closing) if i in found.sessions else _other(one, mine, label)
+        if found.options.get("acceptance") == "rejection":
+            check_same(draft, one, label)
+        drafts.append(draft)
+    return drafts
+
+
+def _other(one: Fields, given: Any, label: str) -> Any:
+    draft = remade(one) if given is None else given
+    if draft is None:
+        raise SnapshotMismatchError(
+            f"{label}: its draft was {dict(one)}, which can't be made again from the file: give draft="
+        )
+    return draft
+
+
+def _model(source: Source, given: Any, closing: ExitStack) -> Draft:
+    """A draft model, with the settings that it had; one that is loaded, as it is."""
+    named = isinstance(given, str) and given in NAMED
+    if named or (isinstance(given, Draft) and not isinstance(given, type)):
+        if model_of(given) is None:
+            raise SnapshotMismatchError(f"{source.label}: its draft was a model, not {given!r:.80}")
+        return cast(Draft, given)
+    settings, told = engine_settings(source)
+    if isinstance(given, Engine):
+        settings = {name: value for name, value in settings.items() if name in OF_USE}
+    place = given if isinstance(given, Engine) else model_source(told, given, source.label, "draft")
+    draft = DraftModel(place, **settings)
+    closing.callback(draft.close)
+    return draft

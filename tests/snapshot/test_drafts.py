@@ -1,0 +1,319 @@
+"""Requests that somebody guesses for, saved in any of their steps: they go on, and on guessing, as if never stopped."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oxillama as ox
+from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
+from oxillama.snapshot.writing import packed
+from oxillama.speculative import GrammarDraft, PromptLookup
+from tests.snapshot.models import load, path_of, tokens_of, told
+from tests.snapshot.test_damage import placed_state, unpacked
+from tests.snapshot.test_files import in_process
+from tests.speculative.drafts import Oracle
+
+# Of the same few tokens over and over, so that looking them up finds something.
+REPEATED = [5, 9, 11, 7, 5, 9, 11, 7, 5, 9]
+BIASES = {5: 30.0, 9: 30.0, 11: 30.0}
+OPTIONS = {"max_tokens": 14, "seed": 3, "ignore_eos": True, "temperature": 0.9, "adaptive": False, "logit_bias": BIASES}
+
+
+def draft_model(**fields):
+    return ox.DraftModel(path_of("llama"), num_threads=1, kv_type="q8_0", **fields)
+
+
+class Watched:
+    """A draft that notes what it guessed."""
+
+    def __init__(self, draft):
+        self.draft, self.said = draft, []
+
+    def bind(self, target):
+        self.draft.bind(target)
+
+    def propose(self, tasks):
+        found = self.draft.propose(tasks)
+        self.said += [(len(task.tokens), p.tokens) for task, p in zip(tasks, found, strict=True)]
+        return found
+
+    def forget(self, key):
+        self.draft.forget(key)
+
+
+DRAFTS = {"lookup": lambda: PromptLookup(3, 1), "model": draft_model, "grammar": GrammarDraft}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with load("llama") as engine, load("llama", num_threads=2, kv_block_size=32) as other:
+        yield engine, other
+
+
+@pytest.mark.parametrize("acceptance", ["match", "rejection"])
+@pytest.mark.parametrize("name", DRAFTS)
+def test_at_every_token(pair, name, acceptance):
+    """Also the guesses are those of a run without a break, each asked for once."""
+    engine, other = pair
+    draft, again = Watched(DRAFTS[name]()), Watched(DRAFTS[name]())
+    options = OPTIONS | {"draft": draft, "acceptance": acceptance}
+    if name == "grammar":
+        del options["logit_bias"]
+        options["regex"] = "(ab|cd)the same each time(e|f)again and again"
+    whole = told(engine.stream(REPEATED, **options))
+    wanted = draft.said[:]
+    assert any(tokens for _, tokens in wanted)
+    for k in range(len(whole) + 1):
+        stream = engine.stream(REPEATED, **options)
+        first = [next(stream) for _ in range(k)]
+        saved = stream.snapshot()
+        stream.close()
+        again.said.clear()
+        assert told(first + list(other.resume(saved, draft=again))) == whole, k
+        assert again.said == wanted[len(wanted) - len(again.said) :]
+        n_known = len(REPEATED) + sum(len(chunk.token_ids) for chunk in first)
+        assert len(again.said) >= sum(n >= n_known + 5 for n, _ in wanted)
+
+
+@pytest.mark.parametrize("acceptance", ["match", "rejection"])
+@pytest.mark.parametrize("name", ["jamba", "gemma3"])
+def test_recurrent_states_and_windows(name, acceptance):
+    """Where wrong guesses cost a step without any, that step is not guessed in either."""
+    with load(name) as engine, load(name, num_threads=2) as other:
+        prompt = tokens_of(engine, 30, seed=1)
+        text = prompt + engine.generate(prompt, max_tokens=20, seed=3, ignore_eos=True, temperature=0.9).token_ids
+
+        def oracle():
+            return Oracle([text], every=3, n_vocab=engine.n_vocab)
+
+        options = OPTIONS | {"draft": oracle(), "acceptance": acceptance}
+        whole = told(engine.stream(prompt, **options))
+        for k in range(len(whole)):
+            stream = engine.stream(prompt, **options)
+            first = [next(stream) for _ in range(k)]
+            saved = stream.snapshot()
+            stream.close()
+            assert told(first + list(other.resume(saved, draft=oracle()))) == whole, k
+
+
+@pytest.mark.parametrize("acceptance", ["match", "rejection"])
+def test_while_guesses_wait_to_be_checked(pair, acceptance):
+    """A round of which the first half is done: guesses are there, and no row is computed for them yet."""
+    engine, other = pair
+    with draft_model() as draft, draft_model() as twin:
+        options = OPTIONS | {"draft": draft, "acceptance": acceptance}
+        whole = told(engine.stream(REPEATED, **options))
+        for k in range(1, 8):
+            stream = engine.stream(REPEATED, **options)
+            first = [next(stream) for _ in range(k)]
+            engine._snapshots.turn(engine._core._draft)
+            request = stream._requests()[0]
+            guessing = request.finish_reason is None and bool(request.sequence.ahead)
+            saved = stream.snapshot()
+            assert told(first + list(other.resume(saved, draft=twin))) == whole
+            assert told(first + list(stream)) == whole
+            assert guessing or k > 4
+
+
+@pytest.mark.parametrize("acceptance", ["match", "rejection"])
+@pytest.mark.parametrize("name", ["lookup", "model"])
+def test_another_process(name, acceptance, tmp_path):
+    draft = "lookup" if name == "lookup" else ox.DraftModel(ox.shipped_draft(), num_threads=1)
+    given = "None" if name == "lookup" else "ox.DraftModel(ox.shipped_draft(), num_threads=1)"
+    prompt = "The fox saw the cat. The cat saw the fox. The fox"
+    with ox.load(num_threads=1, context_size=128) as engine:
+        options = {"max_tokens": 40, "seed": 2, "num_speculative": 6, "regex": "(,? (the|a) (red )?(cat|fox) ran)+"}
+        stream = engine.stream(prompt, draft=draft, acceptance=acceptance, adaptive=False, **options)
+        for _ in range(5):
+            next(stream)
+        stream.snapshot(tmp_path / "text")
+        found = in_process(
+            f"""
+            engine = ox.load(num_threads=2, context_size=128)
+            chunks = list(engine.resume(sys.argv[1], draft={given}))
+            print([token for c in chunks for token in c.token_ids])
+            print(engine.metrics_snapshot().spec_drafted > 0)
+            """,
+            tmp_path / "text",
+        ).splitlines()
+        assert json.loads(found[0]) == [token for chunk in stream for token in chunk.token_ids]
+        assert found[1] == "True"
+
+
+def saved_text(engine, **options):
+    stream = engine.stream(REPEATED, **OPTIONS | options)
+    first = [next(stream) for _ in range(3)]
+    saved, rest = stream.snapshot(), told(stream)
+    assert first
+    return saved, rest
+
+
+def test_who_guesses_after_a_match(pair, caplog):
+    """What has a name goes on, what has none is missed aloud, another one is as good."""
+    engine, other = pair
+    with draft_model() as draft, caplog.at_level(logging.WARNING, "oxillama"):
+        saved, rest = saved_text(engine, draft=["lookup", draft, "grammar"], num_speculative=6)
+        resumed = other.resume(saved)
+        speculation = resumed._requests()[0].speculation
+        assert [type(d) for d in speculation.drafts] == [PromptLookup, GrammarDraft]
+        assert (speculation.k, speculation.acceptance, speculation.adaptive) == (6, "match", False)
+        assert "not all of its drafts (lookup, model, grammar) can be made again: give draft=" in caplog.text
+        assert told(resumed) == rest
+        watched = Watched(draft)
+        assert told(other.resume(saved, draft=watched)) == rest
+        assert watched.said
+        caplog.clear()
+        saved, rest = saved_text(engine, draft="lookup")
+        resumed = other.resume(saved)
+        assert isinstance(resumed._requests()[0].speculation.drafts[0], PromptLookup)
+        assert told(resumed) == rest
+        saved, rest = saved_text(engine, draft=PromptLookup(5, 1))
+        found = other.resume(saved)._requests()[0].speculation.drafts[0]
+        assert (found.min_ngram, found.max_ngram) == (1, 5)
+        assert not caplog.records
+        alone = {name: value for name, value in OPTIONS.items() if name != "adaptive"}
+        stream = engine.stream(REPEATED, **alone)
+        watched = Watched(draft)
+        assert told(other.resume(stream.snapshot(), draft=watched)) == told(stream)  # nobody had guessed before
+        assert watched.said
+
+
+def test_rejection_needs_the_same_draft(pair):
+    engine, other = pair
+    with draft_model() as draft, ox.DraftModel(path_of("llama"), num_threads=1) as of_f16:
+        saved, rest = saved_text(engine, draft=draft, acceptance="rejection")
+        with pytest.raises(SnapshotMismatchError, match=r"the guesses of its drafts \(model\), of which some"):
+            other.resume(saved)
+        for wrong, message in (
+            (of_f16, "its draft has config="),
+            ("lookup", "its draft has kind='model', and the one that is given 'lookup'"),
+            (Oracle([]), "its draft has kind='model', and the one that is given 'object'"),
+            ([draft, "lookup"], "it was made with 1 drafts, and 2 are given"),
+        ):
+            with pytest.raises(SnapshotMismatchError, match=message):
+                other.resume(saved, draft=wrong)
+        with ox.SpeculativeDecoder(draft) as decoder:  # it says what its model says
+            assert told(other.resume(saved, draft=decoder)) == rest
+        with ox.DraftModel(engine, kv_type="q8_0") as shared:  # the same model, by other ways
+            assert told(other.resume(saved, draft=shared)) == rest
+        texts = [[5, 9, 11, 8, 8]]
+        saved, rest = saved_text(engine, draft=PromptLookup(texts=texts), acceptance="rejection")
+        with pytest.raises(SnapshotMismatchError, match="give draft="):
+            other.resume(saved)
+        with pytest.raises(SnapshotMismatchError, match="its draft has texts="):
+            other.resume(saved, draft=PromptLookup())
+        assert told(other.resume(saved, draft=PromptLookup(texts=texts))) == rest
+        saved, rest = saved_text(engine, draft="lookup", acceptance="rejection")
+        assert told(other.resume(saved)) == told(other.resume(saved, draft="lookup")) == rest
+
+
+def test_a_draft_of_another_model_or_vocabulary(pair, tmp_path):
+    engine, other = pair
+    changed = bytearray(Path(path_of("llama")).read_bytes())
+    changed[-100] ^= 1
+    (tmp_path / "other.gguf").write_bytes(changed)
+    with draft_model() as draft, ox.DraftModel(tmp_path / "other.gguf", kv_type="q8_0", num_threads=1) as changed_one:
+        for acceptance in ("match", "rejection"):
+            saved, rest = saved_text(engine, draft=draft, acceptance=acceptance)
+            with ox.DraftModel(ox.shipped_draft(), num_threads=1) as wrong:
+                message = "vocabulary" if acceptance == "match" else "its draft: .*is"
+                with pytest.raises(SnapshotMismatchError, match=message):
+                    other.resume(saved, draft=wrong)
+            if acceptance == "match":
+                assert told(other.resume(saved, draft=changed_one)) == rest
+            else:
+                with pytest.raises(SnapshotMismatchError, match=r"tail_hash|head_hash"):
+                    other.resume(saved, draft=changed_one)
+        with pytest.raises(ox.ConfigError, match="draft must be"):
+            other.resume(saved, draft="nobody")
+    engine.prefill([1, 2])
+    with pytest.raises(ox.ConfigError, match="draft are for requests"):
+        other.resume(engine.snapshot_bytes(), draft="lookup")
+
+
+def test_without_room_rejection_says_so(pair):
+    """What is computed again has no guesses in its first step: the text would be another."""
+    engine = pair[0]
+    prompt = tokens_of(engine, 60, seed=8)
+    with load("llama", kv_budget=50_000, context_size=128) as small:
+        stream = engine.stream(prompt, draft="lookup", acceptance="rejection", max_tokens=20, seed=3, ignore_eos=True)
+        next(stream)
+        saved = stream.snapshot()
+        mine = small.stream(tokens_of(engine, 90, seed=9), max_tokens=30, seed=1, ignore_eos=True)
+        next(mine)
+        with pytest.raises(ox.KvCacheFullError, match="try again when less is under way"):
+            list(small.resume(saved))
+        list(mine)
+        assert told(small.resume(saved)) == told(stream)
+
+
+VALUES = [
+    None,
+    -1,
+    0,
+    33,
+    10**30,
+    1.5,
+    "",
+    "x",
+    "model",
+    [],
+    [1],
+    [{}],
+    {},
+    True,
+    "rejection",
+    [{"kind": "lookup"}],
+    [{"kind": "grammar"}] * 9,
+]
+
+
+@pytest.mark.parametrize("acceptance", ["match", "rejection"])
+def test_damaged_descriptions(pair, acceptance):
+    """Each value in turn is replaced: an error of ours, or a text."""
+    engine, other = pair
+    with draft_model() as draft:
+        saved = unpacked(saved_text(engine, draft=["lookup", draft], acceptance=acceptance)[0])
+        paths = [("text", "speculation"), *(("text", "speculation", n) for n in saved.state["text"]["speculation"])]
+        paths += [("text", "speculation", "drafts", i, n) for i in (0, 1) for n in unpacked_draft(saved, i)]
+        n_errors = 0
+        for path in paths:
+            for value in VALUES:
+                for given in (None, ["lookup", draft]):
+                    try:
+                        list(other.resume(packed(placed_state(saved, path, value)), draft=given))
+                    except ox.SnapshotError:
+                        n_errors += 1
+        assert n_errors > 60
+        bad = placed_state(saved, ("text", "speculation", "num_speculative"), 33)
+        with pytest.raises(SnapshotDamagedError, match="num_speculative must be an integer from 0 to 32, not 33"):
+            other.resume(packed(bad))
+        bad = placed_state(saved, ("sampler", "stages"), ["mirostat_v2"])
+        if acceptance == "rejection":
+            with pytest.raises(SnapshotDamagedError, match="mirostat"):
+                other.resume(packed(bad), draft=["lookup", draft])
+
+
+def unpacked_draft(saved, i):
+    return saved.state["text"]["speculation"]["drafts"][i]
+
+
+def test_bits_do_not_depend_on_who_shares_the_draft(pair):
+    """A long text that is new to a draft has its guesses at once, where its tokens depend on them: in chunks too."""
+    engine, other = pair
+    prompt = np.random.default_rng(1).integers(3, engine.n_vocab, 40).tolist()
+    with draft_model() as draft, draft_model(prefill_chunk_size=32) as busy:
+        options = OPTIONS | {"acceptance": "rejection"}
+        stream = engine.stream(prompt, draft=draft, **options)
+        first = [next(stream) for _ in range(3)]
+        saved, rest = stream.snapshot(), told(stream)
+        beside = other.stream(REPEATED, draft=busy, **options | {"max_tokens": 40})
+        next(beside)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("oxillama.speculative.draft_model.CATCH_UP", 1)
+            assert told(other.resume(saved, draft=busy)) == rest
+        beside.close()
+        assert first
