@@ -125,7 +125,7 @@ class SpeculativeDecoder:
         found = [self.model.beyond(task, task.n + 1) for task in tasks if not task.with_probs]
         wanted = [task for task in found if task is not None]
         with self._beginning:
-            if wanted and not self._forks:
+            if wanted and not self._forks and not self._closed:  # the thread of a closed one would never do it
                 self._run = run = _Run(wanted)
                 if self._thread is None:
                     self._thread = threading.Thread(target=_work, args=(self._jobs,), name=THREAD, daemon=True)
@@ -162,7 +162,8 @@ class SpeculativeDecoder:
     def _stop(self) -> None:
         self._closed = True
         if self._pid == os.getpid():
-            run, self._run = self._run, None
+            with self._beginning:  # who began before the flag was set is done now, and nobody begins any more
+                run, self._run = self._run, None
             if run is not None:
                 run.token.cancel()
             self._end()

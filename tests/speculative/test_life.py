@@ -169,3 +169,19 @@ def test_a_fork_waits_for_guesses_that_hold_a_lock():
         assert ended(child) == 0
         draft.propose([Text(PROMPT, ox.SamplerConfig(seed=1, banned_tokens=[1])).task(2)])
         assert draft._run is not None  # it goes on guessing here
+
+
+def test_closed_while_it_guesses_it_begins_nothing_that_a_fork_would_wait_for(monkeypatch):
+    decoder = ox.SpeculativeDecoder(make_draft())
+    real = decoder.model.propose
+
+    def closing(*args):
+        found = real(*args)
+        if threading.current_thread().name != "oxillama draft":
+            decoder.close()
+        return found
+
+    monkeypatch.setattr(decoder.model, "propose", closing)
+    with pytest.raises(ox.EngineClosedError, match="the draft is closed"):
+        make_engine().generate([BOS, 4, 5], max_tokens=30, seed=1, ignore_eos=True, draft=decoder, adaptive=False)
+    assert decoder._run is None
