@@ -20,6 +20,7 @@ LAYERS = (
         "config",
         "histograms",
         "interrupt",
+        "lives",
         "metrics",
     ),
     ("kernels",),

@@ -1,7 +1,5 @@
 """Who takes the next step: any number of threads drive one engine, one step at a time."""
 
-import atexit
-import os
 import threading
 import weakref
 from collections import deque
@@ -11,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from oxillama.errors import GenerateError
 from oxillama.interrupt import DeferredInterrupt
+from oxillama.lives import Lives
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["StepLoop"]
 
-_loops: "weakref.WeakSet[StepLoop]" = weakref.WeakSet()
+_lives = Lives()
 
 
 class Bell(Protocol):
@@ -51,7 +50,7 @@ class StepLoop:
         self._on_fork = weakref.WeakMethod(on_fork)
         self._on_error = weakref.WeakMethod(on_error)
         self._reset()
-        _loops.add(self)
+        _lives.add(self)
 
     def _reset(self) -> None:
         self._lock = threading.RLock()
@@ -178,6 +177,10 @@ class StepLoop:
         if worker is not None:
             worker.join()
 
+    def stop(self, *, wait: bool) -> None:
+        """`dismiss`, at the interpreter's end."""
+        self.dismiss()
+
     def _idle(self) -> bool:
         return self._stopping or not (self.guests or self._mail)
 
@@ -200,19 +203,19 @@ class StepLoop:
     # A fork copies memory in whatever state other threads are changing it, and locks that they hold stay locked in the
     # child for ever. So a fork waits until no step is under way, and the child starts with locks of its own.
 
-    def _before_fork(self) -> None:
+    def before_fork(self) -> None:
         with DeferredInterrupt():
             self._lock.acquire()
             self._forks += 1  # no step begins any more
             while self._owner not in (None, threading.get_ident()):
                 self._wait()
 
-    def _after_fork_in_parent(self) -> None:
+    def after_fork_in_parent(self) -> None:
         self._forks -= 1
         self._changed.notify_all()
         self._lock.release()
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._reset()
         on_fork = self._on_fork()
         if on_fork is not None:
@@ -224,36 +227,3 @@ def _wake(waiters: "list[asyncio.Future[None]]") -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
-
-
-@atexit.register
-def _dismiss_all() -> None:
-    # A daemon that still computed while the interpreter goes would read memory that is free already.
-    for loop in list(_loops):
-        loop.dismiss()
-
-
-_forking = threading.local()
-
-
-def _before_fork() -> None:
-    # In one order everywhere, so that two threads that fork at once can't wait for each other.
-    _forking.loops = sorted(_loops, key=id)
-    for loop in _forking.loops:
-        loop._before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for loop in _forking.loops:
-        loop._after_fork_in_parent()
-    _forking.loops = []
-
-
-def _after_fork_in_child() -> None:
-    for loop in _forking.loops:
-        loop._after_fork_in_child()
-    _forking.loops = []
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import EngineClosedError, ModelFileError, OxiLlamaError
+from oxillama.lives import Lives
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Call, Page, PagerCounts
-from oxillama.offload.lives import Lives
 from oxillama.offload.order import Order
 from oxillama.offload.slots import Slots
 

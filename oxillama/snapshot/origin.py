@@ -13,6 +13,7 @@ from blake3 import blake3
 from oxillama.errors import SnapshotMismatchError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
+from oxillama.gguf.pages import release_pages
 from oxillama.snapshot.fields import Fields
 
 __all__ = ["PROBE_BYTES", "ModelFingerprint", "hub_origin"]
@@ -50,6 +51,8 @@ class ModelFingerprint:
         """Of an open file, as it is mapped."""
         head, tail = file.shards[0].data[:probe_size], file.shards[-1].data[-probe_size:]
         first, last = (blake3(cast(Any, part)).digest() for part in (head, tail))
+        for part in (head, tail):
+            release_pages(part)
         return cls(file.n_bytes, _mtime(file.path), first, last, probe_size, _tensor_hash(file))
 
     def check(self, found: ModelFingerprint, label: str, given_as: str = "model_path") -> None:

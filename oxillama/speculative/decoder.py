@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -16,6 +15,7 @@ from typing import Self, Unpack
 from oxillama.config import EngineOptions
 from oxillama.engine.results import CancelToken
 from oxillama.errors import EngineClosedError
+from oxillama.lives import Lives
 from oxillama.speculative.draft import DraftTask, Proposal, Target
 from oxillama.speculative.draft_model import DraftModel
 from oxillama.speculative.draft_parts import Source
@@ -28,7 +28,7 @@ THREAD = "oxillama draft"
 
 log = logging.getLogger("oxillama")
 
-_decoders: weakref.WeakSet[SpeculativeDecoder] = weakref.WeakSet()
+_lives = Lives()
 
 
 class _Run:
@@ -66,7 +66,7 @@ class SpeculativeDecoder:
         self.n_ready = 0
         self._closed = False
         self._start()
-        _decoders.add(self)
+        _lives.add(self)
 
     def _start(self) -> None:
         """With a thread to come; also in a forked child, where the parent's is not."""
@@ -135,7 +135,7 @@ class SpeculativeDecoder:
     # What the thread does may hold locks, as of grammars, which stay locked in a forked child for ever. So a fork waits
     # for it; nobody is kept from proposing, or the fork, which waits for the engines' steps too, might never happen.
 
-    def _before_fork(self) -> None:
+    def before_fork(self) -> None:
         with self._beginning:
             self._forks += 1
             run = self._run
@@ -143,9 +143,12 @@ class SpeculativeDecoder:
             run.token.cancel()
             run.done.wait()
 
-    def _after_fork_in_parent(self) -> None:
+    def after_fork_in_parent(self) -> None:
         with self._beginning:
             self._forks -= 1
+
+    def after_fork_in_child(self) -> None:
+        """It begins nothing there: its thread is the parent's."""
 
     # ---- life
 
@@ -155,11 +158,12 @@ class SpeculativeDecoder:
 
     def close(self) -> None:
         """Ends the thread, and the model if it was made here; further calls do nothing."""
-        self._stop()
+        self.stop()
         if self._own:
             self.model.close()
 
-    def _stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
+        """Ends the thread."""
         self._closed = True
         if self._pid == os.getpid():
             with self._beginning:  # who began before the flag was set is done now, and nobody begins any more
@@ -167,7 +171,7 @@ class SpeculativeDecoder:
             if run is not None:
                 run.token.cancel()
             self._end()
-            if self._thread is not None:
+            if wait and self._thread is not None:
                 self._thread.join()
 
     def _check_open(self) -> None:
@@ -202,29 +206,3 @@ def _guess(model: DraftModel, run: _Run) -> None:
             if task.key not in run.keys:  # forgotten before it was begun
                 model.forget(task.key)
         run.done.set()
-
-
-@atexit.register
-def _stop_all() -> None:
-    # A daemon that still computed while the interpreter goes would read memory that is free already.
-    for decoder in list(_decoders):
-        decoder._stop()
-
-
-_forking = threading.local()
-
-
-def _before_fork() -> None:
-    _forking.decoders = list(_decoders)
-    for decoder in _forking.decoders:
-        decoder._before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for decoder in _forking.decoders:
-        decoder._after_fork_in_parent()
-    _forking.decoders = []
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)

@@ -1,4 +1,4 @@
-"""Threads that read, when their process forks or ends."""
+"""Threads of the package's own, when their process forks or ends."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Lives"]
 
 
 class Living(Protocol):
-    """Something with a lock and a thread."""
+    """Something with a thread."""
 
-    def stop(self, *, wait: bool = False) -> None:
+    def stop(self, *, wait: bool) -> None:
         """Ends the thread."""
 
     def before_fork(self) -> None:
-        """Takes the lock: what it protects is whole when memory is copied."""
+        """Sees to it that memory is whole when it is copied, and that no lock is held."""
 
     def after_fork_in_parent(self) -> None:
-        """Gives it back."""
+        """Goes on."""
 
     def after_fork_in_child(self) -> None:
-        """The same without the thread, and with a lock that nobody holds."""
+        """The same without the thread."""
 
 
 class Lives:
@@ -33,7 +33,7 @@ class Lives:
     def __init__(self) -> None:
         self._all: weakref.WeakSet[Living] = weakref.WeakSet()
         self._forking = threading.local()
-        # A thread that still read while the interpreter goes would write to memory that is free already.
+        # A daemon that still worked while the interpreter goes would use memory that is free already.
         atexit.register(self._stop_all)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
