@@ -1,14 +1,14 @@
 """Low-rank changes of matrices, for some of the rows of a step: ``y[r] += scale * (x[r] @ a.T) @ b.T``.
 
-Hu et al., "LoRA", 2021. The product with the matrix itself runs once for all rows, whatever changes they use; those of
-the rows that use a change follow. Both factors are multiplied in float32, by rows of float32, in the order of the float
-kernels: a row's result depends on that row and its own changes, and on nothing else in the step.
+Hu et al., "LoRA", 2021. The product with the matrix itself runs once for all rows, whatever changes they use, and each
+part of its output is changed while it is in the cache. Both factors are multiplied in float32, by rows of float32, in
+the order of the float kernels: a row's result depends on that row and its own changes, and on nothing else in the step.
 """
 
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
 
 import numpy as np
 
@@ -115,28 +115,23 @@ cdef class Adapters:
                 return True
         return False
 
-    def begin(self, Rows x, tuple weights):
-        """The products of ``x`` with the first factors of all changes of ``weights``, for who computes them beside his
-        own: ``(address of jobs, their number, what finish() takes)``. None if there are none.
+    def beside(self, Rows x, tuple weights, uintptr_t address):
+        """The jobs at ``address``, one of each of ``weights``, with their changes: ``(address, number)`` of all jobs.
 
-        They are short and have few rows to share out: in the region of the product that is changed they cost no wait.
+        First products are short and have few rows to share out: in the region of the product that is changed, ahead of
+        it, they cost no wait, nor do second ones, panel by panel behind it.
         """
         cdef _Users users
-        cdef list todo = [], turn
+        cdef list turn, todo = []
         if not self.changes(*weights):
-            return None
-        for k, turn in enumerate(self._turns_of(x.n)):
-            for users in turn:
-                for i, w in enumerate(weights):
+            return address, len(weights)
+        for i, w in enumerate(weights):
+            for turn in self._turns_of(x.n):
+                for users in turn:
                     change = users.changes.get(w)
                     if change is not None:
-                        todo.append((k, users, i, change, x.workspace.rows(users.n, change.rank)))
-        return _begin(todo, x), len(todo), todo
-
-    def finish(self, started, list ys):
-        """``ys[i]`` += the changes of the i-th matrix, once the first products are there."""
-        for _, turn in groupby(started[2], key=itemgetter(0)):
-            _finish(list(turn), ys)
+                        todo.append((i, users, change, x.workspace.rows(users.n, change.rank)))
+        return _beside(todo, x, <job *>address, <int>len(weights))
 
     def add_rows(self, Rows y, looked_up, tokens):
         """``y`` += the change of an embedding table, in its rows ``tokens``."""
@@ -152,7 +147,7 @@ cdef class Adapters:
                 wanted = np.ascontiguousarray(np.asarray(tokens)[users.rows])
                 t = embed(y.workspace, change.table, change.type, change.rank, wanted)
                 _scale(users, change, t)
-                _second(&j, change, 0, users.n, t, y, usable_threads(y.workspace.num_threads))
+                _second(&j, change, 0, users.n, t, y.data, y.dim, usable_threads(y.workspace.num_threads))
                 j.y_rows = users.row
                 run(&j, 1, y.workspace, SERIAL_WORK)
         y.q8 = NULL
@@ -229,13 +224,13 @@ cdef int _first(job *j, LowRank change, int64_t i, int64_t n, Rows x, Rows t, in
     return 0
 
 
-cdef int _second(job *j, LowRank change, int64_t i, int64_t n, Rows t, Rows y, int nt) except -1:
-    """``y += t @ b[i].T``."""
-    if y.dim % change.b.n_out:
-        raise QuantError(f"{change.b.name}: a change of {change.b.n_out} values in rows of {y.dim}")
+cdef int _second(job *j, LowRank change, int64_t i, int64_t n, Rows t, float *y, int64_t dim, int nt) except -1:
+    """``y += t @ b[i].T``, in rows of ``dim`` values."""
+    if dim % change.b.n_out:
+        raise QuantError(f"{change.b.name}: a change of {change.b.n_out} values in rows of {dim}")
     prepare(j, change.b, i if change.b.n_experts > 1 else 0, n, nt)
     set_input(j, change.b, t)
-    j.y, j.y_stride, j.accumulate = y.data, y.dim, 1
+    j.y, j.y_stride, j.accumulate = y, dim, 1
     return 0
 
 
@@ -246,42 +241,30 @@ cdef int _scale(_Users users, LowRank change, Rows t) except -1:
     return 0
 
 
-cdef uintptr_t _begin(list todo, Rows x) except 0:
-    """Jobs for the first factors of all."""
+cdef tuple _beside(list todo, Rows x, job *jobs, int n_jobs):
+    """First products, then the jobs, which know their second ones."""
     cdef Workspace ws = x.workspace
-    cdef int nt = usable_threads(ws.num_threads), i = 0
-    cdef job *first = <job *>ws.take(<size_t>max(<int>len(todo), 1) * sizeof(job))
+    cdef int nt = usable_threads(ws.num_threads), n = <int>len(todo), which, i = 0
+    cdef job *first = <job *>ws.take(<size_t>(n + n_jobs) * sizeof(job))
+    cdef job *changed = first + n
+    cdef job *second = <job *>ws.take(<size_t>max(n, 1) * sizeof(job))
+    cdef int64_t *left = <int64_t *>ws.take(sizeof(int64_t))
     cdef _Users users
     cdef LowRank change
     cdef Rows t
-    for _, users, _, change, t in todo:
+    memcpy(changed, jobs, <size_t>n_jobs * sizeof(job))
+    left[0] = 0
+    for which, users, change, t in todo:
         _first(&first[i], change, 0, users.n, x, t, nt)
-        first[i].x_rows = users.row
-        i += 1
-    return <uintptr_t>first
-
-
-cdef int _finish(list turn, list ys) except -1:
-    """The second factors of one turn: adapters that have other rows, or other matrices."""
-    cdef Workspace ws
-    cdef int nt, i = 0
-    cdef job *second
-    cdef _Users users
-    cdef LowRank change
-    cdef Rows y, t
-    y = ys[0]
-    ws = y.workspace
-    nt = usable_threads(ws.num_threads)
-    second = <job *>ws.take(<size_t>len(turn) * sizeof(job))
-    for _, users, which, change, t in turn:
-        y = ys[which]
-        _scale(users, change, t)
-        _second(&second[i], change, 0, users.n, t, y, nt)
+        first[i].x_rows, first[i].scales, first[i].scale, first[i].left = users.row, users.scale, change.scale, left
+        left[0] += first[i].n_panels
+        _second(&second[i], change, 0, users.n, t, jobs[which].y, jobs[which].y_stride, nt)
         second[i].y_rows = users.row
-        y.q8 = NULL
+        if not changed[which].n_changes:
+            changed[which].changes, changed[which].left = &second[i], left
+        changed[which].n_changes += 1
         i += 1
-    run(second, i, ws, SERIAL_WORK)
-    return 0
+    return <uintptr_t>first, n + n_jobs
 
 
 cdef int _add_heads(_Users users, LowRank change, Rows x, Rows y, int n_heads) except -1:
@@ -301,8 +284,8 @@ cdef int _add_heads(_Users users, LowRank change, Rows x, Rows y, int n_heads) e
         prepare(&first[i], change.a, i if change.a.n_experts > 1 else 0, users.n, nt)
         first[i].x, first[i].x_bytes = <const uint8_t *>(x.data + i * n_in), <size_t>x.dim * 4
         first[i].x_rows, first[i].y = users.row, t.data
-        _second(&second[i], change, i, users.n, t, y, nt)
-        second[i].y, second[i].y_rows = y.data + i * n_out, users.row
+        _second(&second[i], change, i, users.n, t, y.data + i * n_out, y.dim, nt)
+        second[i].y_rows = users.row
     run(first, n_heads, ws, SERIAL_WORK)
     for t in ts:
         _scale(users, change, t)
@@ -329,7 +312,7 @@ cdef int _add_experts(_Users users, LowRank change, Rows x, Rows y, Routing r, b
                 n += 1
         if n > start:
             _first(&first[n_jobs], change, e, n - start, x, t, nt)
-            _second(&second[n_jobs], change, e, n - start, t, y, nt)
+            _second(&second[n_jobs], change, e, n - start, t, y.data, y.dim, nt)
             first[n_jobs].x_rows, second[n_jobs].y_rows = xs + start, ys + start
             first[n_jobs].y += start * change.rank
             second[n_jobs].x += <size_t>start * second[n_jobs].x_bytes

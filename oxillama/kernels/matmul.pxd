@@ -45,6 +45,14 @@ cdef struct job:
     int accumulate
     void *pager                     # the matrix's, or NULL
     int64_t first_page, page_panels
+    int64_t first_panel             # of the matrix, where only a page of it is multiplied
+    # Of low-rank changes. First products: their rows are multiplied by `scale` and their own one of `scales`, and they
+    # count their panels down in `left`. What is changed: second products, added panel by panel once `left` is 0.
+    const float *scales
+    float scale
+    int64_t *left
+    const job *changes
+    int n_changes
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1

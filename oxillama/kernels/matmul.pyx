@@ -8,7 +8,6 @@ page whenever it is multiplied (``page``), by a pager that keeps as much of it a
 from cython.parallel cimport prange, threadid
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
-from libc.string cimport memcpy
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from oxillama.kernels._table cimport (
     OX_PANEL, find_format, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
     ox_q8_row_bytes, table,
 )
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._threads cimport ox_await_zero, ox_count_down, usable_threads
 from oxillama.kernels.convert import quantize  # no-cython-lint (the other way of dequantize)
 from oxillama.kernels.rows cimport Rows, Vector, Workspace, add_bias_
 
@@ -169,6 +168,9 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     j.x_rows = j.y_rows = NULL
     j.accumulate = 0
     j.pager = NULL
+    j.first_panel = j.n_changes = 0
+    j.left = NULL
+    j.scales = NULL
     if w.pager is not None:
         pages = (w.n_panels + w.page_panels - 1) // w.page_panels
         j.pager, j.first_page, j.page_panels = <void *>w.pager, w.first_page + expert * pages, w.page_panels
@@ -187,8 +189,22 @@ cdef void _choose_group(job *j, int nt) noexcept:
 
 
 cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
-    """One group of panels for all tokens of a job."""
-    cdef int64_t first = task * j.group, last = min(first + j.group, j.n_panels), p, n
+    """One group of panels for all tokens of a job, with what adapters add to them."""
+    cdef int64_t first = task * j.group, last = min(first + j.group, j.n_panels)
+    cdef int i
+    _multiply(j, first, last, scratch)
+    if j.scales != NULL:
+        _scale(j, first, last)
+        ox_count_down(j.left, last - first)
+    if j.n_changes:
+        ox_await_zero(j.left)
+        for i in range(j.n_changes):
+            _multiply(&j.changes[i], j.first_panel + first, j.first_panel + last, scratch)
+
+
+cdef void _multiply(const job *j, int64_t first, int64_t last, uint8_t *scratch) noexcept nogil:
+    """Some panels for all tokens."""
+    cdef int64_t p, n
     cdef ox_gemm_args a
     a.panel_bytes, a.k, a.x, a.x_bytes = j.panel_bytes, j.n_in, j.x, j.x_bytes
     a.x_rows, a.y_rows, a.n_tokens, a.accumulate = j.x_rows, j.y_rows, j.n_tokens, j.accumulate
@@ -208,6 +224,12 @@ cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
         a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
         j.gemm(&a)
         first += n
+
+
+cdef void _scale(const job *j, int64_t first, int64_t last) noexcept nogil:
+    cdef int64_t i, end = min(j.n_out, last * OX_PANEL)
+    for i in range(j.n_tokens):
+        K.scale(j.y + i * j.y_stride + first * OX_PANEL, j.scales[i] * j.scale, end - first * OX_PANEL)
 
 
 cdef void _pack_rows(const job *j, int64_t p, uint8_t *panel) noexcept nogil:
@@ -261,7 +283,7 @@ cdef void _cut(job *part, const job *j, int64_t page, uintptr_t address, int nt)
     """The rows of one page."""
     cdef int64_t first = page * j.page_panels
     part[0] = j[0]
-    part.pager, part.raw, part.packed = NULL, <const uint8_t *>address, NULL
+    part.pager, part.raw, part.packed, part.first_panel = NULL, <const uint8_t *>address, NULL, first
     part.n_panels = min(j.page_panels, j.n_panels - first)
     part.n_out = min(j.n_out - first * OX_PANEL, part.n_panels * OX_PANEL)
     part.y = j.y + first * OX_PANEL
@@ -280,8 +302,7 @@ cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
         jobs[i].first_task = n_tasks
         n_tasks += (jobs[i].n_panels + jobs[i].group - 1) // jobs[i].group
         work += jobs[i].n_tokens * jobs[i].n_out * jobs[i].n_in
-        if jobs[i].packed == NULL:
-            scratch_bytes = max(scratch_bytes, (jobs[i].panel_bytes * <size_t>jobs[i].together + 63) // 64 * 64)
+        scratch_bytes = max(scratch_bytes, _scratch_bytes(&jobs[i]))
     if scratch_bytes:
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     if work < serial_work:
@@ -299,6 +320,17 @@ cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
     if scratch_bytes:
         ws.release(mark)
     return 0
+
+
+cdef size_t _scratch_bytes(const job *j) noexcept:
+    """What a thread packs panels in."""
+    cdef size_t found = 0
+    cdef int i
+    if j.packed == NULL:
+        found = (j.panel_bytes * <size_t>j.together + 63) // 64 * 64
+    for i in range(j.n_changes):
+        found = max(found, _scratch_bytes(&j.changes[i]))
+    return found
 
 
 cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch) noexcept nogil:
@@ -334,18 +366,12 @@ cdef int describe(job *j, Matrix w, Rows x, int nt) except -1:
     return 0
 
 
-cdef int _run_beside(started, job *jobs, int n_jobs, Workspace ws) except -1:
-    """The jobs, and before them in the same region the first halves of what adapters add."""
-    cdef uintptr_t address
-    cdef int n
-    cdef job *both
-    if started is None:
-        return run(jobs, n_jobs, ws)
-    address, n = started[0], started[1]
-    both = <job *>ws.take(<size_t>(n + n_jobs) * sizeof(job))
-    memcpy(both, <job *>address, <size_t>n * sizeof(job))
-    memcpy(both + n, jobs, <size_t>n_jobs * sizeof(job))
-    return run(both, n + n_jobs, ws)
+cdef int _run_changed(job *jobs, int n_jobs, Rows x, tuple weights) except -1:
+    """The jobs of these weights, with what adapters change in them."""
+    cdef uintptr_t address = <uintptr_t>jobs
+    if x.workspace.adapters is not None:
+        address, n_jobs = x.workspace.adapters.beside(x, weights, address)
+    return run(<job *>address, n_jobs, x.workspace)
 
 
 def matmul(Rows x, *weights):
@@ -366,14 +392,11 @@ def matmul(Rows x, *weights):
         biased = biased or w.bias is not None
         out.append(y)
         i += 1
-    started = None if x.workspace.adapters is None else x.workspace.adapters.begin(x, weights)
-    _run_beside(started, jobs, i, x.workspace)
+    _run_changed(jobs, i, x, weights)
     if biased:
         for y, w in zip(out, weights):
             if w.bias is not None:
                 add_bias_(y, w.bias)
-    if started is not None:
-        x.workspace.adapters.finish(started, out)
     return out
 
 
@@ -383,12 +406,9 @@ def linear(Rows x, Matrix w):
     cdef Rows y = x.workspace.rows(x.n, w.n_out)
     describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y = y.data
-    started = None if x.workspace.adapters is None else x.workspace.adapters.begin(x, (w,))
-    _run_beside(started, &j, 1, x.workspace)
+    _run_changed(&j, 1, x, (w,))
     if w.bias is not None:
         add_bias_(y, w.bias)
-    if started is not None:
-        x.workspace.adapters.finish(started, [y])
     return y
 
 
@@ -399,12 +419,9 @@ def linear_add_(Rows y, Rows x, Matrix w):
         raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
     describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y, j.accumulate = y.data, 1
-    started = None if x.workspace.adapters is None else x.workspace.adapters.begin(x, (w,))
-    _run_beside(started, &j, 1, x.workspace)
+    _run_changed(&j, 1, x, (w,))
     if w.bias is not None:
         add_bias_(y, w.bias)
-    if started is not None:
-        x.workspace.adapters.finish(started, [y])
     y.q8 = NULL
 
 

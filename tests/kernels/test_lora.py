@@ -82,6 +82,29 @@ def test_every_way_to_multiply_gives_each_row_its_own_bits():
     assert not np.array_equal(together[0][:1], together[0][1:2])
 
 
+@pytest.mark.parametrize("type", ["Q8_0", "F32"])
+@pytest.mark.parametrize("n", [1, 40])
+def test_shared_out_among_threads(type, n):
+    """Products of a size that is shared out, by more threads than there are cores: changes wait for their first half."""
+    n_in, n_out, ranks = 512, 1200, (16, 33)
+    w = [matrix(floats(i, n_out, n_in), type) for i in range(2)]
+    made = [[low_rank(10 * i + k, rank, n_out, n_in, scale=0.5) for k in range(2)] for i, rank in enumerate(ranks, 4)]
+    sets = [tuple((dict(zip(w, [c for c, _ in one], strict=True)), 2.0) for one in made)]
+    x = floats(9, n, n_in)
+    plain = [y.numpy().astype(np.float64) for y in matmul(Workspace(1).from_array(x), *w)]
+    found = []
+    for threads in (1, 2, 7):
+        ws, _ = workspace([(n, sets[0])], threads)
+        found.append([y.numpy().copy() for y in matmul(ws.from_array(x), *w)])
+    for got, base, k in zip(found[0], plain, range(2), strict=True):
+        factors = [one[k][1] for one in made]
+        wanted = base + sum((x.astype(np.float64) @ a.T) @ b.T for a, b in factors)
+        size = sum((np.abs(x) @ np.abs(a).T) @ np.abs(b).T for a, b in factors) + np.abs(base)
+        assert (np.abs(got - wanted) <= (n_in + sum(ranks) + 3) * 2.0**-24 * size).all()
+    for other in found[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(other, found[0], strict=True))
+
+
 def test_tables():
     """A row of the first factor for each row of the table."""
     a, b, tokens = floats(1, 40, 5), floats(2, N_OUT, 5), np.array([3, 39, 0, 3], np.int32)
