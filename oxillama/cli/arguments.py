@@ -154,6 +154,9 @@ def _add_merge_lora(add: Callable[[str, str, str], argparse.ArgumentParser]) -> 
     merge.add_argument("adapter", metavar="ADAPTER", help="GGUF file, or the folder of a PEFT adapter")
     merge.add_argument("destination", metavar="OUT", help="file to write; what is there is replaced at the end")
     merge.add_argument("--scale", type=float, default=1.0, metavar="X", help="of the adapter; default 1")
+    merge.add_argument(
+        "--also", action="append", default=[], nargs=2, metavar=("ADAPTER", "X"), help="another one, with its scale"
+    )
     merge.add_argument("--type", metavar="TYPE", help="format of the changed tensors; default: that which they have")
     merge.add_argument("-t", "--threads", type=int, metavar="N", help="default: one per core")
 
@@ -216,12 +219,17 @@ def load_engine(args: argparse.Namespace) -> Engine:
 
 def adapters_of(args: argparse.Namespace) -> list[tuple[str, float]]:
     """Files of adapters with their scales. ConfigError for a scale that is no number."""
-    found = [(named_file("--lora", path), 1.0) for path in args.lora]
-    for path, scale in args.lora_scaled:
+    return [(named_file("--lora", path), 1.0) for path in args.lora] + scaled("--lora-scaled", args.lora_scaled)
+
+
+def scaled(flag: str, given: list[list[str]]) -> list[tuple[str, float]]:
+    """Pairs of a file and a number. ConfigError, with the flag, for other things."""
+    found = []
+    for path, scale in given:
         try:
-            found.append((named_file("--lora-scaled", path), float(scale)))
+            found.append((named_file(flag, path), float(scale)))
         except ValueError:
-            raise oxillama.ConfigError(f"--lora-scaled must have a number after the file, not {scale!r}") from None
+            raise oxillama.ConfigError(f"{flag} must have a number after the file, not {scale!r}") from None
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import oxillama.gguf as gguf
-from oxillama.errors import LoraError, QuantError, UnsupportedModelError
+from oxillama.errors import LoraError, MissingKeyError, QuantError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, TensorInfo
 from oxillama.lora.factors import Change, check_scale, check_shapes, check_values
 
@@ -26,7 +26,7 @@ def read_gguf(path: str | os.PathLike[str]) -> tuple[str, dict[str, Change]]:
     """
     with gguf.open(path) as file:
         check_kind(file)
-        alpha = file.metadata.get_float(ALPHA)
+        alpha = read_alpha(file)
         pairs = pair_up(file)
         return file.metadata.arch, {name: read_change(name, a, b, alpha) for name, (a, b) in pairs.items()}
 
@@ -41,6 +41,15 @@ def check_kind(file: GGUFFile) -> None:
     for key in m:
         if key.startswith("adapter.") and key not in KNOWN:
             raise UnsupportedModelError(f"{label}: the adapter has a key {key}, which nothing is known of here")
+
+
+def read_alpha(file: GGUFFile) -> float:
+    try:
+        return file.metadata.get_float(ALPHA)
+    except MissingKeyError as e:
+        if ALPHA in file.metadata:
+            raise LoraError(str(e)) from None
+        raise
 
 
 def pair_up(file: GGUFFile) -> dict[str, tuple[TensorInfo, TensorInfo]]:

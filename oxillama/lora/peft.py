@@ -11,9 +11,9 @@ from typing import Any
 
 from oxillama.errors import LoraError, ModelNotFoundError, UnsupportedModelError
 from oxillama.lora.factors import Change, check_scale, check_shapes, check_values
-from oxillama.lora.safetensors import SafeTensors, read_safetensors, refuse
+from oxillama.lora.safetensors import SafeTensors, open_file, read_safetensors, refuse
 
-__all__ = ["PeftConfig", "read_peft"]
+__all__ = ["CONFIG", "WEIGHTS", "PeftConfig", "read_peft"]
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG = 16 << 20
@@ -80,7 +80,7 @@ def read_peft(folder: Path) -> dict[str, Change]:
 
 def read_config(path: Path) -> PeftConfig:
     try:
-        with path.open("rb") as f:
+        with open_file(path) as f:
             raw = f.read(MAX_CONFIG + 1)
     except OSError as e:
         raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
@@ -163,8 +163,8 @@ def whole(path: Path, name: str, value: Any) -> int:
 
 
 def number(path: Path, name: str, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 < value <= 1e9:
-        raise LoraError(f"{path}: {name} is {str(value)[:100]}; a positive number is needed")
+    if type(value) not in (int, float) or not 0 < abs(value) <= 1e9:
+        raise LoraError(f"{path}: {name} is {str(value)[:100]}; a number is needed that is not 0")
     return float(value)
 
 

@@ -54,6 +54,8 @@ def check_wanted(name: str, value: Any) -> Wanted:
     entries = [value] if isinstance(value, str) else value
     if isinstance(entries, Mapping) or not isinstance(entries, Iterable):
         raise ConfigError(f"{name} must be a list of (name, scale), not {value!r}")
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int | float):
+        raise ConfigError(f"{name} must be a list of (name, scale): [{value!r}] instead of {value!r}")
     return tuple(check_entry(f"{name}[{i}]", entry) for i, entry in enumerate(entries))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -60,15 +61,22 @@ class SafeTensors:
         self._file.close()
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Raises ModelNotFoundError if it can't be read, LoraError unless it is a regular file: a pipe may never end."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise LoraError(f"{path}: this is not a regular file; one that PEFT wrote is needed")
+        return path.open("rb")
+    except OSError as e:
+        raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
+
+
 def read_safetensors(path: Path) -> SafeTensors:
     """Opens a file and checks its header.
 
     Raises ModelNotFoundError if it can't be read, LoraError, which names the place, if it is damaged.
     """
-    try:
-        file = path.open("rb")
-    except OSError as e:
-        raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
+    file = open_file(path)
     try:
         size = os.fstat(file.fileno()).st_size
         return SafeTensors(file, path, read_header(file, path, size))
