@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oxillama.checks import check_float
 from oxillama.errors import ConfigError
@@ -17,6 +18,7 @@ from oxillama.lora.adapter import Lora
 from oxillama.lora.binding import BoundLora, bind
 from oxillama.models import ModelSpec
 from oxillama.models.adaptable import Adaptable
+from oxillama.models.linear import Linear
 
 __all__ = ["NO_LORAS", "LoraRegistry", "LoraSet", "Wanted", "check_wanted"]
 
@@ -42,6 +44,11 @@ class LoraSet:
     @property
     def members(self) -> tuple[tuple[Mapping[Any, LowRank], float], ...]:
         return tuple((bound.changes, scale) for bound, scale in self.loras)
+
+    def deltas(self, head: Linear) -> list[tuple[NDArray[np.float32], NDArray[np.float32], float]]:
+        """What is added to a classifier's layer, as `Linear` takes it."""
+        found = [(bound.heads[head], scale) for bound, scale in self.loras if head in bound.heads]
+        return [(change.a, change.b, change.scale * scale) for change, scale in found]
 
 
 NO_LORAS = LoraSet()

@@ -166,13 +166,20 @@ MODULES = {
 }
 
 
-def path_for(name, tmp_path):
-    return tiny(name, tmp_path) if name in RECIPES else path_of(name)
+def test_names_of_classifiers(tmp_path):
+    model = loaded(path_of("roberta-ranker"))
+    tensors = {}
+    for named, tensor in (("classifier.dense", "cls.weight"), ("classifier.out_proj", "cls.output.weight")):
+        n_out, n_in = model.adaptable[tensor].shape
+        tensors |= module(named, np.ones((RANK, n_in), np.float32), np.ones((n_out, RANK), np.float32))
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
+    assert set(lora.changes(model.spec)) == {"cls.weight", "cls.output.weight"}
+    LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_rows_are_where_the_converter_puts_them(name, tmp_path):
-    model = loaded(path_for(name, tmp_path))
+    model = loaded(tiny(name, tmp_path))
     spec, tensors, expected = model.spec, {}, {}
     for named, parts in MODULES[name].items():
         stems = parts(np.zeros((4 * sum(heads(spec)[:2]) * spec.head_dim, 1)), spec)
