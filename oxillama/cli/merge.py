@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.arguments import named_file, scaled
+from oxillama.cli.options import named_file, scaled
 
 __all__ = ["merge_lora"]
 
