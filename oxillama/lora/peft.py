@@ -130,7 +130,9 @@ def pair_up(file: SafeTensors, folder: Path) -> dict[str, dict[str, str]]:
         if match is None:
             raise UnsupportedModelError(f"{folder}: tensor {name[:200]} is no factor of a change (lora_A, lora_B)")
         module = match[1].removeprefix("base_model.model.")
-        found.setdefault(module, {})[match["part"] or "table " + match["table"]] = name
+        parts, part = found.setdefault(module, {}), match["part"] or "table " + match["table"]
+        if parts.setdefault(part, name) != name:
+            raise LoraError(f"{folder}: {parts[part][:200]} and {name[:200]} are the same factor")
     for module, names in found.items():
         if set(names) not in ({"A", "B"}, {"table A", "table B"}):
             raise LoraError(

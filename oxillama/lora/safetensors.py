@@ -95,6 +95,9 @@ def read_header(file: BinaryIO, path: Path, size: int) -> dict[str, SafeTensor]:
         raise LoraError(f"{path}: the header is no JSON: {e}") from None
     if not isinstance(header, dict):
         raise LoraError(f"{path}: the header is a {type(header).__name__}; an object is needed")
+    said = header.get("__metadata__", {})
+    if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+        raise LoraError(f"{path}: __metadata__ must map names to text")
     tensors = {name: entry(path, name, value, 8 + length) for name, value in header.items() if name != "__metadata__"}
     check_places(path, tensors, 8 + length, size)
     return tensors

@@ -19,7 +19,7 @@ from oxillama.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft
+from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft, write_safetensors
 from tests.lora.test_changed_models import Loaded
 from tests.models.test_references import path_of
 
@@ -298,6 +298,24 @@ def test_peft_tensors(engine, shapes, tmp_path):
           "vision_tower.encoder.layers.0.self_attn.q_proj.lora_B.weight": b}, LoraError, "vision_tower"),
     ):  # fmt: skip
         refused(engine, peft(tmp_path, shapes, extra), error, match)
+
+
+def test_a_peft_factor_that_is_there_twice(engine, shapes, tmp_path):
+    """With and without the prefix that PEFT gives all names."""
+    a, b = pair(shapes[Q])
+    folder = peft(tmp_path, shapes)
+    names = [f"{prefix}{NAME}.lora_{part}.weight" for part in "AB" for prefix in ("base_model.model.", "")]
+    write_safetensors(folder / "adapter_model.safetensors", dict(zip(names, (a, a, b, b), strict=True)))
+    refused(engine, folder, LoraError, "are the same factor")
+
+
+@pytest.mark.parametrize("metadata", [5, ["pt"], {"format": 1}, {"format": None}])
+def test_safetensors_metadata_that_are_none(engine, shapes, tmp_path, metadata):
+    a, b = pair(shapes[Q])
+    folder = peft(tmp_path, shapes)
+    tensors = {f"{NAME}.lora_A.weight": a, f"{NAME}.lora_B.weight": b}
+    write_safetensors(folder / "adapter_model.safetensors", tensors, metadata)
+    refused(engine, folder, LoraError, "__metadata__ must map")
 
 
 def test_peft_files_that_are_missing(engine, shapes, tmp_path):
