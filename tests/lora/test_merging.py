@@ -143,6 +143,36 @@ def test_nothing_that_is_read_is_written_over(tmp_path):
             ox.merge_lora(path, adapter, place)
 
 
+def test_a_split_model_becomes_one_file(tmp_path):
+    path, expected, out = path_of("llama"), tmp_path / "expected.gguf", tmp_path / "out.gguf"
+    adapter, _ = adapter_for(path, tmp_path / "adapter.gguf")
+    parts = [tmp_path / f"m-{i + 1:05}-of-00002.gguf" for i in range(2)]
+    with gguf.open(path) as file:
+        names = list(file.tensors)
+        for i, place in enumerate(parts):
+            part = gguf.GGUFWriter(place)
+            if i == 0:
+                part.add_metadata(file.metadata)
+            for key, value, kind in (
+                ("no", i, "UINT16"),
+                ("count", 2, "UINT16"),
+                ("tensors.count", len(names), "INT32"),
+            ):
+                part.add(f"split.{key}", value, kind)
+            for name in names[i::2]:
+                part.add_tensor(name, file.tensors[name])
+            part.write()
+    ox.merge_lora(parts[0], adapter, out)
+    ox.merge_lora(path, adapter, expected)
+    ours, theirs = values(out), values(expected)
+    assert set(ours) == set(theirs)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    with gguf.open(out) as file:
+        assert not [key for key in file.metadata if key.startswith("split.")]
+    with pytest.raises(ox.ConfigError, match="is the source itself"):
+        ox.merge_lora(parts[0], adapter, parts[1])
+
+
 def test_errors_leave_no_file(tmp_path):
     path, out = path_of("llama"), tmp_path / "out.gguf"
     adapter, _ = adapter_for(path, tmp_path / "adapter.gguf")
