@@ -18,8 +18,8 @@ KNOWN = frozenset({"adapter.type", ALPHA, "adapter.lora.task_name", "adapter.lor
 TABLES = ("token_embd.weight", "position_embd.weight")
 
 
-def read_gguf(path: str | os.PathLike[str]) -> tuple[str, dict[str, Change]]:
-    """Architecture and changes, by tensor name.
+def read_gguf(path: str | os.PathLike[str]) -> tuple[str, float, dict[str, Change]]:
+    """Architecture, alpha, and changes by tensor name.
 
     Raises LoadError and its children: GGUFError for a damaged file, LoraError for one that is no adapter or whose
     tensors make none, MissingKeyError without alpha, UnsupportedModelError for other kinds of adapters.
@@ -28,7 +28,8 @@ def read_gguf(path: str | os.PathLike[str]) -> tuple[str, dict[str, Change]]:
         check_kind(file)
         alpha = read_alpha(file)
         pairs = pair_up(file)
-        return file.metadata.arch, {name: read_change(name, a, b, alpha) for name, (a, b) in pairs.items()}
+        changes = {name: read_change(name, a, b, alpha) for name, (a, b) in pairs.items()}
+        return file.metadata.arch, alpha, changes
 
 
 def check_kind(file: GGUFFile) -> None:

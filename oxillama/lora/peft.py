@@ -64,8 +64,8 @@ def of_pattern(patterns: dict[str, Any], module: str, default: Any) -> Any:
     return default
 
 
-def read_peft(folder: Path) -> dict[str, Change]:
-    """Changes by the module's name in Hugging Face's model.
+def read_peft(folder: Path) -> tuple[float, dict[str, Change]]:
+    """Alpha, and changes by the module's name in Hugging Face's model.
 
     Raises LoadError and its children: ModelNotFoundError if a file is missing, LoraError if one is damaged or they
     contradict each other, UnsupportedModelError for what is more than LoRA (DoRA and others), by its name.
@@ -75,7 +75,8 @@ def read_peft(folder: Path) -> dict[str, Change]:
         old = f"; {folder / 'adapter_model.bin'} may run code when it is read: save it as safetensors"
         raise ModelNotFoundError(f"{folder / WEIGHTS} is missing{old * (folder / 'adapter_model.bin').exists()}")
     with read_safetensors(folder / WEIGHTS) as file:
-        return {module: read_change(file, module, names, config) for module, names in pair_up(file, folder).items()}
+        pairs = pair_up(file, folder)
+        return config.alpha, {module: read_change(file, module, names, config) for module, names in pairs.items()}
 
 
 def read_config(path: Path) -> PeftConfig:
