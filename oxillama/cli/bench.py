@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from oxillama.checks import check_int
-from oxillama.cli.arguments import load_engine
+from oxillama.cli.options import load_engine
 from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.errors import ConfigError
 

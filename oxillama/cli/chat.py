@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import oxillama
-from oxillama.cli.arguments import load_engine, text_options
+from oxillama.cli.options import load_engine, text_options
 from oxillama.engine.options import TextOptions, parse_options
 
 if TYPE_CHECKING:

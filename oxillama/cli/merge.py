@@ -6,18 +6,17 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.arguments import named_file
+from oxillama.cli.options import named_file, scaled
 
 __all__ = ["merge_lora"]
 
 
 def merge_lora(args: argparse.Namespace) -> int:
-    """Writes a model's file with an adapter in its weights; the summary goes to stderr."""
+    """Writes a model's file with adapters in its weights; the summary goes to stderr."""
     summary = oxillama.merge_lora(
         named_file("BASE", args.base),
-        named_file("ADAPTER", args.adapter),
+        [(named_file("ADAPTER", args.adapter), args.scale), *scaled("--also", args.also)],
         named_file("OUT", args.destination),
-        scale=args.scale,
         type=args.type,
         num_threads=args.threads,
     )

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.arguments import named_file
+from oxillama.cli.options import named_file
 from oxillama.gguf import QuantizeSummary
 
 __all__ = ["quantize"]

@@ -7,7 +7,7 @@ import sys
 import time
 
 import oxillama
-from oxillama.cli.arguments import load_engine, read_prompt, text_options
+from oxillama.cli.options import load_engine, read_prompt, text_options
 from oxillama.cli.values import offload_line
 
 __all__ = ["run", "speed_line"]

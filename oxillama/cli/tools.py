@@ -1,4 +1,4 @@
-"""`oxillama info`, `tokenize`, `embed` and `show-config`."""
+"""`oxillama info`, `tokenize`, `embed`, `rerank` and `show-config`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import oxillama
 from oxillama.checks import check_int
-from oxillama.cli.arguments import load_engine, model_file, read_prompt
+from oxillama.cli.options import load_engine, model_file, read_prompt
 from oxillama.cli.values import read_offload
 from oxillama.config import MAX_CONTEXT, OffloadPolicy
 from oxillama.engine.loading import shipped_model
@@ -21,7 +21,7 @@ from oxillama.models.weights import Weights
 from oxillama.offload import MemoryPressureProbe
 from oxillama.offload.survey import Survey, survey
 
-__all__ = ["embed", "info", "show_config", "tokenize"]
+__all__ = ["embed", "info", "rerank", "show_config", "tokenize"]
 
 MIB = 1 << 20
 
@@ -87,10 +87,25 @@ def embed(args: argparse.Namespace) -> int:
     texts = [read_prompt(text, "TEXT") for text in args.text or [None]]
     if "" in texts:
         raise oxillama.ConfigError("TEXT is empty: give at least one character")
+    options = {"normalize": False if args.no_normalize else None, "dimensions": args.dimensions, "dtype": args.dtype}
     with load_engine(args) as engine:
-        found = engine.embed(texts, pooling=args.pooling, normalize=False if args.no_normalize else None)
+        found = engine.embed(texts, pooling=args.pooling, **options)
     rows = [row.tolist() for row in found]
     print(json.dumps(rows[0] if len(rows) == 1 else rows))
+    return 0
+
+
+def rerank(args: argparse.Namespace) -> int:
+    """Prints documents in the order of their scores."""
+    documents = args.documents
+    if documents in ([], ["-"]):
+        documents = [line for line in read_prompt("-" if documents else None, "TEXT").splitlines() if line.strip()]
+    if not documents or "" in documents:
+        raise oxillama.ConfigError("TEXT is empty: give at least one document")
+    with load_engine(args) as engine:
+        found = engine.rerank(args.query, documents, top_n=args.top_n, template=args.template)
+    for one in found:
+        print(json.dumps({"index": one.index, "score": one.score, "text": documents[one.index]}, ensure_ascii=False))
     return 0
 
 

@@ -45,12 +45,16 @@ class LoraMethods:
         self.push_lora(lora, scale)
         return lora
 
-    def push_lora(self, lora: str | Lora, scale: float = 1.0) -> None:
-        """Adds an adapter, or the one of this name, to those of all requests to come that give no `lora`.
+    def push_lora(self, lora: str | os.PathLike[str] | Lora, scale: float = 1.0) -> None:
+        """Adds an adapter to those of all requests to come that give no `lora`: the one of a name, or else of a path.
 
-        Raises ConfigError for an unknown name or a scale that is not finite, LoraError if it doesn't fit the model.
+        Raises ConfigError for a name that is neither, or a scale that is not finite; what `load_lora` raises.
         """
         self._core.check_open()
+        if isinstance(lora, os.PathLike) or (
+            isinstance(lora, str) and lora not in self._loras.named and os.path.exists(lora)
+        ):
+            lora = Lora.load(lora)
         self._loras.push(lora, scale)
 
     def pop_lora(self) -> Lora:

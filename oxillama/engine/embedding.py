@@ -55,7 +55,7 @@ class EmbeddingRequest(Request):
             self._n_added = end
         if self._n_added < n_tokens:
             return None
-        self.result = result_of(self._kept, n_tokens, self._settings)
+        self.result = result_of(self._kept, n_tokens, self._settings, self.loras.deltas)
         return "stop"
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, cast
 
 from oxillama.engine.core import EngineCore
 from oxillama.lora import LoraRegistry
 from oxillama.metrics import MetricsSnapshot
 
+if TYPE_CHECKING:
+    from oxillama.engine.engine import Engine
+    from oxillama.speculative.draft_model import DraftModel
+
 __all__ = ["LifeMethods"]
+
+OWN_DRAFT = "_own_draft"
 
 
 class LifeMethods:
@@ -62,9 +68,32 @@ class LifeMethods:
         self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
         return self._core.meter.snapshot()
 
+    def as_draft(self) -> DraftModel:
+        """A draft model of the same weights, with a cache of its own: the same one each time, closed with the engine.
+
+        Raises EngineClosedError, GenerateError if the model is an encoder.
+        """
+        from oxillama.speculative.draft_model import DraftModel
+
+        self._core.check_open()
+        found: DraftModel | None = self.__dict__.get(OWN_DRAFT)
+        if found is None:
+            made = DraftModel(cast("Engine", self))
+            found = self.__dict__.setdefault(OWN_DRAFT, made)  # at once, for whoever asks in another thread
+            if found is not made:
+                made.close()
+        if self.closed:
+            self._close_draft()
+        return found
+
+    def _close_draft(self) -> None:
+        if (draft := self.__dict__.pop(OWN_DRAFT, None)) is not None:
+            draft.close()
+
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
         self._core.close()
+        self._close_draft()
         self._loras.forget()
 
     def __enter__(self) -> Self:

@@ -12,6 +12,7 @@ from oxillama.checks import check_bool, check_choice, check_int
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.models.classifier import Classifier
+from oxillama.models.linear import Deltas, no_deltas
 
 __all__ = ["DTYPES", "POOLINGS", "PoolingSettings", "choose_pooling", "pool", "read_pooling", "result_of"]
 
@@ -99,11 +100,11 @@ def place(settings: PoolingSettings) -> str:
     return "cls" if settings.classifier.of_first else "last"
 
 
-def result_of(kept: Kept, n_tokens: int, settings: PoolingSettings) -> NDArray[Any]:
-    """Of all rows of a text. Raises GenerateError if they are no numbers."""
+def result_of(kept: Kept, n_tokens: int, settings: PoolingSettings, deltas: Deltas = no_deltas) -> NDArray[Any]:
+    """Of all rows of a text. deltas: what adapters add to the classifier. Raises GenerateError for rows of NaN."""
     pooled = np.concatenate(kept) if settings.pooling == "none" else kept[0]
     if settings.classifier is not None:
-        return finite("scores", settings.classifier.scores(pooled))
+        return finite("scores", settings.classifier.scores(pooled, deltas))
     if settings.pooling == "mean":
         pooled = pooled / n_tokens
     pooled = finite("hidden states", pooled[..., : settings.dimensions])

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from oxillama.checks import check_bool, check_choice, check_int
 from oxillama.config import field_names
@@ -24,8 +24,16 @@ __all__ = [
     "split_draft_options",
 ]
 
+
+@runtime_checkable
+class DraftSource(Protocol):
+    """An engine, whose model may guess for another one."""
+
+    def as_draft(self) -> Draft: ...
+
+
 DraftName = Literal["lookup", "grammar"]
-DraftLike = DraftName | Draft | Iterable[DraftName | Draft] | None
+DraftLike = DraftName | Draft | DraftSource | Iterable[DraftName | Draft | DraftSource] | None
 Acceptance = Literal["match", "rejection"]
 
 NAMED = ("lookup", "grammar")
@@ -41,7 +49,8 @@ class DraftOptions:
     With acceptance="match" none of them changes what these return.
 
     draft: who guesses tokens ahead, several of which the model checks in one step: "lookup" (`PromptLookup`), "grammar"
-        (`GrammarDraft`), a `Draft`, or a list of these, of which the first counts that has something to propose.
+        (`GrammarDraft`), a `Draft`, an `Engine` (its model, as a `DraftModel`), or a list of these, of which the first
+        counts that has something to propose.
     num_speculative: tokens to guess at a time, at most; 0 to 32.
     acceptance: "match": a guess counts if the request's own sampler draws that token. "rejection": it counts with the
         probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
@@ -78,7 +87,7 @@ def _checked(draft: Any) -> tuple[str | Draft, ...]:
         raise ConfigError(f"draft must be None, one draft, or a list of 1 to {MAX_DRAFTS}, not of {len(drafts)}")
     for i, one in enumerate(drafts):
         _check_one("draft" if alone else f"draft[{i}]", one)
-    return drafts
+    return tuple(one.as_draft() if isinstance(one, DraftSource) else one for one in drafts)
 
 
 def _check_one(name: str, draft: Any) -> None:
@@ -88,10 +97,10 @@ def _check_one(name: str, draft: Any) -> None:
                 f"{name} must be one of {', '.join(NAMED)}, not {draft!r}; of a model's file, make a DraftModel"
             )
         return
-    if isinstance(draft, type) or not isinstance(draft, Draft):
+    if isinstance(draft, type) or not isinstance(draft, Draft | DraftSource):
         raise ConfigError(
-            f"{name} must be {' or '.join(map(repr, NAMED))}, or an object with the methods bind, propose and forget "
-            f"of Draft (of a model, make a DraftModel), not {draft!r}"
+            f"{name} must be {', '.join(map(repr, NAMED))}, an Engine, or an object with the methods bind, propose "
+            f"and forget of Draft (of a model's file, make a DraftModel), not {draft!r}"
         )
     try:
         weakref.WeakSet([draft])

@@ -5,10 +5,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.checks import check_int
 from oxillama.errors import ConfigError, QuantError
 from oxillama.gguf.formats import format_by_name
 from oxillama.gguf.metadata import Metadata
@@ -124,10 +126,16 @@ def report_fallbacks(plans: list[TensorPlan]) -> None:
             _log.warning("%s becomes %s: %s", p.name, p.after, p.fallback)
 
 
-def check_destination(file: GGUFFile, destination: str | os.PathLike[str]) -> None:
-    for shard in file.shards:
-        if shard.path is not None and os.path.exists(destination) and os.path.samefile(shard.path, destination):
-            raise ConfigError(f"{os.fspath(destination)} is the source itself: write to another file")
+def check_destination(file: GGUFFile, destination: str | os.PathLike[str], *others: Path) -> None:
+    """Raises ConfigError unless it is the name of a file, and of none that is read: neither the model nor others."""
+    place = os.fspath(destination) if isinstance(destination, os.PathLike) else destination
+    if not isinstance(place, str) or "\0" in place:
+        raise ConfigError(f"destination must be the path of a file, not {place!r}")
+    if not os.path.exists(place):
+        return
+    for source in (*(shard.path for shard in file.shards), *others):
+        if source is not None and os.path.exists(source) and os.path.samefile(source, place):
+            raise ConfigError(f"{place} is the source itself: write to another file")
 
 
 def check_threads(num_threads: int | None) -> int:
@@ -135,9 +143,7 @@ def check_threads(num_threads: int | None) -> int:
 
     if num_threads is None:
         return int(_threads.default_num_threads())
-    if not isinstance(num_threads, int) or not 1 <= num_threads <= 1024:
-        raise ConfigError(f"num_threads must be 1 to 1024, not {num_threads!r}")
-    return num_threads
+    return check_int("num_threads", num_threads, 1, 1024)
 
 
 def _write(

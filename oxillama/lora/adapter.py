@@ -23,12 +23,13 @@ class Lora:
     """A low-rank adapter: Hu et al., "LoRA", 2021. `Lora.load` reads one; an engine binds it to its model.
 
     path: where it was read from. arch: the architecture that it says it is for; None where it doesn't say (PEFT).
-    names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of them. digest: blake3 of all that
+    names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of them. alpha: as its metadata have
+    it, where nothing else is said of a module (PEFT's alpha_pattern). digest: blake3 of all that
     it computes with, in hexadecimal: equal digests, equal results.
     """
 
-    def __init__(self, path: Path, arch: str | None, changes: Mapping[str, Change]) -> None:
-        self.path, self.arch = path, arch
+    def __init__(self, path: Path, arch: str | None, alpha: float, changes: Mapping[str, Change]) -> None:
+        self.path, self.arch, self.alpha = path, arch, alpha
         self._changes = dict(changes)
         self.digest = digest_of(arch, self._changes)
 
@@ -48,11 +49,10 @@ class Lora:
         except (OSError, ValueError) as e:
             raise ModelNotFoundError(f"{str(place)!r}: the adapter can't be read: {e}") from e
         if folder:
-            return cls(place, None, read_peft(place))
+            return cls(place, None, *read_peft(place))
         if place.suffix in (".safetensors", ".bin", ".json"):
             raise LoraError(f"{place}: of a PEFT adapter, the folder is needed that holds this and its configuration")
-        arch, changes = read_gguf(place)
-        return cls(place, arch, changes)
+        return cls(place, *read_gguf(place))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Lora:
         return dict(self._changes)
 
     def __repr__(self) -> str:
-        return f"<Lora {self.path}, {len(self._changes)} tensors, rank {self.rank}>"
+        return f"<Lora {self.path}, {len(self._changes)} tensors, rank {self.rank}, alpha {self.alpha:g}>"
 
 
 def digest_of(arch: str | None, changes: Mapping[str, Change]) -> str:

@@ -16,6 +16,7 @@ from oxillama.lora.adapter import Lora
 from oxillama.lora.factors import Change
 from oxillama.models import ModelSpec
 from oxillama.models.adaptable import Adaptable, Part
+from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 from oxillama.models.weights import Arena
 
@@ -27,15 +28,17 @@ JOINT = "attn_kv_b.weight"
 
 @dataclass(frozen=True, eq=False)
 class BoundLora:
-    """An adapter for one model. ``changes``: by the matrix, or table, that is changed."""
+    """An adapter for one model. ``changes``: by the matrix, or table, that is changed; ``heads``: by the layer."""
 
     lora: Lora
     changes: Mapping[Any, LowRank]
+    heads: Mapping[Linear, Change]
 
     @property
     def nbytes(self) -> int:
         """Bytes that the factors take."""
-        return sum(change.nbytes for change in self.changes.values())
+        of_heads = sum(change.a.nbytes + change.b.nbytes for change in self.heads.values())
+        return of_heads + sum(change.nbytes for change in self.changes.values())
 
 
 def bind(lora: Lora, spec: ModelSpec, adaptable: Mapping[str, Adaptable]) -> BoundLora:
@@ -45,13 +48,18 @@ def bind(lora: Lora, spec: ModelSpec, adaptable: Mapping[str, Adaptable]) -> Bou
     `Lora.changes` raises.
     """
     found: dict[Any, LowRank] = {}
+    heads: dict[Linear, Change] = {}
     arena = Arena()  # a step reads all of it, which small pages make a third slower
     for name, change, parts, _ in changed_tensors(lora, spec, adaptable):
         for part in parts:
             if part.whole in found:
                 raise LoraError(f"{name}: the adapter changes the same weights under another name")
-            found[part.whole] = low_rank(name, part, change, arena)
-    return BoundLora(lora, found)
+            if isinstance(part.whole, Linear):
+                a, b = (np.ascontiguousarray(x.reshape(x.shape[-2:])) for x in (change.a, change.b))
+                heads[part.whole] = Change(a, b, change.scale)
+            else:
+                found[part.whole] = low_rank(name, part, change, arena)
+    return BoundLora(lora, found, heads)
 
 
 def changed_tensors(

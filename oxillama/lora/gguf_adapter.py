@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import oxillama.gguf as gguf
-from oxillama.errors import LoraError, QuantError, UnsupportedModelError
+from oxillama.errors import LoraError, MissingKeyError, QuantError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, TensorInfo
 from oxillama.lora.factors import Change, check_scale, check_shapes, check_values
 
@@ -18,17 +18,18 @@ KNOWN = frozenset({"adapter.type", ALPHA, "adapter.lora.task_name", "adapter.lor
 TABLES = ("token_embd.weight", "position_embd.weight")
 
 
-def read_gguf(path: str | os.PathLike[str]) -> tuple[str, dict[str, Change]]:
-    """Architecture and changes, by tensor name.
+def read_gguf(path: str | os.PathLike[str]) -> tuple[str, float, dict[str, Change]]:
+    """Architecture, alpha, and changes by tensor name.
 
     Raises LoadError and its children: GGUFError for a damaged file, LoraError for one that is no adapter or whose
     tensors make none, MissingKeyError without alpha, UnsupportedModelError for other kinds of adapters.
     """
     with gguf.open(path) as file:
         check_kind(file)
-        alpha = file.metadata.get_float(ALPHA)
+        alpha = read_alpha(file)
         pairs = pair_up(file)
-        return file.metadata.arch, {name: read_change(name, a, b, alpha) for name, (a, b) in pairs.items()}
+        changes = {name: read_change(name, a, b, alpha) for name, (a, b) in pairs.items()}
+        return file.metadata.arch, alpha, changes
 
 
 def check_kind(file: GGUFFile) -> None:
@@ -41,6 +42,15 @@ def check_kind(file: GGUFFile) -> None:
     for key in m:
         if key.startswith("adapter.") and key not in KNOWN:
             raise UnsupportedModelError(f"{label}: the adapter has a key {key}, which nothing is known of here")
+
+
+def read_alpha(file: GGUFFile) -> float:
+    try:
+        return file.metadata.get_float(ALPHA)
+    except MissingKeyError as e:
+        if ALPHA in file.metadata:
+            raise LoraError(str(e)) from None
+        raise
 
 
 def pair_up(file: GGUFFile) -> dict[str, tuple[TensorInfo, TensorInfo]]:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import oxillama.gguf as gguf
-from oxillama.checks import check_int
 from oxillama.errors import ConfigError, LoraError, QuantError
 from oxillama.gguf import GGUFFile, GGUFWriter, TensorInfo
 from oxillama.gguf.formats import format_by_name
+from oxillama.gguf.recoding import check_destination, check_threads
 from oxillama.gguf.shards import SPLIT_KEYS
 from oxillama.lora.adapter import Lora
 from oxillama.lora.binding import EMBEDDING, OUTPUT, changed_tensors
 from oxillama.lora.factors import Change
+from oxillama.lora.peft import CONFIG, WEIGHTS
 from oxillama.lora.registry import check_scale
 from oxillama.models import load_model
 
 __all__ = ["MergeSummary", "merge_lora"]
+
+Adapter = str | os.PathLike[str] | Lora
 
 PIECE_VALUES = 4 << 20  # of a tensor that are changed at a time
 
@@ -36,81 +42,99 @@ class MergeSummary:
 
 def merge_lora(
     base: str | os.PathLike[str],
-    adapter: str | os.PathLike[str] | Lora,
+    adapter: Adapter | SequenceOf[Adapter | tuple[Adapter, float]],
     destination: str | os.PathLike[str],
     *,
     scale: float = 1.0,
     type: str | None = None,
     num_threads: int | None = None,
 ) -> MergeSummary:
-    """Writes a model's file with ``scale * alpha / rank * b @ a`` added to each tensor that the adapter changes.
+    """Writes a model's file with ``scale * alpha / rank * b @ a`` added to each tensor that an adapter changes.
 
+    adapter: a file, a folder, a `Lora`, or a list of these and of (adapter, scale); ``scale`` is that of the others.
     A changed tensor is dequantised, added to, and quantised again, to its own format or to ``type``; of a quantised one
     this adds that format's error. All others are copied. An embedding that is the output too, and of which only one use
     is changed, gets an output matrix beside it. A split model becomes one file.
 
     Raises LoadError and its children for a bad model or adapter, ConfigError if ``destination`` can't be written or is
-    the model itself, QuantError for a format that can't be written or doesn't fit.
+    the model or the adapter itself, OSError for a full disk, QuantError for a format that can't be written or doesn't
+    fit.
     """
     scale = check_scale("scale", scale)
-    threads = default_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 1024)
+    threads = check_threads(num_threads)
     wanted = None if type is None else format_by_name(type).name
-    lora = adapter if isinstance(adapter, Lora) else Lora.load(adapter)
+    loras = read_adapters(adapter, scale)
     with gguf.open(base) as file:
-        check_destination(file, destination)
-        changes = changes_by_tensor(file, lora)
+        check_destination(file, destination, *(place for lora, _ in loras for place in places(lora)))
+        changes = changes_by_tensor(file, loras)
         writer = GGUFWriter(destination, alignment=file.alignment, version=file.version)
         writer.add_metadata(file.metadata, leave_out=SPLIT_KEYS)
         done = []
-        for name, info, change in planned(file, changes):
-            if change is None:
+        for name, info, added in planned(file, changes):
+            if not added:
                 writer.add_tensor(name, info)
                 continue
             format = checked_format(name, info, wanted)
-            writer.add_tensor(name, merged(name, info, change, scale, format, threads), info.shape, format)
+            writer.add_tensor(name, merged(name, info, added, format, threads), info.shape, format)
             done.append((name, info.type, format))
         writer.write()
     return MergeSummary(tuple(done))
 
 
-def default_threads() -> int:
-    from oxillama.kernels import _threads
-
-    return int(_threads.default_num_threads())
-
-
-def check_destination(file: GGUFFile, destination: str | os.PathLike[str]) -> None:
-    for shard in file.shards:
-        if shard.path is not None and os.path.exists(destination) and os.path.samefile(shard.path, destination):
-            raise ConfigError(f"{os.fspath(destination)} is the model itself: write to another file")
-
-
-def changes_by_tensor(file: GGUFFile, lora: Lora) -> dict[str, Change]:
-    """By the tensor that is written: its own name, or `OUTPUT` for the second use of an embedding."""
-    model = load_model(file, repack=False)
-    found: dict[str, Change] = {}
-    for name, change, parts, target in changed_tensors(lora, model.spec, model.adaptable):
-        both = len(parts) == len(model.adaptable[target].parts)
-        place = target if both or change.lookups else OUTPUT
-        if place in found:
-            raise LoraError(f"{name}: the adapter changes the same weights under another name")
-        found[place] = change
-        if not both and change.lookups:
-            found.setdefault(OUTPUT, NOTHING)
+def read_adapters(adapter: Any, scale: float) -> list[tuple[Lora, float]]:
+    """Raises ConfigError for what is no adapter, and what `Lora.load` raises."""
+    given = [adapter] if isinstance(adapter, str | os.PathLike | Lora) else adapter
+    if not isinstance(given, SequenceOf) or not given:
+        raise ConfigError(f"adapter must be a path, a Lora, or a list of at least one of these, not {adapter!r}")
+    found = []
+    for i, entry in enumerate(given):
+        one, factor = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, scale)
+        factor = check_scale(f"adapter[{i}]: scale", factor)
+        found.append((one if isinstance(one, Lora) else Lora.load(one), factor))
     return found
 
 
-# In the place of a change of what is written unchanged beside a changed twin.
-NOTHING = Change(np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32), 0.0)
+def places(lora: Lora) -> tuple[Path, ...]:
+    """The files that an adapter may have been read from."""
+    return lora.path, lora.path / WEIGHTS, lora.path / CONFIG
 
 
-def planned(file: GGUFFile, changes: dict[str, Change]) -> Iterator[tuple[str, TensorInfo, Change | None]]:
-    """Every tensor of the result, in the file's order: its name, where it comes from, and its change."""
+def changes_by_tensor(file: GGUFFile, loras: list[tuple[Lora, float]]) -> dict[str, list[Change]]:
+    """By the tensor that is written: its own name, or `OUTPUT` for the second use of an embedding.
+
+    That has an empty list if it is written because its twin is changed, and is not itself.
+    """
+    model = load_model(file, repack=False)
+    found: dict[str, list[Change]] = {}
+    for lora, scale in loras:
+        seen: set[Any] = set()
+        for name, change, parts, target in changed_tensors(lora, model.spec, model.adaptable):
+            if not seen.isdisjoint(part.whole for part in parts):
+                raise LoraError(f"{name}: the adapter changes the same weights under another name")
+            seen.update(part.whole for part in parts)
+            both = len(parts) == len(model.adaptable[target].parts)
+            place = target if both or change.lookups else OUTPUT
+            found.setdefault(place, []).append(replace(change, scale=change.scale * scale, lookups=not both))
+    return untied(file, found)
+
+
+def untied(file: GGUFFile, changes: dict[str, list[Change]]) -> dict[str, list[Change]]:
+    """With the output's own changes if it is the embedding, and not all that changes the one changes the other."""
+    if OUTPUT in file.tensors:
+        return changes
+    of_table = changes.get(EMBEDDING, [])
+    if OUTPUT in changes or any(change.lookups for change in of_table):
+        shared = [change for change in of_table if not change.lookups]
+        return changes | {OUTPUT: shared + changes.get(OUTPUT, [])}
+    return changes
+
+
+def planned(file: GGUFFile, changes: dict[str, list[Change]]) -> Iterator[tuple[str, TensorInfo, list[Change]]]:
+    """Every tensor of the result, in the file's order: its name, where it comes from, and what is added to it."""
     for name, info in file.tensors.items():
-        yield name, info, changes.get(name)
+        yield name, info, changes.get(name, [])
     if OUTPUT in changes and OUTPUT not in file.tensors:
-        change = changes[OUTPUT]
-        yield OUTPUT, file.tensors[EMBEDDING], None if change is NOTHING else change
+        yield OUTPUT, file.tensors[EMBEDDING], changes[OUTPUT]
 
 
 def checked_format(name: str, info: TensorInfo, wanted: str | None) -> str:
@@ -128,7 +152,7 @@ def checked_format(name: str, info: TensorInfo, wanted: str | None) -> str:
 
 
 def merged(
-    name: str, info: TensorInfo, change: Change, scale: float, format: str, num_threads: int
+    name: str, info: TensorInfo, changes: list[Change], format: str, num_threads: int
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
     """A function that gives the changed tensor's blocks in parts of whole rows."""
 
@@ -142,7 +166,8 @@ def merged(
             end = min(start + step, n_rows)
             part = info.data[start * row_bytes : end * row_bytes]
             values = dequantize(part, info.type, (end - start) * n_in).reshape(-1, n_in).astype(np.float64)
-            values += product_rows(change, start, end) * scale
+            for change in changes:
+                values += product_rows(change, start, end)
             yield quantize(values.astype(np.float32), format, name=name, num_threads=num_threads)
 
     return parts

@@ -11,9 +11,9 @@ from typing import Any
 
 from oxillama.errors import LoraError, ModelNotFoundError, UnsupportedModelError
 from oxillama.lora.factors import Change, check_scale, check_shapes, check_values
-from oxillama.lora.safetensors import SafeTensors, read_safetensors, refuse
+from oxillama.lora.safetensors import SafeTensors, open_file, read_safetensors, refuse
 
-__all__ = ["PeftConfig", "read_peft"]
+__all__ = ["CONFIG", "WEIGHTS", "PeftConfig", "read_peft"]
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG = 16 << 20
@@ -64,8 +64,8 @@ def of_pattern(patterns: dict[str, Any], module: str, default: Any) -> Any:
     return default
 
 
-def read_peft(folder: Path) -> dict[str, Change]:
-    """Changes by the module's name in Hugging Face's model.
+def read_peft(folder: Path) -> tuple[float, dict[str, Change]]:
+    """Alpha, and changes by the module's name in Hugging Face's model.
 
     Raises LoadError and its children: ModelNotFoundError if a file is missing, LoraError if one is damaged or they
     contradict each other, UnsupportedModelError for what is more than LoRA (DoRA and others), by its name.
@@ -75,12 +75,13 @@ def read_peft(folder: Path) -> dict[str, Change]:
         old = f"; {folder / 'adapter_model.bin'} may run code when it is read: save it as safetensors"
         raise ModelNotFoundError(f"{folder / WEIGHTS} is missing{old * (folder / 'adapter_model.bin').exists()}")
     with read_safetensors(folder / WEIGHTS) as file:
-        return {module: read_change(file, module, names, config) for module, names in pair_up(file, folder).items()}
+        pairs = pair_up(file, folder)
+        return config.alpha, {module: read_change(file, module, names, config) for module, names in pairs.items()}
 
 
 def read_config(path: Path) -> PeftConfig:
     try:
-        with path.open("rb") as f:
+        with open_file(path) as f:
             raw = f.read(MAX_CONFIG + 1)
     except OSError as e:
         raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
@@ -130,7 +131,9 @@ def pair_up(file: SafeTensors, folder: Path) -> dict[str, dict[str, str]]:
         if match is None:
             raise UnsupportedModelError(f"{folder}: tensor {name[:200]} is no factor of a change (lora_A, lora_B)")
         module = match[1].removeprefix("base_model.model.")
-        found.setdefault(module, {})[match["part"] or "table " + match["table"]] = name
+        parts, part = found.setdefault(module, {}), match["part"] or "table " + match["table"]
+        if parts.setdefault(part, name) != name:
+            raise LoraError(f"{folder}: {parts[part][:200]} and {name[:200]} are the same factor")
     for module, names in found.items():
         if set(names) not in ({"A", "B"}, {"table A", "table B"}):
             raise LoraError(
@@ -163,8 +166,8 @@ def whole(path: Path, name: str, value: Any) -> int:
 
 
 def number(path: Path, name: str, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 < value <= 1e9:
-        raise LoraError(f"{path}: {name} is {str(value)[:100]}; a positive number is needed")
+    if type(value) not in (int, float) or not 0 < abs(value) <= 1e9:
+        raise LoraError(f"{path}: {name} is {str(value)[:100]}; a number is needed that is not 0")
     return float(value)
 
 

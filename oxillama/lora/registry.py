@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oxillama.checks import check_float
 from oxillama.errors import ConfigError
@@ -17,6 +18,7 @@ from oxillama.lora.adapter import Lora
 from oxillama.lora.binding import BoundLora, bind
 from oxillama.models import ModelSpec
 from oxillama.models.adaptable import Adaptable
+from oxillama.models.linear import Linear
 
 __all__ = ["NO_LORAS", "LoraRegistry", "LoraSet", "Wanted", "check_wanted"]
 
@@ -43,6 +45,11 @@ class LoraSet:
     def members(self) -> tuple[tuple[Mapping[Any, LowRank], float], ...]:
         return tuple((bound.changes, scale) for bound, scale in self.loras)
 
+    def deltas(self, head: Linear) -> list[tuple[NDArray[np.float32], NDArray[np.float32], float]]:
+        """What is added to a classifier's layer, as `Linear` takes it."""
+        found = [(bound.heads[head], scale) for bound, scale in self.loras if head in bound.heads]
+        return [(change.a, change.b, change.scale * scale) for change, scale in found]
+
 
 NO_LORAS = LoraSet()
 
@@ -54,6 +61,8 @@ def check_wanted(name: str, value: Any) -> Wanted:
     entries = [value] if isinstance(value, str) else value
     if isinstance(entries, Mapping) or not isinstance(entries, Iterable):
         raise ConfigError(f"{name} must be a list of (name, scale), not {value!r}")
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int | float):
+        raise ConfigError(f"{name} must be a list of (name, scale): [{value!r}] instead of {value!r}")
     return tuple(check_entry(f"{name}[{i}]", entry) for i, entry in enumerate(entries))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -60,15 +61,22 @@ class SafeTensors:
         self._file.close()
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Raises ModelNotFoundError if it can't be read, LoraError unless it is a regular file: a pipe may never end."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise LoraError(f"{path}: this is not a regular file; one that PEFT wrote is needed")
+        return path.open("rb")
+    except OSError as e:
+        raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
+
+
 def read_safetensors(path: Path) -> SafeTensors:
     """Opens a file and checks its header.
 
     Raises ModelNotFoundError if it can't be read, LoraError, which names the place, if it is damaged.
     """
-    try:
-        file = path.open("rb")
-    except OSError as e:
-        raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
+    file = open_file(path)
     try:
         size = os.fstat(file.fileno()).st_size
         return SafeTensors(file, path, read_header(file, path, size))
@@ -87,6 +95,9 @@ def read_header(file: BinaryIO, path: Path, size: int) -> dict[str, SafeTensor]:
         raise LoraError(f"{path}: the header is no JSON: {e}") from None
     if not isinstance(header, dict):
         raise LoraError(f"{path}: the header is a {type(header).__name__}; an object is needed")
+    said = header.get("__metadata__", {})
+    if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+        raise LoraError(f"{path}: __metadata__ must map names to text")
     tensors = {name: entry(path, name, value, 8 + length) for name, value in header.items() if name != "__metadata__"}
     check_places(path, tensors, 8 + length, size)
     return tensors

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.kernels.matmul import Matrix
+from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 
 # a [.., rank, n_in] and b [.., n_out, rank], whose product b @ a is added to a tensor [.., n_out, n_in].
@@ -27,12 +28,12 @@ def rows(first: int, n: int) -> Share:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A matrix or stack of them that a tensor became, or a table that rows are looked up in.
+    """A matrix or stack of them that a tensor became, a table that rows are looked up in, or a classifier's layer.
 
     ``share``: from factors of a change of the tensor to those of a change of the part.
     """
 
-    whole: Matrix | Table
+    whole: Matrix | Table | Linear
     share: Share = all_of_it
 
 

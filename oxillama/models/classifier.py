@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError
+from oxillama.models.linear import Deltas, Linear, no_deltas
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
 
@@ -21,18 +22,6 @@ __all__ = ["Classifier", "has_classifier", "read_classifier"]
 # Architectures whose heads are known to be computed like this; the tensors of others' are refused as of no use.
 ENCODERS, ANSWERING = ("bert", "nomic-bert"), ("qwen3", "qwen3vl")
 MAX_LABELS = 1 << 16
-
-
-@dataclass(frozen=True)
-class Linear:
-    """``weight @ x + bias``: float32 [n_out, n_in] and [n_out], summed in double in an order fixed by shapes."""
-
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32] | None
-
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        y: NDArray[np.float64] = np.einsum("oi,i->o", self.weight, x)
-        return y if self.bias is None else y + self.bias
 
 
 @dataclass(frozen=True)
@@ -47,13 +36,13 @@ class Classifier:
     labels: tuple[str, ...]
     of_first: bool
 
-    def scores(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of a hidden state, float32 [n_embd]: float32 [n_labels]."""
+    def scores(self, hidden: NDArray[np.float32], deltas: Deltas = no_deltas) -> NDArray[np.float32]:
+        """Of a hidden state, float32 [n_embd]: float32 [n_labels]. deltas: what adapters add to the layers."""
         x = hidden.astype(np.float64)
         if self.dense is not None:
-            x = np.tanh(self.dense(x))
+            x = np.tanh(self.dense(x, deltas))
         if self.output is not None:
-            x = self.output(x)
+            x = self.output(x, deltas)
         if not self.of_first and len(x) > 1:
             x = np.exp(x - x.max())
             x /= x.sum()
@@ -86,7 +75,9 @@ def read_linear(w: Weights, name: str, n_in: int) -> Linear | None:
         raise LoadError(f"tensor {name}.weight has {w.n_values(f'{name}.weight')} values; rows of {n_in} are needed")
     weight = w.values(f"{name}.weight", n_out, n_in)
     bias = w.values(f"{name}.bias", n_out) if f"{name}.bias" in w else None
-    return Linear(weight, bias)
+    made = Linear(weight, bias)
+    w.adapts(f"{name}.weight", (n_out, n_in), made)
+    return made
 
 
 def read_labels(spec: ModelSpec, w: Weights, n: int) -> tuple[str, ...]:

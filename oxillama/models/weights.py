@@ -17,6 +17,7 @@ from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matmul import Matrix
 from oxillama.kernels.rows import Vector
 from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, rows
+from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 
 PIECE = 64 << 20
@@ -123,7 +124,9 @@ class Weights:
         self.adapts(name, shape, made)
         return made
 
-    def adapts(self, name: str, shape: tuple[int, ...], whole: Matrix | Table, share: Share = all_of_it) -> None:
+    def adapts(
+        self, name: str, shape: tuple[int, ...], whole: Matrix | Table | Linear, share: Share = all_of_it
+    ) -> None:
         """Notes what a tensor of this shape became, or a part of it."""
         self.adaptable.setdefault(name, Adaptable(shape)).parts.append(Part(whole, share))
 

@@ -13,6 +13,8 @@ import pytest
 import oxillama as ox
 from oxillama.cli import main
 from oxillama.engine.loading import shipped_model
+from tests.engine.test_reranking import BERT, DOCUMENTS, QUERY, changed
+from tests.models.test_classifier import HEADS, with_head
 
 ONE_THREAD = ["-t", "1"]
 
@@ -93,6 +95,11 @@ def test_run_options_reach_the_engine(run, engine):
         (["run"], "PROMPT is empty"),
         (["embed", "a", ""], "TEXT is empty"),
         (["embed"], "TEXT is empty"),
+        (["embed", "a", "--dimensions", "0"], "--dimensions must be from 1 to"),
+        (["embed", "a", "--dtype", "int4"], "--dtype must be one of"),
+        (["rerank", "a"], "TEXT is empty"),
+        (["rerank", "a", "b", ""], "TEXT is empty"),
+        (["rerank", "a", "b"], "the model has no classifier"),
         (["run", "x", "-m", ""], "--model is empty"),
         (["tokenize", "x", "-m", ""], "--model is empty"),
         (["info", ""], "FILE is empty"),
@@ -176,7 +183,17 @@ def test_ctrl_c_is_not_lost_when_an_import_swallows_it(run, monkeypatch, place):
 
 def test_version_and_help(run):
     assert run("--version")[:2] == (0, f"oxillama {ox.__version__}\n")
-    for command in ((), ("run",), ("chat",), ("info",), ("tokenize",), ("embed",), ("bench",), ("show-config",)):
+    for command in (
+        (),
+        ("run",),
+        ("chat",),
+        ("info",),
+        ("tokenize",),
+        ("embed",),
+        ("rerank",),
+        ("bench",),
+        ("show-config",),
+    ):
         status, out, _ = run(*command, "--help")
         assert status == 0
         assert out.startswith("usage: oxillama")
@@ -207,6 +224,23 @@ def test_embed(run, engine):
     two = json.loads(run("embed", "a", "b", "--pooling", "last", "--no-normalize", *ONE_THREAD)[1])
     assert np.array_equal(np.array(two, np.float32), engine.embed(["a", "b"], pooling="last", normalize=False))
     assert np.shape(json.loads(run("embed", "--pooling", "none", *ONE_THREAD, stdin="a cat")[1]))[0] > 1
+
+
+def test_embed_in_few_bits(run, engine):
+    small = json.loads(run("embed", "a cat", "--dimensions", 9, "--dtype", "int8", *ONE_THREAD)[1])
+    assert small == engine.embed("a cat", dimensions=9, dtype="int8").tolist()
+
+
+def test_rerank(run, tmp_path):
+    path = changed(with_head(tmp_path, head=HEADS["output"]), BERT)
+    found = ox.load(path, num_threads=1).rerank(QUERY, DOCUMENTS)
+    expected = [{"index": d.index, "score": d.score, "text": DOCUMENTS[d.index]} for d in found]
+    arguments = ["rerank", "-m", path, *ONE_THREAD, QUERY]
+    assert [json.loads(line) for line in run(*arguments, *DOCUMENTS)[1].splitlines()] == expected
+    lines = "\n".join(DOCUMENTS) + "\n\n"
+    for given in ([], ["-"]):
+        _, out, _ = run(*arguments, *given, "--top-n", 2, stdin=lines)
+        assert [json.loads(line) for line in out.splitlines()] == expected[:2]
 
 
 def test_bench(run):

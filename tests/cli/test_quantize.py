@@ -53,7 +53,7 @@ def test_progress_is_shown_on_request(run, tmp_path):
         (("Q8_0", "--tensor-type", "q=Q8_0", "--tensor-type", "q=Q4_0"), "--tensor-type q was given twice"),
         (("Q8_0", "--tensor-type", "nothing=Q8_0"), "--tensor-type: 'nothing' is found in no name"),
         (("Q8_0", "--tensor-type", "attn_q=Q9"), "--tensor-type: 'attn_q': unknown tensor format 'Q9'"),
-        (("Q8_0", "-t", "0"), "--threads must be 1 to 1024"),
+        (("Q8_0", "-t", "0"), "--threads must be from 1 to 1024"),
     ],
 )
 def test_errors_are_one_line_with_the_flag(run, tmp_path, args, message):

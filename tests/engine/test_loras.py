@@ -134,6 +134,23 @@ def test_pushed_adapters_are_for_requests_that_dont_say(engine, adapters, alone)
     assert text(engine, prompt, None) == alone[prompt, 0]
 
 
+def test_a_path_is_pushed_unless_it_is_a_name(engine, adapters, alone, tmp_path, monkeypatch):
+    prompt = PROMPTS[0]
+    for path in (adapters[1], str(adapters[1])):
+        engine.push_lora(path)
+        assert text(engine, prompt, None) == alone[prompt, 2]
+        engine.pop_lora()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b").write_bytes(b"no adapter")
+    engine.push_lora("b")
+    assert text(engine, prompt, None) == alone[prompt, 2]
+    engine.unload_lora("b")
+    with pytest.raises(ox.LoadError):
+        engine.push_lora("b")
+    with pytest.raises(ox.ConfigError, match="no adapter is called 'c'"):
+        engine.push_lora("c")
+
+
 def test_unloading_leaves_it_to_those_who_use_it(engine, alone):
     prompt = PROMPTS[1]
     running = engine.stream(prompt, max_tokens=24, ignore_eos=True, sampler=GREEDY, lora=[("a", 0.8)])
@@ -227,7 +244,7 @@ def test_closing_lets_go_of_adapters(adapters):
 
 def test_an_adapter_may_be_read_before(engine, adapters, alone):
     lora = ox.Lora.load(adapters[0])
-    assert lora.rank == 4
+    assert (lora.rank, lora.alpha) == (4, pytest.approx(0.4))
     assert "blk.0.attn_q.weight" in lora.names
     assert engine.load_lora("mine", lora) is lora
     assert text(engine, PROMPTS[0], [("mine", 0.8)]) == alone[PROMPTS[0], 1]

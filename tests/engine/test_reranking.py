@@ -18,6 +18,7 @@ from oxillama.errors import (
     UnsupportedModelError,
 )
 from tests.engine.fakes import assert_idle
+from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.models import naive
 from tests.models.naive import encoder
 from tests.models.test_classifier import HEADS, with_head
@@ -99,6 +100,39 @@ def test_together_as_alone_and_however_many_are_asked_for(ranker):
     ]
     assert len(engine.rerank(QUERY, DOCUMENTS, top_n=99)) == len(DOCUMENTS)
     assert [d.index for d in engine.rerank(QUERY, ["x", "x", "x"])] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_adapters_change_the_head_too(head, tmp_path):
+    """As the merged file does, and for each request as alone."""
+    path = changed(with_head(tmp_path, head=HEADS[head]), BERT)
+    shapes = linear_shapes(path)
+    heads = {name: shape for name, shape in shapes.items() if name.startswith("cls")}
+    assert heads
+    made = {"all": random_factors(shapes, 3), "head": random_factors(heads, 2, seed=1)}
+    files = {name: write_adapter(tmp_path / f"{name}.gguf", "bert", f, alpha=4.0) for name, f in made.items()}
+    engine = load(path)
+    for name, file in files.items():
+        engine.load_lora(name, file)
+    pairs = [pair_ids(engine.tokenizer, None, QUERY, document) for document in DOCUMENTS]
+    plain = engine.embed(pairs, pooling="rank")
+    for lora in (["all"], [("head", 0.5)], [("head", -1.0), ("all", 0.25)]):
+        rows = engine.embed(pairs, pooling="rank", lora=lora)
+        assert (rows != plain).all()
+        merged = tmp_path / "merged.gguf"
+        ox.merge_lora(path, [(files[n], s) for n, s in (e if isinstance(e, tuple) else (e, 1.0) for e in lora)], merged)
+        theirs = load(merged).embed(pairs, pooling="rank")
+        assert np.abs(rows - theirs).max() <= 1e-5 * np.abs(theirs).max()
+        assert all(
+            np.array_equal(engine.embed(p, pooling="rank", lora=lora), r) for p, r in zip(pairs, rows, strict=True)
+        )
+        scores = {d.index: d.scores.tolist() for d in engine.rerank(QUERY, DOCUMENTS, lora=lora)}
+        assert scores == dict(enumerate(rows.tolist()))
+    # The head alone reads hidden states that are nobody's business.
+    hidden = [engine.embed(pairs, pooling="cls", normalize=False, lora=lora) for lora in ([], ["head"])]
+    assert np.array_equal(*hidden)
+    assert np.array_equal(engine.embed(pairs, pooling="rank"), plain)
+    assert engine.memory_bytes()["loras"] > 0
 
 
 def test_scores_are_the_pooling_rank(ranker):

@@ -171,5 +171,5 @@ def test_bad_arguments_are_named(out, tmp_path):
     with pytest.raises(ConfigError, match="no folder"):
         gguf.quantize_file(LLAMA, tmp_path / "none" / "out.gguf", "Q8_0")
     for bad in (0, "2", 5000):
-        with pytest.raises(ConfigError, match="num_threads must be 1 to 1024"):
+        with pytest.raises(ConfigError, match=r"num_threads must be .*from 1 to 1024"):
             gguf.quantize_file(LLAMA, out, "Q8_0", num_threads=bad)

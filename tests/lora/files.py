@@ -8,7 +8,7 @@ import numpy as np
 import oxillama.gguf as gguf
 
 # Tensors of more than one dimension that are no linear layers: norms by head, convolutions, states, factors, segments.
-NOT_LINEAR = re.compile(r"^cls\.|norm|conv1d|conv\.conv|shortconv\.conv|ssm_a|ssm_d$|rope_|token_types|sinks|\.bias$")
+NOT_LINEAR = re.compile(r"norm|conv1d|conv\.conv|shortconv\.conv|ssm_a|ssm_d$|rope_|token_types|sinks|\.bias$")
 TABLES = ("token_embd.weight", "position_embd.weight")
 
 
@@ -19,7 +19,7 @@ def linear_shapes(path):
     return {
         name: (1, *shape) if len(shape) == 1 else shape
         for name, shape in shapes.items()
-        if len(shape) > 1 or name.endswith("inp_shexp.weight")
+        if len(shape) > 1 or name.endswith(("inp_shexp.weight", "cls.output.weight"))
     }
 
 

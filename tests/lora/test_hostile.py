@@ -1,6 +1,7 @@
 """Adapters that are damaged, hostile, or for another model: typed errors, and the engine goes on."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -18,7 +19,7 @@ from oxillama.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft
+from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft, write_safetensors
 from tests.lora.test_changed_models import Loaded
 from tests.models.test_references import path_of
 
@@ -93,7 +94,22 @@ def test_missing_alpha(engine, shapes, tmp_path):
 
 @pytest.mark.parametrize("alpha", [float("nan"), float("inf"), 1e30])
 def test_alpha_that_is_no_scale(engine, shapes, tmp_path, alpha):
-    refused(engine, written(tmp_path, engine, {Q: pair(shapes[Q])}, alpha=alpha), LoadError, "alpha")
+    refused(engine, written(tmp_path, engine, {Q: pair(shapes[Q])}, alpha=alpha), LoraError, "alpha.* (nan|inf|2.5)")
+    refused(engine, written(tmp_path, engine, {Q: pair(shapes[Q])}, alpha="8"), LoraError, "alpha.*'8'")
+
+
+@pytest.mark.parametrize("kind", ["gguf", "peft"])
+def test_alpha_below_zero_turns_the_change_round(engine, shapes, tmp_path, kind):
+    made, said = pair(shapes[Q]), []
+    for alpha, scale in ((8, -1.0), (-8, 1.0), (8, 1.0)):
+        if kind == "gguf":
+            path = written(tmp_path, engine, {Q: made}, alpha=float(alpha))
+        else:
+            path = peft(tmp_path, shapes, lora_alpha=alpha)
+        engine.load_lora("x", path)
+        said.append(engine.forward_logits([1, 2, 3], lora=[("x", scale)]).tobytes())
+        engine.unload_lora("x")
+    assert said[0] == said[1] != said[2]
 
 
 @pytest.mark.parametrize("rank", [4097, 10**6])
@@ -186,7 +202,9 @@ def test_scales(engine, shapes, tmp_path, scale):
         engine.unload_lora("x")
 
 
-@pytest.mark.parametrize("lora", [1, {"x": 1.0}, [1], [("x",)], [("x", 1.0, 2)], [(1, 1.0)], "unknown", ["unknown"]])
+@pytest.mark.parametrize(
+    "lora", [1, {"x": 1.0}, ("x", 1.0), [1], [("x",)], [("x", 1.0, 2)], [(1, 1.0)], "unknown", ["unknown"]]
+)
 def test_requests_that_name_none(engine, lora):
     for call in (engine.generate, engine.stream, engine.embed):
         with pytest.raises(ConfigError, match=r"lora.* must be|no adapter is called 'unknown'; loaded: none"):
@@ -282,6 +300,24 @@ def test_peft_tensors(engine, shapes, tmp_path):
         refused(engine, peft(tmp_path, shapes, extra), error, match)
 
 
+def test_a_peft_factor_that_is_there_twice(engine, shapes, tmp_path):
+    """With and without the prefix that PEFT gives all names."""
+    a, b = pair(shapes[Q])
+    folder = peft(tmp_path, shapes)
+    names = [f"{prefix}{NAME}.lora_{part}.weight" for part in "AB" for prefix in ("base_model.model.", "")]
+    write_safetensors(folder / "adapter_model.safetensors", dict(zip(names, (a, a, b, b), strict=True)))
+    refused(engine, folder, LoraError, "are the same factor")
+
+
+@pytest.mark.parametrize("metadata", [5, ["pt"], {"format": 1}, {"format": None}])
+def test_safetensors_metadata_that_are_none(engine, shapes, tmp_path, metadata):
+    a, b = pair(shapes[Q])
+    folder = peft(tmp_path, shapes)
+    tensors = {f"{NAME}.lora_A.weight": a, f"{NAME}.lora_B.weight": b}
+    write_safetensors(folder / "adapter_model.safetensors", tensors, metadata)
+    refused(engine, folder, LoraError, "__metadata__ must map")
+
+
 def test_peft_files_that_are_missing(engine, shapes, tmp_path):
     folder = peft(tmp_path, shapes)
     with pytest.raises(LoraError, match="the folder is needed"):
@@ -290,6 +326,17 @@ def test_peft_files_that_are_missing(engine, shapes, tmp_path):
     refused(engine, folder, ModelNotFoundError, "may run code")
     (folder / "adapter_config.json").unlink()
     refused(engine, folder, ModelNotFoundError, "adapter_config.json")
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_peft_files_that_never_end(engine, shapes, tmp_path, name):
+    folder = peft(tmp_path, shapes)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    refused(engine, folder, LoraError, "not a regular file")
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    refused(engine, folder, LoraError, "not a regular file")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"r": NaN}', "[" * 100_000, "\xff"])

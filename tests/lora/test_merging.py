@@ -87,6 +87,92 @@ def test_one_use_of_a_tied_embedding_gets_a_file_with_both(tmp_path):
     assert np.abs(Loaded(out).logits(tokens) - twin).max() <= 3e-6 * np.abs(twin).max()
 
 
+def test_several_at_once_are_rounded_once(tmp_path):
+    path, out = path_of("Q8_0"), tmp_path / "out.gguf"
+    name = "blk.0.ffn_up.weight"
+    made = [random_factors({name: shape_of(path, name)}, 3, seed) for seed in (1, 2)]
+    with gguf.open(path) as file:
+        arch = file.metadata.arch
+    one, other = (write_adapter(tmp_path / f"{i}.gguf", arch, m, alpha=3.0) for i, m in enumerate(made))
+    ox.merge_lora(path, [one, (ox.Lora.load(other), -0.5)], out, scale=0.7)
+    total = values(path)[name].astype(np.float64)
+    for (a, b), scale in zip((m[name] for m in made), (np.float32(0.7), -0.5), strict=True):
+        total += float(scale) * (b.astype(np.float64) @ a)
+    with gguf.open(out) as file:
+        assert file.tensors[name].data.tobytes() == gguf.quantize(total.astype(np.float32), "Q8_0")
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_several_of_a_tied_embedding(both, tmp_path):
+    """One adapter of what is looked up, and one of both uses: the output that is written has the second alone."""
+    path, out, tokens = path_of("llama-tied-bias"), tmp_path / "out.gguf", tokens_of("llama-tied-bias")
+    n_vocab, n_embd = shape_of(path, "token_embd.weight")
+    lookups = write_peft(tmp_path / "one", table("model.embed_tokens", *factors(n_embd, n_vocab, 4)))
+    loaded, wanted = Loaded(path), [("a", 1.0)]
+    loaded.load("a", lookups)
+    if both:
+        made = random_factors({"token_embd.weight": (n_vocab, n_embd)}, 3)
+        loaded.load("b", write_adapter(tmp_path / "b.gguf", "llama", made))
+        wanted.append(("b", 0.5))
+    adapters = [lookups, (tmp_path / "b.gguf", 0.5)][: len(wanted)]
+    ox.merge_lora(path, adapters, out)
+    ours, theirs = loaded.logits(tokens, wanted), Loaded(out).logits(tokens)
+    assert np.abs(ours - theirs).max() <= 6e-6 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("adapters", [[], 3, [3], [("x", 1.0, 2.0)], {"x": 1.0}])
+def test_lists_of_adapters_that_are_none(adapters, tmp_path):
+    with pytest.raises(ox.ConfigError, match="adapter"):
+        ox.merge_lora(path_of("llama"), adapters, tmp_path / "out.gguf")
+
+
+def test_nothing_that_is_read_is_written_over(tmp_path):
+    path, out = path_of("llama"), tmp_path / "out.gguf"
+    adapter, _ = adapter_for(path, tmp_path / "adapter.gguf")
+    a, b = factors(*shape_of(path, "blk.0.attn_q.weight"), 4)
+    module = "model.layers.0.self_attn.q_proj"
+    folder = write_peft(tmp_path / "peft", {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b})
+    out.symlink_to(adapter)
+    for one, place in ((adapter, adapter), (adapter, out), (folder, folder / "adapter_model.safetensors")):
+        before = place.read_bytes()
+        with pytest.raises(ox.ConfigError, match="is the source itself"):
+            ox.merge_lora(path, one, place)
+        assert place.read_bytes() == before
+    for place in (3, None, b"x", "a\0b"):
+        with pytest.raises(ox.ConfigError, match="destination must be the path of a file"):
+            ox.merge_lora(path, adapter, place)
+
+
+def test_a_split_model_becomes_one_file(tmp_path):
+    path, expected, out = path_of("llama"), tmp_path / "expected.gguf", tmp_path / "out.gguf"
+    adapter, _ = adapter_for(path, tmp_path / "adapter.gguf")
+    parts = [tmp_path / f"m-{i + 1:05}-of-00002.gguf" for i in range(2)]
+    with gguf.open(path) as file:
+        names = list(file.tensors)
+        for i, place in enumerate(parts):
+            part = gguf.GGUFWriter(place)
+            if i == 0:
+                part.add_metadata(file.metadata)
+            for key, value, kind in (
+                ("no", i, "UINT16"),
+                ("count", 2, "UINT16"),
+                ("tensors.count", len(names), "INT32"),
+            ):
+                part.add(f"split.{key}", value, kind)
+            for name in names[i::2]:
+                part.add_tensor(name, file.tensors[name])
+            part.write()
+    ox.merge_lora(parts[0], adapter, out)
+    ox.merge_lora(path, adapter, expected)
+    ours, theirs = values(out), values(expected)
+    assert set(ours) == set(theirs)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    with gguf.open(out) as file:
+        assert not [key for key in file.metadata if key.startswith("split.")]
+    with pytest.raises(ox.ConfigError, match="is the source itself"):
+        ox.merge_lora(parts[0], adapter, parts[1])
+
+
 def test_errors_leave_no_file(tmp_path):
     path, out = path_of("llama"), tmp_path / "out.gguf"
     adapter, _ = adapter_for(path, tmp_path / "adapter.gguf")
@@ -97,7 +183,7 @@ def test_errors_leave_no_file(tmp_path):
         ox.merge_lora(path, adapter, out, scale=float("nan"))
     copy = tmp_path / "model.gguf"
     copy.write_bytes(path.read_bytes())
-    with pytest.raises(ox.ConfigError, match="is the model itself"):
+    with pytest.raises(ox.ConfigError, match="is the source itself"):
         ox.merge_lora(copy, adapter, copy)
     assert not out.exists()
 
@@ -110,6 +196,11 @@ def test_command_line(tmp_path, capsys):
     expected = tmp_path / "expected.gguf"
     ox.merge_lora(path, adapter, expected, scale=0.7, type="F16")
     assert out.read_bytes() == expected.read_bytes()
+    ox.merge_lora(path, [adapter, (adapter, -0.5)], expected)
+    assert main(["merge-lora", str(path), str(adapter), str(out), "--also", str(adapter), "-0.5"]) == 0
+    assert out.read_bytes() == expected.read_bytes()
+    assert main(["merge-lora", str(path), str(adapter), str(out), "--also", str(adapter), "half"]) == 2
+    assert "--also must have a number" in capsys.readouterr().err
     assert main(["merge-lora", str(path), "", str(out)]) == 2
     assert "ADAPTER is empty" in capsys.readouterr().err
 

@@ -108,6 +108,8 @@ def test_rank_stabilised_and_alpha_pattern(tmp_path):
         tmp_path / "peft", tensors, use_rslora=True, alpha_pattern={"^model.layers.0.mlp.up_proj": 3.0, "0.mlp": 99.0}
     )
     agrees(path, folder, tmp_path, deltas)
+    lora = Lora.load(folder)
+    assert (lora.rank, lora.alpha, lora.arch) == (4, 8.0, None)
 
 
 def test_bfloat16(tmp_path):

@@ -1,6 +1,8 @@
 """Draft models of real files: where they come from, and that they guess what the same model says."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ from tests.speculative.drafting import Text, guessed, make_draft
 WARM = SamplerConfig(temperature=1.5, top_k=0, top_p=1.0, seed=5)
 PROMPT = "Once upon a time"
 CONTEXT = 200
+DRAFT = Path(shipped_model()).with_name("default-draft.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +134,26 @@ def test_encoders_are_refused():
 def test_an_engine_without_a_model_has_none_to_share():
     with pytest.raises(ConfigError, match="no model that another one could share"):
         DraftModel(make_engine())
+
+
+def test_an_engine_as_a_draft():
+    """Its model guesses; the same draft each time, until the engine is closed."""
+    target, small = Engine.load(num_threads=1), Engine.load(DRAFT, num_threads=1)
+    expected = target.generate(PROMPT, max_tokens=20, seed=1).token_ids
+    for draft in (small, [small, "lookup"], target):
+        got = target.generate(PROMPT, max_tokens=20, seed=1, draft=draft, adaptive=False)
+        assert got.token_ids == expected
+        assert got.speculation.accepted > 0
+    assert small.as_draft() is small.as_draft()
+    own = small.as_draft()
+    small.close()
+    assert own.closed
+    for draft in (small, own):
+        with pytest.raises(EngineClosedError):
+            target.generate(PROMPT, max_tokens=20, draft=draft, adaptive=False)
+    assert target.generate(PROMPT, max_tokens=20, seed=1).token_ids == expected
+
+
+def test_threads_get_one_draft_of_an_engine():
+    with Engine.load(num_threads=1) as engine, ThreadPoolExecutor(8) as pool:
+        assert len({id(draft) for draft in pool.map(lambda i: engine.as_draft(), range(16))}) == 1

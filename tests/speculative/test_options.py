@@ -32,8 +32,9 @@ WRONG = [
     ({"draft": b"GGUF"}, "draft must be .* not b'GGUF'"),
     ({"draft": {"lookup": 4}}, "draft must be .* not {'lookup': 4}"),
     ({"draft": {"lookup", "grammar"}}, "draft must be "),  # which is first?
-    ({"draft": 5}, "draft must be 'lookup' or 'grammar', or an object"),
-    ({"draft": PromptLookup}, "draft must be 'lookup' or 'grammar', or an object"),
+    ({"draft": 5}, "draft must be 'lookup', 'grammar', an Engine, or an object"),
+    ({"draft": PromptLookup}, "draft must be 'lookup', 'grammar', an Engine, or an object"),
+    ({"draft": ox.Engine}, "draft must be 'lookup', 'grammar', an Engine, or an object"),
     ({"draft": NoForget()}, "with the methods bind, propose and forget"),
     ({"draft": Unhashable([])}, "draft must be hashable"),
     ({"draft": []}, "a list of 1 to 8, not of 0"),

@@ -1,0 +1,269 @@
+"""Which tensor each module of Hugging Face's models is, by architecture, and what converters do to its rows.
+
+Names that are joined by "+" are those of several tensors that the file has of one module's rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from oxillama.models import ModelSpec
+
+__all__ = ["EXPERT", "HEADS", "LAYER", "REFUSED", "TABLE", "TOP", "Naming", "naming_of"]
+
+Rows = Callable[[np.ndarray, ModelSpec, int], np.ndarray]  # of b, as the file has them; the layer's number
+
+# Only of the text: the vision towers of some models have layers with the same names.
+TRUNK = (
+    r"(?:(?:model|transformer|gpt_neox|backbone|model\.language_model|language_model\.model|transformer\.encoder|"
+    r"(?:(?:bert|roberta)\.)?encoder|distilbert\.transformer)\.)?"
+)
+LAYER = re.compile(TRUNK + r"(?:layers|layer|h|blocks)\.(\d{1,4})\.(.+)")
+TABLE = re.compile(TRUNK + r"(?:(?:(?:bert|roberta|distilbert)\.)?embeddings\.|embedding\.)?(\w+)")
+EXPERT = re.compile(r"(.*experts)\.(\d{1,4})\.(.+)")
+TOP = {
+    "embed_tokens": "token_embd",
+    "embed_in": "token_embd",
+    "wte": "token_embd",
+    "word_embeddings": "token_embd",
+    "embeddings": "token_embd",
+    "embedding": "token_embd",
+    "tok_embeddings": "token_embd",
+    "token_embeddings": "token_embd",
+    "wpe": "position_embd",
+    "position_embeddings": "position_embd",
+    "token_type_embeddings": "token_types",
+    "lm_head": "output",
+    "embed_out": "output",
+    "output_layer": "output",
+    "output": "output",
+}
+# Of encoders that classify.
+HEADS = {"classifier.dense": "cls", "classifier.out_proj": "cls.output"}
+
+ATTENTION = {f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"} | {"self_attn.o_proj": "attn_output"}
+GATED = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+LLAMA = ATTENTION | GATED
+GPT2 = {"attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+OLD = {"dense": "attn_output", "dense_h_to_4h": "ffn_up", "dense_4h_to_h": "ffn_down"}
+PHI2 = ATTENTION | {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+PHI3 = {
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+W123 = {"w1": "gate", "w2": "down", "w3": "up"}
+MIXTRAL = ATTENTION | {"block_sparse_moe.gate": "ffn_gate_inp"}
+MIXTRAL |= {f"block_sparse_moe.experts.{w}": f"ffn_{part}_exps" for w, part in W123.items()}
+EXPERTS = {f"mlp.experts.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")}
+EXPERTS |= {"mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+EXPERTS |= {
+    f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp"
+    for shared in ("shared_expert", "shared_experts")
+    for part in ("gate", "up", "down")
+}
+DEEPSEEK2 = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.o_proj": "attn_output",
+}
+MAMBA = {f"{part}_proj": f"ssm_{name}" for part, name in (("in", "in"), ("x", "x"), ("dt", "dt"), ("out", "out"))}
+NEMOTRON_H = {f"mixer.{part}_proj": f"attn_{part}" for part in "qkv"} | {
+    "mixer.o_proj": "attn_output",
+    "mixer.up_proj": "ffn_up",
+    "mixer.down_proj": "ffn_down",
+}
+BERT = {f"attention.self.{name}": f"attn_{name[0]}" for name in ("query", "key", "value")} | {
+    "attention.output.dense": "attn_output",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+}
+DISTILBERT = {f"attention.{part}_lin": f"attn_{part}" for part in "qkv"} | {
+    "attention.out_lin": "attn_output",
+    "ffn.lin1": "ffn_up",
+    "ffn.lin2": "ffn_down",
+}
+NOMIC = {
+    "attn.Wqkv": "attn_qkv",
+    "attn.out_proj": "attn_output",
+    "mlp.fc11": "ffn_up",
+    "mlp.fc12": "ffn_gate",
+    "mlp.fc2": "ffn_down",
+}
+LFM2 = {f"feed_forward.{w}": f"ffn_{part}" for w, part in W123.items()} | {
+    **ATTENTION,
+    "self_attn.out_proj": "attn_output",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
+}
+FORWARD_EXPERTS = {f"feed_forward.experts.{w}": f"ffn_{part}_exps" for w, part in W123.items()} | {
+    "feed_forward.gate": "ffn_gate_inp"
+}
+JAMBA = {f"feed_forward.{part}_proj": f"ffn_{part}" for part in W123.values()} | {
+    **{f"feed_forward.experts.{part}_proj": f"ffn_{part}_exps" for part in W123.values()},
+    "feed_forward.router": "ffn_gate_inp",
+}
+HUNYUAN = {f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()} | {
+    "mlp.gate.wg": "ffn_gate_inp"
+}
+DBRX = {
+    "norm_attn_norm.attn.Wqkv": "attn_qkv",
+    "norm_attn_norm.attn.out_proj": "attn_output",
+    "ffn.router.layer": "ffn_gate_inp",
+}
+# Without experts, the shared one has a dense network's names.
+GRANITE_DENSE = {"shared_mlp.input_linear": "ffn_gate+ffn_up", "shared_mlp.output_linear": "ffn_down"}
+GRANITE_MOE = {
+    "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "shared_mlp.input_linear": "ffn_gate_shexp+ffn_up_shexp",
+    "shared_mlp.output_linear": "ffn_down_shexp",
+}
+INTERNLM2 = {f"feed_forward.{w}": f"ffn_{part}" for w, part in W123.items()} | {
+    "attention.wqkv": "attn_q+attn_k+attn_v",
+    "attention.wo": "attn_output",
+}
+OPENELM = {
+    "attn.qkv_proj": "attn_qkv",
+    "attn.out_proj": "attn_output",
+    "ffn.proj_1": "ffn_gate+ffn_up",
+    "ffn.proj_2": "ffn_down",
+}
+REFACT = {
+    "attn.q": "attn_q",
+    "attn.kv": "attn_k+attn_v",
+    "attn.c_proj": "attn_output",
+    "mlp.gate_up_proj": "ffn_gate+ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+EXAONE = {f"attn.attention.{part}_proj": f"attn_{part}" for part in "qkv"} | {
+    "attn.attention.out_proj": "attn_output",
+    "mlp.c_fc_0": "ffn_gate",
+    "mlp.c_fc_1": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+QWEN = {
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "mlp.w1": "ffn_up",
+    "mlp.w2": "ffn_gate",
+    "mlp.c_proj": "ffn_down",
+}
+
+
+def under(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}.{name}": tensor for name, tensor in names.items()}
+
+
+def pairs_together(b: np.ndarray, n_heads: int) -> np.ndarray:
+    """Rows i and i + n/2 of each head become 2i and 2i + 1."""
+    return b.reshape(n_heads, 2, len(b) // n_heads // 2, -1).swapaxes(1, 2).reshape(b.shape)
+
+
+def rotated_queries(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
+    return pairs_together(b, spec.layers[i].n_heads)
+
+
+def rotated_keys(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
+    return pairs_together(b, spec.layers[i].n_kv_heads)
+
+
+def heads_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
+    """Groups of some queries, a key and a value become all queries, all keys, all values."""
+    layer = spec.layers[i]
+    queries = layer.n_heads // layer.n_kv_heads
+    groups = b.reshape(layer.n_kv_heads, queries + 2, spec.head_dim, -1)
+    parts = (groups[:, :queries], groups[:, queries : queries + 1], groups[:, queries + 1 :])
+    return np.concatenate([part.reshape(-1, b.shape[-1]) for part in parts])
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Names within a layer, and what is done to rows of some tensors."""
+
+    names: Mapping[str, str]
+    rows: Mapping[str, Rows]
+
+
+ROTATED: dict[str, Rows] = {"attn_q": rotated_queries, "attn_k": rotated_keys}
+GROUPED: dict[str, Rows] = {"attn_qkv": heads_apart}
+GROUPED_AND_ROTATED: dict[str, Rows] = {"attn_q+attn_k+attn_v": heads_apart, **ROTATED}
+PLAIN: dict[str, Rows] = {}
+
+
+def naming(rows: Mapping[str, Rows], *names: Mapping[str, str]) -> Naming:
+    return Naming({key: value for one in names for key, value in one.items()}, rows)
+
+
+# Architectures whose converter keeps values as they are, but for what is named beside them. Others are refused by name.
+NAMINGS = {
+    "llama": naming(ROTATED, LLAMA, MIXTRAL),
+    "mistral3": naming(ROTATED, LLAMA),
+    "smollm3": naming(ROTATED, LLAMA),
+    "granite": naming(ROTATED, LLAMA),
+    "arcee": naming(ROTATED, LLAMA),
+    "minicpm": naming(ROTATED, LLAMA),
+    "olmo": naming(ROTATED, LLAMA),
+    "deepseek": naming(ROTATED, LLAMA, EXPERTS),
+    "phi2": naming(PLAIN, PHI2),
+    "phi3": naming(PLAIN, PHI3),
+    "phimoe": naming(PLAIN, MIXTRAL),
+    "glm4": naming(PLAIN, ATTENTION, PHI3),
+    "gpt2": naming(PLAIN, GPT2),
+    "starcoder": naming(PLAIN, GPT2),
+    "starcoder2": naming(PLAIN, ATTENTION, GPT2),
+    "bloom": naming(GROUPED, under("mlp", OLD), {"self_attention.query_key_value": "attn_qkv",
+                                                 "self_attention.dense": "attn_output"}),
+    "falcon": naming(GROUPED, under("mlp", OLD), {"self_attention.query_key_value": "attn_qkv",
+                                                  "self_attention.dense": "attn_output"}),
+    "gptneox": naming(GROUPED, under("mlp", OLD), {"attention.query_key_value": "attn_qkv",
+                                                   "attention.dense": "attn_output"}),
+    "chatglm": naming(PLAIN, ATTENTION, PHI3, under("mlp", OLD), {"self_attention.query_key_value": "attn_qkv",
+                                                                  "self_attention.dense": "attn_output"}),
+    "deepseek2": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
+    "mamba": naming(PLAIN, under("mixer", MAMBA)),
+    "mamba2": naming(PLAIN, under("mixer", MAMBA)),
+    "nemotron_h": naming(PLAIN, NEMOTRON_H, under("mixer", MAMBA)),
+    "lfm2": naming(PLAIN, LFM2),
+    "lfm2moe": naming(PLAIN, LFM2, FORWARD_EXPERTS),
+    "jamba": naming(PLAIN, ATTENTION, JAMBA, under("mamba", MAMBA)),
+    "granitemoe": naming(ROTATED, ATTENTION, GRANITE_MOE),
+    "granitehybrid": naming(ROTATED, ATTENTION, GRANITE_MOE, under("mamba", MAMBA)),
+    "granitehybrid without experts": naming(ROTATED, ATTENTION, GRANITE_DENSE, under("mamba", MAMBA)),
+    "hunyuan-moe": naming(PLAIN, ATTENTION, EXPERTS, HUNYUAN),
+    "dbrx": naming(PLAIN, DBRX),
+    "internlm2": naming(GROUPED_AND_ROTATED, INTERNLM2),
+    "xverse": naming(ROTATED, LLAMA),
+    "exaone": naming(PLAIN, EXAONE),
+    "qwen": naming(PLAIN, QWEN),
+    "codeshell": naming(PLAIN, GPT2),
+    "openelm": naming(PLAIN, OPENELM),
+    "refact": naming(PLAIN, REFACT),
+    "bert": naming(PLAIN, BERT, DISTILBERT),
+    "nomic-bert": naming(PLAIN, NOMIC),
+    "gpt-oss": naming(PLAIN, ATTENTION, {"mlp.router": "ffn_gate_inp"}),
+}  # fmt: skip
+LIKE_LLAMA = """
+qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere2 olmo2 stablelm ernie4_5 exaone4
+hunyuan-dense nemotron seed_oss orion pangu-embedded
+"""
+WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe"
+NAMINGS |= dict.fromkeys(LIKE_LLAMA.split(), naming(PLAIN, LLAMA))
+NAMINGS |= dict.fromkeys(WITH_EXPERTS.split(), naming(PLAIN, LLAMA, EXPERTS))
+
+REFUSED = {
+    "falcon-h1": "its files have multipliers in the weights that only the original configuration tells",
+}
+
+
+def naming_of(spec: ModelSpec) -> Naming | None:
+    """None for an architecture whose names are not known."""
+    bare = f"{spec.arch} without experts"
+    return NAMINGS.get(bare if spec.experts is None and bare in NAMINGS else spec.arch)

@@ -1,0 +1,243 @@
+"""PEFT's names of every architecture: each linear layer has one, and what converters do to its rows is done."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import oxillama.gguf as gguf
+from oxillama.errors import LoraError, UnsupportedModelError
+from oxillama.lora import Lora, LoraRegistry
+from oxillama.lora.names import to_gguf
+from oxillama.lora.namings import REFUSED, naming_of
+from oxillama.models import architectures, load_model
+from tests.lora.files import write_peft
+from tests.lora.test_peft import in_pairs, module
+from tests.models.test_references import path_of
+from tests.models.tiny import RECIPES, tiny
+
+RNG = np.random.default_rng(11)
+RANK = 3
+
+# Experts that are no linear layers in Hugging Face's code, but one tensor with three dimensions: PEFT has other ways
+# to change those (target_parameters), which are refused by name.
+STACKED = {"dbrx", "gpt-oss", "granitemoe", "granitehybrid"}
+
+
+def loaded(path):
+    with gguf.open(path) as file:
+        return load_model(file, repack=False)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_linear_layer_of_every_architecture_has_a_name(name, tmp_path):
+    model = loaded(tiny(name, tmp_path))
+    spec, naming = model.spec, naming_of(model.spec)
+    if spec.arch in REFUSED:
+        assert naming is None
+        with pytest.raises(UnsupportedModelError, match="multipliers in the weights"):
+            to_gguf({}, spec)
+        return
+    known = {part for names in naming.names.values() for part in names.split("+")}
+    for tensor in model.adaptable:
+        inner = re.fullmatch(r"blk\.\d+\.(.+)\.weight", tensor)
+        if inner is None or (spec.arch in STACKED and inner[1].endswith("_exps")):
+            continue
+        joint = inner[1].replace("attn_k_b", "attn_kv_b").replace("attn_v_b", "attn_kv_b")
+        assert joint in known, tensor
+
+
+def test_no_architecture_is_left_out():
+    assert {recipe.arch for recipe in RECIPES.values()} == set(architectures())
+
+
+def heads(spec, i=0):
+    return spec.layers[i].n_heads, spec.layers[i].n_kv_heads, spec.head_dim
+
+
+def halves(first, second):
+    def parts(delta, spec):
+        half = len(delta) // 2
+        return {first: delta[:half], second: delta[half:]}
+
+    return parts
+
+
+def interleaved(delta, spec):
+    """Of each key head: its queries, the key, the value. Queries and keys rotate in pairs."""
+    n_heads, n_kv, dim = heads(spec)
+    each, q, k, v = n_heads // n_kv, [], [], []
+    for g in range(n_kv):
+        rows = delta[g * (each + 2) * dim : (g + 1) * (each + 2) * dim]
+        q.append(rows[: each * dim])
+        k.append(rows[each * dim : (each + 1) * dim])
+        v.append(rows[(each + 1) * dim :])
+    q, k, v = map(np.concatenate, (q, k, v))
+    return {"attn_q": in_pairs(q, n_heads), "attn_k": in_pairs(k, n_kv), "attn_v": v}
+
+
+def plain(name):
+    return lambda delta, spec: {name: delta}
+
+
+def queries(delta, spec):
+    return {"attn_q": in_pairs(delta, heads(spec)[0])}
+
+
+def keys(delta, spec):
+    return {"attn_k": in_pairs(delta, heads(spec)[1])}
+
+
+LLAMA = "model.layers.0."
+GPT = "transformer.h.0."
+# By recipe: modules of the first layer that has them, and the tensors that their rows are, made one by one.
+MODULES = {
+    "internlm2": {
+        "model.layers.0.attention.wqkv": interleaved,
+        "model.layers.0.attention.wo": plain("attn_output"),
+        "model.layers.0.feed_forward.w1": plain("ffn_gate"),
+        "model.layers.0.feed_forward.w2": plain("ffn_down"),
+        "model.layers.0.feed_forward.w3": plain("ffn_up"),
+    },
+    "refact": {
+        "transformer.h.0.attn.q": plain("attn_q"),
+        "transformer.h.0.attn.kv": halves("attn_k", "attn_v"),
+        "transformer.h.0.attn.c_proj": plain("attn_output"),
+        "transformer.h.0.mlp.gate_up_proj": halves("ffn_gate", "ffn_up"),
+        "transformer.h.0.mlp.c_proj": plain("ffn_down"),
+    },
+    "openelm": {
+        "transformer.layers.0.attn.qkv_proj": plain("attn_qkv"),
+        "transformer.layers.0.attn.out_proj": plain("attn_output"),
+        "transformer.layers.0.ffn.proj_1": halves("ffn_gate", "ffn_up"),
+        "transformer.layers.0.ffn.proj_2": plain("ffn_down"),
+    },
+    "granitemoe-shared": {
+        "model.layers.0.self_attn.q_proj": queries,
+        "model.layers.0.self_attn.k_proj": keys,
+        "model.layers.0.block_sparse_moe.router.layer": plain("ffn_gate_inp"),
+        "model.layers.0.shared_mlp.input_linear": halves("ffn_gate_shexp", "ffn_up_shexp"),
+        "model.layers.0.shared_mlp.output_linear": plain("ffn_down_shexp"),
+    },
+    "xverse": {
+        "model.layers.0.self_attn.q_proj": queries,
+        "model.layers.0.self_attn.k_proj": keys,
+        "model.layers.0.self_attn.v_proj": plain("attn_v"),
+    },
+    "exaone": {
+        "transformer.h.0.attn.attention.q_proj": plain("attn_q"),
+        "transformer.h.0.attn.attention.out_proj": plain("attn_output"),
+        "transformer.h.0.mlp.c_fc_0": plain("ffn_gate"),
+        "transformer.h.0.mlp.c_fc_1": plain("ffn_up"),
+        "transformer.h.0.mlp.c_proj": plain("ffn_down"),
+    },
+    "qwen": {
+        "transformer.h.0.attn.c_attn": plain("attn_qkv"),
+        "transformer.h.0.attn.c_proj": plain("attn_output"),
+        "transformer.h.0.mlp.w1": plain("ffn_up"),
+        "transformer.h.0.mlp.w2": plain("ffn_gate"),
+        "transformer.h.0.mlp.c_proj": plain("ffn_down"),
+    },
+    "codeshell": {"transformer.h.0.attn.c_attn": plain("attn_qkv"), "transformer.h.0.mlp.c_fc": plain("ffn_up")},
+    "dbrx": {
+        "transformer.blocks.0.norm_attn_norm.attn.Wqkv": plain("attn_qkv"),
+        "transformer.blocks.0.norm_attn_norm.attn.out_proj": plain("attn_output"),
+        "transformer.blocks.0.ffn.router.layer": plain("ffn_gate_inp"),
+    },
+    "hunyuan-moe": {
+        "model.layers.0.self_attn.q_proj": plain("attn_q"),
+        "model.layers.0.mlp.gate.wg": plain("ffn_gate_inp"),
+        "model.layers.0.mlp.shared_mlp.up_proj": plain("ffn_up_shexp"),
+    },
+    "nomic-bert": {
+        "encoder.layers.0.attn.Wqkv": plain("attn_qkv"),
+        "encoder.layers.0.attn.out_proj": plain("attn_output"),
+        "encoder.layers.0.mlp.fc11": plain("ffn_up"),
+        "encoder.layers.0.mlp.fc12": plain("ffn_gate"),
+        "encoder.layers.0.mlp.fc2": plain("ffn_down"),
+    },
+    "bert": {
+        "roberta.encoder.layer.0.attention.self.query": plain("attn_q"),
+        "bert.encoder.layer.0.output.dense": plain("ffn_down"),
+        "distilbert.transformer.layer.0.attention.out_lin": plain("attn_output"),
+        "distilbert.transformer.layer.0.ffn.lin1": plain("ffn_up"),
+    },
+}
+
+
+def test_names_of_classifiers(tmp_path):
+    model = loaded(path_of("roberta-ranker"))
+    tensors = {}
+    for named, tensor in (("classifier.dense", "cls.weight"), ("classifier.out_proj", "cls.output.weight")):
+        n_out, n_in = model.adaptable[tensor].shape
+        tensors |= module(named, np.ones((RANK, n_in), np.float32), np.ones((n_out, RANK), np.float32))
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
+    assert set(lora.changes(model.spec)) == {"cls.weight", "cls.output.weight"}
+    LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_rows_are_where_the_converter_puts_them(name, tmp_path):
+    model = loaded(tiny(name, tmp_path))
+    spec, tensors, expected = model.spec, {}, {}
+    for named, parts in MODULES[name].items():
+        stems = parts(np.zeros((4 * sum(heads(spec)[:2]) * spec.head_dim, 1)), spec)
+        shapes = [model.adaptable[f"blk.0.{stem}.weight"].shape for stem in stems]
+        a = RNG.standard_normal((RANK, shapes[0][-1])).astype(np.float32)
+        b = RNG.standard_normal((sum(shape[0] for shape in shapes), RANK)).astype(np.float32)
+        tensors |= module(named, a, b)
+        expected |= {f"blk.0.{stem}.weight": part for stem, part in parts(b.astype(np.float64) @ a, spec).items()}
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK, lora_alpha=RANK))
+    found = lora.changes(spec)
+    assert set(found) == set(expected)
+    for tensor, change in found.items():
+        assert np.allclose(change.b.astype(np.float64) @ change.a, expected[tensor], atol=1e-12), tensor
+    LoraRegistry(spec, lambda: model.adaptable).load("x", lora)  # the model has all of these, in these shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "parts"),
+    [
+        ("jamba", "model.layers.{i}.feed_forward.experts.{e}.{part}_proj", ("gate", "down", "up")),
+        ("lfm2moe", "model.layers.{i}.feed_forward.experts.{e}.{part}", ("w1", "w2", "w3")),
+        ("hunyuan-moe", "model.layers.{i}.mlp.experts.{e}.{part}_proj", ("gate", "down", "up")),
+    ],
+)
+def test_experts_of_other_families(name, pattern, parts, tmp_path):
+    model = loaded(tiny(name, tmp_path))
+    i = next(i for i in range(model.spec.n_layers) if f"blk.{i}.ffn_up_exps.weight" in model.adaptable)
+    tensors, expected = {}, {}
+    for part, stem in zip(parts, ("gate", "down", "up"), strict=True):
+        tensor = f"blk.{i}.ffn_{stem}_exps.weight"
+        shape = model.adaptable[tensor].shape
+        expected[tensor] = np.zeros(shape)
+        for e in (0, shape[0] - 1):
+            a = RNG.standard_normal((RANK, shape[2])).astype(np.float32)
+            b = RNG.standard_normal((shape[1], RANK)).astype(np.float32)
+            tensors |= module(pattern.format(i=i, e=e, part=part), a, b)
+            expected[tensor][e] = b.astype(np.float64) @ a
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK, lora_alpha=RANK))
+    for tensor, change in lora.changes(model.spec).items():
+        assert np.allclose(change.b.astype(np.float64) @ change.a, expected[tensor], atol=1e-12), tensor
+    LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
+
+
+def test_the_shared_expert_of_a_granite_without_experts_is_its_network(tmp_path):
+    spec = replace(loaded(tiny("granitehybrid", tmp_path)).spec, experts=None)
+    a, b = RNG.standard_normal((RANK, 8)).astype(np.float32), RNG.standard_normal((6, RANK)).astype(np.float32)
+    named = {"model.layers.0.shared_mlp.input_linear": b, "model.layers.0.shared_mlp.output_linear": b}
+    tensors = {key: value for name, rows in named.items() for key, value in module(name, a, rows).items()}
+    found = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK, lora_alpha=RANK)).changes(spec)
+    rows = {name: change.b.tolist() for name, change in found.items()}
+    gate, up, down = (f"blk.0.ffn_{part}.weight" for part in ("gate", "up", "down"))
+    assert rows == {gate: b[:3].tolist(), up: b[3:].tolist(), down: b.tolist()}
+
+
+def test_rows_that_can_t_be_divided(tmp_path):
+    for name, named in (("refact", f"{GPT}attn.kv"), ("internlm2", f"{LLAMA}attention.wqkv")):
+        model = loaded(tiny(name, tmp_path))
+        tensors = module(named, np.ones((RANK, 8), np.float32), np.ones((17, RANK), np.float32))
+        lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK, lora_alpha=RANK))
+        with pytest.raises(LoraError, match="factor B has 17 rows"):
+            lora.changes(model.spec)
