@@ -2,10 +2,33 @@
 
 import os
 import shutil
+import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from .common import load_engine, tokens
+
+REPEATS = 15
+
+
+def seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def ratio(a: Callable[[], object], b: Callable[[], object]) -> float:
+    """Seconds of a by those of b, measured in turns, each from a disk that has nothing to write: so that what one left
+    to be written isn't waited for by the other."""
+    found = []
+    for _ in range(REPEATS):
+        os.sync()
+        first = seconds(a)
+        os.sync()
+        found.append(first / seconds(b))
+    return statistics.median(found)
 
 
 class Snapshots:
@@ -18,7 +41,7 @@ class Snapshots:
         self.engine = load_engine()
         ids = tokens(self.engine, min(1000, self.engine.context_size - 40))
         self.folder = Path(tempfile.mkdtemp(dir=os.environ.get("OXILLAMA_BENCH_FOLDER")))
-        self.engine.prefill(ids)
+        self.prefill_seconds = seconds(lambda: self.engine.prefill(ids))
         self.engine.snapshot(self.folder / "session")
         self.engine.prefill(ids[:32])
         self.data = self.engine.snapshot_bytes()
@@ -47,6 +70,28 @@ class Snapshots:
 
     def time_copy(self) -> None:
         shutil.copyfile(self.folder / "session", self.folder / "copy")
+
+    def copy_to_disk(self) -> None:
+        """A copy is safe when it is flushed, as a save is."""
+        self.time_copy()
+        descriptor = os.open(self.folder / "copy", os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    def track_save_of_copy(self) -> float:
+        return ratio(self.time_copy, self.time_save)
+
+    def track_save_of_flushed_copy(self) -> float:
+        return ratio(self.copy_to_disk, self.time_save)
+
+    def track_load_of_copy(self) -> float:
+        return ratio(self.time_copy, self.time_load)
+
+    def track_load_of_prefill(self) -> float:
+        return self.prefill_seconds / statistics.median(seconds(self.time_load) for _ in range(9))
+
+    def track_save_of_prefill(self) -> float:
+        return self.prefill_seconds / statistics.median(seconds(self.time_save) for _ in range(9))
 
     def track_bytes(self) -> int:
         return (self.folder / "session").stat().st_size

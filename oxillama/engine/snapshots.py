@@ -107,7 +107,7 @@ class SnapshotMethods:
     def restore(
         cls,
         path: Path,
-        model_path: ModelSource = None,
+        model_path: ModelSource | Engine = None,
         *,
         adapters: Iterable[Path | Lora] = (),
         **fields: Unpack[EngineOptions],
@@ -117,6 +117,7 @@ class SnapshotMethods:
         Of a request for text, the session gets what was computed; `resume` goes on with it.
 
         model_path: where the model is, if not where it was; a copy will do. A model of the Hub is found in its cache.
+            Or a loaded engine: its weights are shared, and stay after it is closed, and nothing is loaded.
         adapters: those that are not where they were. fields: settings in place of those that were saved.
 
         Raises SnapshotError and its children, LoadError and its children, ConfigError.
@@ -129,7 +130,7 @@ class SnapshotMethods:
     def restore_bytes(
         cls,
         data: bytes | bytearray | memoryview,
-        model_path: ModelSource = None,
+        model_path: ModelSource | Engine = None,
         *,
         adapters: Iterable[Path | Lora] = (),
         **fields: Unpack[EngineOptions],
@@ -187,19 +188,19 @@ class AsyncSnapshots:
         return await asyncio.to_thread(self.engine.snapshot_bytes, **options)
 
     @classmethod
-    async def restore(cls, path: Path, model_path: ModelSource = None, **options: Any) -> Self:
+    async def restore(cls, path: Path, model_path: ModelSource | Engine = None, **options: Any) -> Self:
         """`Engine.restore`."""
         return await cls._restored(path, model_path, options)
 
     @classmethod
     async def restore_bytes(
-        cls, data: bytes | bytearray | memoryview, model_path: ModelSource = None, **options: Any
+        cls, data: bytes | bytearray | memoryview, model_path: ModelSource | Engine = None, **options: Any
     ) -> Self:
         """`Engine.restore_bytes`."""
         return await cls._restored(data, model_path, options)
 
     @classmethod
-    async def _restored(cls, place: Place, model_path: ModelSource, options: dict[str, Any]) -> Self:
+    async def _restored(cls, place: Place, model_path: ModelSource | Engine, options: dict[str, Any]) -> Self:
         from oxillama.engine.engine import Engine
         from oxillama.snapshot.restoring import restored
 

@@ -6,7 +6,7 @@ that a step is reading or writing must be left alone: call these between two ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 PANEL = 16  # tokens
+# Panels in a row of which it is worth to leave them where they are: each run is a call of the system to write it.
+LEAST_RUN = 4
 FLOATS = {"f16": np.float16, "f32": np.float32}
 
 Pair = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -75,15 +77,35 @@ class HeldPanels:
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         begin, end, _ = rows.indices(len(self))
         found = np.empty((max(0, end - begin), *self.shape[1:]), np.uint8)
-        self.read(begin, found)
-        return found
-
-    def read(self, begin: int, found: NDArray[np.uint8]) -> None:
-        """Panels from this one on, as many as there is room for: uint8 [panels, heads, bytes]."""
         split = max(0, min(self._n_held - begin, len(found)))
         if split:
             _gather(self._slab, self._data, self._table, self._first + begin, found[:split])
         found[split:] = self._tail[max(0, begin - self._n_held) :][: len(found) - split]
+        return found
+
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        """All of it, one after another; views of the cache where it lies there as it is wanted."""
+        runs = self._runs()
+        if runs and len(runs) * LEAST_RUN <= self._n_held:
+            yield from (self._data[begin:end] for begin, end in runs)
+        elif self._n_held:
+            yield self[: self._n_held]
+        if len(self._tail):
+            yield self._tail
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Blocks that follow each other in the cache too, each run from one to before another; none if blocks are
+        not panels."""
+        if self._slab.block_tokens != PANEL:
+            return []
+        found: list[tuple[int, int]] = []
+        begin = end = -1
+        for block in self._table[self._first :]:
+            if block != end:
+                found += [(begin, end)] * (end > begin)
+                begin = block
+            end = block + 1
+        return [*found, (begin, end)] if end > begin else found
 
 
 def hold_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> tuple[HeldPanels, HeldPanels]:

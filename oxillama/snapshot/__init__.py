@@ -54,14 +54,14 @@ def dumps(engine: Engine, **options: Any) -> bytes:
     return engine.snapshot_bytes(**options)
 
 
-def load(path: str | os.PathLike[str], *, model_path: ModelSource = None, **options: Any) -> Engine:
+def load(path: str | os.PathLike[str], *, model_path: ModelSource | Engine = None, **options: Any) -> Engine:
     """`Engine.restore(path)`, with its options and errors."""
     from oxillama.engine.engine import Engine
 
     return Engine.restore(path, model_path, **options)
 
 
-def loads(data: bytes | bytearray | memoryview, *, model_path: ModelSource = None, **options: Any) -> Engine:
+def loads(data: bytes | bytearray | memoryview, *, model_path: ModelSource | Engine = None, **options: Any) -> Engine:
     """`Engine.restore_bytes(data)`, with its options and errors."""
     from oxillama.engine.engine import Engine
 

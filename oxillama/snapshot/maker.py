@@ -84,7 +84,7 @@ class SnapshotMaker:
         self.num_threads = core.runner.num_threads
         source = shipped_model() if config.model_path is None else config.model_path
         self.model_path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else None
-        self.identity, self._tokenizer = parts.identity, parts.tokenizer_identity
+        self.identity, self.tokenizer_identity = parts.identity, parts.tokenizer_identity
 
     @property
     def fingerprint(self) -> ModelFingerprint:
@@ -208,7 +208,7 @@ class SnapshotMaker:
             "hub": hub_origin(self.model_path),
             "fingerprint": self.fingerprint.state(),
             "tokenizer_path": None if tokenizer is None else os.path.abspath(tokenizer),
-            "tokenizer": None if self._tokenizer is None else self._tokenizer.state(),
+            "tokenizer": None if self.tokenizer_identity is None else self.tokenizer_identity.state(),
         }
         sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
         engine = {"config": config_state(self.config), **sizes}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from oxillama.config import EngineConfig, ModelSource
+from oxillama.engine.engine import Engine
+from oxillama.engine.sharing import OF_USE, config_beside, parts_beside
 from oxillama.errors import (
     ConfigError,
     SnapshotDamagedError,
@@ -22,20 +24,17 @@ from oxillama.snapshot.settings import config_fields
 from oxillama.snapshot.sources import Place, Source, open_source
 from oxillama.snapshot.version1 import SPEC_MAGIC
 
-if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
-
 __all__ = ["engine_settings", "model_source", "restored"]
 
 SPECULATIVE = "it is of a speculative engine, several models in one: restore it with SpeculativeEngine.restore"
 
-E = TypeVar("E", bound="Engine")
+E = TypeVar("E", bound=Engine)
 
 
 def restored(
     kind: type[E],
     place: Place | Source,
-    model_path: ModelSource,
+    model_path: ModelSource | Engine,
     adapters: Iterable[str | os.PathLike[str] | Lora],
     fields: Mapping[str, Any],
 ) -> E:
@@ -43,7 +42,10 @@ def restored(
     source = open_source(place)
     try:
         settings, described = engine_settings(source)
-        engine = kind(model_path=model_source(described, model_path, source.label), **{**settings, **fields})
+        if isinstance(model_path, Engine):
+            engine = _beside(kind, model_path, settings, fields)
+        else:
+            engine = kind(model_path=model_source(described, model_path, source.label), **{**settings, **fields})
         try:
             _load_adapters(engine, described.sub("adapters"), list(adapters), source.label)
             fill_session(engine, engine._session, load_saved(engine._snapshots, source), source.label)
@@ -55,12 +57,22 @@ def restored(
         source.close()
 
 
+def _beside(kind: type[E], loaded: Engine, settings: Mapping[str, Any], fields: Mapping[str, Any]) -> E:
+    """An engine with the weights of another one. Raises ConfigError where they can't be shared."""
+    if loaded.config.offload is not None:
+        raise ConfigError("a model with offload can't be shared: give model_path as a path, or resume() in its engine")
+    saved = {name: value for name, value in settings.items() if name in OF_USE}
+    config = config_beside(loaded, {**saved, **fields})
+    return kind(config, parts=parts_beside(loaded, config))
+
+
 def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
     """Settings of the engine, and what else is said of it."""
     if is_version1(source):
         from oxillama.snapshot.version1_engine import described_engine
 
-        return described_engine(bytes(source.read(0, source.n_bytes)), source.label)
+        settings, state = described_engine(bytes(source.read(0, source.n_bytes)), source.label)
+        return _checked(settings, source.label), state
     if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
         raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
     state = Reader(source).state
@@ -70,11 +82,15 @@ def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
     settings["context_size"] = state.sub("engine").integer("context_size", 2)
     tokenizer = state.sub("model").maybe_text("tokenizer_path")
     settings |= {} if tokenizer is None else {"tokenizer_path": tokenizer}
+    return _checked(settings, source.label), state
+
+
+def _checked(settings: dict[str, Any], label: str) -> dict[str, Any]:
     try:
         EngineConfig(**settings)
     except (ConfigError, TypeError) as error:
-        raise SnapshotDamagedError(f"{source.label}: settings of its engine: {error}") from None
-    return settings, state
+        raise SnapshotDamagedError(f"{label}: settings of its engine: {error}") from None
+    return settings
 
 
 def model_source(state: Fields, given: ModelSource, label: str, name: str = "model_path") -> ModelSource:

@@ -17,6 +17,7 @@ from oxillama.kv_cache.saved_kv import HeldPanels
 from oxillama.snapshot.blocks import read_blocks
 from oxillama.snapshot.compression import decompress
 from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.hashing import Hashing
 from oxillama.snapshot.layout import ALIGNMENT, BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.layout import HEADER_BYTES as HEADER
 from oxillama.snapshot.sources import FileSource, Place, Source, open_source
@@ -104,9 +105,12 @@ class Reader:
 
     def _stored(self, section: Section) -> memoryview:
         data = self.source.read(section.offset, section.n_stored)
-        if blake3(data).digest() != section.digest:
-            raise SnapshotDamagedError(f"{self.label}: section {section.name} holds other bytes than were written")
+        self._check(section, blake3(data).digest())
         return data
+
+    def _check(self, section: Section, digest: bytes) -> None:
+        if digest != section.digest:
+            raise SnapshotDamagedError(f"{self.label}: section {section.name} holds other bytes than were written")
 
     def _ranges(self) -> dict[str, tuple[int, int]]:
         """The rows of each array, those in other files included."""
@@ -126,10 +130,11 @@ class Reader:
 
     def array(self, name: str) -> NDArray[Any]:
         """The rows of an array that are in this file. Raises SnapshotDamagedError."""
-        section = self.sections[name]
-        data = self._stored(section)
+        return self._values(self.sections[name], self._stored(self.sections[name]))
+
+    def _values(self, section: Section, data: memoryview) -> NDArray[Any]:
         if section.codec != RAW:
-            data = memoryview(decompress(data, section.nbytes, f"{self.label}: section {name}"))
+            data = memoryview(decompress(data, section.nbytes, f"{self.label}: section {section.name}"))
         return np.frombuffer(data, section.dtype).reshape(section.shape)
 
     def saved(self, expect: Expect, only: Collection[str] | None = None) -> Saved:
@@ -157,19 +162,32 @@ class Reader:
         for section in stored.values():
             expect(section)
         self.source.reserve(sum(section.n_stored + ALIGNMENT for section in stored.values()))
-        for name, section in stored.items():
-            ends = section.first + section.shape[0]
-            if missing[name] > ends:
-                raise SnapshotDamagedError(f"{self.label}: array {name} ends at row {ends}, before {missing[name]}")
-            if missing[name] > section.first or not pieces[name]:
-                pieces[name].append(self.array(name)[: missing[name] - section.first])
-                missing[name] = min(missing[name], section.first)
+        self._take_stored(stored, pieces, missing)
         in_blocks = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
         if any(missing.get(name, 0) > self.ranges[name][0] for name in in_blocks if name in self.ranges):
             for name, rows in read_blocks(self.source, self.state.sub("blocks"), self.sections).items():
                 if name in missing and missing[name] > self.ranges[name][0]:
                     pieces[name].append(rows[: missing[name]])
                     missing[name] = 0
+
+    def _take_stored(
+        self, stored: dict[str, Section], pieces: dict[str, list[NDArray[Any]]], missing: dict[str, int]
+    ) -> None:
+        with Hashing() as hashed:
+            found = []
+            for name, section in stored.items():
+                ends = section.first + section.shape[0]
+                if missing[name] > ends:
+                    raise SnapshotDamagedError(f"{self.label}: array {name} ends at row {ends}, before {missing[name]}")
+                if missing[name] > section.first or not pieces[name]:
+                    data = self.source.read(section.offset, section.n_stored)
+                    found.append((section, hashed([np.frombuffer(data, np.uint8)])))
+                    if section.codec != RAW:  # what was damaged is not decompressed
+                        self._check(section, found[-1][1]())
+                    pieces[name].append(self._values(section, data)[: missing[name] - section.first])
+                    missing[name] = min(missing[name], section.first)
+            for section, digest in found:
+                self._check(section, digest())
 
     def base(self) -> Reader | None:
         """The file that has the rows before. Raises SnapshotFileError, or SnapshotDamagedError if it is another now."""

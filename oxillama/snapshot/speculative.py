@@ -16,6 +16,7 @@ import numpy as np
 from oxillama.checks import check_bool
 from oxillama.config import ModelSource
 from oxillama.engine.engine import Engine
+from oxillama.engine.sharing import OF_USE
 from oxillama.engine.speculation import MAX_SPECULATIVE, NAMED
 from oxillama.errors import (
     ConfigError,
@@ -38,7 +39,6 @@ from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 from oxillama.snapshot.writing import packed, write_file, write_version
 from oxillama.speculative.draft import Draft
 from oxillama.speculative.draft_model import DraftModel
-from oxillama.speculative.draft_parts import OF_USE
 from oxillama.speculative.stats import SpecStats
 
 if TYPE_CHECKING:
@@ -139,7 +139,12 @@ def _version1(spec: SpeculativeEngine) -> bytes:
 
 
 def restored_speculative(
-    kind: type[S], place: Place, model_path: ModelSource, draft: Any, adapters: Iterable[Any], given: Mapping[str, Any]
+    kind: type[S],
+    place: Place,
+    model_path: ModelSource | Engine,
+    draft: Any,
+    adapters: Iterable[Any],
+    given: Mapping[str, Any],
 ) -> S:
     """`SpeculativeEngine.restore`."""
     source = open_source(place)

@@ -6,15 +6,17 @@ the tokens, without which they can't be computed again; its state of recurrent l
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.config import SamplerConfig
+from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels.attention import KvSlab
 from oxillama.kv_cache.saved_kv import panels_of, values_of
+from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import SamplerChain
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.info import SnapshotInfo
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["described_engine", "from_saved", "info_of", "to_saved"]
 
 KV_TYPE = "f32"
+log = logging.getLogger("oxillama")
+
 # Fields of our settings, and theirs of the same meaning.
 SAMPLER = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -60,14 +64,15 @@ def info_of(data: bytes, label: str) -> SnapshotInfo:
 def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
     """Settings of the engine, and what version 2 says of its model and adapters."""
     v = EngineV1.decode(data, label)
-    settings: dict[str, Any] = {
-        "context_size": v.max_context_length,
-        "num_threads": v.num_threads,
-        "prefill_chunk_size": v.prefill_chunk_size,
-        "kv_type": KV_TYPE,
-    }
-    if v.tokenizer_path is not None:
+    settings: dict[str, Any] = {"context_size": v.max_context_length, "kv_type": KV_TYPE}
+    if v.num_threads:  # zero leaves both to the engine
+        settings["num_threads"] = v.num_threads
+    if v.prefill_chunk_size:
+        settings["prefill_chunk_size"] = min(v.prefill_chunk_size, MAX_CONTEXT)
+    if v.tokenizer_path is not None and not v.tokenizer_path.endswith(".json"):
         settings["tokenizer_path"] = v.tokenizer_path
+    elif v.tokenizer_path is not None:
+        log.warning("%s: its tokenizer %s is no GGUF file: the model's own is used", label, v.tokenizer_path)
     none: dict[str, Any] = {"files": {}, "named": {}, "pushed": []}
     return settings, Fields({"model": {"path": v.model_path, "hub": None}, "adapters": none}, label)
 
@@ -116,12 +121,16 @@ def _attention_of(v: EngineV1, label: str) -> KvV1:
         )
     kv = v.kv
     sizes = {layer.size for layer in [*kv.keys, *kv.values]}
+    if not kv.seq_len and not sum(sizes):
+        return kv
     if len(kv.keys) != kv.num_layers or len(kv.values) != kv.num_layers or sizes - {kv.seq_len * kv.kv_dim}:
         raise SnapshotDamagedError(f"{label}: its keys and values are not those of {kv.seq_len} tokens")
     return kv
 
 
 def _kv_tensors(maker: SnapshotMaker, kv: KvV1, label: str) -> dict[str, Rows]:
+    if not kv.seq_len:
+        return {}
     slabs = list(named_slabs(arrays_of(maker.core)))
     dims = {
         d for _, s in slabs for d in ((s.n_heads * s.k_dim, s.n_heads * s.v_dim) if isinstance(s, KvSlab) else (0,))
@@ -140,13 +149,18 @@ def _kv_tensors(maker: SnapshotMaker, kv: KvV1, label: str) -> dict[str, Rows]:
         shape = kv.seq_len, slab.n_heads, -1
         for part, panels in zip("kv", panels_of(slab, keys.reshape(shape), values.reshape(shape)), strict=True):
             tensors[f"{name}.{part}"] = Rows.whole(panels)
-    return tensors if kv.seq_len else {}
+    return tensors
 
 
 def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, Rows]]:
     s = v.sampler
     try:
-        config = SamplerConfig(grammar=v.grammar_source, **{ours: getattr(s, its) for ours, its in SAMPLER.items()})
+        given = {ours: getattr(s, its) for ours, its in SAMPLER.items()} | {
+            # More than there can be is all, for either.
+            "top_k": min(s.top_k, MAX_TOKEN),
+            "repetition_penalty_window": min(s.repetition_penalty_window, MAX_CONTEXT),
+        }
+        config = SamplerConfig(grammar=v.grammar_source, **given)
     except ValueError as error:
         raise SnapshotDamagedError(f"{label}: settings of its sampler: {error}") from None
     rng = s.rng_state or 1  # the generator never leaves zero; the original does the same

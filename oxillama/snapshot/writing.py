@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, SnapshotFileError
 from oxillama.gguf.output import atomic_file
 from oxillama.kv_cache.saved_kv import HeldPanels
 from oxillama.snapshot.compression import check_available, compress
+from oxillama.snapshot.hashing import Bytes, Hashing, digest_of
 from oxillama.snapshot.layout import BYTES, RAW, ZSTD, Section, code_of, head_of, placed
 from oxillama.snapshot.saved import STATE, Saved
 
 __all__ = ["packed", "write_file", "write_version"]
 
-EARLY = 8 << 20  # bytes after which writing to the disk may begin
+EARLY = 4 << 20  # bytes after which writing to the disk may begin
 
 
 class _Part:
@@ -32,23 +32,19 @@ class _Part:
     def __init__(self, name: str, code: int, first: int, array: NDArray[Any] | HeldPanels, squeeze: bool) -> None:
         self.name, self.code, self.first, self.shape = name, code, first, array.shape
         self.codec, self._array = ZSTD if squeeze else RAW, array
-        self.n_stored = self.n_bytes = prod(array.shape) * array.dtype.itemsize
-        self._squeezed = compress(self._plain()) if squeeze else None
+        self.n_stored = prod(array.shape) * array.dtype.itemsize
+        self._squeezed = compress(memoryview(b"".join(cast(Any, self._plain())))) if squeeze else None
         if self._squeezed is not None:
             self.n_stored = len(self._squeezed)
 
-    def _plain(self, scratch: NDArray[np.uint8] | None = None) -> memoryview:
+    def _plain(self) -> list[Bytes]:
         array = self._array
-        if isinstance(array, HeldPanels):
-            found = np.empty(self.n_bytes, np.uint8) if scratch is None else scratch[: self.n_bytes]
-            array.read(0, found.reshape(array.shape))
-        else:
-            found = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return memoryview(cast(Any, found))
+        pieces = array.pieces() if isinstance(array, HeldPanels) else [np.ascontiguousarray(array)]
+        return [piece.reshape(-1).view(np.uint8) for piece in pieces]
 
-    def data(self, scratch: NDArray[np.uint8] | None = None) -> memoryview:
-        """What is stored; in `scratch`, if it must be put anywhere."""
-        return self._plain(scratch) if self._squeezed is None else memoryview(self._squeezed)
+    def data(self) -> list[Bytes]:
+        """What is stored, in pieces."""
+        return self._plain() if self._squeezed is None else [np.frombuffer(self._squeezed, np.uint8)]
 
     @property
     def line(self) -> tuple[str, int, int, tuple[int, ...], int, int, bytes]:
@@ -76,12 +72,12 @@ def packed(saved: Saved, *, squeeze: bool = False) -> bytes:
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
     stored = [part.data() for part in parts]
-    head = _finished(sections, [blake3(data).digest() for data in stored])
-    pieces, end = [memoryview(head)], len(head)
+    pieces = [np.frombuffer(_finished(sections, [digest_of(data) for data in stored]), np.uint8)]
+    end = len(pieces[0])
     for data, section in zip(stored, sections, strict=True):
-        pieces += [memoryview(bytes(section.offset - end)), data]
+        pieces += [np.zeros(section.offset - end, np.uint8), *data]
         end = section.offset + section.n_stored
-    return b"".join(pieces)
+    return b"".join(cast(Any, pieces))
 
 
 def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
@@ -89,18 +85,16 @@ def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
     digests, begun = [], 0
-    # One for all: fresh memory for each would take longer than to fill it.
-    scratch = np.empty(max(part.n_bytes for part in parts), np.uint8)
-    with _target(path) as f:
+    with _target(path) as f, Hashing() as hashed:
         for part, section in zip(parts, sections, strict=True):
-            data = part.data(scratch)
-            digests.append(blake3(data).digest())
+            data = part.data()
+            digests.append(hashed(data))
             f.seek(section.offset)
-            f.write(data)  # while it is still in the CPU's cache
+            f.writelines(cast(Any, data))
             if section.offset - begun >= EARLY:
                 begun = _begin_flush(f, begun, section.offset)
         f.seek(0)
-        f.write(_finished(sections, digests))
+        f.write(_finished(sections, [digest() for digest in digests]))
 
 
 def _begin_flush(f: BinaryIO, first: int, end: int) -> int:

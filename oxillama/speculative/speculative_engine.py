@@ -150,7 +150,7 @@ class SpeculativeEngine:
     def restore(
         cls,
         path: Path,
-        model_path: ModelSource = None,
+        model_path: ModelSource | Engine = None,
         draft: Any = None,
         *,
         adapters: Iterable[Path | Lora] = (),
@@ -171,7 +171,7 @@ class SpeculativeEngine:
     def restore_bytes(
         cls,
         data: bytes | bytearray | memoryview,
-        model_path: ModelSource = None,
+        model_path: ModelSource | Engine = None,
         draft: Any = None,
         *,
         adapters: Iterable[Path | Lora] = (),

@@ -275,3 +275,36 @@ def test_refusals(tmp_path):
         snapshot_info(SPECULATIVE[:8] + struct.pack("<I", 2) + SPECULATIVE[12:])
     with load("llama", kv_type="f32") as engine, pytest.raises(SnapshotFormatError, match="speculative"):
         engine.resume(SPECULATIVE)
+
+
+NOTHING = [np.empty(0, np.float32)] * 3
+
+
+@pytest.mark.parametrize("kv", [KvV1(NOTHING, NOTHING, 0, 3, 128, 32), KvV1([], [], 0, 0, 0, 0)])
+def test_a_session_that_has_not_begun(kv):
+    with ox.Engine.restore_bytes(changed(kv=kv).encode(), path_of("llama")) as engine:
+        assert (engine.position, engine.context_size) == (0, 128)
+        with load("llama", kv_type="f32", context_size=128) as twin:
+            assert same(engine.prefill(PROMPT), twin.prefill(PROMPT))
+
+
+def test_settings_that_leave_it_to_the_engine(caplog):
+    """Of the original's, zero is a choice of the engine's, and the largest number is all."""
+    most = (1 << 64) - 1
+    v = changed(num_threads=0, prefill_chunk_size=0, tokenizer_path="tokenizer.json")
+    v.sampler.top_k = v.sampler.repetition_penalty_window = most
+    with ox.Engine.restore_bytes(v.encode(), path_of("llama")) as engine:
+        assert engine.num_threads >= 1
+        assert engine.position == 16
+        config = engine._session.sampler.config
+        assert config.top_k > engine.n_vocab
+        assert config.repetition_penalty_window > engine.context_size
+    assert "tokenizer.json is no GGUF file: the model's own is used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "fields", [{"num_threads": 1 << 40}, {"max_context_length": 0}, {"max_context_length": 1 << 40}]
+)
+def test_settings_that_can_not_be(fields):
+    with pytest.raises(SnapshotDamagedError, match="settings of its engine"):
+        ox.Engine.restore_bytes(changed(**fields).encode(), path_of("llama"))

@@ -1,0 +1,58 @@
+"""Engines that begin with a snapshot and the weights of an engine that is there."""
+
+import pytest
+
+import oxillama as ox
+from tests.snapshot.models import load, same, tokens_of, told
+
+OPTIONS = {"max_tokens": 20, "seed": 2, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("name", ["llama", "jamba", "gemma3"])
+def test_weights_in_common(name, tmp_path):
+    with load(name) as engine:
+        tokens = tokens_of(engine, 40)
+        engine.prefill(tokens[:30])
+        engine.snapshot(tmp_path / "session")
+        rows = [engine.forward_one(token) for token in tokens[30:]]
+        other = ox.Engine.restore(tmp_path / "session", engine, num_threads=2)
+        assert (other.num_threads, other.position, other.context_size) == (2, 30, engine.context_size)
+        assert other.memory_bytes()["weights"] == engine.memory_bytes()["weights"]
+        assert other._core.runner.model is engine._core.runner.model
+        wanted = told(engine.stream(tokens, **OPTIONS))
+    assert all(same(other.forward_one(token), row) for token, row in zip(tokens[30:], rows, strict=True))
+    assert told(other.stream(tokens, **OPTIONS)) == wanted  # the weights stay after the first is closed
+    again = ox.Engine.restore_bytes(other.snapshot_bytes(), other)
+    assert again.position == 40
+    other.close()
+    again.close()
+
+
+def test_settings_of_the_snapshot(tmp_path):
+    with load("llama", kv_type="q8_0", context_size=64) as small:
+        small.prefill([5, 6, 7])
+        small.snapshot(tmp_path / "session")
+        row = small.forward_one(8)
+    with load("llama", context_size=96) as engine, ox.Engine.restore(tmp_path / "session", engine) as other:
+        assert (other.context_size, other.config.kv_type) == (64, "q8_0")
+        assert same(other.forward_one(8), row)
+        with pytest.raises(ox.ConfigError, match="context_size must be at most the engine's 64"):
+            ox.Engine.restore_bytes(engine.snapshot_bytes(), other)
+        with pytest.raises(ox.ConfigError, match="repack can't be given with a loaded Engine"):
+            ox.Engine.restore(tmp_path / "session", engine, repack=False)
+    with pytest.raises(ox.EngineClosedError):
+        ox.Engine.restore(tmp_path / "session", engine)
+
+
+def test_another_model(tmp_path):
+    with load("llama") as engine, load("qwen2") as other:
+        engine.prefill([5, 6, 7])
+        with pytest.raises(ox.SnapshotError, match="architecture llama, not qwen2"):
+            ox.Engine.restore_bytes(engine.snapshot_bytes(), other)
+
+
+def test_weights_that_come_and_go(tmp_path):
+    with load("llama", offload=1 << 20) as engine:
+        engine.prefill([5, 6, 7])
+        with pytest.raises(ox.ConfigError, match="a model with offload can't be shared"):
+            ox.Engine.restore_bytes(engine.snapshot_bytes(), engine)
