@@ -20,6 +20,7 @@ from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.holding import Holding
 from oxillama.snapshot.layout import Section
 from oxillama.snapshot.origin import ModelFingerprint, hub_origin
 from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
@@ -141,11 +142,11 @@ class SnapshotMaker:
     @contextmanager
     def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:
         """What `take` gives between two steps. Its blocks are held until the end of the `with` block."""
-        saved = self.turn(lambda: take(known))
+        holding = Holding(self.core)
         try:
-            yield saved
+            yield self.turn(lambda: holding.keep(take(known)))
         finally:
-            self.core.loop.post(saved.let_go)
+            holding.end()
 
     def turn(self, action: Callable[[], T]) -> T:
         """The result of an action between two steps of the engine, or the error that it raised."""
