@@ -57,19 +57,25 @@ def collect_garbage(folder: str | os.PathLike[str]) -> int:
     that needs is not known.
     """
     place = Path(os.fspath(folder))
-    if not (place / BLOCK_FOLDER).is_dir():
-        raise ConfigError(f"folder must be one of snapshots with shared blocks, not {str(place)!r}")
-    with held(place, alone=True) as blocks:
-        wanted: set[str] = set()
-        freed = remove_leftovers(place)
-        try:
-            for path in sorted(place.iterdir()):
-                if path.is_file() and _is_snapshot(path):
-                    with open_reader(path) as reader:
-                        wanted |= set(reader.state.sub("blocks").texts("digests") if "blocks" in reader.state else ())
-            return freed + remove_others(blocks, wanted)
-        except OSError as error:
-            raise SnapshotFileError(f"{place}: its blocks can't be collected: {error}") from error
+    try:
+        if not (place / BLOCK_FOLDER).is_dir():
+            raise ConfigError(f"folder must be one of snapshots with shared blocks, not {str(place)!r}")
+        with held(place, alone=True) as blocks:
+            return remove_leftovers(place) + remove_others(blocks, _wanted(place))
+    except SnapshotFileError:
+        raise
+    except OSError as error:
+        raise SnapshotFileError(f"{place}: its blocks can't be collected: {error}") from error
+
+
+def _wanted(place: Path) -> set[str]:
+    """Names of the blocks that snapshots in a folder need."""
+    found: set[str] = set()
+    for path in sorted(place.iterdir()):
+        if path.is_file() and _is_snapshot(path):
+            with open_reader(path) as reader:
+                found |= set(reader.state.sub("blocks").texts("digests") if "blocks" in reader.state else ())
+    return found
 
 
 def _is_snapshot(path: Path) -> bool:

@@ -75,7 +75,8 @@ def test_requests_with_drafts():
             saved = await stream.snapshot()
             await stream.aclose()
             assert told(first + [chunk async for chunk in await engine.resume(saved, draft=draft)]) == whole
-            # A stream for coroutines may be finished by now, and needs no draft then; a plain one goes on when read.
+            # A stream for coroutines may be finished by now, and needs no draft then; a plain one goes on when it
+            # is read.
             chunks = engine.engine.stream(prompt, **options)
             next(chunks)
             with pytest.raises(ox.SnapshotError, match="give draft="):
