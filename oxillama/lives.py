@@ -8,7 +8,11 @@ import threading
 import weakref
 from typing import Protocol
 
-__all__ = ["Lives"]
+__all__ = ["GUESSES", "READS", "STEPS", "Lives"]
+
+# Who is seen to first, at a fork and at the end: a step waits for guesses, and both wait for what they read. Were
+# reading held up first, a fork would wait for a step that never ends.
+GUESSES, STEPS, READS = range(3)
 
 
 class Living(Protocol):
@@ -30,35 +34,60 @@ class Living(Protocol):
 class Lives:
     """Everything of a kind that has a thread; one instance for a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int) -> None:
+        """`turn`: one of the numbers above."""
+        self._turn = turn
         self._all: weakref.WeakSet[Living] = weakref.WeakSet()
-        self._forking = threading.local()
-        # A daemon that still worked while the interpreter goes would use memory that is free already.
-        atexit.register(self._stop_all)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
-            )
+        self._lock = threading.Lock()
+        _kinds.append(self)
+        _kinds.sort(key=lambda kind: kind._turn)
 
     def add(self, one: Living) -> None:
-        self._all.add(one)
+        with self._lock:
+            self._all.add(one)
 
-    def _stop_all(self) -> None:
-        for one in list(self._all):
+    def members(self) -> list[Living]:
+        """In one order everywhere, so that two threads that fork at once can't wait for each other."""
+        with self._lock:
+            return sorted(self._all, key=id)
+
+    def renew_lock(self) -> None:
+        """In a forked child: whoever held it is not here to give it back."""
+        self._lock = threading.Lock()
+
+
+# One hook for all kinds, since the order of hooks would be that in which modules happen to be imported.
+_kinds: list[Lives] = []
+_forking = threading.local()
+
+
+def _stop_all() -> None:
+    for kind in _kinds:
+        for one in kind.members():
             one.stop(wait=True)
 
-    def _before(self) -> None:
-        # In one order everywhere, so that two threads that fork at once can't wait for each other.
-        self._forking.all = sorted(self._all, key=id)
-        for one in self._forking.all:
+
+def _before_fork() -> None:
+    _forking.ready = []
+    for kind in _kinds:
+        for one in kind.members():
             one.before_fork()
+            _forking.ready.append(one)
 
-    def _after_in_parent(self) -> None:
-        for one in self._forking.all:
-            one.after_fork_in_parent()
-        self._forking.all = []
 
-    def _after_in_child(self) -> None:
-        for one in self._forking.all:
-            one.after_fork_in_child()
-        self._forking.all = []
+def _after_fork_in_parent() -> None:
+    while _forking.ready:
+        _forking.ready.pop().after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    for kind in _kinds:
+        kind.renew_lock()
+    while _forking.ready:
+        _forking.ready.pop(0).after_fork_in_child()
+
+
+# A daemon that still worked while the interpreter goes would use memory that is free already.
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

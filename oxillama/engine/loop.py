@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from oxillama.errors import GenerateError
 from oxillama.interrupt import DeferredInterrupt
-from oxillama.lives import Lives
+from oxillama.lives import STEPS, Lives
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["StepLoop"]
 
-_lives = Lives()
+_lives = Lives(STEPS)
 
 
 class Bell(Protocol):

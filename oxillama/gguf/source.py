@@ -44,7 +44,10 @@ class FileSource:
 
     def check(self) -> None:
         """Raises ModelFileError if the file was changed since it was opened, and from then on."""
-        info = os.fstat(self.fd)
+        try:
+            info = os.fstat(self.fd)
+        except OSError as error:
+            raise self.failed(error.errno or 0) from error
         if self._changed is None and info.st_size != self.size:
             self._changed = f"had {self.size} bytes when it was opened and has {info.st_size} now"
         elif self._changed is None and info.st_mtime_ns != self.time:

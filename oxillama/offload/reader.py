@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import EngineClosedError, ModelFileError, OxiLlamaError
-from oxillama.lives import Lives
+from oxillama.lives import READS, Lives
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Call, Page, PagerCounts
 from oxillama.offload.order import Order
@@ -18,7 +18,7 @@ from oxillama.offload.slots import Slots
 
 __all__ = ["PageReader"]
 
-_lives = Lives()
+_lives = Lives(READS)
 
 
 class PageReader:

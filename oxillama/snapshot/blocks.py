@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -41,13 +41,25 @@ def held(folder: Path, *, alone: bool) -> Iterator[Path]:
     try:
         blocks.mkdir(exist_ok=True)
         descriptor = os.open(blocks / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise SnapshotFileError(f"{blocks}: there can be no blocks: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise _no_blocks(blocks, error) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        except OSError as error:
+            raise _no_blocks(blocks, error) from error
         yield blocks
     finally:
-        os.close(descriptor)  # lets go of it
+        with suppress(OSError):
+            # Not by closing alone: a process that was forked meanwhile has a copy, and would hold it while it lives.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _no_blocks(blocks: Path, error: Exception) -> SnapshotFileError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return SnapshotFileError(f"{str(blocks)!r}: there can be no blocks: {reason}")
 
 
 def put_block(blocks: Path, parts: list[NDArray[Any]]) -> str:

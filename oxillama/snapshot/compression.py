@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFormatError
@@ -12,7 +13,9 @@ __all__ = ["check_available", "compress", "decompress"]
 LEVEL = 3
 
 
+@cache
 def _library() -> tuple[str, Any]:
+    # Asked once: Python would look through all its folders again for the one that isn't there, at each save.
     for name in ("compression.zstd", "zstandard"):
         try:
             return name, importlib.import_module(name)

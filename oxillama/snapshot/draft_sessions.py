@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
-from oxillama.errors import EngineClosedError, SnapshotError, SnapshotMismatchError
+from oxillama.errors import SnapshotError, SnapshotMismatchError
 from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import SamplerConfig
 from oxillama.sampling import Sampler
@@ -34,6 +34,7 @@ class _Core:
 
     def __init__(self, draft: DraftModel) -> None:
         self._draft, self.loop = draft, self
+        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()  # a forked child begins without any text
 
     @property
     def runner(self) -> Any:
@@ -48,8 +49,7 @@ class _Core:
             action()
 
     def post(self, action: Callable[[], object]) -> None:
-        with suppress(EngineClosedError):
-            self.change(action)
+        self._draft.post(action)
 
 
 class DraftSession:

@@ -20,6 +20,7 @@ from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
+from oxillama.snapshot.holding import Holding
 from oxillama.snapshot.layout import Section
 from oxillama.snapshot.origin import ModelFingerprint, hub_origin
 from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
@@ -141,11 +142,11 @@ class SnapshotMaker:
     @contextmanager
     def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:
         """What `take` gives between two steps. Its blocks are held until the end of the `with` block."""
-        saved = self.turn(lambda: take(known))
+        holding = Holding(self.core)
         try:
-            yield saved
+            yield self.turn(lambda: holding.keep(take(known)))
         finally:
-            self.core.loop.post(saved.let_go)
+            holding.end()
 
     def turn(self, action: Callable[[], T]) -> T:
         """The result of an action between two steps of the engine, or the error that it raised."""
@@ -229,16 +230,17 @@ class SnapshotMaker:
 
     def known(self, target: Path, base: Path) -> Known:
         """What a file has. Raises SnapshotError's children, also if it is of another model."""
-        if base.resolve().parent != target.resolve().parent:
+        old, new = (Path(os.path.realpath(path)) for path in (base, target))
+        if old.parent != new.parent:
             raise ConfigError(f"base must be in the folder of path, which refers to it by name, not {base}")
-        if base.resolve() == target.resolve():
+        if old == new:
             raise ConfigError("base and path must be two files: the new one needs what the old one has")
         with open_reader(base) as reader:
             self.check(reader)
             tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")
             n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
-            return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (base.resolve().name, reader.digest))
+            return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (old.name, reader.digest))
 
     def check(self, reader: Reader) -> None:
         """Raises SnapshotMismatchError, which names what differs, unless a snapshot is of an engine like this one."""
@@ -273,7 +275,7 @@ class SnapshotMaker:
 
 
 def path_of(name: str, path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in os.fsdecode(path):
         raise ConfigError(f"{name} must be the path of a file, not {path!r:.60}")
     return Path(os.fsdecode(path))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,16 +45,17 @@ class FileSource:
     """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
 
     def __init__(self, path: Path) -> None:
-        self.label = str(path)
+        self.label, self._descriptor = str(path), -1
         self._reserved = np.empty(0, np.uint8)
         self.folder: Path | None = Path(os.path.realpath(path)).parent if "\0" not in str(path) else None
         try:
             # Not blocking, or the name of a pipe would wait for somebody to write.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            info = os.fstat(self._descriptor)
         except (OSError, ValueError) as error:
+            self.close()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise SnapshotFileError(f"{str(path)!r}: the snapshot can't be read: {reason}") from error
-        info = os.fstat(self._descriptor)
         if not stat.S_ISREG(info.st_mode):
             self.close()
             raise SnapshotFileError(f"{path}: this is no regular file, and so no snapshot")
@@ -87,9 +89,14 @@ class FileSource:
         return memoryview(cast(Any, room[:n]))
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # what was read was read
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        """Of one that a signal kept from being closed."""
+        self.close()
 
 
 Source = MemorySource | FileSource

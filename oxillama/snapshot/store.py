@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, SnapshotFileError
+from oxillama.gguf.output import remove_leftovers, sync_folder
 from oxillama.snapshot.blocks import BLOCK_FOLDER, BLOCK_PANELS, held, put_block, remove_others
 from oxillama.snapshot.layout import MAGIC
 from oxillama.snapshot.saved import Rows, Saved, open_reader
@@ -24,9 +25,10 @@ def write_shared(saved: Saved, path: Path) -> None:
     names = [name for name, rows in saved.tensors.items() if name.startswith("kv.") and not rows.first]
     n_blocks = min((saved.tensors[name].stop for name in names), default=0) // BLOCK_PANELS
     try:
-        with held(path.resolve().parent, alone=False) as blocks:
+        with held(Path(os.path.realpath(path)).parent, alone=False) as blocks:
             if n_blocks:
                 digests = [put_block(blocks, _parts(saved, names, i)) for i in range(n_blocks)]
+                sync_folder(blocks)
                 saved = _without(saved, names, n_blocks)
                 saved.state["blocks"] = {"arrays": names, "digests": digests}
             write_file(saved, path)
@@ -50,22 +52,30 @@ def _without(saved: Saved, names: list[str], n_blocks: int) -> Saved:
 def collect_garbage(folder: str | os.PathLike[str]) -> int:
     """Removes the blocks that no snapshot in a folder needs: how many bytes are free by that.
 
-    Waits until nobody writes a snapshot with shared blocks there. Raises SnapshotError's children, and removes nothing
-    then, if a snapshot in it can't be read: what that needs is not known.
+    Removes what writers of snapshots left that were killed, too. Waits until nobody writes a snapshot with shared
+    blocks there. Raises SnapshotError's children, and removes no block then, if a snapshot in it can't be read: what
+    that needs is not known.
     """
     place = Path(os.fspath(folder))
-    if not (place / BLOCK_FOLDER).is_dir():
-        raise ConfigError(f"folder must be one of snapshots with shared blocks, not {str(place)!r}")
-    with held(place, alone=True) as blocks:
-        wanted: set[str] = set()
-        try:
-            for path in sorted(place.iterdir()):
-                if path.is_file() and _is_snapshot(path):
-                    with open_reader(path) as reader:
-                        wanted |= set(reader.state.sub("blocks").texts("digests") if "blocks" in reader.state else ())
-            return remove_others(blocks, wanted)
-        except OSError as error:
-            raise SnapshotFileError(f"{place}: its blocks can't be collected: {error}") from error
+    try:
+        if not (place / BLOCK_FOLDER).is_dir():
+            raise ConfigError(f"folder must be one of snapshots with shared blocks, not {str(place)!r}")
+        with held(place, alone=True) as blocks:
+            return remove_leftovers(place) + remove_others(blocks, _wanted(place))
+    except SnapshotFileError:
+        raise
+    except OSError as error:
+        raise SnapshotFileError(f"{place}: its blocks can't be collected: {error}") from error
+
+
+def _wanted(place: Path) -> set[str]:
+    """Names of the blocks that snapshots in a folder need."""
+    found: set[str] = set()
+    for path in sorted(place.iterdir()):
+        if path.is_file() and _is_snapshot(path):
+            with open_reader(path) as reader:
+                found |= set(reader.state.sub("blocks").texts("digests") if "blocks" in reader.state else ())
+    return found
 
 
 def _is_snapshot(path: Path) -> bool:

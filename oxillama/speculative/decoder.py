@@ -15,7 +15,7 @@ from typing import Self, Unpack
 from oxillama.config import EngineOptions
 from oxillama.engine.results import CancelToken
 from oxillama.errors import EngineClosedError
-from oxillama.lives import Lives
+from oxillama.lives import GUESSES, Lives
 from oxillama.speculative.draft import DraftTask, Proposal, Target
 from oxillama.speculative.draft_model import DraftModel
 from oxillama.speculative.draft_parts import Source
@@ -28,7 +28,7 @@ THREAD = "oxillama draft"
 
 log = logging.getLogger("oxillama")
 
-_lives = Lives()
+_lives = Lives(GUESSES)
 
 
 class _Run:

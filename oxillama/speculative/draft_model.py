@@ -62,27 +62,24 @@ class DraftModel:
         Raises ConfigError, LoadError and its children, TypeError for an unknown field.
         """
         self.config, self._parts = parts_of(model, parts, fields)
-        self._runner: RunnerLike = self._parts.runner
-        self.tokenizer, self.context_size = self._parts.tokenizer, self._parts.context_size
-        self.identity = self._parts.identity
-        self._n_ids = self._width = self._parts.spec.n_vocab  # ids that all users know; length of their rows
+        parts = self._parts
+        self._runner: RunnerLike = parts.runner
+        self.tokenizer, self.context_size, self.identity = parts.tokenizer, parts.context_size, parts.identity
+        self._n_ids = self._width = parts.spec.n_vocab  # ids that all users know; length of their rows
         self._end_ids: frozenset[int] = self.tokenizer.eog_ids
         self._scratch, self._row = Candidates(), np.empty(0, np.float32)
-        self._closed = False
-        self.n_computed = self.n_guessed = 0
+        self._closed, self.n_computed, self.n_guessed = False, 0, 0
         self._reset()
 
     def _reset(self) -> None:
         """Without any text, as also in a forked child: another thread may have been at work in the parent."""
         parts, config = self._parts, self.config
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
-        self._scheduler = Scheduler(
-            pool, config.kv_block_size, config.prefill_chunk_size, prefix_cache=config.prefix_cache
-        )
+        block, chunk = config.kv_block_size, config.prefill_chunk_size
+        self._scheduler = Scheduler(pool, block, chunk, prefix_cache=config.prefix_cache)
         self._texts = DraftTexts(self._scheduler)
-        self._forgotten: deque[int] = deque()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._mail: deque[Callable[[], object]] = deque()
+        self._lock, self._pid = threading.Lock(), os.getpid()
 
     # ---- the protocol
 
@@ -114,9 +111,13 @@ class DraftModel:
 
     def forget(self, key: int) -> None:
         """Frees what is kept of a text: now, or when the guesses that are under way are done."""
-        self._forgotten.append(key)
+        self.post(lambda: self._texts.forget(key))
+
+    def post(self, change: Callable[[], object]) -> None:
+        """Runs a short change, also of a model that is closed: now, or when the guesses that are under way are done."""
+        self._mail.append(change)
         if self._pid == os.getpid():
-            self._forget()
+            self._settle()
 
     # ---- guesses on top of guesses
 
@@ -189,18 +190,18 @@ class DraftModel:
                 self._check_open()
                 yield
         finally:
-            self._forget()  # what came meanwhile
+            self._settle()  # what came meanwhile
 
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("the draft model is closed: load it again")
 
-    def _forget(self) -> None:
-        """Unless another thread is at work, which will do it when it is done."""
-        while self._forgotten and self._lock.acquire(blocking=False):
+    def _settle(self) -> None:
+        # Unless another thread is at work, which will do it when it is done.
+        while self._mail and self._lock.acquire(blocking=False):
             try:
-                while self._forgotten:
-                    self._texts.forget(self._forgotten.popleft())
+                while self._mail:
+                    self._mail.popleft()()
             finally:
                 self._lock.release()
 

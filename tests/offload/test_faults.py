@@ -118,9 +118,9 @@ CHILD = """
 """
 
 
-def child(path, code):
+def child(path, code, *, before=""):
     """Runs in another process, which must come to its end."""
-    whole = textwrap.dedent(CHILD) + textwrap.dedent(code)
+    whole = before + textwrap.dedent(CHILD) + textwrap.dedent(code)
     return subprocess.run(
         [sys.executable, "-c", whole, str(path)], capture_output=True, text=True, timeout=120, check=False
     )
@@ -138,6 +138,37 @@ def test_a_forked_child_reads_for_itself(path):
         """,
     )
     assert done.stdout == "True 0\n", done.stderr
+
+
+@pytest.mark.parametrize("first", ["oxillama.engine.loop", "oxillama.offload.reader"])
+def test_a_fork_waits_for_a_step_that_waits_for_a_page(path, first):
+    """Whichever of the two modules was imported first: hooks of forks run in an order that follows from that."""
+    done = child(
+        path,
+        """
+        import threading, time
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                engine.generate(prompt, max_tokens=20, seed=3)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        found = []
+        for i in range(12):
+            time.sleep(0.002 * i)
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if engine.generate(prompt, max_tokens=8, seed=1).token_ids == expected else 1)
+            found.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        stop.set()
+        thread.join()
+        print(found == [0] * 12)
+        """,
+        before=f"import {first}",
+    )
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_the_process_ends_with_the_engine_in_use(path):

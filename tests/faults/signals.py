@@ -1,0 +1,91 @@
+"""Signals while a scene acts: before each line of Python in turn, at random moments, and many of them."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from collections.abc import Callable
+
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.faults.children import Rung, acting
+from tests.faults.injected import Stage, judged, placed
+from tests.faults.limits import once
+
+PACKAGE = "oxillama/"
+
+
+def ring(number: int, frame: FrameType | None) -> None:
+    raise Rung
+
+
+def hear(number: int, frame: FrameType | None) -> None:
+    """A handler that does something else."""
+
+
+HANDLERS: dict[str, tuple[signal.Signals, Callable[[int, FrameType | None], object]]] = {
+    "Ctrl-C": (signal.SIGINT, signal.default_int_handler),
+    "SIGTERM, handler raises": (signal.SIGTERM, ring),
+    "SIGALRM, handler raises": (signal.SIGALRM, ring),
+}
+
+
+class Lines:
+    """Counts the lines of the package that run, and sends a signal before line n of them; 0: never."""
+
+    def __init__(self, n: int, number: signal.Signals) -> None:
+        self.n, self.number, self.seen = n, number, 0
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if PACKAGE not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.seen += 1
+            if self.seen == self.n:
+                signal.raise_signal(self.number)
+        return self
+
+
+def n_lines(stage: Stage, folder: Path) -> int:
+    """Lines of the package that run while it acts."""
+    lines = Lines(0, signal.SIGINT)
+    with placed(folder / "old") as place:
+        sys.settrace(lines)
+        try:
+            stage.scene.act(place)
+        finally:
+            sys.settrace(None)
+    return lines.seen
+
+
+def at_line(stage: Stage, folder: Path, n: int, kind: str) -> list[str]:
+    """A signal before line n."""
+    number, handler = HANDLERS[kind]
+
+    def trace() -> Callable[[], object]:
+        signal.signal(number, handler)
+        sys.settrace(Lines(n, number))
+        return lambda: sys.settrace(None)
+
+    with placed(folder / "old") as place, acting(once(stage.scene, trace), place) as child:
+        return judged(stage, place, child, child.begin(), may_die=False)
+
+
+def at_random(stage: Stage, folder: Path, seed: int, kind: str) -> list[str]:
+    """SIGALRM at some moment of the first milliseconds, with a handler that raises; or all the time, and it doesn't."""
+    moment = random.Random(seed).uniform(1e-5, 0.03)
+
+    def start() -> Callable[[], object]:
+        signal.signal(signal.SIGALRM, ring if kind == "once" else hear)
+        signal.setitimer(signal.ITIMER_REAL, moment, 0 if kind == "once" else 1e-4)
+        return stop
+
+    def stop() -> None:
+        signal.signal(signal.SIGALRM, hear)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    with placed(folder / "old") as place, acting(once(stage.scene, start), place) as child:
+        return judged(stage, place, child, child.begin(), may_die=False)
