@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ _ID_KEYS = {
     "fim_rep": "fim_rep_token_id",
     "fim_sep": "fim_sep_token_id",
 }
+
+_BYTE_TEXT = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 _log = logging.getLogger("oxillama")
 
@@ -106,7 +109,7 @@ def read_vocab(file: "GGUFFile") -> Vocab:
         eog_ids=eog,
         strips_left=left,
         strips_right=right,
-        byte_ids=_byte_ids(tokens, types) if model != "bert" else {},
+        byte_ids=_byte_ids(tokens, types),
         **_flags(meta, model, cut, special),
     )
 
@@ -274,11 +277,7 @@ def _byte_ids(tokens: list[str], types: list[int]) -> dict[int, int]:
     for i, kind in enumerate(types):
         if kind != BYTE:
             continue
-        text = tokens[i]
-        try:
-            if len(text) != 6 or text[:3] != "<0x" or text[5] != ">":
-                raise ValueError
-            found[int(text[3:5], 16)] = i
-        except ValueError:
-            raise TokenizerError(f"{_P}tokens[{i}] is a byte token but reads {text!r}, not <0x00>..<0xFF>") from None
+        if not _BYTE_TEXT.fullmatch(tokens[i]):  # `int` would read "<0x-1>", too
+            raise TokenizerError(f"{_P}tokens[{i}] is a byte token but reads {tokens[i]!r}, not <0x00>..<0xFF>")
+        found[int(tokens[i][3:5], 16)] = i
     return found

@@ -148,12 +148,25 @@ def test_tokens_that_are_not_utf8() -> None:
         Tokenizer.from_gguf(broken)
 
 
-@pytest.mark.parametrize("text", ["<0x4>", "<0xGG>", "x", "<0x100>", "<0x +>"])
+@pytest.mark.parametrize("text", ["<0x4>", "<0xGG>", "x", "<0x100>", "<0x +>", "<0x-1>", "<0x+1>", "<0x٣٣>"])
 def test_byte_tokens_that_are_none(text: str) -> None:
     tokens = list(SPM[P + "tokens"])  # type: ignore[call-overload]
     tokens[3] = text
     with pytest.raises(TokenizerError, match=r"tokens\[3\] is a byte token but reads"):
         make(SPM, tokens=tokens)
+
+
+def test_byte_tokens_of_a_word_piece_vocabulary() -> None:
+    meta = {
+        "general.architecture": "bert",
+        P + "model": "bert",
+        P + "tokens": ["[UNK]", "a", "<0xk>"],
+        P + "token_type": [2, 1, 6],
+        P + "unknown_token_id": 0,
+    }
+    with pytest.raises(TokenizerError, match=r"tokens\[2\] is a byte token but reads '<0xk>'"):
+        make(meta)
+    assert make(meta, tokens=["[UNK]", "a", "<0x6B>"]).decode([2]) == "k"
 
 
 def test_no_way_to_spell_unknown_characters() -> None:
