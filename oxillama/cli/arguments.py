@@ -37,6 +37,8 @@ FLAGS |= {
         "dtype",
         "top_n",
         "template",
+        "draft",
+        "num_speculative",
     )
 }
 FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS

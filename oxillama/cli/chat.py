@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import oxillama
-from oxillama.cli.options import load_engine, text_options
+from oxillama.cli.options import draft_options, load_engine, text_options
 from oxillama.engine.options import TextOptions, parse_options
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def chat(args: argparse.Namespace) -> int:
     """Reads messages until the end; each turn computes only what is new."""
     if sys.stdin is None:
         raise oxillama.ConfigError("standard input is closed: chat reads its messages there")
-    with load_engine(args) as engine:
-        given = text_options(args)
+    with load_engine(args) as engine, draft_options(args) as drafting:
+        given = text_options(args) | drafting
         options = parse_options(
             "chat",
             max_tokens=given.pop("max_tokens"),

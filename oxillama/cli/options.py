@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import oxillama
@@ -19,6 +20,7 @@ __all__ = [
     "SAMPLING",
     "add_engine_options",
     "add_text_options",
+    "draft_options",
     "load_engine",
     "model_file",
     "named_file",
@@ -26,6 +28,8 @@ __all__ = [
     "scaled",
     "text_options",
 ]
+
+NAMED = ("lookup", "grammar")  # what drafts without a file
 
 SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "0 always takes the likeliest token"),
@@ -90,6 +94,9 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         shown = "random" if default is None else default
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"{text}; default {shown}")
     add_constraints(parser)
+    group = parser.add_argument_group("guessing ahead, which changes no text")
+    group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
+    group.add_argument("--num-speculative", type=int, metavar="N", help="tokens to guess at a time, at most; default 4")
     add_engine_options(parser)
 
 
@@ -144,6 +151,18 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "rope": pairs("--rope", args.rope) or None,
         "overrides": pairs("--override", args.override) or None,
     }
+
+
+@contextlib.contextmanager
+def draft_options(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Keywords for `Engine.stream` of who guesses ahead, loaded until the block ends."""
+    options = {name: value for name in ("draft", "num_speculative") if (value := getattr(args, name)) is not None}
+    with contextlib.ExitStack() as closing:
+        if options.get("draft", "lookup") not in NAMED:
+            file = named_file("--draft", args.draft)
+            with DeferredInterrupt():
+                options["draft"] = closing.enter_context(oxillama.DraftModel(file, num_threads=args.threads))
+        yield options
 
 
 def text_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 import time
 
 import oxillama
-from oxillama.cli.options import load_engine, read_prompt, text_options
+from oxillama.cli.options import draft_options, load_engine, read_prompt, text_options
 from oxillama.cli.values import offload_line
 
 __all__ = ["run", "speed_line"]
@@ -18,10 +18,10 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args.prompt, "PROMPT")
     if not prompt:
         raise oxillama.ConfigError("PROMPT is empty: give at least one character")
-    with load_engine(args) as engine:
+    with load_engine(args) as engine, draft_options(args) as drafting:
         ids = engine.tokenize(prompt)
         started = time.perf_counter()
-        stream = engine.stream(ids, **text_options(args))
+        stream = engine.stream(ids, **text_options(args), **drafting)
         if args.echo:
             print(prompt, end="", flush=True)
         first = ended = started

@@ -1,6 +1,6 @@
 """Numbers of whole texts: hidden states of all tokens, pooled to embeddings, and logits of every position."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -14,6 +14,7 @@ from oxillama.engine.prompts import is_single_prompt, named_prompts
 from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.serving import ServingOptions
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
 from oxillama.lora import check_wanted
@@ -41,8 +42,16 @@ class EmbeddingRequest(Request):
 
     want: Want = "hidden"
 
-    def __init__(self, tokens: list[int], settings: PoolingSettings, outbox: Outbox, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+    def __init__(
+        self,
+        tokens: list[int],
+        settings: PoolingSettings,
+        outbox: Outbox,
+        *,
+        cache_key: Hashable = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(Sequence(tokens, len(tokens), cache_key=cache_key), outbox, **options)
         self.result: NDArray[Any] = np.empty(0, np.float32)
         self._settings = settings
         self._n_added = 0
@@ -134,8 +143,11 @@ class NumberMethods:
         single = is_single_prompt(name, input)
         named = [(name, input)] if single else named_prompts(name, input)
         outbox, loras = Outbox(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
+        # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
+        shares = settings.classifier is not None and not settings.classifier.of_first
+        key = ServingOptions().cache_key(self._maker.kv_type, loras) if shares else None
         requests = [
-            EmbeddingRequest(self._maker.fitting(part, p), settings, outbox, index=i, loras=loras)
+            EmbeddingRequest(self._maker.fitting(part, p), settings, outbox, index=i, loras=loras, cache_key=key)
             for i, (part, p) in enumerate(named)
         ]
 

@@ -23,7 +23,7 @@ __all__ = ["RankMethods", "RankedDocument", "pair_ids"]
 TEMPLATE, FIELDS = "rerank", ("{query}", "{document}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankedDocument:
     """A document's place in the list that was given, and how well it answers.
 
@@ -34,6 +34,15 @@ class RankedDocument:
     index: int
     score: float
     scores: NDArray[np.float32]
+
+    def _key(self) -> tuple[int, float, bytes]:
+        return self.index, self.score, self.scores.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, RankedDocument) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
 
 class RankMethods(NumberMethods):

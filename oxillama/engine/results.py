@@ -74,7 +74,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished completion; str() gives its text.
+    """A finished completion; str() gives its text. Two are equal if they say the same, however they were served.
 
     text: without prompt, end-of-generation tokens and stop strings.
     token_ids: every token that was generated, also those that a stop string cut from the text; without the
@@ -96,11 +96,11 @@ class Completion:
     finish_reason: FinishReason
     prompt_tokens: int
     logprobs: list[TokenLogprob] | None = None
-    timings: Timings = field(default_factory=Timings)
+    timings: Timings = field(default_factory=Timings, compare=False)
     index: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
     tool_calls: list[AnyToolCall] = field(default_factory=list)
-    speculation: SpecStats | None = None
+    speculation: SpecStats | None = field(default=None, compare=False)
 
     @property
     def message(self) -> dict[str, Any]:

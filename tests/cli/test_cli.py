@@ -49,6 +49,17 @@ def test_run_streams_text_and_tells_the_speed(run, engine):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("draft", [ox.shipped_draft(), "lookup", "grammar"])
+def test_guessing_ahead_changes_no_text(run, draft):
+    plain, guessed = [], ["--draft", draft, "--num-speculative", 3]
+    said = [run("run", "The cat", "-n", 30, "--seed", 1, *ONE_THREAD, *flags) for flags in (plain, guessed)]
+    assert [status for status, _, _ in said] == [0, 0]
+    assert said[0][1] == said[1][1]
+    said = [run("chat", "-n", 20, "--seed", 1, *ONE_THREAD, *flags, stdin="hi\nand\n") for flags in (plain, guessed)]
+    assert said[0] == said[1]
+    assert said[0][0] == 0
+
+
 def test_run_reads_standard_input(run, engine):
     expected = engine.generate("The cat", max_tokens=6, temperature=0).text + "\n"
     for prompt in ((), ("-",)):
@@ -107,6 +118,10 @@ def test_run_options_reach_the_engine(run, engine):
         (["run", "x", "y"], "unrecognized arguments: y; see `oxillama run --help`"),
         (["--frobnicate", "run", "x"], "unrecognized arguments: --frobnicate"),
         (["run", "x", "--kv-type", "q1"], "--kv-type must"),
+        (["run", "x", "--draft", "no.gguf"], "no.gguf: there is no such file"),
+        (["run", "x", "--draft", ""], "--draft is empty"),
+        (["run", "x", "--draft", "lookup", "--num-speculative", "99"], "--num-speculative must be from 0 to 32"),
+        (["run", "x", "--num-speculative", "3"], "--num-speculative is 3, but there is no draft"),
         (["run", "x", "--rope", "factor"], "--rope must be KEY=VALUE, not 'factor'"),
         (["run", "x", "--rope", "factor=0"], "--rope factor must be a number from 0.001 to 1e+06, not 0"),
         (["run", "x", "--rope", "speed=4"], "--rope must have fields among scaling, factor"),

@@ -192,3 +192,13 @@ def test_a_draft_is_closed_if_the_target_can_t_be_loaded(monkeypatch):
     with pytest.raises(ox.ModelNotFoundError):
         ox.SpeculativeEngine("/no/such/file.gguf", shipped_model())
     assert [draft.closed for draft in made] == [True]
+
+
+def test_completions_are_equal_however_they_were_served():
+    options = {"max_tokens": 20, "seed": 1, "logprobs": 2}
+    with ox.load(num_threads=1) as engine, ox.load(ox.shipped_draft(), num_threads=1) as draft:
+        plain = engine.generate("Once upon a time", **options)
+        guessed = engine.generate("Once upon a time", draft=draft, adaptive=False, **options)
+        other = engine.generate("Once upon a time", **options | {"seed": 2})
+    assert guessed.speculation.accepted > 0
+    assert plain == guessed != other
