@@ -182,7 +182,7 @@ class Drafting:
         seconds = time.perf_counter() - began
         self.seconds += seconds
         _check_unchanged(draft, tasks, lengths)
-        _check(draft, proposals, tasks)
+        _check(draft, proposals, [n for _, _, n in wanted])
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
             request.sampler.rewind(request.sampler.memory.n_accepted - mark)
@@ -239,16 +239,16 @@ def _check_unchanged(draft: Draft, tasks: list[DraftTask], lengths: list[int]) -
             raise GenerateError(f"the draft {type(draft).__name__} changed a task's tokens: it may only read them")
 
 
-def _check(draft: Draft, proposals: Any, tasks: list[DraftTask]) -> None:
-    """Raises GenerateError unless there is one proposal for each task, and it is one."""
+def _check(draft: Draft, proposals: Any, wanted: list[int]) -> None:
+    """Raises GenerateError unless there is one proposal for each task, and it is one, of at most so many tokens."""
     name = type(draft).__name__
-    if not isinstance(proposals, list) or len(proposals) != len(tasks):
-        raise GenerateError(f"the draft {name} must propose a list of {len(tasks)}, one for each task")
-    for task, proposal in zip(tasks, proposals, strict=True):
+    if not isinstance(proposals, list) or len(proposals) != len(wanted):
+        raise GenerateError(f"the draft {name} must propose a list of {len(wanted)}, one for each task")
+    for n, proposal in zip(wanted, proposals, strict=True):
         if not isinstance(proposal, Proposal) or not isinstance(proposal.tokens, list):
             raise GenerateError(f"the draft {name} must propose a Proposal with a list of tokens, not {proposal!r}")
-        if len(proposal.tokens) > task.n:
-            raise GenerateError(f"the draft {name} proposed {len(proposal.tokens)} tokens where {task.n} were wanted")
+        if len(proposal.tokens) > n:
+            raise GenerateError(f"the draft {name} proposed {len(proposal.tokens)} tokens where {n} were wanted")
         if proposal.probs is not None and len(proposal.probs) != len(proposal.tokens):
             raise GenerateError(f"the draft {name} proposed {len(proposal.tokens)} tokens and other numbers of probs")
 

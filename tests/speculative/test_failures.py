@@ -31,6 +31,10 @@ WRONG = {
     "no list": (lambda tasks: None, "one for each task"),
     "no proposal": (lambda tasks: [[1]] * len(tasks), "must propose a Proposal"),
     "too many": (lambda tasks: [Proposal([3] * 99)] * len(tasks), "where 3 were wanted"),
+    "more than it was asked for": (
+        lambda tasks: [setattr(task, "n", 99) or Proposal([3] * 99) for task in tasks],
+        "where 3 were wanted",
+    ),
     "no token": (lambda tasks: [Proposal([N_VOCAB])] * len(tasks), "ids are integers below"),
     "negative": (lambda tasks: [Proposal([-1])] * len(tasks), "ids are integers below"),
     "a float": (lambda tasks: [Proposal([3.0])] * len(tasks), "ids are integers below"),
