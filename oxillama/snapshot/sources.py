@@ -44,8 +44,10 @@ class MemorySource:
 class FileSource:
     """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
 
+    _descriptor = -1
+
     def __init__(self, path: Path) -> None:
-        self.label, self._descriptor = str(path), -1
+        self.label = str(path)
         self._reserved = np.empty(0, np.uint8)
         self.folder: Path | None = Path(os.path.realpath(path)).parent if "\0" not in str(path) else None
         try:

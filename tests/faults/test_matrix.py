@@ -133,7 +133,7 @@ def test_calls_that_do_half_of_what_they_should(tmp_path):
 @pytest.mark.parametrize("kind", signals.HANDLERS)
 def test_signals_at_some_lines(stages, kind):
     stage, folder = stages("session, shared")
-    n = signals.n_lines(stage, folder)
+    n = signals.lines_of(stage, folder).seen
     assert n > 500
     for line in range(1 + list(signals.HANDLERS).index(kind) * 13, n, n // 8):
         assert signals.at_line(stage, folder, line, kind) == [], line
