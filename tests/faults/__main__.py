@@ -83,8 +83,10 @@ def signalled() -> Iterator[Row]:
 def bits() -> Iterator[Row]:
     for name in SAVES:
         file = damage.file_of(name, Path(tempfile.mkdtemp(dir=top)))
-        yield name, "cut at each boundary", damage.cut(file)
-        yield name, "each bit of header and description", damage.flipped(file)
+        for losses in damage.cut(file):
+            yield name, "cut at each boundary", losses
+        for losses in damage.flipped(file):
+            yield name, "each bit of header and description", losses
 
 
 def forked() -> Iterator[Row]:

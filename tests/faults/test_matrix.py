@@ -149,5 +149,6 @@ def test_signals_at_random(stages, kind):
 @pytest.mark.parametrize("name", SAVES)
 def test_some_bits_of_what_is_no_data(name, tmp_path):
     file = damage.file_of(name, tmp_path)
-    assert damage.cut(file) == []
-    assert damage.flipped(file, step=997) == []
+    checks = [*damage.cut(file), *damage.flipped(file, step=997)]
+    assert len(checks) > 20
+    assert [loss for losses in checks for loss in losses] == []
