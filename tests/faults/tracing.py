@@ -52,7 +52,11 @@ def tracing(pid: int, options: list[str], output: Path | str = "/dev/null") -> I
             yield tracer if "attached" in line else None
         finally:
             tracer.terminate()  # the process goes on without it
-            tracer.communicate()
+            try:
+                tracer.communicate(timeout=1)
+            except subprocess.TimeoutExpired:  # it waits for threads of a process that it has killed, sometimes
+                tracer.kill()
+                tracer.communicate()
 
 
 def calls_of(trace: Path) -> list[Call]:
