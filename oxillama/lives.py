@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import Protocol
 
-__all__ = ["GUESSES", "READS", "STEPS", "Lives"]
+__all__ = ["GUESSES", "READS", "STEPS", "Lives", "renew_at_fork"]
 
 # Who is seen to first, at a fork and at the end: a step waits for guesses, and both wait for what they read. Were
 # reading held up first, a fork would wait for a step that never ends.
@@ -31,6 +31,13 @@ class Living(Protocol):
         """The same without the thread."""
 
 
+class Locking(Protocol):
+    """Something with a lock for moments in which nothing is half done."""
+
+    def renew_lock(self) -> None:
+        """In a forked child: whoever held it is not here to give it back."""
+
+
 class Lives:
     """Everything of a kind that has a thread; one instance for a module."""
 
@@ -39,6 +46,7 @@ class Lives:
         self._turn = turn
         self._all: weakref.WeakSet[Living] = weakref.WeakSet()
         self._lock = threading.Lock()
+        renew_at_fork(self)
         _kinds.append(self)
         _kinds.sort(key=lambda kind: kind._turn)
 
@@ -52,13 +60,18 @@ class Lives:
             return sorted(self._all, key=id)
 
     def renew_lock(self) -> None:
-        """In a forked child: whoever held it is not here to give it back."""
         self._lock = threading.Lock()
 
 
 # One hook for all kinds, since the order of hooks would be that in which modules happen to be imported.
 _kinds: list[Lives] = []
 _forking = threading.local()
+_locking: weakref.WeakSet[Locking] = weakref.WeakSet()
+
+
+def renew_at_fork(one: Locking) -> None:
+    """Sees to it that its lock is free in every forked child."""
+    _locking.add(one)
 
 
 def _stop_all() -> None:
@@ -81,8 +94,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for kind in _kinds:
-        kind.renew_lock()
+    for one in list(_locking):
+        one.renew_lock()
     while _forking.ready:
         _forking.ready.pop(0).after_fork_in_child()
 

@@ -20,6 +20,7 @@ LAYERS = (
         "config",
         "histograms",
         "interrupt",
+        "lazy",
         "lives",
         "metrics",
     ),

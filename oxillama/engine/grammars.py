@@ -1,10 +1,10 @@
 """Grammars of requests, compiled and kept for requests to come."""
 
 from collections.abc import Callable, Hashable
-from functools import cached_property
 from typing import Any
 
 from oxillama.engine.tool_use import ToolUse
+from oxillama.lazy import lazy
 from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
 from oxillama.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ class Grammars:
             "choices": Grammar.from_choices,
         }
 
-    @cached_property
+    @lazy
     def _vocabulary(self) -> Vocabulary:
         """The tokens as grammars see them; takes a moment, once."""
         t = self._tokenizer

@@ -80,16 +80,25 @@ class Runner:
             if s.want not in ("last", "all", "none"):
                 raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
         try:
-            return self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
+            found = self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
+            self._check_mapped()
+            return found
         finally:
             self._workspace.adapters = None
 
     def hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Hidden states after the final norm of every row, float32 [n, n_embd]: a view, valid until the next call."""
         try:
-            return self._hidden(spans, poll, None).numpy()
+            found = self._hidden(spans, poll, None).numpy()
+            self._check_mapped()
+            return found
         finally:
             self._workspace.adapters = None
+
+    def _check_mapped(self) -> None:
+        """Raises ModelFileError if weights may have changed while they were multiplied by."""
+        for source in self.model.mapped:
+            source.check()
 
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         if self.pager is not None:

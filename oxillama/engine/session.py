@@ -23,6 +23,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
 from oxillama.engine.snapshots import SessionSnapshots
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
+from oxillama.interrupt import DeferredInterrupt
 from oxillama.lora import NO_LORAS, LoraSet
 from oxillama.sampling import Sampler
 
@@ -224,12 +225,16 @@ class Session(SessionSnapshots):
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        if not self._in_use.acquire(blocking=False):
-            raise GenerateError("the session is in use by another thread: a session is for one thread at a time")
+        lock, mine = self._in_use, False
         try:
+            with DeferredInterrupt():  # nothing comes between the lock and who releases it
+                mine = lock.acquire(blocking=False)
+            if not mine:
+                raise GenerateError("the session is in use by another thread: a session is for one thread at a time")
             yield
         finally:
-            self._in_use.release()
+            if mine:
+                lock.release()
 
     def after_fork(self) -> None:
         """In a forked child: the thread that used the session may not be there to end its call."""

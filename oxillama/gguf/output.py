@@ -106,29 +106,26 @@ def remove_leftovers(folder: Path, name: str | None = None) -> int:
 
 
 def _remove_leftover(path: Path) -> int:
-    try:
+    with contextlib.suppress(OSError), DeferredInterrupt():
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        if _lock(descriptor):
-            path.unlink()
-            return os.fstat(descriptor).st_size
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        try:
+            if _lock(descriptor):
+                path.unlink()
+                return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
     return 0
 
 
 def sync_folder(folder: Path) -> None:
     """Flushes the names in a folder to disk, where the file system can. Raises OSError if that fails."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with DeferredInterrupt():
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     except OSError as e:
         if e.errno not in NOT_TO_SYNC:
             raise

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from oxillama.checks import check_float
 from oxillama.errors import ConfigError
 from oxillama.kernels.lora import LowRank
+from oxillama.lives import renew_at_fork
 from oxillama.lora.adapter import Lora
 from oxillama.lora.binding import BoundLora, bind
 from oxillama.models import ModelSpec
@@ -98,12 +99,17 @@ class LoraRegistry:
 
     def __init__(self, spec: ModelSpec, adaptable: Callable[[], Mapping[str, Adaptable]]) -> None:
         self._spec, self._adaptable = spec, adaptable
-        self._lock = threading.Lock()
+        self.renew_lock()
+        renew_at_fork(self)
         self._named: dict[str, tuple[Lora, BoundLora]] = {}
         self._pushed: tuple[tuple[Lora, BoundLora, float], ...] = ()
         self._default = NO_LORAS
         # Equal adapters are one, under whatever names: their rows are multiplied together.
         self._bound: weakref.WeakValueDictionary[str, BoundLora] = weakref.WeakValueDictionary()
+
+    def renew_lock(self) -> None:
+        """In a forked child."""
+        self._lock = threading.Lock()
 
     @property
     def named(self) -> dict[str, Lora]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from oxillama.gguf import GGUFFile
+from oxillama.gguf.source import FileSource
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.rope import angles
@@ -35,6 +36,7 @@ class Bidirectional:
             n = w.metadata.get_int(f"{spec.arch}.dense_2_feat_out", minimum=1, maximum=1 << 20)
             self.projections = [w.linear("dense_2", n, spec.n_embd), w.linear("dense_3", spec.n_embd, n)]
         self.n_weight_bytes = 0
+        self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError, MissingTensorError
+from oxillama.gguf.source import FileSource
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.rope import angles
@@ -58,6 +59,7 @@ class Decoder:
         tied = "output.weight" not in w and not biased
         self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
         self.n_weight_bytes = 0
+        self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None
 

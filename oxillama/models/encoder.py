@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
 from oxillama.gguf import GGUFFile
+from oxillama.gguf.source import FileSource
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.norms import layer_norm_
 from oxillama.kernels.rope import angles
@@ -43,6 +44,7 @@ class Encoder:
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [EncoderLayer(spec, traits, w, i) for i in range(spec.n_layers)]
         self.n_weight_bytes = 0
+        self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
+from oxillama.gguf.source import FileSource
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
 from oxillama.models.adaptable import Adaptable
@@ -26,6 +27,7 @@ class Model(Protocol):
 
     spec: ModelSpec
     n_weight_bytes: int  # held beside the file
+    mapped: Sequence[FileSource]  # files whose bytes are multiplied by where they are mapped
     adaptable: Mapping[str, Adaptable]  # by the tensor's name
     classifier: Classifier | None  # what makes scores for labels of hidden states
 
@@ -136,5 +138,7 @@ def load_model(
         place(weights)
     elif repack:
         weights.repack(num_threads, progress)
+    else:
+        model.mapped = weights.sources
     model.n_weight_bytes, model.adaptable = weights.n_bytes, weights.adaptable
     return model

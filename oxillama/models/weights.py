@@ -204,6 +204,11 @@ class Weights:
         return self._stored
 
     @property
+    def sources(self) -> list[FileSource]:
+        """The files in which matrices are."""
+        return list(dict.fromkeys(s.source for s in self._stored if s.source is not None))
+
+    @property
     def n_value_bytes(self) -> int:
         """Of norms, biases and the like, which are in memory in any case."""
         return self._held_values

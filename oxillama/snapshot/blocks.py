@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import SnapshotDamagedError, SnapshotFileError, SnapshotFormatError
 from oxillama.gguf.output import atomic_file
+from oxillama.interrupt import DeferredInterrupt
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import Section
 from oxillama.snapshot.sources import FileSource, Source
@@ -37,29 +38,28 @@ BLOCK_PANELS = 4  # 64 tokens: of a model of a billion weights, 2 MB
 @contextmanager
 def held(folder: Path, *, alone: bool) -> Iterator[Path]:
     """The folder of the blocks, made if it isn't there, held with others or alone. Raises SnapshotFileError."""
-    blocks = folder / BLOCK_FOLDER
-    try:
-        blocks.mkdir(exist_ok=True)
-        descriptor = os.open(blocks / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except (OSError, ValueError) as error:
-        raise _no_blocks(blocks, error) from error
+    blocks, descriptor = folder / BLOCK_FOLDER, -1
     try:
         try:
+            blocks.mkdir(exist_ok=True)
+            with DeferredInterrupt():
+                descriptor = os.open(blocks / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        except OSError as error:
-            raise _no_blocks(blocks, error) from error
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SnapshotFileError(f"{str(blocks)!r}: there can be no blocks: {reason}") from error
         yield blocks
     finally:
-        with suppress(OSError):
-            # Not by closing alone: a process that was forked meanwhile has a copy, and would hold it while it lives.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        with suppress(OSError):
-            os.close(descriptor)
+        if descriptor >= 0:
+            _let_go(descriptor)
 
 
-def _no_blocks(blocks: Path, error: Exception) -> SnapshotFileError:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return SnapshotFileError(f"{str(blocks)!r}: there can be no blocks: {reason}")
+def _let_go(descriptor: int) -> None:
+    with suppress(OSError):
+        # Not by closing alone: a process that was forked meanwhile has a copy, and would hold it while it lives.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def put_block(blocks: Path, parts: list[NDArray[Any]]) -> str:

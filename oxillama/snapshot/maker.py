@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +17,7 @@ from oxillama.config import EngineConfig
 from oxillama.engine.loading import shipped_model
 from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels._table import tier
+from oxillama.lazy import lazy
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.holding import Holding
@@ -198,7 +198,7 @@ class SnapshotMaker:
         found, let_go = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
         return Saved(state, found | tensors, let_go=let_go)
 
-    @cached_property
+    @lazy
     def described(self) -> dict[str, Any]:
         """The engine and its model, as every snapshot says."""
         tokenizer = self.config.tokenizer_path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -45,12 +46,15 @@ class FileSource:
     """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
 
     def __init__(self, path: Path) -> None:
-        self.label, self._descriptor = str(path), -1
+        self.label = str(path)
+        self._dropped: weakref.finalize[[int], FileSource] | None = None
         self._reserved = np.empty(0, np.uint8)
         self.folder: Path | None = Path(os.path.realpath(path)).parent if "\0" not in str(path) else None
         try:
             # Not blocking, or the name of a pipe would wait for somebody to write.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            # Of one that a signal keeps from being closed. No __del__: Ctrl-C in that would be lost.
+            self._dropped = weakref.finalize(self, os.close, self._descriptor)
             info = os.fstat(self._descriptor)
         except (OSError, ValueError) as error:
             self.close()
@@ -89,14 +93,9 @@ class FileSource:
         return memoryview(cast(Any, room[:n]))
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if self._dropped is not None and self._dropped.detach():
             with suppress(OSError):  # what was read was read
-                os.close(descriptor)
-
-    def __del__(self) -> None:
-        """Of one that a signal kept from being closed."""
-        self.close()
+                os.close(self._descriptor)
 
 
 Source = MemorySource | FileSource

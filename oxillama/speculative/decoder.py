@@ -170,7 +170,8 @@ class SpeculativeDecoder:
                 run, self._run = self._run, None
             if run is not None:
                 run.token.cancel()
-            self._end()
+            self._end.detach()
+            self._jobs.put(None)  # itself, since finalizers may be over at the interpreter's end
             if wait and self._thread is not None:
                 self._thread.join()
 

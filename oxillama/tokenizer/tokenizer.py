@@ -3,10 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from oxillama.errors import ChatTemplateError, TokenizerError
+from oxillama.lazy import lazy
 from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
@@ -139,12 +139,12 @@ class Tokenizer:
             return [self.sep_id] if self.add_sep and self.sep_id is not None else []
         return [self.eos_id] if self.add_eos and self.eos_id is not None else []
 
-    @cached_property
+    @lazy
     def _partition_user(self) -> Partition:
         # No token swallows whitespace here: plain text must survive encoding unchanged.
         return Partition(self._specials((USER_DEFINED,)), frozenset(), frozenset())
 
-    @cached_property
+    @lazy
     def _partition_all(self) -> Partition:
         specials = self._specials((USER_DEFINED, CONTROL, UNKNOWN))
         return Partition(specials, self._vocab.strips_left, self._vocab.strips_right)

@@ -67,6 +67,7 @@ def acting(scene: Scene, folder: Path, before: Callable[[], object] = bool) -> I
     its.close()
     mine.settimeout(SECONDS)
     try:
+        assert mine.recv(100) == b"ready"
         yield Child(pid, mine)
     finally:
         mine.close()
@@ -81,6 +82,7 @@ def _serve(scene: Scene, folder: Path, before: Callable[[], object], told: socke
     before()
     gc.freeze()  # what the parent has is looked at no more
     n_files = len(os.listdir("/proc/self/fd"))
+    told.send(b"ready")  # who traces it counts from here on
     told.recv(100)
     os.getppid()  # marks the beginning in a trace, and the end
     outcome = attempt(lambda: scene.act(folder))

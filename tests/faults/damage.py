@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,24 +53,20 @@ def file_of(name: str, folder: Path) -> File:
     return File(folder / NAME, data, use, sorted({HEADER_BYTES, size, *ends}), [*range(size), *state], True)
 
 
-def cut(file: File) -> list[str]:
-    """Ends at, before and after each boundary: which of them are not noticed."""
-    found = []
+def cut(file: File) -> Iterator[list[str]]:
+    """Ends at, before and after each boundary: whether each is noticed."""
     places = {place + by for place in file.boundaries for by in (-1, 0, 1)}
     for n in sorted(n for n in places if 0 <= n < len(file.data)):
-        found += _refused(file, file.data[:n], f"cut off after {n} bytes")
-    return found
+        yield _refused(file, file.data[:n], f"cut off after {n} bytes")
 
 
-def flipped(file: File, step: int = 1) -> list[str]:
-    """Each `step`-th bit of header, table and description: which of them are not noticed."""
-    found = []
+def flipped(file: File, step: int = 1) -> Iterator[list[str]]:
+    """Each `step`-th bit of header, table and description: whether each is noticed."""
     for number in range(0, 8 * len(file.described), step):
         at, bit = file.described[number // 8], number % 8
         bad = bytearray(file.data)
         bad[at] ^= 1 << bit
-        found += _refused(file, bytes(bad), f"bit {bit} of byte {at}", must=file.hashed)
-    return found
+        yield _refused(file, bytes(bad), f"bit {bit} of byte {at}", must=file.hashed)
 
 
 def _refused(file: File, data: bytes, what: str, *, must: bool = True) -> list[str]:

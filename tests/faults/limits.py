@@ -126,8 +126,23 @@ def shim(folder: Path) -> Path | None:
 
 def files_of(names: list[str], library: Path | None) -> str:
     """What the scenes leave, as told by another process with that library."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    if library is not None:
-        env["LD_PRELOAD"] = str(library)
-    command = [sys.executable, "-m", "tests.faults.tell", *names]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return run_python("tests.faults.tell", *names, preload=library).stdout
+
+
+def run_module(name: str, *arguments: str) -> list[str]:
+    """What a module printed of losses in a process of its own, and how that ended, if not well."""
+    try:
+        done = run_python(name, *arguments)
+    except subprocess.CalledProcessError as error:
+        return [*error.stdout.splitlines(), f"it ended with {error.returncode}: {error.stderr[-1000:]}"]
+    except subprocess.TimeoutExpired:
+        return ["it hangs"]
+    return done.stdout.splitlines()
+
+
+def run_python(name: str, *arguments: str, preload: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if preload is not None:
+        env["LD_PRELOAD"] = str(preload)
+    command = [sys.executable, "-m", name, *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd=ROOT, timeout=600)

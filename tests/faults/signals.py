@@ -6,7 +6,6 @@ import random
 import signal
 import sys
 from collections.abc import Callable
-
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,10 +33,14 @@ HANDLERS: dict[str, tuple[signal.Signals, Callable[[int, FrameType | None], obje
 
 
 class Lines:
-    """Counts the lines of the package that run, and sends a signal before line n of them; 0: never."""
+    """Counts the lines of the package that run, and sends a signal before line n of them.
 
-    def __init__(self, n: int, number: signal.Signals) -> None:
+    number: of the signal; 0: none. place: where line n is.
+    """
+
+    def __init__(self, n: int = 0, number: int = 0) -> None:
         self.n, self.number, self.seen = n, number, 0
+        self.place = ""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         if PACKAGE not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
@@ -45,20 +48,22 @@ class Lines:
         if event == "line":
             self.seen += 1
             if self.seen == self.n:
-                signal.raise_signal(self.number)
+                self.place = f"{frame.f_code.co_filename.rpartition(PACKAGE)[2]}:{frame.f_lineno}"
+                if self.number:
+                    signal.raise_signal(self.number)
         return self
 
 
-def n_lines(stage: Stage, folder: Path) -> int:
-    """Lines of the package that run while it acts."""
-    lines = Lines(0, signal.SIGINT)
+def lines_of(stage: Stage, folder: Path, n: int = 0) -> Lines:
+    """Of the package, that run while it acts; with the place of line n."""
+    lines = Lines(n)
     with placed(folder / "old") as place:
         sys.settrace(lines)
         try:
             stage.scene.act(place)
         finally:
             sys.settrace(None)
-    return lines.seen
+    return lines
 
 
 def at_line(stage: Stage, folder: Path, n: int, kind: str) -> list[str]:
@@ -71,7 +76,8 @@ def at_line(stage: Stage, folder: Path, n: int, kind: str) -> list[str]:
         return lambda: sys.settrace(None)
 
     with placed(folder / "old") as place, acting(once(stage.scene, trace), place) as child:
-        return judged(stage, place, child, child.begin(), may_die=False)
+        found = judged(stage, place, child, child.begin(), may_die=False)
+    return [f"{loss}, by a signal at {lines_of(stage, folder, n).place}" for loss in found]
 
 
 def at_random(stage: Stage, folder: Path, seed: int, kind: str) -> list[str]:

@@ -133,7 +133,7 @@ def test_calls_that_do_half_of_what_they_should(tmp_path):
 @pytest.mark.parametrize("kind", signals.HANDLERS)
 def test_signals_at_some_lines(stages, kind):
     stage, folder = stages("session, shared")
-    n = signals.n_lines(stage, folder)
+    n = signals.lines_of(stage, folder).seen
     assert n > 500
     for line in range(1 + list(signals.HANDLERS).index(kind) * 13, n, n // 8):
         assert signals.at_line(stage, folder, line, kind) == [], line
@@ -149,5 +149,6 @@ def test_signals_at_random(stages, kind):
 @pytest.mark.parametrize("name", SAVES)
 def test_some_bits_of_what_is_no_data(name, tmp_path):
     file = damage.file_of(name, tmp_path)
-    assert damage.cut(file) == []
-    assert damage.flipped(file, step=997) == []
+    checks = [*damage.cut(file), *damage.flipped(file, step=997)]
+    assert len(checks) > 20
+    assert [loss for losses in checks for loss in losses] == []

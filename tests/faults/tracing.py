@@ -14,11 +14,11 @@ from pathlib import Path
 STRACE = shutil.which("strace")
 LINE = re.compile(r"^(\d+) +([a-z_0-9]+)\(")
 # Of memory, locks between threads, clocks and what a process is: no part of what is done with files.
-OTHERS = frozenset(
-    "mmap munmap mremap brk madvise mprotect futex sched_yield sched_getaffinity clock_gettime clock_nanosleep "
-    "nanosleep gettid getpid getppid getpgid rt_sigaction rt_sigprocmask sigaltstack set_robust_list rseq prctl "
-    "recvfrom sendto restart_syscall exit exit_group clone clone3 arch_prctl prlimit64".split()
-)
+OTHERS = """
+mmap munmap mremap brk madvise mprotect futex sched_yield sched_getaffinity clock_gettime clock_nanosleep nanosleep
+gettid getpid getppid getpgid rt_sigaction rt_sigprocmask sigaltstack set_robust_list rseq prctl recvfrom sendto
+restart_syscall exit exit_group clone clone3 arch_prctl prlimit64
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,11 @@ def tracing(pid: int, options: list[str], output: Path | str = "/dev/null") -> I
             yield tracer if "attached" in line else None
         finally:
             tracer.terminate()  # the process goes on without it
-            tracer.communicate()
+            try:
+                tracer.communicate(timeout=1)
+            except subprocess.TimeoutExpired:  # it waits for threads of a process that it has killed, sometimes
+                tracer.kill()
+                tracer.communicate()
 
 
 def calls_of(trace: Path) -> list[Call]:
@@ -69,7 +73,7 @@ def calls_of(trace: Path) -> list[Call]:
         # strace counts for each thread; what began before the marks counts, too.
         counter = counts.setdefault(pid, Counter())
         counter[name] += 1
-        if marks == 1 and name not in OTHERS:
+        if marks == 1 and name not in OTHERS.split():
             found[Call(name, counter[name])] = None
     assert marks == 2, f"{trace}: {marks} marks"
     return list(found)

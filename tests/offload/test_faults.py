@@ -24,10 +24,14 @@ def path(tmp_path):
     return copy
 
 
-@pytest.fixture(params=["paged", "in memory"])
+@pytest.fixture(params=["paged", "in memory", "mapped"])
 def engine(path, request):
-    """With and without weights that are paged: rows of the embedding are read in both."""
-    with ox.load(path, num_threads=2, offload=path.stat().st_size // 3 if request.param == "paged" else None) as engine:
+    """With weights that are paged, in memory, or used where the file is mapped: rows of the embedding are read in all.
+
+    Of one that is mapped, these reads tell before a step whether it may be touched.
+    """
+    offload = path.stat().st_size // 3 if request.param == "paged" else None
+    with ox.load(path, num_threads=2, offload=offload, repack=request.param != "mapped") as engine:
         engine.generate("Once", max_tokens=2, seed=1)
         yield engine
 
@@ -63,6 +67,25 @@ def test_a_file_that_is_written_to_is_never_used_again(engine, path):
     path.write_bytes(data)  # as it was; but nobody knows what was read meanwhile
     with pytest.raises(ModelFileError, match="was written to"):
         engine.generate("Once upon a time", max_tokens=4)
+
+
+def test_a_mapped_file_that_is_written_to_in_the_middle_of_a_step(path, monkeypatch):
+    """What was computed with it is not used."""
+    with ox.load(path, num_threads=1, repack=False) as engine:
+        assert len(engine.generate("Once", max_tokens=3, ignore_eos=True).token_ids) == 3
+        model, data = engine._core.runner.model, path.read_bytes()
+        forward = model.forward
+
+        def written_to(*args):
+            found = forward(*args)
+            with path.open("r+b") as f:
+                f.write(data)
+            return found
+
+        monkeypatch.setattr(model, "forward", written_to)
+        for use in (lambda: engine.generate("Once", max_tokens=1), lambda: engine.embed("Once")):
+            with pytest.raises(ModelFileError, match="was written to since it was opened"):
+                use()
 
 
 @pytest.mark.parametrize("how", ["replaced", "deleted"])

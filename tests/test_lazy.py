@@ -1,0 +1,44 @@
+"""Values that are computed when they are first wanted: once, and in forked children whatever the parent was doing."""
+
+import threading
+
+from oxillama.lazy import lazy
+from tests.engine.test_threads import fork, in_child
+
+
+class Slow:
+    def __init__(self, wait=bool):
+        self.wait, self.n = wait, 0
+
+    @lazy
+    def value(self):
+        """Says so."""
+        self.wait()
+        self.n += 1
+        return [self.n]
+
+
+def test_computed_once():
+    one, other = Slow(), Slow()
+    assert one.value is one.value
+    assert (one.n, other.n) == (1, 0)
+    assert Slow.value.__doc__ == "Says so."
+
+
+@fork
+def test_a_child_that_is_forked_in_the_middle():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait():
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            assert go_on.wait(60)
+
+    slow = Slow(wait)
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    assert begun.wait(60)
+    assert in_child(lambda: slow.value == [1]) == 0
+    go_on.set()
+    thread.join()
+    assert slow.value == [1]
