@@ -178,6 +178,11 @@ class SnapshotMaker:
             more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
         return self._saved("session", sequence, sequence.n_computed, known, state, more)
 
+    def conversation(self, sequence: Sequence, messages: list[Any], known: Known) -> Saved:
+        """Of a dialogue between two answers. In a turn of the loop."""
+        state = {"messages": plain("messages", messages)}
+        return self._saved("conversation", sequence, sequence.n_computed, known, state, {})
+
     def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
         """Of a request for text. In a turn of the loop."""
         sequence, unread = request.sequence, [chunk for index, chunk in outbox.items if index == request.index]
