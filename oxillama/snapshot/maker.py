@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig
 from oxillama.engine.loading import shipped_model
-from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
+from oxillama.errors import ConfigError, SnapshotError, SnapshotFormatError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
@@ -65,6 +65,7 @@ class Known:
 
 
 NOTHING = Known()
+SEVERAL = ("speculative", "texts")
 WRITER = "oxillama (Python)"
 Take = Callable[[Known], Saved]
 
@@ -239,6 +240,8 @@ class SnapshotMaker:
         if base.resolve() == target.resolve():
             raise ConfigError("base and path must be two files: the new one needs what the old one has")
         with open_reader(base) as reader:
+            if reader.state.text("kind") in SEVERAL:
+                raise SnapshotFormatError(f"{base}: several snapshots in one can't be a base: give one of a single one")
             self.check(reader)
             tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")

@@ -28,7 +28,7 @@ def test_requests(tmp_path):
                 assert told(first + rest) == whole
                 assert told(first + [chunk async for chunk in stream]) == whole
             several = engine.stream(prompt, n=2, **OPTIONS)
-            together = [chunk async for chunk in await other.resume(await several.snapshot())]
+            together = [chunk async for chunk in await other.resume(await several.snapshot_bytes())]
             assert sorted(c.index for c in together if c.finish_reason) == [0, 1]
             found = await asyncio.gather(*(several.snapshot(index=i) for i in range(2)))
             again = [[chunk async for chunk in await other.resume(data)] for data in found]

@@ -81,6 +81,10 @@ def test_refusals(tmp_path):
         with pytest.raises(ox.ConfigError, match="this is of a conversation"):
             engine.resume(talk.snapshot_bytes(), sampler=ox.SamplerConfig())
         assert engine.resume(talk.snapshot_bytes()).tokens == []
+        said = say(talk, [5, 6, 7])
+        with ox.Engine.restore_bytes(talk.snapshot_bytes(), engine) as restored:  # its session has what was computed
+            assert (restored.position, restored._session.tokens) == (len(said), said)
+        talk.messages.clear()
         talk.messages.append(object())
         with pytest.raises(SnapshotError, match=r"messages\[0\] can't be saved"):
             talk.snapshot(tmp_path / "x")

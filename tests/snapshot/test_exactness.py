@@ -212,6 +212,10 @@ def test_several_completions_in_one_file(pair, tmp_path):
         with pytest.raises(ox.ConfigError, match="base and shared are for one completion: give index"):
             stream.snapshot(tmp_path / "x", **option)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "all").write_bytes(data)
+    with pytest.raises(ox.SnapshotError, match="several snapshots in one can't be a base"):
+        stream.snapshot(tmp_path / "x", index=0, base=tmp_path / "all")
+    (tmp_path / "all").unlink()
     whole = told(stream)
     with ox.Engine.restore_bytes(data, engine) as restored:
         assert restored.position > len(prompt)
