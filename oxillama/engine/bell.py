@@ -137,6 +137,11 @@ class AsyncChunks:
         call, maker = self._call, self._snapshots
         return await asyncio.to_thread(save_request, maker, call.requests, call._outbox, path, **options)
 
+    async def snapshot_bytes(self, **options: Any) -> bytes:
+        """`snapshot` without a path."""
+        found: Any = await self.snapshot(**options)
+        return bytes(found)
+
     def _leave(self) -> None:
         self._ended = True
         if self._call is not None:

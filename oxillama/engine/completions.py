@@ -15,7 +15,7 @@ from oxillama.engine.request import Outbox
 from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.stream import TextRequest, chunks
 from oxillama.engine.texts import TextMaker
-from oxillama.errors import ConfigError, SnapshotError
+from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import Known, SnapshotMaker
@@ -31,12 +31,14 @@ Path = str | os.PathLike[str]
 class Chunks(Generator[Chunk, None, None]):
     """The chunks of what follows a prompt, one after another; requests are made when the first is asked for.
 
-    Leaving early (`close`, or dropping it) ends them.
+    Leaving early (`close`, or dropping it) ends them. owner: what must live as long.
     """
+
+    owner: object = None
 
     def __init__(
         self, core: EngineCore, make: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None,
-        snapshots: SnapshotMaker | None = None,
+        snapshots: SnapshotMaker,
     ) -> None:  # fmt: skip
         self._requests = cached(make)
         self._outbox = outbox
@@ -60,10 +62,9 @@ class Chunks(Generator[Chunk, None, None]):
         """Saves the request as it is now: to a file, or as bytes if there is no path. It goes on unharmed.
 
         What was computed and not read yet is the first that `Engine.resume` gives. index: which completion, where
-        there are several. The other options, and errors, are those of `Engine.snapshot`.
+        there are several; None: all. The other options, and errors, are those of `Engine.snapshot`; `base` and `shared`
+        are for one completion alone.
         """
-        if self._snapshots is None:
-            raise SnapshotError("an answer of a conversation can't be saved: use Engine.stream for one that can")
         save = partial(save_request, self._snapshots, self._requests(), self._outbox, path)
         return save(index=index, base=base, compress=compress, shared=shared)
 
@@ -85,7 +86,9 @@ def save_request(
 ) -> bytes | None:
     """`Chunks.snapshot`."""
     if index is None and len(requests) > 1:
-        raise ConfigError(f"index must say which of the {len(requests)} completions is to be saved")
+        from oxillama.snapshot.several import save_several
+
+        return save_several(maker, requests, outbox, path, base=base, compress=compress, shared=shared)
     request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
 
     def take(known: Known) -> Saved:
@@ -124,7 +127,7 @@ def answer(
     maker: TextMaker,
     ids: list[int],
     options: TextOptions,
-    snapshots: SnapshotMaker | None = None,
+    snapshots: SnapshotMaker,
     **held: Any,
 ) -> Chunks:
     """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""

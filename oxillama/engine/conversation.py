@@ -1,19 +1,24 @@
 """A dialogue that keeps its KV between turns."""
 
-import weakref
-from collections.abc import Generator
-from types import TracebackType
-from typing import Self, cast
+from __future__ import annotations
 
-from oxillama.engine.completions import answer
+import os
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from oxillama.engine.completions import Chunks, answer
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Request
-from oxillama.engine.results import Chunk
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, GenerateError
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.maker import Known, SnapshotMaker
+    from oxillama.snapshot.saved import Saved
 
 __all__ = ["Conversation"]
 
@@ -50,6 +55,8 @@ class _Memory:
         common = 0
         while common < limit and before.tokens[common] == sequence.tokens[common]:
             common += 1
+        if before.untrusted and common:
+            sequence.cache_key, sequence.untrusted = None, True
         self.scheduler.rewind(before, common)
         self.scheduler.hand_over(before, sequence)
         self.scheduler.checkpoint(sequence)
@@ -77,12 +84,16 @@ class Conversation:
 
     Its KV blocks stay its own until `reset`, `close` (or the end of a `with` block), or until it is dropped. It gives
     one answer at a time: a call meanwhile, from any thread, gets a GenerateError.
+
+    messages: what the caller keeps of it as plain data, such as the messages so far; in snapshots too.
     """
 
-    def __init__(self, core: EngineCore, maker: TextMaker) -> None:
+    def __init__(self, core: EngineCore, maker: TextMaker, snapshots: SnapshotMaker) -> None:
         core.check_generates()
         self._core = core
         self._maker = maker
+        self._snapshots = snapshots
+        self.messages: list[Any] = []
         self._memory = memory = _Memory(core.scheduler)
         weakref.finalize(self, core.loop.post, memory.abandon).atexit = False
 
@@ -91,7 +102,30 @@ class Conversation:
         """Tokens whose keys and values are there."""
         return self._memory.sequence.n_computed
 
-    def stream(self, prompt: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
+    @property
+    def tokens(self) -> list[int]:
+        """A copy of the tokens of the last turn, prompt and answer."""
+        return list(self._memory.sequence.tokens)
+
+    def snapshot(
+        self, path: str | os.PathLike[str], *, base: Any = None, compress: bool = False, shared: bool = False
+    ) -> None:
+        """Saves it to a file, between two answers: `Engine.resume` goes on with it.
+
+        An answer that is under way is saved by its own stream. Options and errors are those of `Engine.snapshot`;
+        GenerateError during an answer and after `close`.
+        """
+        self._snapshots.write(self._take, path, base=base, compress=compress, shared=shared)
+
+    def snapshot_bytes(self, *, compress: bool = False) -> bytes:
+        """What `snapshot` would write."""
+        return self._snapshots.pack(self._take, compress=compress)
+
+    def _take(self, known: Known) -> Saved:
+        self._memory.check_idle()
+        return self._snapshots.conversation(self._memory.sequence, self.messages, known)
+
+    def stream(self, prompt: list[int], options: TextOptions) -> Chunks:
         """Chunks of what follows the whole prompt, which is given as token ids.
 
         Raises what `Engine.stream` raises, and GenerateError while another answer is under way or after `close`; the
@@ -106,11 +140,10 @@ class Conversation:
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
         self._maker.prepare(options)
-        return self._answer(ids, options)
-
-    def _answer(self, ids: list[int], options: TextOptions) -> Generator[Chunk, None, None]:
-        # A method, so that the dialogue lives as long as the answer.
-        yield from answer(self._core, self._maker, ids, options, keep_blocks=True, begin=self._memory.begin)
+        begin = self._memory.begin
+        found = answer(self._core, self._maker, ids, options, self._snapshots, keep_blocks=True, begin=begin)
+        found.owner = self  # which thereby lives as long as the answer
+        return found
 
     def reset(self) -> None:
         """Forgets everything and frees its blocks. Raises GenerateError during an answer."""

@@ -246,7 +246,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
 
     def conversation(self) -> Conversation:
         """A dialogue that keeps its KV between turns."""
-        return Conversation(self._core, self._maker)
+        return Conversation(self._core, self._maker, self._snapshots)
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text; `parse_special` reads text like "<|im_end|>" as the special token of that name."""

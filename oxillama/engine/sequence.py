@@ -43,6 +43,7 @@ class Sequence:
     tables: this one, and that of layers with a window, which begins with `n_gone` times -1 for what was given back.
     path: of the prefix cache, for the first blocks of the tables; its nodes' blocks are those.
     cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
+    untrusted: whether some of what is computed came from a file that may be anybody's.
     weights: what tells apart those with which sequences are computed: without adapters ().
     slots: of recurrent states; None where the model has none, and before it was first queued.
     priority: who has more goes first, 0 to MAX_PRIORITY.
@@ -56,7 +57,7 @@ class Sequence:
     __slots__ = (
         "ahead", "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_again", "n_computed", "n_gone",
         "n_prompt", "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables",
-        "tokens", "weights",
+        "tokens", "untrusted", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Sequence:
         self.path: list[PrefixNode] = []
         self.cache_key = cache_key
         self.weights = weights
+        self.untrusted = False
         self.slots: StateSlots | None = None
         self.priority = check_int("priority", priority, 0, MAX_PRIORITY)
         if math.isnan(deadline):

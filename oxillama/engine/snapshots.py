@@ -24,6 +24,7 @@ from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 if TYPE_CHECKING:
     from oxillama.engine.bell import AsyncChunks
     from oxillama.engine.completions import Chunks
+    from oxillama.engine.conversation import Conversation
     from oxillama.engine.engine import Engine
     from oxillama.engine.loading import EngineParts
     from oxillama.engine.sequence import Sequence
@@ -148,11 +149,12 @@ class SnapshotMethods:
         logits_processors: SequenceOf[LogitsProcessor] | None = None,
         cancel_token: CancelToken | None = None,
         draft: DraftLike = None,
-    ) -> Chunks | Session:
+    ) -> Chunks | Session | Conversation:
         """Goes on with what was saved, in this engine, beside all else that it does.
 
-        A request for text gives its further chunks, beginning with those that nobody had read; a session gives a
-        `Session`. What is taken from a snapshot is never lent to other requests: it may be anybody's.
+        A request for text gives its further chunks, beginning with those that nobody had read, several completions
+        those of all; a session gives a `Session`, a conversation a `Conversation`. What is taken from a snapshot is
+        never lent to other requests: it may be anybody's.
 
         snapshot: path or bytes. sampler, logits_processors: functions of the caller's own, which no file can hold;
             `sampler` is a chain with the same stages.

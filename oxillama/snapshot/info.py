@@ -15,12 +15,16 @@ from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
 
 __all__ = ["SnapshotInfo", "snapshot_info"]
 
+# Of several in one, by kind: the section whose model and engine are told.
+FIRST = {"speculative": "target", "texts": "text.0"}
+
 
 @dataclass(frozen=True)
 class SnapshotInfo:
     """A snapshot, described.
 
-    magic, version: of its format. kind: "session", "text" for a request, or "speculative". arch_id: architecture of
+    magic, version: of its format. kind: "session", "conversation", "text" for a request, "texts" for the completions of
+    one prompt (of which the first is described), or "speculative". arch_id: architecture of
     the model. model_path, tokenizer_path: where these were; None of what was in memory, or of the model's own.
     max_context_length: tokens of the engine's context. num_threads: that it computed with. tokens_count: tokens of the
     session, as far as the file tells them. computed_count: those whose keys, values and states are there. kv_type: how
@@ -70,8 +74,9 @@ def snapshot_info(snapshot: Place) -> SnapshotInfo:
 def _info(source: Source) -> SnapshotInfo:
     reader = Reader(source)
     state = reader.state
-    if state.text("kind") == "speculative":
-        return _info_of_several(reader)
+    kind = state.text("kind")
+    if kind in FIRST:
+        return _info_of_several(reader, kind, FIRST[kind])
     model, engine, sequence = state.sub("model"), state.sub("engine"), state.sub("sequence")
     hub = model.maybe_sub("hub")
     if "tokens" not in reader.ranges:
@@ -99,17 +104,15 @@ def _info(source: Source) -> SnapshotInfo:
     )
 
 
-def _info_of_several(reader: Reader) -> SnapshotInfo:
-    """Of a speculative engine: what its model is, and the sections of both."""
-    section = reader.sections.get("target")
+def _info_of_several(reader: Reader, kind: str, first: str) -> SnapshotInfo:
+    """Of several snapshots in one: what the first is, and the sections of all."""
+    section = reader.sections.get(first)
     if section is None or section.dtype != np.uint8:
-        raise SnapshotDamagedError(f"{reader.label}: section target is missing, or no snapshot")
-    target = MemorySource(reader.array("target").tobytes(), f"{reader.label}: target")
-    inner = Reader(target)
-    if inner.state.text("kind") != "session":
-        raise SnapshotDamagedError(f"{target.label}: it is no session")
-    sections = tuple((s.name, s.n_stored) for s in reader.sections.values())
-    return replace(_info(target), kind="speculative", sections=sections)
+        raise SnapshotDamagedError(f"{reader.label}: section {first} is missing, or no snapshot")
+    inner = MemorySource(reader.array(first).tobytes(), f"{reader.label}: {first}")
+    if Reader(inner).state.text("kind") not in ("session", "conversation", "text"):
+        raise SnapshotDamagedError(f"{inner.label}: it is neither a session nor a request for text")
+    return replace(_info(inner), kind=kind, sections=tuple((s.name, s.n_stored) for s in reader.sections.values()))
 
 
 def _n_blocks(state: Fields) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig
 from oxillama.engine.loading import shipped_model
-from oxillama.errors import ConfigError, SnapshotError, SnapshotMismatchError
+from oxillama.errors import ConfigError, SnapshotError, SnapshotFormatError, SnapshotMismatchError
 from oxillama.kernels._table import tier
 from oxillama.lazy import lazy
 from oxillama.sampling import Sampler
@@ -66,6 +66,7 @@ class Known:
 
 
 NOTHING = Known()
+SEVERAL = ("speculative", "texts")
 WRITER = "oxillama (Python)"
 Take = Callable[[Known], Saved]
 
@@ -179,6 +180,11 @@ class SnapshotMaker:
             more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
         return self._saved("session", sequence, sequence.n_computed, known, state, more)
 
+    def conversation(self, sequence: Sequence, messages: list[Any], known: Known) -> Saved:
+        """Of a dialogue between two answers. In a turn of the loop."""
+        state = {"messages": plain("messages", messages)}
+        return self._saved("conversation", sequence, sequence.n_computed, known, state, {})
+
     def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
         """Of a request for text. In a turn of the loop."""
         sequence, unread = request.sequence, [chunk for index, chunk in outbox.items if index == request.index]
@@ -236,6 +242,8 @@ class SnapshotMaker:
         if old == new:
             raise ConfigError("base and path must be two files: the new one needs what the old one has")
         with open_reader(base) as reader:
+            if reader.state.text("kind") in SEVERAL:
+                raise SnapshotFormatError(f"{base}: several snapshots in one can't be a base: give one of a single one")
             self.check(reader)
             tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import SnapshotDamagedError
+from oxillama.errors import SnapshotDamagedError, SnapshotError
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -110,7 +110,10 @@ class Encoder:
         self.data += _F32.pack(value)
 
     def text(self, value: str) -> None:
-        encoded = value.encode()
+        try:
+            encoded = value.encode()
+        except UnicodeEncodeError:
+            raise SnapshotError(f"format=1 has no place for {value!r:.200}, which is no UTF-8: use format=2") from None
         self.uint(len(encoded))
         self.data += encoded
 

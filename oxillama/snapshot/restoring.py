@@ -21,6 +21,7 @@ from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.resuming import fill_session, is_version1, load_saved
 from oxillama.snapshot.saved import Reader
 from oxillama.snapshot.settings import config_fields
+from oxillama.snapshot.several import parts_of
 from oxillama.snapshot.sources import Place, Source, open_source
 from oxillama.snapshot.version1 import SPEC_MAGIC
 
@@ -39,8 +40,9 @@ def restored(
     fields: Mapping[str, Any],
 ) -> E:
     """`Engine.restore`."""
-    source = open_source(place)
+    opened = open_source(place)
     try:
+        source = parts_of(opened)[0][0]  # of several completions, the first
         settings, described = engine_settings(source)
         if isinstance(model_path, Engine):
             engine = _beside(kind, model_path, settings, fields)
@@ -54,7 +56,7 @@ def restored(
             raise
         return engine
     finally:
-        source.close()
+        opened.close()
 
 
 def _beside(kind: type[E], loaded: Engine, settings: Mapping[str, Any], fields: Mapping[str, Any]) -> E:

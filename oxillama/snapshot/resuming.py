@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from oxillama.config import SamplerConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import Chunks
+from oxillama.engine.conversation import Conversation
 from oxillama.engine.request import Outbox
+from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
 from oxillama.engine.session import Session
 from oxillama.engine.stream import TextRequest
@@ -21,12 +23,14 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.kernels._table import tier
+from oxillama.lora import LoraSet
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.maker import SnapshotMaker
 from oxillama.snapshot.saved import Reader, Saved
 from oxillama.snapshot.sequences import put
+from oxillama.snapshot.several import in_order, parts_of
 from oxillama.snapshot.sources import Place, Source, open_source
 from oxillama.snapshot.text_resumer import TextResumer, adapter_set, tokens_of
 from oxillama.snapshot.texts import read_chain_of, read_sampler
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_session", "load_saved", "resumed"]
 
-KINDS = ("session", "text")
+KINDS = ("session", "conversation", "text")
 
 log = logging.getLogger("oxillama")
 
@@ -50,20 +54,34 @@ def resumed(
     processors: Any,
     cancel_token: CancelToken | None,
     draft: Any = None,
-) -> Chunks | Session:
+) -> Chunks | Session | Conversation:
     """`Engine.resume`."""
-    saved, label = _loaded(engine, place)
-    if saved.state["kind"] == "session":
-        if any(given is not None for given in (sampler, processors, cancel_token, draft)):
-            raise ConfigError(
-                "sampler, logits_processors, cancel_token and draft are for requests; this is of a session"
-            )
+    found, label, order = _loaded(engine, place)
+    kind = found[0].state["kind"]
+    if kind != "text" and any(given is not None for given in (sampler, processors, cancel_token, draft)):
+        raise ConfigError(f"sampler, logits_processors, cancel_token and draft are for requests; this is of a {kind}")
+    if kind == "conversation":
+        conversation = engine.conversation()
+        fill_conversation(engine, conversation, found[0], label)
+        return conversation
+    if kind == "session":
         session = engine.session(cache_prompt=False)
-        fill_session(engine, session, saved, label)
+        fill_session(engine, session, found[0], label)
         return session
-    resumer = TextResumer(engine, saved, label, draft)
-    requests, outbox = resumer.resumed(_chain(sampler), check_processors(processors), cancel_token)
+    resumers = [TextResumer(engine, saved, label, draft) for saved in found]
+    requests, outbox = _requests(resumers, order, sampler, processors, cancel_token)
     return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
+
+
+def _requests(
+    resumers: list[TextResumer], order: list[int] | None, sampler: Any, processors: Any,
+    cancel_token: CancelToken | None, bell: CoroutineBell | None = None,
+) -> tuple[list[TextRequest], Outbox]:  # fmt: skip
+    """Those that go on, and where they leave chunks."""
+    outbox, chain, processors = Outbox(0, bell), _chain(sampler), check_processors(processors)
+    requests = [one.resumed(chain, processors, cancel_token, outbox, i) for i, one in enumerate(resumers)]
+    outbox.items = in_order(outbox.items, order, resumers[0].label)
+    return requests, outbox
 
 
 async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) -> AsyncChunks:
@@ -73,11 +91,11 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     def load(
         sampler: Any = None, logits_processors: Any = None, cancel_token: CancelToken | None = None, draft: Any = None
     ) -> tuple[list[TextRequest], Outbox]:
-        saved, label = _loaded(engine, place)
-        if saved.state["kind"] != "text":
-            raise SnapshotFormatError(f"{label}: it is of a session: resume it with Engine.resume")
-        resumer = TextResumer(engine, saved, label, draft)
-        return resumer.resumed(_chain(sampler), check_processors(logits_processors), cancel_token, bell)
+        found, label, order = _loaded(engine, place)
+        if found[0].state["kind"] != "text":
+            raise SnapshotFormatError(f"{label}: it is of a {found[0].state['kind']}: resume it with Engine.resume")
+        resumers = [TextResumer(engine, saved, label, draft) for saved in found]
+        return _requests(resumers, order, sampler, logits_processors, cancel_token, bell)
 
     requests, outbox = await asyncio.to_thread(load, **options)
 
@@ -87,13 +105,18 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     return AsyncChunks(start, engine._snapshots)
 
 
-def _loaded(engine: Engine, place: Place) -> tuple[Saved, str]:
+def _loaded(engine: Engine, place: Place) -> tuple[list[Saved], str, list[int] | None]:
+    """What is saved, of several completions each; and the order of their unread chunks."""
     engine._core.check_generates()
     source = open_source(place)
     try:
-        return load_saved(engine._snapshots, source), source.label
+        parts, order = parts_of(source)
+        found = [load_saved(engine._snapshots, part) for part in parts]
     finally:
         source.close()
+    if order is not None and any(saved.state["kind"] != "text" for saved in found):
+        raise SnapshotDamagedError(f"{source.label}: not all that it holds are requests for text")
+    return found, source.label, order
 
 
 def _chain(sampler: Any) -> SamplerChain | None:
@@ -126,8 +149,8 @@ def is_version1(source: Source) -> bool:
     return bytes(source.read(0, min(9, source.n_bytes))) == b"OXISNAP1\x01"
 
 
-def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> None:
-    """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
+def _sequence_of(engine: Engine, saved: Saved, label: str) -> tuple[list[int], int, LoraSet]:
+    """Tokens, how many of them are computed, and with which adapters. Raises SnapshotError's children."""
     state = Fields(saved.state, label)
     tokens, given = tokens_of(saved, engine.n_vocab, label), state.sub("sequence")
     n_computed = given.integer("n_computed", 0, len(tokens))
@@ -135,9 +158,41 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
         raise SnapshotMismatchError(
             f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
         )
-    weights = given.scaled("weights")
+    files = state.sub("adapters").sub("files")
+    return tokens, n_computed, adapter_set(engine._loras, given.scaled("weights"), files, label)
+
+
+def _fill(engine: Engine, sequence: Sequence, saved: Saved, label: str, n_computed: int) -> None:
+    """Gives a sequence, in a turn of the loop, what is saved of its tokens. If that fails it is empty."""
+    sequence.cache_key, sequence.untrusted = None, True
+    sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
+    try:
+        put(engine._core, sequence, saved.tensors, n_computed, label)
+    except Exception:
+        sequence.tokens.clear()
+        raise
+
+
+def fill_conversation(engine: Engine, conversation: Conversation, saved: Saved, label: str) -> None:
+    """Puts what was saved into a dialogue that is new. Raises SnapshotError's children."""
+    tokens, n_computed, adapters = _sequence_of(engine, saved, label)
+    messages = Fields(saved.state, label).items_of("messages")
+
+    def fill() -> None:
+        sequence = conversation._memory.sequence
+        sequence.tokens[:], sequence.weights = tokens, adapters.key
+        _fill(engine, sequence, saved, label, n_computed)
+
+    engine._snapshots.turn(fill)
+    conversation.messages = messages
+
+
+def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> None:
+    """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
+    state = Fields(saved.state, label)
+    tokens, n_computed, adapters = _sequence_of(engine, saved, label)
+    weights = state.sub("sequence").scaled("weights")
     own = state.maybe_sub("session") or Fields({"lora": _by_name(engine, weights)}, label)
-    adapters = adapter_set(engine._loras, weights, state.sub("adapters").sub("files"), label)
     try:
         serving = ServingOptions(cache_prompt=False, lora=own.get("lora"))
         same = tokens == [] or engine._loras.select(serving.lora).key == adapters.key
@@ -154,13 +209,8 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
 
     def fill() -> None:
         sequence = session._sequence
-        sequence.tokens[:], sequence.weights, sequence.cache_key = tokens, adapters.key, None
-        sequence.n_prompt = sequence.n_reserve = len(tokens)
-        try:
-            put(engine._core, sequence, saved.tensors, n_computed, label)
-        except Exception:
-            sequence.tokens.clear()
-            raise
+        sequence.tokens[:], sequence.weights = tokens, adapters.key
+        _fill(engine, sequence, saved, label, n_computed)
 
     engine._snapshots.turn(fill)
     session._serving, session.sampler = serving, sampler

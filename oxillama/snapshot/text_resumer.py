@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oxillama.checks import MAX_CONTEXT
-from oxillama.engine.bell import CoroutineBell
 from oxillama.engine.logprobs import MAX_LOGPROBS
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
@@ -89,19 +88,19 @@ class TextResumer:
 
     def resumed(
         self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None,
-        bell: CoroutineBell | None = None,
-    ) -> tuple[list[TextRequest], Outbox]:  # fmt: skip
-        """The request, and where it leaves chunks; those that nobody has read are there."""
+        outbox: Outbox, index: int,
+    ) -> TextRequest:  # fmt: skip
+        """The request, which leaves chunks in `outbox`; those that nobody has read are there."""
         reason = self.given.get("finished")
-        outbox = Outbox(reason is None, bell)
-        outbox.items.extend((0, chunk) for chunk in read_chunks(self.given, self.reader, self.label))
-        request = self.request(self.options(own, processors, cancel_token), outbox)
+        outbox.n_open += reason is None
+        outbox.items.extend((index, chunk) for chunk in read_chunks(self.given, self.reader, self.label))
+        request = self.request(self.options(own, processors, cancel_token), outbox, index)
         if reason is None:
             self._check_replayed(request)
         elif reason not in REASONS:
             raise self.given.wrong("finished", "a reason to finish")
         request.finish_reason = reason
-        return [request], outbox
+        return request
 
     def options(
         self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None
@@ -128,7 +127,7 @@ class TextResumer:
             tool_use=read_tool_use(given.maybe_sub("tools"), self.label), drafts=self.drafts,
         )  # fmt: skip
 
-    def request(self, options: TextOptions, outbox: Outbox) -> TextRequest:
+    def request(self, options: TextOptions, outbox: Outbox, index: int) -> TextRequest:
         """One that goes on where the other one was when it was saved."""
         engine, prompt, drawn = self.engine, self.tokens[: self.n_prompt], self.tokens[self.n_prompt :]
         n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
@@ -138,7 +137,8 @@ class TextResumer:
         holder: list[TextRequest] = []
         try:
             # Its seed is its own already.
-            request = engine._maker.request(prompt, options, outbox, begin=partial(self.begin, n_computed, holder))
+            begin = partial(self.begin, n_computed, holder)
+            request = engine._maker.request(prompt, options, outbox, index=index, begin=begin)
             data = read_sampler(self.state.sub("sampler"), self.saved.tensors, self.tokens)
             request.go_on(drawn, data, self.given.integer("n_shown", self.n_prompt, len(self.tokens)))
         except (ConfigError, GrammarError, ContextOverflowError) as error:

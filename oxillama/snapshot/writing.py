@@ -93,6 +93,7 @@ def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
             f.writelines(cast(Any, data))
             if section.offset - begun >= EARLY:
                 begun = _begin_flush(f, begun, section.offset)
+        f.truncate(sections[-1].offset + sections[-1].n_stored)  # which nothing was written to, if it is empty
         f.seek(0)
         f.write(_finished(sections, [digest() for digest in digests]))
 

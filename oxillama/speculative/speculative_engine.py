@@ -11,6 +11,7 @@ from typing import Any, Self, Unpack
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.engine.batch import Batch
 from oxillama.engine.completions import Chunks
+from oxillama.engine.conversation import Conversation
 from oxillama.engine.engine import Engine
 from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import Messages, make_chain
@@ -182,11 +183,13 @@ class SpeculativeEngine:
 
         return restored_speculative(cls, data, model_path, draft, adapters, fields)
 
-    def resume(self, snapshot: Path | bytes | bytearray | memoryview, **options: Any) -> Chunks | Session:
+    def resume(
+        self, snapshot: Path | bytes | bytearray | memoryview, **options: Any
+    ) -> Chunks | Session | Conversation:
         """`Engine.resume`, with this draft for what is saved of a text, unless another is given."""
         from oxillama.snapshot import snapshot_info
 
-        if snapshot_info(snapshot).kind == "text" and options.get("draft") is None:
+        if snapshot_info(snapshot).kind in ("text", "texts") and options.get("draft") is None:
             options["draft"] = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
         return self.engine.resume(snapshot, **options)
 

@@ -168,12 +168,63 @@ def test_several_completions(pair):
     for k in (0, 1, 7):
         stream = engine.stream(prompt, **options)
         first = [next(stream) for _ in range(k)]
-        with pytest.raises(ox.ConfigError, match="index must say which of the 3"):
-            stream.snapshot()
         for i in range(3):
             rest = list(other.resume(stream.snapshot(index=i)))
             assert told([c for c in first if c.index == i] + rest) == told([c for c in whole if c.index == i])
             assert all(c.index == i for c in rest)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_several_completions_together(pair, compress, tmp_path):
+    if compress:
+        pytest.importorskip("zstandard")
+    engine, other = pair
+    prompt = tokens_of(engine, 20, seed=6)
+    # The second ends first.
+    options = {"max_tokens": 9, "seed": 4, "n": 3, "ignore_eos": True, "logprobs": 1}
+    whole = list(engine.stream(prompt, **options))
+    for k in range(0, len(whole) + 1, 4):
+        stream = engine.stream(prompt, **options)
+        first = [next(stream) for _ in range(k)]
+        assert stream.snapshot(tmp_path / "all", compress=compress) is None
+        resumed = other.resume(tmp_path / "all")
+        some = [c for _, c in zip(range(3), resumed, strict=False)]
+        again = engine.resume(resumed.snapshot())  # and once more, unread chunks and all
+        resumed.close()
+        rest = some + list(again)
+        for i in range(3):
+            found = [c for c in first + rest if c.index == i]
+            assert told(found) == told([c for c in whole if c.index == i])
+        assert told(first + list(stream)) == told(whole)  # it goes on unharmed
+
+
+def test_several_completions_in_one_file(pair, tmp_path):
+    engine, _ = pair
+    prompt = tokens_of(engine, 20, seed=6)
+    stream = engine.stream(prompt, n=2, max_tokens=8, seed=1, ignore_eos=True)
+    next(stream)
+    data = stream.snapshot_bytes()
+    info = ox.snapshot.snapshot_info(data)
+    assert (info.kind, info.arch_id, [name for name, _ in info.sections]) == (
+        "texts", "llama", ["state", "text.0", "text.1"],
+    )  # fmt: skip
+    for option in ({"shared": True}, {"base": tmp_path / "before"}):
+        with pytest.raises(ox.ConfigError, match="base and shared are for one completion: give index"):
+            stream.snapshot(tmp_path / "x", **option)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "all").write_bytes(data)
+    with pytest.raises(ox.SnapshotError, match="several snapshots in one can't be a base"):
+        stream.snapshot(tmp_path / "x", index=0, base=tmp_path / "all")
+    (tmp_path / "all").unlink()
+    whole = told(stream)
+    with ox.Engine.restore_bytes(data, engine) as restored:
+        assert restored.position > len(prompt)
+        assert told(restored.resume(data)) == whole
+    for at in range(0, len(data), len(data) // 90):
+        bad = bytearray(data)
+        bad[at] ^= 1
+        with pytest.raises(ox.SnapshotError):
+            engine.resume(bytes(bad))
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba", "gemma3"])

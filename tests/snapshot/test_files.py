@@ -1,6 +1,7 @@
 """Snapshots in folders: incremental ones, shared blocks, other processes, compression, and writes that were killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,32 @@ def test_dump_and_load(engine, tmp_path):
     assert (tmp_path / "session").read_bytes() == ox.snapshot.dumps(engine)
     assert same(ox.snapshot.load(tmp_path / "session").logits, row)
     assert same(ox.snapshot.loads(ox.snapshot.dumps(engine), model_path=path_of("llama")).logits, row)
+
+
+@pytest.mark.parametrize("name", ["llama", "jamba"])
+def test_a_session_that_has_not_begun(name, tmp_path):
+    """Its last section is empty, and the file ends where that does nevertheless."""
+    with load(name) as engine, load(name) as other:
+        for begin in (lambda: None, lambda: engine.prefill([1, 2, 3]), engine.reset):
+            begin()
+            for option in ({}, {"shared": True}):
+                engine.snapshot(tmp_path / "session", **option)
+                again = other.resume(tmp_path / "session")
+                assert (again.tokens, again.position) == (engine._session.tokens, engine.position)
+        assert same(again.prefill([5, 6]), engine.prefill([5, 6]))
+
+
+def test_names_that_are_no_text(tmp_path):
+    name = os.fsdecode(b"m\xff\xe9")
+    shutil.copy(path_of("llama"), tmp_path / f"{name}.gguf")
+    with ox.load(tmp_path / f"{name}.gguf", num_threads=1) as engine:
+        row = engine.prefill([1, 2, 3])
+        engine.snapshot(tmp_path / name)
+        assert ox.snapshot.snapshot_info(tmp_path / name).model_path == str(tmp_path / f"{name}.gguf")
+        with ox.Engine.restore(tmp_path / name) as again:
+            assert same(again.logits, row)
+        with pytest.raises(ox.SnapshotError, match="is no UTF-8: use format=2"):
+            engine.snapshot_bytes(format=1)
 
 
 def test_info(engine, tmp_path):
