@@ -1,7 +1,8 @@
 """The process that runs inputs: python -m tests.fuzz.worker JSON. `supervise` starts it, and again when it dies.
 
 Options are told as JSON: target, folder, seconds, runs, seed, files (to be run and no others), keep (whether the folder
-gets what is new). It ends with 0, or 1 if anything is wrong with an input.
+gets what is new), native (a folder with modules, or nothing), distil (a folder for what is needed, or nothing).
+It ends with 0, or 1 if anything is wrong with an input.
 """
 
 import faulthandler
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import coverage
+from tests.fuzz import coverage, native
 from tests.fuzz.loop import Current, Fuzzer, run_once, say, shrunk
 from tests.fuzz.target import load, sees
 
@@ -50,6 +51,8 @@ def report(fuzzer, finding, folder: Path, shrink):
 def main(options):
     faulthandler.enable()
     os.fsync = lambda descriptor: None  # what is written here is looked at by this process alone
+    if options["native"]:
+        native.install(Path(options["native"]))
     coverage.install(sees(options["target"]))
     target, folder = load(options["target"]), Path(options["folder"])
     corpus = folder / "corpus"
@@ -66,7 +69,7 @@ def main(options):
     else:
         first = [*target.seeds(), *stored(STORED / target.name), *(stored(corpus) if options["keep"] else [])]
     for data in first:
-        finding = fuzzer.run(data)
+        finding = fuzzer.run(data, always=True)
         if finding is not None:
             report(fuzzer, finding, folder, not options["files"])
     if not options["files"]:

@@ -72,7 +72,7 @@ def is_simple(schema, depth=0):
     if not isinstance(schema, dict) or depth > 12 or not KNOWN.issuperset(schema):
         return False
     patterns = [*([schema["pattern"]] if "pattern" in schema else []), *schema.get("patternProperties", ())]
-    if not all(PLAIN.fullmatch(p) for p in patterns):
+    if not all(isinstance(p, str) and PLAIN.fullmatch(p) for p in patterns):
         return False
     inner = [schema[k] for k in SCHEMAS if k in schema]
     for keyword in LISTS:
