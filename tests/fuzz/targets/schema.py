@@ -41,6 +41,7 @@ KNOWN = {
 SCHEMAS = ("not", "if", "then", "else", "items", "contains", "additionalProperties", "propertyNames")
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 MAPS = ("properties", "patternProperties", "dependentSchemas")
+KINDS = ((LISTS, list), (MAPS, dict), (("pattern",), str))
 FORMATS = ("date", "time", "date-time", "uuid", "ipv4", "ipv6", "email", "hostname", "uri", "regex", "duration", "x")
 # Patterns that Python's `re` and ECMAScript read alike, and that take no long time.
 PLAIN = re.compile(r"\^?(?:[a-zé0-9_]|\[\^?[a-z0-9_]+\]|\[[a-z]-z\])(?:[*+?]|\{[0-4]\}|\{[0-4],[5-9]\})?(?:[a-z])?\$?")
@@ -71,8 +72,10 @@ def is_simple(schema, depth=0):
         return True
     if not isinstance(schema, dict) or depth > 12 or not KNOWN.issuperset(schema):
         return False
+    if not all(isinstance(schema[k], kind) for ks, kind in KINDS for k in ks if k in schema):
+        return False
     patterns = [*([schema["pattern"]] if "pattern" in schema else []), *schema.get("patternProperties", ())]
-    if not all(isinstance(p, str) and PLAIN.fullmatch(p) for p in patterns):
+    if not all(PLAIN.fullmatch(p) for p in patterns):
         return False
     inner = [schema[k] for k in SCHEMAS if k in schema]
     for keyword in LISTS:
