@@ -24,7 +24,7 @@ def arguments():
     parser.add_argument("--folder", type=Path, default=Path(".fuzz"), help="default .fuzz")
     parser.add_argument("--stuck", type=float, default=STUCK, help="seconds until an input is said to hang")
     parser.add_argument("--files", type=Path, nargs="+", default=(), help="run these inputs alone")
-    parser.add_argument("--distil", type=Path, help="write the inputs that are needed for all that was seen here")
+    parser.add_argument("--distil", type=Path, metavar="FILE", help="pack the inputs that reach all that was reached")
     parser.add_argument("--native", action="store_true", help="see branches of Cython modules, which it compiles")
     return parser.parse_args()
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.supervise import fuzz
 from tests.fuzz.target import NAMES
 
-RUNS = int(os.environ.get("OXILLAMA_FUZZ_RUNS", "150"))
+RUNS = int(os.environ.get("OXILLAMA_FUZZ_RUNS", "80"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 """The process that runs inputs: python -m tests.fuzz.worker JSON. `supervise` starts it, and again when it dies.
 
 Options are told as JSON: target, folder, seconds, runs, seed, files (to be run and no others), keep (whether the folder
-gets what is new), native (a folder with modules, or nothing), distil (a folder for what is needed, or nothing).
+gets what is new), native (a folder with modules, or nothing), distil (a file for what is needed, or nothing).
 It ends with 0, or 1 if anything is wrong with an input.
 """
 
@@ -17,16 +17,10 @@ from random import Random
 
 from tests.fuzz import coverage, native
 from tests.fuzz.loop import Current, Fuzzer, run_once, say, shrunk
+from tests.fuzz.stored import STORED, by_size, pack, stored
 from tests.fuzz.target import load, sees
 
 MEMORY = 4 << 30  # of address space beyond what the process has when it is ready
-STORED = Path(__file__).parents[1] / "data" / "fuzz"
-
-
-def stored(folder: Path):
-    """Inputs in a folder, the smallest first."""
-    found = [path.read_bytes() for path in sorted(folder.glob("*")) if path.is_file()]
-    return sorted(found, key=lambda data: (len(data), data))
 
 
 def limit_memory():
@@ -92,17 +86,17 @@ def go_on(fuzzer, options, folder):
             say(str(fuzzer))
 
 
-def distil(fuzzer, folder: Path):
+def distil(fuzzer, path: Path):
     """Writes inputs, the smallest first, that pass a place that neither seeds nor those before pass."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seeds, places = fuzzer.target.seeds(), set()
-    for data in [*seeds, *sorted(fuzzer.corpus.entries, key=lambda data: (len(data), data))]:
+    seeds, places, needed = fuzzer.target.seeds(), set(), []
+    for data in [*seeds, *sorted(set(fuzzer.corpus.entries) - set(seeds), key=by_size)]:
         fuzzer.current.put(data)
         seen = run_once(fuzzer.target, data)[0]
         new = {feature >> 3 if isinstance(feature, int) else feature for feature in seen} - places
         places |= new
         if new and data not in seeds:
-            (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+            needed.append(data)
+    pack(needed, path)
 
 
 if __name__ == "__main__":

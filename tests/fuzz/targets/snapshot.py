@@ -43,13 +43,9 @@ def engine(name):
     return load(name, context_size=64)
 
 
+@cache
 def seeds():
     """Sessions and requests with state of each kind, a speculative engine's, and the original's files."""
-    return _seeds()
-
-
-@cache
-def _seeds():
     found = [ENGINE, SPECULATIVE]
     for name in ("llama", "jamba"):
         own = engine(name)
