@@ -141,7 +141,8 @@ def _check_complete(slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], 
         recurrent = isinstance(slab, RecurrentSlab)
         stop = slab.n_values if isinstance(slab, RecurrentSlab) else n_panels(n_computed)
         for part in [name] if recurrent else [f"{name}.k", f"{name}.v"]:
-            if part not in tensors or tensors[part].stop != stop:
+            rows = tensors.get(part)
+            if rows is None or rows.stop != stop or (recurrent and rows.start):
                 raise SnapshotDamagedError(
                     f"{label}: array {part} is missing, or hasn't the rows of {n_computed} tokens"
                 )

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.fuzz.native import build
 from tests.fuzz.supervise import STUCK, fuzz
 from tests.fuzz.target import NAMES
 
@@ -23,18 +24,21 @@ def arguments():
     parser.add_argument("--folder", type=Path, default=Path(".fuzz"), help="default .fuzz")
     parser.add_argument("--stuck", type=float, default=STUCK, help="seconds until an input is said to hang")
     parser.add_argument("--files", type=Path, nargs="+", default=(), help="run these inputs alone")
-    parser.add_argument("--distil", type=Path, help="write the inputs that are needed for all that was seen here")
+    parser.add_argument("--distil", type=Path, metavar="FILE", help="pack the inputs that reach all that was reached")
+    parser.add_argument("--native", action="store_true", help="see branches of Cython modules, which it compiles")
     return parser.parse_args()
 
 
 def main():
     given = arguments()
     seconds = given.seconds if given.runs == 1 << 60 else 1e9
+    native = build(given.folder.absolute() / "native") if given.native else None
     good = True
     for name in NAMES if "all" in given.targets else given.targets:
         good &= fuzz(
             name, given.folder.absolute() / name, seconds=seconds, runs=given.runs, seed=given.seed, stuck=given.stuck,
             files=[path.absolute() for path in given.files], distil=given.distil and given.distil.absolute(),
+            native=native,
         )  # fmt: skip
     return 0 if good else 1
 

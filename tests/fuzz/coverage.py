@@ -13,7 +13,7 @@ from itertools import islice
 from threading import get_ident
 from typing import ClassVar
 
-__all__ = ["WorkExceeded", "begin", "compared", "features", "install", "n_places", "words"]
+__all__ = ["WorkExceeded", "begin", "compared", "features", "install", "n_places", "numbers", "words"]
 
 HIT, COMPARE = "__fuzz_hit__", "__fuzz_compare__"
 OPERATORS = {
@@ -26,6 +26,7 @@ CONTAINERS = dict | set | frozenset | tuple | list
 MAX_PAIRS = 400
 
 words = set()  # constants of the sources that may be keys of some format
+numbers = set()  # and those that may be kinds, versions or limits
 
 
 class WorkExceeded(BaseException):
@@ -159,6 +160,8 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Constant(self, node):
         if isinstance(node.value, str) and 0 < len(node.value) <= 40 and " " not in node.value:
             words.add(node.value)
+        elif type(node.value) is int and 16 < node.value < 1 << 64:
+            numbers.add(node.value)
         return node
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import coverage, mutate
+from tests.fuzz import coverage, mutate, native
 from tests.fuzz.target import Target
 
 __all__ = ["Corpus", "Current", "Finding", "Fuzzer", "run_once", "shrunk"]
@@ -62,6 +62,7 @@ def found(error, data):
 
 def run_once(target: Target, data, *, compare=False):
     """(features, finding or None) of one input."""
+    native.begin()
     coverage.begin(target.work[0] + target.work[1] * len(data), compare=compare)
     told, finding = (), None
     try:
@@ -71,6 +72,7 @@ def run_once(target: Target, data, *, compare=False):
     except BaseException as error:
         finding = found(error, data)
     seen = coverage.features()
+    seen.update(native.features())
     seen.update(told)
     return seen, finding
 
@@ -117,26 +119,26 @@ class Corpus:
         self.n_told = 0  # features that are texts
         self.pairs = {}  # number of the entry -> what it had compared
 
-    def add(self, data, seen):
-        """Whether the input does what none did; it is then kept."""
+    def new(self, seen):
+        """What none did before. Counts what is seen."""
         for feature in seen:
             self.hits[feature] = self.hits.get(feature, 0) + 1
-        new = [f for f in seen if f not in self.best and (isinstance(f, int) or self.n_told < MAX_TOLD)]
-        if not new:
-            return False
+        return {f for f in seen if f not in self.best and (isinstance(f, int) or self.n_told < MAX_TOLD)}
+
+    def add(self, data, seen, new):
+        """Keeps an input."""
         self.entries.append(data)
         self.n_told += sum(isinstance(f, str) for f in new)
         for feature in seen:
             if feature not in self.best or self.best[feature][0] > len(data):
                 self.best[feature] = len(data), len(self.entries) - 1
-        return True
 
     def choose(self, draw: Random):
         """The number of an entry: of those that came last, or of one that does what few do."""
         n = len(self.entries)
         if draw.random() < 0.3:
             return draw.randrange(max(0, n - max(8, n // 8)), n)
-        rare = min((draw.choice(self.ordered) for _ in range(4)), key=self.hits.__getitem__)
+        rare = min((draw.choice(self.ordered) for _ in range(4)), key=lambda feature: self.hits.get(feature, 0))
         return self.best[rare][1]
 
     @property
@@ -153,44 +155,75 @@ class Fuzzer:
     def __init__(self, target: Target, draw: Random, current: Current, kept=lambda data: None):
         self.target, self.draw, self.current, self.kept = target, draw, current, kept
         self.corpus, self.found, self.n_runs, self.started = Corpus(), {}, 0, time.monotonic()
+        mutate.known[:] = sorted(coverage.numbers)
         words = sorted({*target.words, *(w.encode("utf-8", "surrogatepass") for w in coverage.words)})
         self.mutators = [*target.mutators, *([mutate.with_word(words)] if words else [])]
 
-    def run(self, data):
-        """Runs an input, and keeps it if it is new. Returns what is wrong, unless that was seen before."""
+    def run(self, data, always=False):
+        """Runs an input, and keeps it if it is new, or `always`. Returns what is wrong, unless that was seen before."""
         self.current.put(data)
         self.n_runs += 1
         seen, finding = run_once(self.target, data)
-        is_new = self.corpus.add(data, seen)
-        if finding is None and is_new:
+        new = self.corpus.new(seen)
+        if finding is None and new:
+            if not always:
+                data, seen = self.trimmed(data, seen, new)
             self.kept(data)
             finding = memory_of(self.target, data)
+        if new or always:
+            self.corpus.add(data, seen, new)
         if finding is None or finding.key in self.found:
             return None
         self.found[finding.key] = finding
         return finding
+
+    def trimmed(self, data, seen, new, tries=24):
+        """An input without pieces that what is new of it doesn't need, and what it does."""
+        step = len(data) // 2
+        while step and tries > 0:
+            at = 0
+            while at < len(data) and tries > 0:
+                tries -= 1
+                shorter = data[:at] + data[at + step :]
+                self.current.put(shorter)
+                does, finding = run_once(self.target, shorter)
+                if finding is None and new <= does:
+                    data, seen = shorter, does
+                else:
+                    at += step
+            step //= 2
+        return data, seen
 
     def mutated(self):
         """A new input."""
         draw, corpus = self.draw, self.corpus
         i = corpus.choose(draw)
         data, other = corpus.entries[i], corpus.entries[draw.randrange(len(corpus.entries))]
-        if draw.random() < 0.12:
-            pairs = self.pairs_of(i)
-            for _ in range(draw.choice((1, 1, 2, 4)) if pairs else 0):
-                data = mutate.replaced_pair(draw, data, draw.choice(pairs))
-        else:
-            for _ in range(draw.choice((1, 1, 1, 2, 2, 3, 4, 8))):
-                data = draw.choice(self.mutators)(draw, data, other)
+        kind = draw.random()
+        if kind < 0.12:
+            return self.repaired(data, self.pairs_of(i))
+        for _ in range(draw.choice((1, 1, 1, 2, 2, 3, 4, 8))):
+            data = draw.choice(self.mutators)(draw, data, other)
+        data = data[: self.target.max_bytes]
+        return self.repaired(data, self.compared(data)) if kind < 0.25 else data
+
+    def repaired(self, data, pairs):
+        """An input with values that it was compared with, in the place of its own: lengths that are right again."""
+        for _ in range(self.draw.choice((1, 1, 2, 4)) if pairs else 0):
+            data = mutate.replaced_pair(self.draw, data, self.draw.choice(pairs))
         return data[: self.target.max_bytes]
 
     def pairs_of(self, i):
         pairs = self.corpus.pairs
         if i not in pairs:
-            self.current.put(self.corpus.entries[i])
-            run_once(self.target, self.corpus.entries[i], compare=True)
-            pairs[i] = coverage.compared()
+            pairs[i] = self.compared(self.corpus.entries[i])
         return pairs[i]
+
+    def compared(self, data):
+        """What an input had compared."""
+        self.current.put(data)
+        run_once(self.target, data, compare=True)
+        return coverage.compared()
 
     def __str__(self):
         seconds = time.monotonic() - self.started

@@ -9,12 +9,16 @@ NUMBERS = (
     *(1 << 15, (1 << 16) - 1, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32),
     *(1 << 47, 1 << 61, (1 << 63) - 1, 1 << 63, (1 << 64) - 8, (1 << 64) - 1),
 )
+known = []  # more of them, of whoever reads the inputs
 CODES = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
 
 
 def number(draw, size):
     """size bytes of a number that is on some edge."""
-    value = draw.choice(NUMBERS) if draw.random() < 0.7 else draw.getrandbits(draw.randrange(1, 8 * size + 1))
+    kind = draw.random()
+    value = draw.choice(known if kind < 0.3 and known else NUMBERS)
+    if kind > 0.7:
+        value = draw.getrandbits(draw.randrange(1, 8 * size + 1))
     return struct.pack(CODES[size], value & (1 << 8 * size) - 1)
 
 
@@ -157,18 +161,18 @@ def spellings(value):
 
 
 def replaced_pair(draw, data, pair):
-    """The input with what was compared replaced by what it was compared with; as it is where that doesn't stand."""
+    """The input with what was compared replaced by what it was compared with; as it is where that isn't in it."""
     have, want = pair
     if isinstance(have, int) and isinstance(want, int):
         want += draw.choice((0, 0, 0, 1, -1))
-    for spelt in spellings(have):
-        n = data.count(spelt) if len(spelt) > 1 else 0
-        if not n:
-            continue
-        at = -1
-        for _ in range(draw.randrange(min(n, 8)) + 1):
-            at = data.index(spelt, at + 1) if data.find(spelt, at + 1) >= 0 else at
-        same = [s for s in spellings(want) if isinstance(have, str | bytes) or len(s) == len(spelt) or spelt.isdigit()]
-        if same:
-            return data[:at] + same[0] + data[at + len(spelt) :]
-    return data
+    there = [spelt for spelt in spellings(have) if (len(spelt) > 1 or not isinstance(have, int)) and spelt in data]
+    if not there:
+        return data
+    spelt = draw.choice(there)
+    places, at = [], data.find(spelt)
+    while at >= 0 and len(places) < 32:
+        places.append(at)
+        at = data.find(spelt, at + 1)
+    at = draw.choice(places)
+    same = [s for s in spellings(want) if isinstance(have, str | bytes) or len(s) == len(spelt) or spelt.isdigit()]
+    return data[:at] + same[0] + data[at + len(spelt) :] if same else data

@@ -18,7 +18,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def fuzz(
-    target, folder, *, seconds=1e9, runs=1 << 60, seed=0, files=(), keep=True, distil=None, stuck=STUCK, most_deaths=20
+    target,
+    folder,
+    *,
+    seconds=1e9,
+    runs=1 << 60,
+    seed=0,
+    files=(),
+    keep=True,
+    distil=None,
+    native=None,
+    stuck=STUCK,
+    most_deaths=20,
 ):
     """Fuzzes a target, and returns whether nothing was wrong with any input. What is wrong is in `folder`/faults."""
     folder = Path(folder)
@@ -27,7 +38,8 @@ def fuzz(
     for death in range(most_deaths):
         options = {
             "target": target, "folder": str(folder), "seconds": max(0.0, end - time.monotonic()), "runs": runs,
-            "seed": seed + 1000 * death, "files": [*map(str, files)], "keep": keep, "distil": distil and str(distil),
+            "seed": seed + 1000 * death, "files": [*map(str, files)], "keep": keep,
+            "distil": distil and str(distil), "native": native and str(native),
         }  # fmt: skip
         status = _watched(options, folder / "current", stuck)
         good &= status == 0

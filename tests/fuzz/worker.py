@@ -1,7 +1,8 @@
 """The process that runs inputs: python -m tests.fuzz.worker JSON. `supervise` starts it, and again when it dies.
 
 Options are told as JSON: target, folder, seconds, runs, seed, files (to be run and no others), keep (whether the folder
-gets what is new). It ends with 0, or 1 if anything is wrong with an input.
+gets what is new), native (a folder with modules, or nothing), distil (a file for what is needed, or nothing).
+It ends with 0, or 1 if anything is wrong with an input.
 """
 
 import faulthandler
@@ -14,18 +15,12 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import coverage
+from tests.fuzz import coverage, native
 from tests.fuzz.loop import Current, Fuzzer, run_once, say, shrunk
+from tests.fuzz.stored import STORED, by_size, pack, stored
 from tests.fuzz.target import load, sees
 
 MEMORY = 4 << 30  # of address space beyond what the process has when it is ready
-STORED = Path(__file__).parents[1] / "data" / "fuzz"
-
-
-def stored(folder: Path):
-    """Inputs in a folder, the smallest first."""
-    found = [path.read_bytes() for path in sorted(folder.glob("*")) if path.is_file()]
-    return sorted(found, key=lambda data: (len(data), data))
 
 
 def limit_memory():
@@ -50,6 +45,8 @@ def report(fuzzer, finding, folder: Path, shrink):
 def main(options):
     faulthandler.enable()
     os.fsync = lambda descriptor: None  # what is written here is looked at by this process alone
+    if options["native"]:
+        native.install(Path(options["native"]))
     coverage.install(sees(options["target"]))
     target, folder = load(options["target"]), Path(options["folder"])
     corpus = folder / "corpus"
@@ -66,7 +63,7 @@ def main(options):
     else:
         first = [*target.seeds(), *stored(STORED / target.name), *(stored(corpus) if options["keep"] else [])]
     for data in first:
-        finding = fuzzer.run(data)
+        finding = fuzzer.run(data, always=True)
         if finding is not None:
             report(fuzzer, finding, folder, not options["files"])
     if not options["files"]:
@@ -89,17 +86,17 @@ def go_on(fuzzer, options, folder):
             say(str(fuzzer))
 
 
-def distil(fuzzer, folder: Path):
+def distil(fuzzer, path: Path):
     """Writes inputs, the smallest first, that pass a place that neither seeds nor those before pass."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seeds, places = fuzzer.target.seeds(), set()
-    for data in [*seeds, *sorted(fuzzer.corpus.entries, key=lambda data: (len(data), data))]:
+    seeds, places, needed = fuzzer.target.seeds(), set(), []
+    for data in [*seeds, *sorted(set(fuzzer.corpus.entries) - set(seeds), key=by_size)]:
         fuzzer.current.put(data)
         seen = run_once(fuzzer.target, data)[0]
         new = {feature >> 3 if isinstance(feature, int) else feature for feature in seen} - places
         places |= new
         if new and data not in seeds:
-            (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+            needed.append(data)
+    pack(needed, path)
 
 
 if __name__ == "__main__":

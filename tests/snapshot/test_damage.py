@@ -207,6 +207,14 @@ def test_arrays_of_other_shapes(engine, text):
         engine.resume(packed(replace(saved, tensors=more)))
 
 
+def test_a_state_that_begins_later(engine, text):
+    saved = unpacked(text)
+    name = next(name for name, rows in saved.tensors.items() if name.startswith("state"))
+    bad = replace(saved, tensors=saved.tensors | {name: Rows.whole(saved.tensors[name].data[1:], 1)})
+    with pytest.raises(SnapshotDamagedError, match=f"array {name} is missing"):
+        engine.resume(packed(bad))
+
+
 def test_tokens_that_are_none(engine, text):
     saved = unpacked(text)
     for token in (-1, engine.n_vocab, -(1 << 31), (1 << 31) - 1):

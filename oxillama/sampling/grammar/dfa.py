@@ -159,7 +159,7 @@ class Dfa:
                 self.finals.add(len(self.rows))
             row = []
             closed = [nfa.closure(s, first, False) for nfa, s in zip(self.nfas, sets, strict=True)]
-            self._spend(sum(map(len, closed)) + len(self.alphabet), len(known))
+            self._spend(sum(map(len, closed)) + len(self.alphabet) + self._moves(closed) // 50, len(known))
             for target in self._targets(closed):
                 if target is None:
                     row.append(END)
@@ -169,6 +169,15 @@ class Dfa:
                     todo.append(target)
                 row.append(known[target])
             self.rows.append(row)
+
+    def _moves(self, closed: list[set[int]]) -> int:
+        """How many there are on single symbols. One takes far less time than a state."""
+        return sum(
+            len(covered)
+            for states, symbols in zip(closed, self.symbols, strict=True)
+            for state in states
+            for covered, _ in symbols[state]
+        )
 
     def _spend(self, work: int, n_states: int) -> None:
         self.work += work
@@ -180,8 +189,9 @@ class Dfa:
         for states, symbols in zip(closed, self.symbols, strict=True):
             row: list[set[int]] = [set() for _ in self.alphabet]
             for state in states:
-                for symbol, target in symbols[state]:
-                    row[symbol].add(target)
+                for covered, target in symbols[state]:
+                    for symbol in covered:
+                        row[symbol].add(target)
             moved.append([frozenset(s) for s in row])
         out = []
         for sets in zip(*moved, strict=True):
@@ -236,22 +246,23 @@ class Dfa:
 def _alphabet(nfas: list[_Nfa]) -> tuple[list[list[Range]], list[int]]:
     """Classes of characters (each a list of ranges), and where the pieces begin that they are made of."""
     cuts = {0, SURROGATES[0], SURROGATES[1] + 1, MAX_CHAR + 1}
-    for nfa in nfas:
-        for moves in nfa.moves:
-            for ranges, _ in moves:
-                for low, high in ranges:
-                    cuts.update((low, high + 1))
+    # The states of a repeat share the ranges of one node, which may be hundreds (\p{L}): each is looked at once.
+    for ranges in {id(r): r for nfa in nfas for moves in nfa.moves for r, _ in moves}.values():
+        for low, high in ranges:
+            cuts.update((low, high + 1))
     starts = sorted(cuts)
     return [[(low, high - 1)] for low, high in pairwise(starts)], starts
 
 
-def _symbols(nfa: _Nfa, starts: list[int]) -> list[list[tuple[int, int]]]:
-    return [
-        [
-            (symbol, target)
-            for ranges, target in moves
-            for low, high in ranges
-            for symbol in range(bisect_right(starts, low) - 1, bisect_right(starts, high))
-        ]
-        for moves in nfa.moves
-    ]
+def _symbols(nfa: _Nfa, starts: list[int]) -> list[list[tuple[tuple[int, ...], int]]]:
+    """The moves of each state, on numbers of classes of characters."""
+    known: dict[int, tuple[int, ...]] = {}
+
+    def of(ranges: tuple[Range, ...]) -> tuple[int, ...]:
+        found = known.get(id(ranges))
+        if found is None:
+            places = ((bisect_right(starts, low) - 1, bisect_right(starts, high)) for low, high in ranges)
+            found = known[id(ranges)] = tuple(symbol for first, end in places for symbol in range(first, end))
+        return found
+
+    return [[(of(ranges), target) for ranges, target in moves] for moves in nfa.moves]

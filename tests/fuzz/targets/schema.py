@@ -41,6 +41,7 @@ KNOWN = {
 SCHEMAS = ("not", "if", "then", "else", "items", "contains", "additionalProperties", "propertyNames")
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 MAPS = ("properties", "patternProperties", "dependentSchemas")
+KINDS = ((LISTS, list), (MAPS, dict), (("pattern",), str))
 FORMATS = ("date", "time", "date-time", "uuid", "ipv4", "ipv6", "email", "hostname", "uri", "regex", "duration", "x")
 # Patterns that Python's `re` and ECMAScript read alike, and that take no long time.
 PLAIN = re.compile(r"\^?(?:[a-zé0-9_]|\[\^?[a-z0-9_]+\]|\[[a-z]-z\])(?:[*+?]|\{[0-4]\}|\{[0-4],[5-9]\})?(?:[a-z])?\$?")
@@ -70,6 +71,8 @@ def is_simple(schema, depth=0):
     if isinstance(schema, bool):
         return True
     if not isinstance(schema, dict) or depth > 12 or not KNOWN.issuperset(schema):
+        return False
+    if not all(isinstance(schema[k], kind) for ks, kind in KINDS for k in ks if k in schema):
         return False
     patterns = [*([schema["pattern"]] if "pattern" in schema else []), *schema.get("patternProperties", ())]
     if not all(PLAIN.fullmatch(p) for p in patterns):
@@ -157,18 +160,10 @@ def near(grammar, schema, value, draw):
 @cache
 def seeds():
     suite = json.loads(lzma.decompress((DATA / "json_schema_suite.json.xz").read_bytes()))
-    found = {json.dumps(group["schema"], ensure_ascii=False) for group in groups(suite)}
+    groups = [group for files in suite.values() for file in files.values() for group in file]
+    found = {json.dumps(schema, ensure_ascii=False) for _, schema, _ in groups}
     found |= {case["source"] for case in json.loads((DATA / "schema_cases.json").read_text())}
-    return [text.encode("utf-8", "surrogatepass") for text in sorted(found) if len(text) < 1500][::4]
-
-
-def groups(node):
-    """Objects with a schema and tests, wherever they stand."""
-    if isinstance(node, dict) and "schema" in node:
-        yield node
-    elif isinstance(node, dict | list):
-        for inner in node.values() if isinstance(node, dict) else node:
-            yield from groups(inner)
+    return [text.encode("utf-8", "surrogatepass") for text in sorted(found) if len(text) < 800][::8]
 
 
 # ---- changes of the schema as a value
