@@ -31,8 +31,11 @@ COMMON = [
     "-Wextra",
     "-Werror=implicit-function-declaration",  # a tier whose vocabulary lacks a word must not wait for the linker
 ]
-# For build_ext --sanitize. -O1 shows the same errors as -O3, which takes minutes with a check at every access.
-SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g"]
+# For build_ext --sanitize and --sanitize-threads. -O1 shows the same errors as -O3, which takes minutes with a check at
+# every access. The two checks left out find nothing that the address sanitiser doesn't, and with them and the places of
+# variables (-g) the matrix kernels take ten times as long to compile: minutes each.
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize=null,object-size", "-fno-sanitize-recover=all", "-O1", "-g1"]
+SANITIZE_THREADS = ["-fsanitize=thread", "-O1", "-g1"]
 BASELINE = {"x86_64": ["-march=x86-64-v2"], "aarch64": ["-march=armv8-a"]}
 # What ox_cpu.c tests for, and nothing that it doesn't.
 AVX2 = [*BASELINE["x86_64"], "-mavx2", "-mfma", "-mf16c"]
@@ -51,9 +54,9 @@ def compiled_tiers(machine: str = MACHINE) -> list[str]:
     return [tier for tier, (needed, _) in TIERS.items() if needed == machine]
 
 
-def kernel_sources(machine: str = MACHINE) -> list[tuple[str, list[str]]]:
-    """Every C file of csrc that is for a machine, with the flags of its folder."""
-    tiers, baseline = compiled_tiers(machine), BASELINE.get(machine, [])
+def kernel_sources(machine: str = MACHINE, tiers: list[str] | None = None) -> list[tuple[str, list[str]]]:
+    """Every C file of csrc that is for a machine, with the flags of its folder. `tiers`: beside the scalar one."""
+    tiers, baseline = compiled_tiers(machine) if tiers is None else tiers, BASELINE.get(machine, [])
     have = [f"-DOX_HAVE_{t.upper()}" for t in tiers]
     folders = [("csrc", baseline + have), ("csrc/scalar", baseline), *((f"csrc/{t}", TIERS[t][1]) for t in tiers)]
     return [(str(f.relative_to(ROOT)), flags) for d, flags in folders for f in sorted((ROOT / d).glob("*.c"))]
@@ -79,19 +82,27 @@ def modules() -> list[Extension]:
 class BuildKernels(build_ext):
     """``build_ext`` that first compiles csrc/ and hands its objects to the module that owns the table."""
 
-    user_options: ClassVar = [*build_ext.user_options, ("sanitize", None, "check memory and undefined behaviour")]
-    boolean_options: ClassVar = [*build_ext.boolean_options, "sanitize"]
+    user_options: ClassVar = [
+        *build_ext.user_options,
+        ("sanitize", None, "check memory and undefined behaviour"),
+        ("sanitize-threads", None, "check for races between threads"),
+    ]
+    boolean_options: ClassVar = [*build_ext.boolean_options, "sanitize", "sanitize-threads"]
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        self.sanitize = False
+        self.sanitize = self.sanitize_threads = False
+
+    @property
+    def checks(self) -> list[str]:
+        return SANITIZE if self.sanitize else SANITIZE_THREADS if self.sanitize_threads else []
 
     def build_extensions(self) -> None:
         objects = self.compile_kernels()
         for ext in self.extensions:
-            if self.sanitize:  # Cython's code is long, and nothing in it takes long
-                ext.extra_compile_args += [*SANITIZE, "-O0"]
-                ext.extra_link_args += SANITIZE
+            if self.checks:  # Cython's code is long, and nothing in it takes long
+                ext.extra_compile_args += [*self.checks, "-O0"]
+                ext.extra_link_args += self.checks
             if ext.name.endswith("._table"):
                 ext.extra_objects, ext.depends = objects, [*ext.depends, *objects]
         self.parallel = self.parallel or os.cpu_count()
@@ -99,19 +110,21 @@ class BuildKernels(build_ext):
 
     def compile_kernels(self) -> list[str]:
         # Not in build_temp, which is another one for each way to install: these take the longest of all.
-        command = " ".join([*self.compiler.compiler_so, *(SANITIZE if self.sanitize else [])])
+        command = " ".join([*self.compiler.compiler_so, *self.checks])
         folder = f"build/kernels-{hashlib.sha256(command.encode()).hexdigest()[:8]}"
 
         def compile_one(job: tuple[str, list[str]]) -> str:
             source, flags = job
             output = Path(self.compiler.object_filenames([source], output_dir=folder)[0])
             if self.force or is_stale(output):
-                flags = [*COMMON, *flags, *(SANITIZE if self.sanitize else []), "-MMD"]
+                flags = [*COMMON, *flags, *self.checks, "-MMD"]
                 self.compiler.compile([source], output_dir=folder, extra_postargs=flags)
             return str(output)
 
         # The longest first, so that no core is idle at the end.
-        slow_first = sorted(kernel_sources(), key=lambda job: "/gemm_" not in job[0])
+        # Threads meet in the Cython modules; kernels know none, so that one tier shows what all would.
+        sources = kernel_sources(tiers=[]) if self.sanitize_threads else kernel_sources()
+        slow_first = sorted(sources, key=lambda job: "/gemm_" not in job[0])
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, slow_first))
 

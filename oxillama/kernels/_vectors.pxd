@@ -1,7 +1,8 @@
 """Growing arrays of integers and a map between them; the memory belongs to whoever holds the struct."""
 
 from libc.stdint cimport int32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+
+from oxillama.kernels._memory cimport freed, resized, zeroed
 
 
 cdef struct Ints:
@@ -19,7 +20,7 @@ cdef inline int reserve(Ints *v, Py_ssize_t room) except -1:
     cdef int32_t *bigger
     if room > v.room:
         room = max(room, 2 * v.room, 16)
-        bigger = <int32_t *> realloc(v.at, room * sizeof(int32_t))
+        bigger = <int32_t *> resized(v.at, room * sizeof(int32_t))
         if bigger == NULL:
             raise MemoryError(f"no memory for {room} integers of a grammar")
         v.at = bigger
@@ -45,7 +46,7 @@ cdef inline int fill(Ints *v, Py_ssize_t n, int32_t x) except -1:
 
 
 cdef inline void drop(Ints *v) noexcept:
-    free(v.at)
+    freed(v.at)
     v.at = NULL
     v.n = v.room = 0
 
@@ -84,32 +85,37 @@ cdef inline void _place(Map *m, uint64_t key, int32_t value) noexcept nogil:
     m.value[i] = value
 
 
+cdef inline void forget(Map *m) noexcept:
+    freed(m.key)
+    freed(m.value)
+    m.key = NULL
+    m.value = NULL
+    m.n = m.mask = 0
+
+
+cdef inline int make_map(Map *m, Py_ssize_t n) except -1:
+    """An empty map that takes n keys without growing."""
+    m.n, m.mask = 0, 127
+    while 2 * n > m.mask:
+        m.mask = 2 * m.mask + 1
+    m.key = <uint64_t *> zeroed((m.mask + 1) * sizeof(uint64_t))
+    m.value = <int32_t *> resized(NULL, (m.mask + 1) * sizeof(int32_t))
+    if m.key == NULL or m.value == NULL:
+        forget(m)
+        raise MemoryError(f"no memory for a map of {n} entries of a grammar")
+    return 0
+
+
 cdef inline int put(Map *m, uint64_t key, int32_t value) except -1:
     cdef Map bigger
     cdef Py_ssize_t i
     if m.key == NULL or 2 * (m.n + 1) > m.mask:
-        bigger.mask = 127 if m.key == NULL else 2 * m.mask + 1
-        bigger.n = 0
-        bigger.key = <uint64_t *> calloc(bigger.mask + 1, sizeof(uint64_t))
-        bigger.value = <int32_t *> realloc(NULL, (bigger.mask + 1) * sizeof(int32_t))
-        if bigger.key == NULL or bigger.value == NULL:
-            free(bigger.key)
-            free(bigger.value)
-            raise MemoryError("no memory for a map of a grammar")
+        make_map(&bigger, 0 if m.key == NULL else m.mask)
         if m.key != NULL:
             for i in range(m.mask + 1):
                 if m.key[i]:
                     _place(&bigger, m.key[i], m.value[i])
-            free(m.key)
-            free(m.value)
+            forget(m)
         m[0] = bigger
     _place(m, key, value)
     return 0
-
-
-cdef inline void forget(Map *m) noexcept:
-    free(m.key)
-    free(m.value)
-    m.key = NULL
-    m.value = NULL
-    m.n = m.mask = 0

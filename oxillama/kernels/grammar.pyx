@@ -196,20 +196,22 @@ cdef class Masks:
         Names states by their distance from the rule's first one, and callees by their own signatures.
         """
         cdef list todo = [item]
+        cdef set begun = set()                  # open, as long as they have no signature
+        cdef dict known = self._signatures
         cdef int32_t rule
         while todo:
             rule = todo[len(todo) - 1]
-            if self._signatures.get(rule, self) is self:
-                self._signatures[rule] = 0      # open
+            if rule not in known and rule not in begun:
+                begun.add(rule)
                 callees = self._callees(rule)
-                if any(self._signatures.get(c) == 0 for c in callees):
-                    self._signatures[rule] = None
-                todo.extend(c for c in callees if c not in self._signatures)
+                if any(c in begun and c not in known for c in callees):
+                    known[rule] = None
+                todo.extend(c for c in callees if c not in begun and c not in known)
                 continue
             todo.pop()
-            if self._signatures[rule] == 0:
-                self._signatures[rule] = self._sign(rule)
-        return self._signatures[item]
+            if rule not in known:
+                known[rule] = self._sign(rule)
+        return known[item]
 
     def _callees(self, int32_t item):
         cdef Automaton a = self.automaton

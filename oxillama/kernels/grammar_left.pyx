@@ -57,13 +57,13 @@ cdef class LeftRecursion:
         cdef int32_t n = nfa.rules.body.n
         cdef int32_t first, rule, callee, member
         cdef int32_t count = 0
-        fill(&self.recursive, n, -1)
-        fill(&seen, nfa.head.n, -1)
-        fill(&index, n, -1)
-        fill(&low, n, -1)
         path, open_rules = [], []
         lists = {}
         try:
+            fill(&self.recursive, n, -1)
+            fill(&seen, nfa.head.n, -1)
+            fill(&index, n, -1)
+            fill(&low, n, -1)
             for first in range(n):
                 if nfa.start.at[first] < 0 or index.at[first] >= 0:
                     continue

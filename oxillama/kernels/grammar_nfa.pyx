@@ -311,10 +311,10 @@ cdef class Nfa:
         cdef Ints owner = Ints(NULL, 0, 0)
         cdef int32_t rule, s, e
         waiting = {}
-        fill(&self.nullable, self.rules.body.n, 0)
-        fill(&reached, self.head.n, 0)
-        fill(&owner, self.head.n, -1)
         try:
+            fill(&self.nullable, self.rules.body.n, 0)
+            fill(&reached, self.head.n, 0)
+            fill(&owner, self.head.n, -1)
             for rule in range(self.rules.body.n):
                 if self.start.at[rule] >= 0:
                     owner.at[self.end.at[rule]] = rule
@@ -353,13 +353,13 @@ cdef class Nfa:
         cdef Ints owner = Ints(NULL, 0, 0)
         cdef int32_t rule, s, e
         waiting = {}
-        fill(&self.good, self.head.n, 0)
-        fill(&self.fruitful, self.rules.body.n, 0)
-        fill(&into, self.head.n, -1)
-        fill(&owner, self.head.n, -1)
-        fill(&earlier, self.to.n, -1)
-        fill(&source, self.to.n, -1)
         try:
+            fill(&self.good, self.head.n, 0)
+            fill(&self.fruitful, self.rules.body.n, 0)
+            fill(&into, self.head.n, -1)
+            fill(&owner, self.head.n, -1)
+            fill(&earlier, self.to.n, -1)
+            fill(&source, self.to.n, -1)
             for s in range(self.head.n):
                 e = self.head.at[s]
                 while e >= 0:

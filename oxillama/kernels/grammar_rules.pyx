@@ -43,6 +43,11 @@ cdef class Rules:
         drop(&self.body)
 
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1:
+        cdef Py_ssize_t n = self.kind.n + 1
+        reserve(&self.kind, n)              # all the memory first: no expression is there in part
+        reserve(&self.a, n)
+        reserve(&self.b, n)
+        reserve(&self.size, n)
         push(&self.kind, kind)
         push(&self.a, a)
         push(&self.b, b)
@@ -228,6 +233,7 @@ cdef class Rules:
 
     def new_rule(self, str name not None):
         """A rule to be defined; helpers have no name. Returns its id."""
+        reserve(&self.body, self.body.n + 1)
         self.names.append(name)
         push(&self.body, -1)
         return self.body.n - 1

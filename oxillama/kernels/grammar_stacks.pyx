@@ -18,7 +18,7 @@ from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcmp
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, pair_key, push, put, reserve
+from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, make_map, mixed, pair_key, push, put, reserve
 from oxillama.kernels.grammar_automaton cimport Automaton
 
 cdef extern from "Python.h":
@@ -113,9 +113,14 @@ cdef class Stacks:
                 f"the grammar is too ambiguous: one step needs stacks with more than {MAX_NEW} entries. Write it so "
                 "that a text can be read in fewer ways"
             )
-        put(&self.nodes, key, node)
+        # All the memory first: what others see is a whole node or none.
         reserve(&self.top, self.top.n + n)
         reserve(&self.below, self.below.n + n)
+        reserve(&self.at, node + 2)
+        reserve(&self.ends, node + 1)
+        reserve(&self.popped, node + 1)
+        reserve(&self.row, node + 1)
+        put(&self.nodes, key, node)
         for i in range(n):
             push(&self.top, top[i])
             push(&self.below, below[i])
@@ -295,8 +300,9 @@ cdef class Stacks:
             for i in range(self.row.n):
                 self.row.at[i] = -1
             self.table.n = 0
-        self.row.at[node] = self.table.n // n
-        return fill(&self.table, self.table.n + n, -1)
+        fill(&self.table, self.table.n + n, -1)
+        self.row.at[node] = self.table.n // n - 1
+        return 0
 
     def step_bytes(self, int32_t node, const unsigned char[::1] text not None):
         """The node after these bytes, or 0 if they can't follow."""
@@ -375,7 +381,8 @@ cdef class Stacks:
         Nodes lie above those that they point to, so one pass down marks them and one pass up renumbers them.
         """
         cdef Ints keep = Ints(NULL, 0, 0)
-        cdef Py_ssize_t i, p, start, old_n = self.ends.n
+        cdef Map nodes
+        cdef Py_ssize_t i, p, start, old_n = self.ends.n, n_kept = 0
         cdef int32_t node
         cdef int32_t[::1] history
         try:
@@ -387,9 +394,12 @@ cdef class Stacks:
             keep.at[0] = keep.at[1] = keep.at[self.root] = 1
             for node in range(old_n - 1, -1, -1):
                 if keep.at[node]:
+                    n_kept += 1
                     for p in range(self.at.at[node], self.at.at[node + 1]):
                         keep.at[self.below.at[p]] = 1
+            make_map(&nodes, n_kept)        # the last that can fail: all that follows has its memory
             self.clear()
+            self.nodes = nodes
             self.at.n = 1
             self.top.n = self.ends.n = self.popped.n = self.row.n = self.below.n = 0
             self.ceiling = PY_SSIZE_T_MAX

@@ -58,7 +58,10 @@ cdef class TokenTrie:
         cdef Py_ssize_t token, k
         cdef list kinds = [[], [], []]
         cdef list shapes = [{}, {}]
-        self.texts = [bytes(text) if text else None for text in texts]
+        # No comprehension: where memory runs out, Cython 3.3 gives up the item twice.
+        self.texts = []
+        for text in texts:
+            self.texts.append(bytes(text) if text else None)
         self.n_vocab = len(self.texts)
         self.n_words = (self.n_vocab + 31) // 32
         self.end_ids = frozenset(end_ids)
@@ -98,7 +101,7 @@ cdef class TokenTrie:
         fill(&self.next, self.n_vocab, -1)
         for which in range(3):
             self.build(which, kinds[which])
-        self.blob = b"".join([text or b"" for text in self.texts])
+        self.blob = b"".join(filter(None, self.texts))
         push(&self.start, 0)
         for text in self.texts:
             push(&self.start, self.start.at[self.start.n - 1] + (len(text) if text else 0))

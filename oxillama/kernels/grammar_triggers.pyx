@@ -22,7 +22,7 @@ cdef class Triggers:
     def __init__(self, Stacks stacks not None, list texts not None):
         cdef int32_t state, child, back
         cdef int byte
-        self.stacks, self.texts = stacks, [bytes(text) for text in texts]
+        self.stacks, self.texts = stacks, list(map(bytes, texts))
         self.new_state()
         for i, text in enumerate(self.texts):
             state = 0

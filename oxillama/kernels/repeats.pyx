@@ -1,7 +1,8 @@
 """What comes again in a text: the loop behind DRY."""
 
 from libc.stdint cimport int32_t
-from libc.stdlib cimport free, malloc
+
+from oxillama.kernels._memory cimport freed, resized
 
 
 def repeat_lengths(const int32_t[::1] tokens not None, Py_ssize_t limit, Py_ssize_t least):
@@ -17,7 +18,7 @@ def repeat_lengths(const int32_t[::1] tokens not None, Py_ssize_t limit, Py_ssiz
     cdef dict found = {}
     if n < 2 or limit < least:
         return found
-    length = <Py_ssize_t *> malloc(n * sizeof(Py_ssize_t))
+    length = <Py_ssize_t *> resized(NULL, n * sizeof(Py_ssize_t))
     if length == NULL:
         raise MemoryError(f"no memory for the repetitions of {n} tokens")
     try:
@@ -34,5 +35,5 @@ def repeat_lengths(const int32_t[::1] tokens not None, Py_ssize_t limit, Py_ssiz
             if m >= least and m > found.get(tokens[n - k], 0):
                 found[tokens[n - k]] = m
     finally:
-        free(length)
+        freed(length)
     return found

@@ -88,9 +88,12 @@ cdef class Workspace:
         """Take back everything; memory that came in pieces becomes one piece."""
         self._releases += 1
         if len(self._chunks) > 1:
-            total = sum(c.nbytes for c in self._chunks)
-            self._chunks = []
+            total = sum([c.nbytes for c in self._chunks])
+            del self._chunks[1:]
+            self._use(0)            # all there is if there is no memory for one piece
             self._grow(total)
+            del self._chunks[0]
+            self._use(0)
         self._used = 0
 
     @property

@@ -6,11 +6,11 @@ how it searches. Logits are float32 as the model gives them; probabilities and s
 
 from libc.math cimport INFINITY, log
 from libc.stdint cimport int32_t, uint32_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
+from oxillama.kernels._memory cimport freed, resized
 from oxillama.kernels._weights cimport (
     BLOCK, Candidate, best_of, copy_logits, deviation, finite, largest, lowest, place_at, radix_sort, total_mass, weight
 )
@@ -45,15 +45,17 @@ cdef class Candidates:
         self.dense = True          # and all else zero: there is no memory yet
 
     def __dealloc__(self):
-        free(self.mass)
+        freed(self.mass)
 
     cdef int reserve(self, Py_ssize_t n) except -1:
         cdef Py_ssize_t blocks = n // BLOCK + 1
         if n <= self.capacity:
             return 0
         self.capacity = 0
-        free(self.mass)
-        self.mass = <double *> malloc(blocks * sizeof(double) + n * (2 * sizeof(Candidate) + 3 * sizeof(float)))
+        freed(self.mass)
+        self.mass = <double *> resized(
+            NULL, blocks * sizeof(double) + n * (2 * sizeof(Candidate) + 3 * sizeof(float))
+        )
         if self.mass == NULL:
             raise MemoryError(f"no memory for {n} candidates")
         self.item = <Candidate *> (self.mass + blocks)

@@ -1,0 +1,154 @@
+"""What threads call at once: every public method of an engine, and of what engines share, each with its result."""
+
+import asyncio
+import functools
+import itertools
+from contextlib import closing
+
+import numpy as np
+
+import oxillama as ox
+from oxillama.engine.options import read_options
+from oxillama.sampling.grammar.automaton import Vocabulary
+
+PROMPTS = ["Once upon a time", "Once upon a hill", "The fox said:", "A"]
+GRAMMAR = 'root ::= sentence+\nsentence ::= word (" " word){0,6} "." " "?\nword ::= [a-zA-Z]{1,9} | "\\"" [a-z ]* "\\""'
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}
+DRAWN = {"max_tokens": 10, "ignore_eos": True}
+
+
+def ids(found):
+    return [c.token_ids for c in found] if isinstance(found, list) else found.token_ids
+
+
+def session(engine, i):
+    with engine.session() as own:
+        own.prefill(engine.tokenize(PROMPTS[i % 4]))
+        twin = own.fork()
+        twin.forward_one(5)
+        own.truncate(own.position - 1)
+        found = own.forward_one(7 + i).tobytes(), twin.forward_one(6).tobytes(), own.position, own.tokens
+        twin.close()
+    return found
+
+
+def half_a_stream(engine, i):
+    with closing(engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)) as stream:
+        return [c.token_ids for c in itertools.islice(stream, 3)]
+
+
+def saved_in_the_middle(engine, i):
+    """A text that is saved while it is generated, and goes on from there."""
+    with closing(engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)) as stream:
+        first = [t for c in itertools.islice(stream, 4) for t in c.token_ids]
+        data = stream.snapshot_bytes()
+    return first, [t for c in engine.resume(data) for t in c.token_ids]
+
+
+def coroutines(engine, i):
+    async def all_of_them():
+        many = ox.AsyncEngine(engine)
+        return await asyncio.gather(*(many.generate(p, seed=i, **DRAWN) for p in PROMPTS[:2]))
+
+    return ids(asyncio.run(all_of_them()))
+
+
+def with_adapter(engine, i):
+    lora = [("a", 0.5)] if i % 2 else ["b"]
+    return ids(engine.generate(PROMPTS[i % 4], seed=i, lora=lora, **DRAWN))
+
+
+def own_adapter(path, engine, i):
+    """Loaded and unloaded under a name of its own."""
+    name = f"own-{i}-{next(NUMBERS)}"
+    engine.load_lora(name, path)
+    try:
+        return ids(engine.generate(PROMPTS[i % 4], seed=i, lora=[name], **DRAWN))
+    finally:
+        engine.unload_lora(name)
+
+
+NUMBERS = itertools.count()
+
+
+def conversation(engine, i):
+    """Two turns, the second of which goes on from what the first left."""
+    options = read_options("stream", {"seed": i, **DRAWN})
+    talk = engine.conversation()
+    said = [t for c in talk.stream(engine.tokenize(PROMPTS[i % 4]), options) for t in c.token_ids]
+    more = engine.tokenize(PROMPTS[i % 4]) + said + engine.tokenize(" and", add_special=False)
+    rest = [t for c in talk.stream(more, options) for t in c.token_ids]
+    talk.close()
+    return said, rest
+
+
+def numbers(engine, i):
+    """What only must not fail: it tells of the moment."""
+    engine.metrics_snapshot()
+    engine.memory_bytes()
+    engine.loras  # noqa: B018
+    engine.position  # noqa: B018
+    if i % 3 == 0:
+        engine.shrink_to_fit()
+    return engine.context_size, engine.n_vocab, engine.is_eos(2)
+
+
+def tokenizer(engine, i):
+    t = engine.tokenizer
+    found = [t.encode(p + str(i), add_special=bool(i % 2)) for p in PROMPTS]
+    pieces = t.stream()
+    text = "".join(pieces.push(token) for token in found[0])
+    return found, [t.decode(f) for f in found], [t.decode_bytes(f) for f in found], text
+
+
+def states(grammar, vocabulary, i):
+    """A state of a grammar that all threads share."""
+    state, out = grammar.state(vocabulary), np.zeros(vocabulary.n_words, np.uint32)
+    found = []
+    for byte in f'ab{"c" * i} d. "x y" e.'.encode():
+        found.append((state.mask(out), out.tobytes(), state.is_complete))
+        state.advance(bytes([byte]))
+    twin = state.fork()
+    twin.rollback(3)
+    return found, grammar.accepts("a b c."), twin.forced_bytes(3), twin.mask(out)
+
+
+def every_call(engine, adapter):
+    """{name: a call with a number that gives what may depend on the number alone}"""
+    shared = ox.Grammar.parse(GRAMMAR)
+    t = engine.tokenizer
+    vocabulary = Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
+
+    def of(call):
+        return lambda i: call(engine, i)
+
+    def generate(**options):
+        return lambda i: ids(engine.generate(PROMPTS[i % 4], seed=i, **DRAWN, **options))
+
+    return {
+        "generate": generate(),
+        "greedy": generate(temperature=0.0),
+        "several": lambda i: ids(engine.generate(PROMPTS[: i % 3 + 1], seed=i, **DRAWN)),
+        "n": lambda i: ids(engine.generate(PROMPTS[i % 4], n=3, seed=i, **DRAWN)),
+        "grammar": generate(grammar=GRAMMAR),
+        "schema": generate(json_schema=SCHEMA),
+        "dry": generate(dry_multiplier=0.8, mirostat=0, typical_p=0.9),
+        "mirostat": generate(mirostat=2),
+        "guesses": generate(draft="lookup"),
+        "stream": lambda i: [c.text for c in engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)],
+        "half a stream": of(half_a_stream),
+        "chat": lambda i: ids(engine.chat([{"role": "user", "content": f"hi {i}"}], seed=i, **DRAWN)),
+        "conversation": of(conversation),
+        "batch": lambda i: [ids(c) for c in engine.batch(PROMPTS, seed=i, max_in_flight=2, **DRAWN)],
+        "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],
+        "session": of(session),
+        "logits": lambda i: engine.forward_logits(engine.tokenize(PROMPTS[i % 4])).tobytes(),
+        "embed": lambda i: engine.embed(PROMPTS[i % 4]).tobytes(),
+        "saved": of(saved_in_the_middle),
+        "coroutines": of(coroutines),
+        "adapter": of(with_adapter),
+        "own adapter": of(functools.partial(own_adapter, adapter)),
+        "numbers": of(numbers),
+        "tokenizer": of(tokenizer),
+        "states": functools.partial(states, shared, vocabulary),
+    }
