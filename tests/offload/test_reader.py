@@ -1,6 +1,7 @@
 """The thread that reads pages: many threads ask, give up and come back, and all see the file's bytes."""
 
 import ctypes
+import os
 import random
 import threading
 
@@ -23,6 +24,14 @@ def source(tmp_path):
     return FileSource(path)
 
 
+@pytest.fixture(autouse=True, params=[True, False], ids=["cached", "not cached"])
+def cached(request, monkeypatch):
+    """With the file in the page cache, and as if it were not."""
+    if not request.param:
+        monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+    return request.param
+
+
 def make_reader(source, n_window, n_experts):
     """Four matrices of five pages, and four stacks of five experts, in turns."""
     pages = []
@@ -37,11 +46,33 @@ def make_reader(source, n_window, n_experts):
     return reader
 
 
+def bring(reader, pages):
+    """Lists of pages and their bytes, as they come: from the file, where it is at hand."""
+    call = reader.begin(pages)
+    try:
+        while call.n_open:
+            found, n_bytes = [], 0
+            for page, address, file, offset in reader.take(call):
+                p = reader._pages[page]
+                if file < 0:
+                    data = ctypes.string_at(address, p.nbytes)
+                else:
+                    data = os.pread(file, p.nbytes, offset)
+                    n_bytes += p.nbytes
+                    if address:
+                        ctypes.memmove(address, data, p.nbytes)
+                found.append((page, data))
+            reader.done(call, [], n_bytes)
+            yield found
+    finally:
+        reader.end(call)
+
+
 def check(reader, ready):
     data = reader._pages[0].source.path.read_bytes()
-    for page, address in ready:
+    for page, found in ready:
         p = reader._pages[page]
-        assert ctypes.string_at(address, p.nbytes) == data[p.offset : p.offset + p.nbytes]
+        assert found == data[p.offset : p.offset + p.nbytes]
 
 
 @pytest.mark.parametrize(("n_window", "n_experts"), [(1, 1), (2, 2), (3, 5), (20, 20)])
@@ -51,7 +82,7 @@ def test_every_page_comes_once_with_its_bytes(source, n_window, n_experts):
     for _ in range(60):
         wanted = rng.sample(range(N), rng.randint(1, N))
         found = []
-        for ready in reader.bring(wanted):
+        for ready in bring(reader, wanted):
             check(reader, ready)
             found += [page for page, _ in ready]
         assert sorted(found) == sorted(wanted)
@@ -69,7 +100,7 @@ def test_many_threads_some_of_which_give_up(source):
         try:
             for _ in range(60):
                 left = rng.choice([1, 2, 1000])
-                calls = reader.bring(rng.sample(range(N), rng.randint(1, 12)))
+                calls = bring(reader, rng.sample(range(N), rng.randint(1, 12)))
                 for ready in calls:
                     check(reader, ready)
                     left -= 1
@@ -87,7 +118,8 @@ def test_many_threads_some_of_which_give_up(source):
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
     assert not reader._asked
-    assert not any(slots._holders for slots in reader._slots.values() if reader._reading is None)
+    assert not any(slots._holders for slots in reader._slots.values() if not reader._reading)
+    assert not reader._filled
     reader.stop(wait=True)
 
 
@@ -98,7 +130,7 @@ def test_pages_of_other_sizes_of_slots(source):
     for _ in range(40):
         reader.resize(rng.randint(1, 9), rng.randint(1, 9))
         reader.forget(rng.sample(range(N), 5))
-        for ready in reader.bring(rng.sample(range(N), 12)):
+        for ready in bring(reader, rng.sample(range(N), 12)):
             check(reader, ready)
     for is_expert in (False, True):
         assert len(reader._buffers[is_expert]) <= len(reader._slots[is_expert])
@@ -110,17 +142,18 @@ def test_what_was_read_ahead_is_a_hit(source):
     reader = make_reader(source, 8, 1)
     rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)]
     for pages in rounds:
-        list(reader.bring(pages))
+        list(bring(reader, pages))
     before = reader.counts.faults
-    with reader._changed:
-        while any(page not in reader._slots[False] or page == reader._reading for page in rounds[0]):
-            reader._changed.wait(timeout=60)
-    list(reader.bring(rounds[0]))
+    with reader._arrival:
+        while any(page not in reader._slots[False] or page in reader._reading for page in rounds[0]):
+            assert reader._arrival.wait(timeout=60)
+    list(bring(reader, rounds[0]))
     assert reader.counts.faults == before
     reader.stop(wait=True)
 
 
 def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
     reader = make_reader(source, 1, 2)
     read = FileSource.read
 
@@ -132,14 +165,15 @@ def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
     monkeypatch.setattr(FileSource, "read", fail)
     for _ in range(3):
         with pytest.raises(ModelFileError, match="page 5"):
-            list(reader.bring([6, 5, 7]))
-        assert sum(len(ready) for ready in reader.bring([6, 7])) == 2
+            list(bring(reader, [6, 5, 7]))
+        assert sum(len(ready) for ready in bring(reader, [6, 7])) == 2
     reader.stop(wait=True)
 
 
-def test_a_reader_that_was_stopped_says_so(source):
+def test_a_reader_that_was_stopped_says_so(source, monkeypatch):
     reader = make_reader(source, 1, 1)
-    list(reader.bring([0]))
+    list(bring(reader, [0]))
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
     reader.stop(wait=True)
     with pytest.raises(EngineClosedError, match="closed while it was in use"):
-        list(reader.bring([1, 2]))
+        list(bring(reader, [1, 2]))
