@@ -46,7 +46,7 @@ class PageReader:
         self._arrival, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
         self._reading: set[int] = set()
-        self._filled: set[int] = set()
+        self._filled: dict[int, Call] = {}  # pages whose slots a call reads into
         self._paused = self._stopping = False
 
     # ---- for who multiplies
@@ -56,30 +56,34 @@ class PageReader:
         call = Call(len(pages))
         with self._lock:
             self._start()
-            busy = self._reading | self._filled
             for page in pages:
-                slots = self._slots[self._pages[page].is_expert]
-                if page in slots and page not in busy:
-                    slots.hold(page)
-                    call.ready.append(page)
-                elif page not in busy and self._ahead.is_at_hand(page):
+                is_there = page in self._slots[self._pages[page].is_expert]
+                if not is_there and self._ahead.is_at_hand(page):
                     call.at_hand.append(page)
                 else:
-                    self._asked.setdefault(page, []).append(call)
+                    self._ask(page, call)
             self.counts.hits += len(call.ready)
             self.counts.faults += len(pages) - len(call.ready)
             if self._ahead.follow(pages):
                 self._work.notify_all()
             for page in call.at_hand:
-                if self._pages[page].is_expert and page not in self._filled:
-                    self._fill(page)
+                if self._pages[page].is_expert:
+                    self._fill(page, call)
         return call
 
-    def _fill(self, page: int) -> None:
+    def _ask(self, page: int, call: Call) -> None:
+        slots = self._slots[self._pages[page].is_expert]
+        if page in slots and page not in self._reading and page not in self._filled:
+            slots.hold(page)
+            call.ready.append(page)
+        else:
+            self._asked.setdefault(page, []).append(call)
+
+    def _fill(self, page: int, call: Call) -> None:
         slot = self._ahead.place_expert(page)
         if slot is not None:
             self._addresses[page] = self._buffer(True, slot).ctypes.data
-            self._filled.add(page)
+            self._filled[page] = call
 
     def take(self, call: Call) -> list[tuple[int, int, int, int]]:
         """Pages that are there, at least one: number, address, file and offset as `Matrix.page` has them.
@@ -98,7 +102,7 @@ class PageReader:
             found = [(page, self._addresses[page], -1, 0) for page in call.taken]
             for page in call.tried:
                 p = self._pages[page]
-                address = self._addresses[page] if page in self._filled else 0
+                address = self._addresses[page] if self._filled.get(page) is call else 0
                 found.append((page, address, p.source.fd, p.offset))
             return found
 
@@ -126,8 +130,8 @@ class PageReader:
     def _settle(self, call: Call, missing: Sequence[int]) -> None:
         """Of pages that were tried, those are held that got a slot; those that are missing are asked for."""
         for page in call.tried:
-            if page in self._filled:
-                self._filled.discard(page)
+            if self._filled.get(page) is call:
+                del self._filled[page]
                 if page in missing:
                     self._slots[True].drop(page)
                 else:
@@ -136,7 +140,7 @@ class PageReader:
         call.tried = []
         call.n_open += len(missing)
         for page in missing:
-            self._asked.setdefault(page, []).append(call)
+            self._ask(page, call)
         if missing:
             self._work.notify_all()
 
@@ -276,7 +280,7 @@ class PageReader:
 
     def after_fork_in_child(self) -> None:
         """The threads are the parent's. What they were reading is not there, and whoever asked for pages is gone."""
-        unfinished = self._reading | self._filled
+        unfinished = self._reading.union(self._filled)
         self._asked.clear()
         for slots in self._slots.values():
             slots.release_all()
