@@ -3,7 +3,7 @@ system has a part in memory.
 """
 
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from oxillama.errors import GenerateError
 
@@ -56,7 +56,7 @@ def at_hand(int fd, int64_t offset, int64_t n_bytes):
     """Whether bytes of an open file seem to be in the page cache: some are looked at. False where nothing tells."""
     cdef char byte
     cdef int64_t at = 0
-    if n_bytes < 1 or not read_at_hand(fd, &byte, 1, offset + n_bytes - 1):
+    if n_bytes < 1 or not 0 <= offset <= INT64_MAX - n_bytes or not read_at_hand(fd, &byte, 1, offset + n_bytes - 1):
         return False
     while at < n_bytes:
         if not read_at_hand(fd, &byte, 1, offset + at):

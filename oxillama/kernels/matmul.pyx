@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama.errors import ConfigError, GenerateError, QuantError
 
-from oxillama.kernels._at_hand cimport read_at_hand
+from oxillama.kernels._at_hand cimport prefetch_bytes, read_at_hand
 from oxillama.kernels._table cimport (
     OX_PANEL, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
     ox_q8_row_bytes, table,
@@ -115,6 +115,8 @@ cdef void _multiply_raw(const job *j, int64_t first, int64_t last, const uint8_t
     while first < last:
         n = min(j.together, last - first)
         for p in range(n):
+            if j.file < 0:          # 16 rows at once are too many streams for the hardware to see
+                prefetch_bytes(rows + bytes, bytes)
             K.pack[j.kernel](rows, j.row_bytes, min(j.n_out - (first + p) * OX_PANEL, <int64_t>OX_PANEL), j.n_in,
                              packed + <size_t>p * j.panel_bytes)
             rows += bytes

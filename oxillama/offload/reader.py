@@ -213,9 +213,11 @@ class PageReader:
 
     def _run(self) -> None:
         while (chosen := self._wait_for_work()) is not None:
-            page, slot = chosen
+            page, slot, following = chosen
             error = None
             try:
+                for p in following:
+                    p.source.expect(p.offset, p.nbytes)
                 self._read(page, slot)
             except OxiLlamaError as caught:
                 error = caught
@@ -224,13 +226,13 @@ class PageReader:
             with self._lock:
                 self._arrived(page, error)
 
-    def _wait_for_work(self) -> tuple[int, int] | None:
+    def _wait_for_work(self) -> tuple[int, int, list[Page]] | None:
         with self._lock:
             while not self._stopping:
                 chosen = None if self._paused else self._ahead.next()
                 if chosen is not None:
                     self._reading.add(chosen[0])
-                    return chosen
+                    return *chosen, self._ahead.following()
                 self._work.wait()
             return None
 

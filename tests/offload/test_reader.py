@@ -10,6 +10,7 @@ import pytest
 
 from oxillama.errors import EngineClosedError, ModelFileError
 from oxillama.gguf.source import FileSource
+from oxillama.kernels.files import at_hand
 from oxillama.offload.calls import Page
 from oxillama.offload.order import Order
 from oxillama.offload.reader import PageReader
@@ -137,8 +138,9 @@ def test_pages_of_other_sizes_of_slots(source):
     reader.stop(wait=True)
 
 
-def test_what_was_read_ahead_is_a_hit(source):
+def test_what_was_read_ahead_is_a_hit(source, monkeypatch):
     """In the order that was seen, all but the first pages are there before they are asked for."""
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)  # that is not copied before it is needed
     reader = make_reader(source, 8, 1)
     rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)]
     for pages in rounds:
@@ -168,6 +170,56 @@ def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
             list(bring(reader, [6, 5, 7]))
         assert sum(len(ready) for ready in bring(reader, [6, 7])) == 2
     reader.stop(wait=True)
+
+
+def test_what_is_at_hand_fills_empty_slots_and_no_others(source, cached):
+    """Matrices are read by who needs them; nothing that is in a slot leaves for them."""
+    if not cached:
+        return
+    reader = make_reader(source, 3, 1)
+    rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)] * 3
+    for pages in rounds:
+        list(bring(reader, pages))
+    with reader._arrival:
+        while reader._reading or sum(page in reader._slots[False] for page in range(N)) < 2:
+            assert reader._arrival.wait(timeout=60)
+        there = {page for page in range(N) if page in reader._slots[False]}
+        hits = reader.counts.hits
+    for pages in rounds[:4]:
+        list(bring(reader, pages))
+    assert reader.counts.hits - hits >= 2
+    assert all(page in reader._slots[False] for page in there)
+    reader.stop(wait=True)
+
+
+def test_experts_stay_in_their_slots(source):
+    """Whoever read them, also those that were at hand."""
+    reader = make_reader(source, 1, 4)
+    counts = []
+    for _ in range(3):
+        list(bring(reader, [5, 6]))
+        list(bring(reader, [15, 16]))
+        counts.append((reader.counts.faults, reader.counts.hits))
+    assert sum(counts[0]) == 4
+    assert counts[1:] == [(counts[0][0], counts[0][1] + 4), (counts[0][0], counts[0][1] + 8)]
+    reader.stop(wait=True)
+
+
+def test_what_is_at_hand(tmp_path):
+    """It is never said of bytes that aren't there, and nothing is raised."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(300_000))
+    with path.open("rb") as f:
+        fd = f.fileno()
+        f.read()
+        assert at_hand(fd, 0, 300_000) in (True, False)
+        for offset, n_bytes in ((0, 300_001), (300_000, 1), (0, 0), (-5, 3), (0, -1), (1 << 62, 1 << 62)):
+            assert not at_hand(fd, offset, n_bytes)
+    assert not at_hand(fd, 0, 1)
+    read, write = os.pipe()
+    assert not at_hand(read, 0, 1)
+    os.close(read)
+    os.close(write)
 
 
 def test_a_reader_that_was_stopped_says_so(source, monkeypatch):
