@@ -1,5 +1,6 @@
 """A file that stays open to be read again, and is known to be the same each time."""
 
+import contextlib
 import os
 import stat
 import weakref
@@ -62,6 +63,12 @@ class FileSource:
         """
         self._read(self.fd, offset, out.data, len(out))
         self.check()
+
+    def expect(self, offset: int, n_bytes: int) -> None:
+        """Lets the system begin to read bytes that will be needed, where it has a way to be told."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # whoever reads them finds out what is wrong
+                os.posix_fadvise(self.fd, offset, n_bytes, os.POSIX_FADV_WILLNEED)
 
     def read_direct(self, offset: int, n_bytes: int, out: NDArray[np.uint8]) -> int:
         """The same past the page cache: where in ``out`` the bytes begin.

@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama.errors import QuantError
 
-from oxillama.kernels._table cimport find_kernel_format, format_info, ox_format_info, ox_kernels, table
+from oxillama.kernels._table cimport find_format, find_kernel_format, format_info, ox_format_info, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
 
 cdef const ox_kernels *K = table()
@@ -113,3 +113,23 @@ def quantize(array, str type, *, str name="", int num_threads=1):
     """
     values = np.ascontiguousarray(array, np.float32).reshape(-1)
     return convert(values.view(np.uint8), "F32", type, name=name, num_threads=num_threads)
+
+
+def dequantize(data, str type, n):
+    """``n`` values of a format's blocks (uint8): float32 [n]. QuantError when the sizes don't fit."""
+    cdef const uint8_t[::1] raw = data
+    cdef const ox_format_info *f = format_info(find_kernel_format(type))
+    if n % f.values or raw.shape[0] != n // f.values * f.bytes:
+        raise QuantError(f"{raw.shape[0]} bytes of {type} ({f.bytes} for {f.values} values) are not {n} values")
+    out = np.empty(n, np.float32)
+    cdef float[::1] y = out
+    if n:
+        with nogil:
+            K.dequantise[f.kernel](&raw[0], &y[0], y.shape[0])
+    return out
+
+
+def block_size(str type):
+    """``(values, bytes)`` of a block of any known format."""
+    cdef const ox_format_info *f = format_info(find_format(type))
+    return f.values, f.bytes

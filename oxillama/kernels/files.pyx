@@ -1,9 +1,16 @@
-"""Rows of a table read from a file one by one: of an embedding table, a step needs a few rows out of many thousand."""
+"""Parts of files: rows of a table read one by one, of which a step needs a few out of many thousand; and whether the
+system has a part in memory.
+"""
 
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from oxillama.errors import GenerateError
+
+from oxillama.kernels._at_hand cimport read_at_hand
+
+cdef enum:
+    STEP = 128 * 1024           # page caches take in and let go of more than a few pages at a time
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *buffer, size_t n_bytes, int64_t offset)
@@ -43,3 +50,16 @@ def read_rows(int fd, int64_t offset, int64_t row_bytes, int64_t n_rows, const i
             if status:
                 break
     return status
+
+
+def at_hand(int fd, int64_t offset, int64_t n_bytes):
+    """Whether bytes of an open file seem to be in the page cache: some are looked at. False where nothing tells."""
+    cdef char byte
+    cdef int64_t at = 0
+    if n_bytes < 1 or not 0 <= offset <= INT64_MAX - n_bytes or not read_at_hand(fd, &byte, 1, offset + n_bytes - 1):
+        return False
+    while at < n_bytes:
+        if not read_at_hand(fd, &byte, 1, offset + at):
+            return False
+        at += STEP
+    return True

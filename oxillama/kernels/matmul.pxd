@@ -1,28 +1,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from oxillama.kernels._table cimport ox_gemm_fn
-from oxillama.kernels.rows cimport Rows, Vector
-
-
-cdef class Matrix:
-    cdef readonly str name, type
-    cdef readonly int64_t n_out, n_in, n_experts
-    cdef readonly bint repacked
-    cdef int kernel
-    cdef ox_gemm_fn gemm
-    cdef readonly bint integer      # reads 8-bit activations
-    cdef bint rounds                # reads bfloat16 ones
-    cdef readonly Vector bias
-    cdef readonly size_t row_bytes
-    cdef size_t panel_bytes
-    cdef int64_t n_panels
-    cdef const uint8_t *raw
-    cdef uint8_t *packed
-    cdef object _raw_owner, _packed_owner
-    cdef readonly object pager      # who brings the weights in, page by page; None: they are in memory, or mapped
-    cdef int64_t first_page, page_panels
-    cdef size_t _first_byte(self, int64_t i) noexcept nogil
-    cdef void _pack(self, int64_t i) noexcept nogil
+from oxillama.kernels.matrix cimport Matrix
+from oxillama.kernels.rows cimport Rows
 
 
 cdef struct job:
@@ -32,7 +12,7 @@ cdef struct job:
     int kernel
     ox_gemm_fn gemm
     int64_t n_in, n_out, n_panels, group
-    int64_t together
+    int64_t together, at_once       # panels that are packed, or read
     bint integer
     int64_t first_task
     const uint8_t *x
@@ -53,6 +33,9 @@ cdef struct job:
     int64_t *left
     const job *changes
     int n_changes
+    int file                        # the rows are read from here, to `raw` if that is not NULL; -1: they are there
+    int64_t offset
+    uint8_t *missed                 # [n_panels]: becomes 1 where they were not at hand
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1

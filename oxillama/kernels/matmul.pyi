@@ -1,51 +1,13 @@
-from collections.abc import Callable
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from oxillama.kernels.rows import Rows, Vector, Workspace
-
-class Matrix:
-    name: str
-    type: str
-    n_out: int
-    n_in: int
-    n_experts: int
-    repacked: bool
-    integer: bool
-    bias: Vector | None
-    shape: tuple[int, ...]
-    nbytes: int
-    raw_nbytes: int
-    file_nbytes: int
-    held_nbytes: int
-    pager: object | None
-    row_bytes: int
-    def __init__(
-        self,
-        data: NDArray[np.uint8],
-        type: str,
-        shape: tuple[int, ...],
-        *,
-        bias: Vector | None = ...,
-        name: str = ...,
-        repack: bool = ...,
-        rounds: bool = ...,
-    ) -> None: ...
-    def repack(
-        self,
-        *,
-        num_threads: int = ...,
-        release: Callable[[NDArray[np.uint8]], None] | None = ...,
-        allocate: Callable[[int], NDArray[np.uint8]] | None = ...,
-    ) -> None: ...
-    def hold(self, data: NDArray[np.uint8]) -> None: ...
-    def page(self, pager: object, first_page: int, page_panels: int) -> None: ...
+from oxillama.kernels.convert import block_size as block_size
+from oxillama.kernels.convert import dequantize as dequantize
+from oxillama.kernels.convert import quantize as quantize
+from oxillama.kernels.matrix import Matrix as Matrix
+from oxillama.kernels.rows import Rows, Workspace
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...
 def linear(x: Rows, w: Matrix) -> Rows: ...
 def linear_add_(y: Rows, x: Rows, w: Matrix) -> None: ...
 def embed(workspace: Workspace, data: NDArray[np.uint8], type: str, dim: int, tokens: NDArray[np.int32]) -> Rows: ...
-def dequantize(data: NDArray[np.uint8], type: str, n: int) -> NDArray[np.float32]: ...
-def quantize(array: ArrayLike, type: str, *, name: str = ..., num_threads: int = ...) -> NDArray[np.uint8]: ...
-def block_size(type: str) -> tuple[int, int]: ...

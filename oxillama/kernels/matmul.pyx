@@ -1,158 +1,36 @@
 """Products of activations with weight matrices, of which this is the only implementation.
 
-A :class:`Matrix` is kept in panels of 16 interleaved rows (``repack``, at load), or stays where the file is mapped and
-is packed panel by panel on the way into the same kernels: slower, equal bits, no memory. Or it is brought in page by
-page whenever it is multiplied (``page``), by a pager that keeps as much of it as there is room for.
+What is not in panels is packed panel by panel on the way into the same kernels: slower, and equal bits.
 """
 
 from cython.parallel cimport prange, threadid
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memset
 
 import numpy as np
 
 from oxillama.errors import ConfigError, GenerateError, QuantError
 
+from oxillama.kernels._at_hand cimport prefetch_bytes, read_at_hand
 from oxillama.kernels._table cimport (
-    OX_PANEL, find_format, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
+    OX_PANEL, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
     ox_q8_row_bytes, table,
 )
 from oxillama.kernels._threads cimport ox_await_zero, ox_count_down, usable_threads
-from oxillama.kernels.convert import quantize  # no-cython-lint (the other way of dequantize)
-from oxillama.kernels.rows cimport Rows, Vector, Workspace, add_bias_
+from oxillama.kernels.convert import block_size, dequantize, quantize  # no-cython-lint (names that are public here)
+from oxillama.kernels.rows cimport Rows, Workspace, add_bias_
 
 cdef const ox_kernels *K = table()
+globals()["Matrix"] = Matrix    # who multiplies by matrices finds them here, too
 
 cdef enum:
     MAX_JOBS = 8                # weights that share one input and one region
     SERIAL_WORK = 500_000       # multiplications (some 25 us) below which a region costs more than it saves
-    REPACK_BYTES = 16 << 20     # of a matrix are resident twice while it is repacked
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
     FLOAT_GROUP = 16            # float panels of a task, of any width: their kernels share a copy of the input
     FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
-
-
-cdef class Matrix:
-    """A weight matrix [n_out, n_in], or a stack of them [n_experts, n_out, n_in].
-
-    ``data`` is the tensor as files store it, uint8 [nbytes]; ``bias``, [n_out] or [n_experts * n_out], is added to
-    whatever a matrix gives. ``rounds``: BF16 is multiplied by activations in BF16 where the CPU does that. Raises
-    QuantError when the format has no kernels or the sizes don't fit.
-    """
-
-    def __init__(self, data, str type, shape, *, Vector bias=None, str name="?", bint repack=True, bint rounds=True):
-        cdef const uint8_t[::1] raw = data
-        cdef const ox_format_info *f = format_info(find_kernel_format(type))
-        self.name, self.type = name, type
-        experts, n_out, n_in = shape if len(shape) == 3 else (1, *shape)
-        self.n_experts, self.n_out, self.n_in = experts, n_out, n_in
-        if (min(experts, n_out, n_in) < 1 or n_in % f.values
-                or raw.shape[0] != experts * n_out * n_in // f.values * f.bytes):  # in Python's integers: no overflow
-            raise QuantError(f"{name}: {raw.shape[0]} bytes of {type} are not a matrix of shape {tuple(shape)}")
-        if bias is not None and bias.n != experts * n_out:
-            raise QuantError(f"{name}: a bias of {bias.n} values for a matrix of shape {tuple(shape)}")
-        self.bias = bias
-        self.kernel = f.kernel
-        self.integer = f.values > 1
-        self.rounds = rounds and f.name == b"BF16" and K.gemm_bf16 != NULL
-        self.gemm = K.gemm_bf16 if self.rounds else K.gemm[self.kernel]
-        self.row_bytes = <size_t>(self.n_in // f.values * f.bytes)
-        self.n_panels = (self.n_out + OX_PANEL - 1) // OX_PANEL
-        self.panel_bytes = <size_t>((self.n_in + f.packed_values - 1) // f.packed_values * f.packed_bytes)
-        self.raw, self._raw_owner = &raw[0], data
-        if repack:
-            self.repack()
-
-    def repack(self, *, int num_threads=1, release=None, allocate=None):
-        """Moves the weights into panels, in memory that ``allocate(n_bytes)`` gives (uint8).
-
-        ``release(part of data)`` is called for each part that is done with. Does nothing a second time.
-        """
-        # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
-        padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        if self.raw != NULL and padded <= 2 * self.file_nbytes + (1 << 20):
-            buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(padded + 64)
-            self._repack(buffer, num_threads, release or (lambda part: None))
-
-    def _repack(self, buffer, int num_threads, release):
-        cdef int64_t i, first, last, total = self.n_experts * self.n_panels
-        cdef int64_t step = max(<int64_t>1, <int64_t>(REPACK_BYTES // self.panel_bytes))
-        cdef int nt = usable_threads(num_threads)
-        cdef uintptr_t start = buffer.ctypes.data
-        self.packed, self._packed_owner = <uint8_t *>((start + 63) // 64 * 64), buffer
-        for first in range(0, total, step):
-            last = min(first + step, total)
-            for i in prange(first, last, nogil=True, num_threads=nt, schedule="static"):
-                self._pack(i)
-            release(self._raw_owner[self._first_byte(first):self._first_byte(last)])
-        self.raw, self._raw_owner, self.repacked = NULL, None, True
-
-    def hold(self, data):
-        """Takes the weights from ``data``, as files store them (uint8 [file_nbytes]), instead of from where they were.
-
-        QuantError when they are not as many bytes.
-        """
-        cdef const uint8_t[::1] raw = data
-        if raw.shape[0] != self.file_nbytes:
-            raise QuantError(f"{self.name}: {raw.shape[0]} bytes for a matrix of {self.file_nbytes}")
-        self._forget()
-        self.raw, self._raw_owner = &raw[0], data
-
-    def page(self, pager, int64_t first_page, int64_t page_panels):
-        """Lets go of the weights: from now on each product asks for those that it reads.
-
-        The rows of each matrix of a stack are cut into pages of ``page_panels`` panels of 16, the last of them shorter,
-        with numbers from ``first_page`` on. ``pager.bring(numbers)`` yields lists of ``(number, address)``: pages that
-        are in memory, as files store them, until it is asked for the next ones; each page once. QuantError for pages
-        that can't be.
-        """
-        if first_page < 0 or page_panels < 1:
-            raise QuantError(f"{self.name}: pages of {page_panels} panels from number {first_page} on")
-        self._forget()
-        self.pager, self.first_page, self.page_panels = pager, first_page, page_panels
-
-    def _forget(self):
-        self.raw = self.packed = NULL
-        self._raw_owner = self._packed_owner = self.pager = None
-        self.repacked = False
-
-    cdef size_t _first_byte(self, int64_t i) noexcept nogil:
-        """Where the rows of panel ``i`` begin in the file's tensor."""
-        return <size_t>(i // self.n_panels * self.n_out + i % self.n_panels * OX_PANEL) * self.row_bytes
-
-    cdef void _pack(self, int64_t i) noexcept nogil:
-        cdef int64_t rows = min(self.n_out - i % self.n_panels * OX_PANEL, <int64_t>OX_PANEL)
-        K.pack[self.kernel](self.raw + self._first_byte(i), self.row_bytes, rows, self.n_in,
-                            self.packed + <size_t>i * self.panel_bytes)
-
-    @property
-    def shape(self):
-        matrix = (self.n_out, self.n_in)
-        return (self.n_experts, *matrix) if self.n_experts > 1 else matrix
-
-    @property
-    def raw_nbytes(self):
-        """Bytes of the file's tensor, until it is repacked."""
-        return 0 if self._raw_owner is None else self._raw_owner.nbytes
-
-    @property
-    def nbytes(self):
-        """Bytes held beside the file's own."""
-        return 0 if self._packed_owner is None else self._packed_owner.nbytes
-
-    @property
-    def file_nbytes(self):
-        """Bytes of the tensor as files store it."""
-        return self.n_experts * self.n_out * <int64_t>self.row_bytes
-
-    @property
-    def held_nbytes(self):
-        """Bytes that the matrix would take in memory, repacked if that is done at all."""
-        padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        return padded + 64 if padded <= 2 * self.file_nbytes + (1 << 20) else self.file_nbytes
-
-    def __repr__(self):
-        return f"Matrix({self.name!r}, {self.type}, {self.shape}, repacked={bool(self.repacked)})"
+    READ_BYTES = 128 * 1024     # read at once by who multiplies by them: calls cost nothing then, and they stay in L2
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1:
@@ -168,6 +46,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     j.x_rows = j.y_rows = NULL
     j.accumulate = 0
     j.pager = NULL
+    j.file = -1
     j.first_panel = j.n_changes = 0
     j.left = NULL
     j.scales = NULL
@@ -178,7 +57,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
 
 
 cdef void _choose_group(job *j, int nt) noexcept:
-    """Panels of a task, and of those how many are packed at once where that is done on the way."""
+    """Panels of a task, and of those how many are packed, or read, at once where that is done on the way."""
     cdef int64_t group = j.n_panels
     if j.n_tokens > 8:
         group = max(<int64_t>1, <int64_t>(GROUP_BYTES // j.panel_bytes)) if j.integer else FLOAT_GROUP
@@ -186,25 +65,26 @@ cdef void _choose_group(job *j, int nt) noexcept:
     j.group = max(j.together, min(group, j.n_panels // (4 * nt)))
     if j.n_tokens > 8 and j.integer:
         j.together = j.group    # a tile of tokens, once loaded, is multiplied by all of them
+    j.at_once = max(j.together, <int64_t>(READ_BYTES // (OX_PANEL * j.row_bytes)) // j.together * j.together)
 
 
 cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
     """One group of panels for all tokens of a job, with what adapters add to them."""
-    cdef int64_t first = task * j.group, last = min(first + j.group, j.n_panels)
+    cdef int64_t first = task * j.group, end = _multiply(j, first, min(first + j.group, j.n_panels), scratch)
     cdef int i
-    _multiply(j, first, last, scratch)
     if j.scales != NULL:
-        _scale(j, first, last)
-        ox_count_down(j.left, last - first)
+        _scale(j, first, end)
+        ox_count_down(j.left, end - first)
     if j.n_changes:
         ox_await_zero(j.left)
         for i in range(j.n_changes):
-            _multiply(&j.changes[i], j.first_panel + first, j.first_panel + last, scratch)
+            _multiply(&j.changes[i], j.first_panel + first, j.first_panel + end, scratch)
 
 
-cdef void _multiply(const job *j, int64_t first, int64_t last, uint8_t *scratch) noexcept nogil:
-    """Some panels for all tokens."""
-    cdef int64_t p, n
+cdef int64_t _multiply(const job *j, int64_t first, int64_t last, uint8_t *scratch) noexcept nogil:
+    """Some panels for all tokens. Returns the panel before which it stopped: one that was not at hand, or ``last``."""
+    cdef int64_t n
+    cdef const uint8_t *rows
     cdef ox_gemm_args a
     a.panel_bytes, a.k, a.x, a.x_bytes = j.panel_bytes, j.n_in, j.x, j.x_bytes
     a.x_rows, a.y_rows, a.n_tokens, a.accumulate = j.x_rows, j.y_rows, j.n_tokens, j.accumulate
@@ -214,15 +94,45 @@ cdef void _multiply(const job *j, int64_t first, int64_t last, uint8_t *scratch)
         a.y = j.y + first * OX_PANEL
         a.n_rows = min(j.n_out, last * OX_PANEL) - first * OX_PANEL
         j.gemm(&a)
-        return
+        return last
     a.w = scratch
+    while first < last:
+        n = min(j.at_once, last - first)
+        rows = _rows(j, first, n, scratch + _packed_bytes(j))
+        if rows == NULL:
+            memset(j.missed + first, 1, <size_t>(last - first))
+            return first
+        _multiply_raw(j, first, first + n, rows, &a, scratch)
+        first += n
+    return last
+
+
+cdef const uint8_t *_rows(const job *j, int64_t first, int64_t n, uint8_t *room) noexcept nogil:
+    """The rows of n panels as files store them, which may be read for that; NULL if they are not at hand."""
+    cdef size_t start = <size_t>(first * OX_PANEL) * j.row_bytes
+    cdef size_t n_bytes = <size_t>min(j.n_out - first * OX_PANEL, n * OX_PANEL) * j.row_bytes
+    cdef uint8_t *rows = <uint8_t *>j.raw + start if j.raw != NULL else room
+    if j.file >= 0 and not read_at_hand(j.file, rows, n_bytes, j.offset + <int64_t>start):
+        return NULL
+    return rows
+
+
+cdef void _multiply_raw(const job *j, int64_t first, int64_t last, const uint8_t *rows, ox_gemm_args *a,
+                        uint8_t *packed) noexcept nogil:
+    """Panels ``first`` to ``last``, whose ``rows`` are packed here."""
+    cdef int64_t p, n
+    cdef size_t bytes = OX_PANEL * j.row_bytes
     while first < last:
         n = min(j.together, last - first)
         for p in range(n):
-            _pack_rows(j, first + p, scratch + <size_t>p * j.panel_bytes)
+            if j.file < 0:          # 16 rows at once are too many streams for the hardware to see
+                prefetch_bytes(rows + bytes, bytes)
+            K.pack[j.kernel](rows, j.row_bytes, min(j.n_out - (first + p) * OX_PANEL, <int64_t>OX_PANEL), j.n_in,
+                             packed + <size_t>p * j.panel_bytes)
+            rows += bytes
         a.y = j.y + first * OX_PANEL
         a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
-        j.gemm(&a)
+        j.gemm(a)
         first += n
 
 
@@ -232,9 +142,19 @@ cdef void _scale(const job *j, int64_t first, int64_t last) noexcept nogil:
         K.scale(j.y + i * j.y_stride + first * OX_PANEL, j.scales[i] * j.scale, end - first * OX_PANEL)
 
 
-cdef void _pack_rows(const job *j, int64_t p, uint8_t *panel) noexcept nogil:
-    K.pack[j.kernel](j.raw + <size_t>(p * OX_PANEL) * j.row_bytes, j.row_bytes,
-                     min(j.n_out - p * OX_PANEL, <int64_t>OX_PANEL), j.n_in, panel)
+cdef size_t _packed_bytes(const job *j) noexcept nogil:
+    return (j.panel_bytes * <size_t>j.together + 63) // 64 * 64
+
+
+cdef size_t _scratch_bytes(const job *j) noexcept:
+    """What a thread packs panels in, and reads them into."""
+    cdef size_t found = 0
+    cdef int i
+    if j.packed == NULL:
+        found = _packed_bytes(j) + (<size_t>j.at_once * OX_PANEL * j.row_bytes if j.file >= 0 and j.raw == NULL else 0)
+    for i in range(j.n_changes):
+        found = max(found, _scratch_bytes(&j.changes[i]))
+    return found
 
 
 cdef int run(job *jobs, int n_jobs, workspace, int64_t serial_work=SERIAL_WORK) except -1:
@@ -248,10 +168,9 @@ cdef int run(job *jobs, int n_jobs, workspace, int64_t serial_work=SERIAL_WORK) 
 
 cdef int _run_paged(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
     """Output rows are independent: pages are multiplied in whatever order they come."""
-    cdef int nt = usable_threads(workspace.num_threads), i, n = 0
-    cdef int64_t k, page
-    cdef uintptr_t address
-    cdef dict wanted = {}           # page -> jobs that read it
+    cdef int i, n = 0
+    cdef int64_t k, panels
+    cdef dict wanted = {}           # page -> what is left to do with it: (job, first panel, end)
     cdef job *parts
     pager = None
     memory = np.empty(n_jobs * sizeof(job), np.uint8)
@@ -261,31 +180,73 @@ cdef int _run_paged(job *jobs, int n_jobs, workspace, int64_t serial_work) excep
             parts[n] = jobs[i]
             n += 1
             continue
-        pager = <object>jobs[i].pager
-        for k in range((jobs[i].n_panels + jobs[i].page_panels - 1) // jobs[i].page_panels):
-            wanted.setdefault(jobs[i].first_page + k, []).append(i)
-    ready = pager.bring(list(wanted))
-    if n:
-        _run(parts, n, workspace, serial_work)
-    for pages in ready:
-        n = 0
-        memory = np.empty(sum([len(wanted[page]) for page, _ in pages]) * sizeof(job), np.uint8)
-        parts = <job *><uintptr_t>memory.ctypes.data
-        for page, address in pages:
-            for i in wanted[page]:
-                _cut(&parts[n], &jobs[i], page - jobs[i].first_page, address, nt)
-                n += 1
-        _run(parts, n, workspace, serial_work)
+        pager, panels = <object>jobs[i].pager, jobs[i].page_panels
+        for k in range((jobs[i].n_panels + panels - 1) // panels):
+            wanted.setdefault(jobs[i].first_page + k, []).append((i, 0, min(panels, jobs[i].n_panels - k * panels)))
+    call = pager.begin(list(wanted))
+    try:
+        if n:
+            _run(parts, n, workspace, serial_work)
+        while call.n_open:
+            pages = pager.take(call)
+            n_bytes = _run_pages(jobs, wanted, pages, workspace, serial_work)
+            pager.done(call, [page for page, _, _, _ in pages if wanted[page]], n_bytes)
+    finally:
+        pager.end(call)
     return 0
 
 
-cdef void _cut(job *part, const job *j, int64_t page, uintptr_t address, int nt) noexcept:
-    """The rows of one page."""
-    cdef int64_t first = page * j.page_panels
+cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace, int64_t serial_work) except -1:
+    """Pages that are in memory, or perhaps at hand; of ``wanted`` stays what was not. Returns the bytes read."""
+    cdef int nt = usable_threads(workspace.num_threads), i, n = 0
+    cdef int64_t first, end, offset, skipped, done = 0
+    cdef uintptr_t address
+    cdef job *parts
+    pieces = [piece for page, _, _, _ in pages for piece in wanted[page]]
+    memory = np.empty(len(pieces) * sizeof(job), np.uint8)
+    parts = <job *><uintptr_t>memory.ctypes.data
+    marks = np.zeros(sum([end - first for _, first, end in pieces]), np.uint8)
+    cdef uint8_t[::1] missed = marks
+    for page, address, file, offset in pages:
+        for i, first, end in wanted[page]:
+            _cut(&parts[n], &jobs[i], (page - jobs[i].first_page) * jobs[i].page_panels + first, end - first, nt)
+            skipped = first * OX_PANEL * <int64_t>jobs[i].row_bytes
+            parts[n].raw = <const uint8_t *>(address + <size_t>skipped) if address else NULL
+            parts[n].file, parts[n].offset, parts[n].missed = file, offset + skipped, &missed[done]
+            done += end - first
+            n += 1
+    _run(parts, n, workspace, serial_work)
+    _keep_missed(wanted, pages, marks)
+    return _bytes_read(parts, n)
+
+
+def _keep_missed(dict wanted, list pages, marks):
+    """Leaves of pages that were multiplied the panels that are marked."""
+    some, at = marks.any(), 0
+    for page, _, _, _ in pages:
+        pieces, wanted[page] = wanted[page], []
+        for i, first, end in pieces if some else ():
+            edges = (first + np.flatnonzero(np.diff(marks[at:at + end - first], prepend=0, append=0))).tolist()
+            wanted[page] += [(i, a, b) for a, b in zip(edges[::2], edges[1::2])]
+            at += end - first
+
+
+cdef int64_t _bytes_read(const job *parts, int n) noexcept:
+    cdef int64_t p, found = 0
+    cdef int i
+    for i in range(n):
+        for p in range(parts[i].n_panels if parts[i].file >= 0 else 0):
+            if not parts[i].missed[p]:
+                found += min(parts[i].n_out - p * OX_PANEL, <int64_t>OX_PANEL) * <int64_t>parts[i].row_bytes
+    return found
+
+
+cdef void _cut(job *part, const job *j, int64_t first, int64_t n_panels, int nt) noexcept:
+    """Some panels of a paged matrix."""
     part[0] = j[0]
-    part.pager, part.raw, part.packed, part.first_panel = NULL, <const uint8_t *>address, NULL, first
-    part.n_panels = min(j.page_panels, j.n_panels - first)
-    part.n_out = min(j.n_out - first * OX_PANEL, part.n_panels * OX_PANEL)
+    part.pager, part.packed, part.first_panel = NULL, NULL, first
+    part.n_panels = n_panels
+    part.n_out = min(j.n_out - first * OX_PANEL, n_panels * OX_PANEL)
     part.y = j.y + first * OX_PANEL
     _choose_group(part, nt)
 
@@ -304,6 +265,7 @@ cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
         work += jobs[i].n_tokens * jobs[i].n_out * jobs[i].n_in
         scratch_bytes = max(scratch_bytes, _scratch_bytes(&jobs[i]))
     if scratch_bytes:
+        scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     if work < serial_work:
         # Nobody to share with, and too short to let go of the interpreter: all panels in one call of the kernel.
@@ -320,17 +282,6 @@ cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
     if scratch_bytes:
         ws.release(mark)
     return 0
-
-
-cdef size_t _scratch_bytes(const job *j) noexcept:
-    """What a thread packs panels in."""
-    cdef size_t found = 0
-    cdef int i
-    if j.packed == NULL:
-        found = (j.panel_bytes * <size_t>j.together + 63) // 64 * 64
-    for i in range(j.n_changes):
-        found = max(found, _scratch_bytes(&j.changes[i]))
-    return found
 
 
 cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch) noexcept nogil:
@@ -441,23 +392,3 @@ def embed(Workspace workspace, data, str type, int64_t dim, const int32_t[::1] t
             raise GenerateError(f"token id {tokens[i]} is not in 0..{n_rows - 1}")
         K.dequantise[f.kernel](&raw[0] + <size_t>tokens[i] * row_bytes, y.data + i * dim, dim)
     return y
-
-
-def dequantize(data, str type, n):
-    """``n`` values of a format's blocks (uint8): float32 [n]. QuantError when the sizes don't fit."""
-    cdef const uint8_t[::1] raw = data
-    cdef const ox_format_info *f = format_info(find_kernel_format(type))
-    if n % f.values or raw.shape[0] != n // f.values * f.bytes:
-        raise QuantError(f"{raw.shape[0]} bytes of {type} ({f.bytes} for {f.values} values) are not {n} values")
-    out = np.empty(n, np.float32)
-    cdef float[::1] y = out
-    if n:
-        with nogil:
-            K.dequantise[f.kernel](&raw[0], &y[0], y.shape[0])
-    return out
-
-
-def block_size(str type):
-    """``(values, bytes)`` of a block of any known format."""
-    cdef const ox_format_info *f = format_info(find_format(type))
-    return f.values, f.bytes

@@ -37,9 +37,15 @@ class PagerCounts:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """Pages that one product asked for: ready are held for it, others on their way."""
+    """Pages that one product asked for. n_open: left to be taken.
+
+    ready: held for it. at_hand: in the system's memory, and in the slots of `filled` if they get one; taken, tried: of
+    each kind, those that it has now. Others are on their way.
+    """
 
     n_open: int
     ready: list[int] = field(default_factory=list)
+    at_hand: list[int] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
+    tried: list[int] = field(default_factory=list)
     error: OxiLlamaError | None = None

@@ -1,111 +1,154 @@
-"""Pages of a model's file in memory, read by a thread of its own while others are multiplied by."""
+"""Pages of a model's file in memory, read by threads of its own while others are multiplied by."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import EngineClosedError, ModelFileError, OxiLlamaError
 from oxillama.lives import READS, Lives
+from oxillama.offload.ahead import Ahead
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Call, Page, PagerCounts
 from oxillama.offload.order import Order
-from oxillama.offload.slots import Slots
 
 __all__ = ["PageReader"]
+
+N_DIRECT = 2  # threads that read past the page cache: while one looks what is next, the disk works for the other
 
 _lives = Lives(READS)
 
 
 class PageReader:
-    """Slots in memory, and the thread that fills them: first with what is asked for, then with what will be next.
+    """Slots in memory, and threads that fill them: first with what is asked for, then with what will be next.
 
-    Methods may be called from any thread. Whoever drops the last reference calls `stop` before.
+    What the system's page cache has is read by who multiplies by it, straight into its core's cache; experts into a
+    slot, where they stay. Methods may be called from any thread. Whoever drops the last reference calls `stop` before.
     """
 
     def __init__(self, pages: Sequence[Page], order: Order, slot_bytes: dict[bool, int], *, direct: bool) -> None:
         """`slot_bytes`: of a slot for a page of experts (True), and of others."""
         self.counts = PagerCounts()
-        self._pages, self._order, self._slot_bytes, self._direct = pages, order, slot_bytes, direct
-        self._slots = {False: Slots(cyclic=True), True: Slots()}
+        self._pages, self._slot_bytes, self._direct = pages, slot_bytes, direct
+        self._ahead = Ahead(pages, order, direct=direct)
+        self._slots, self._asked = self._ahead.slots, self._ahead.asked
         self._buffers: dict[bool, dict[int, NDArray[np.uint8]]] = {False: {}, True: {}}
         self._addresses: dict[int, int] = {}
-        self._asked: dict[int, list[Call]] = {}
         self._reset()
         _lives.add(self)
 
     def _reset(self) -> None:
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._reading: int | None = None
-        self._paused = self._stopping = self._failed = False
+        self._lock = threading.RLock()
+        self._arrival, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._threads: list[threading.Thread] = []
+        self._reading: set[int] = set()
+        self._filled: dict[int, Call] = {}  # pages whose slots a call reads into
+        self._paused = self._stopping = False
 
     # ---- for who multiplies
 
-    def bring(self, pages: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-        """Pages as they come into memory: lists of (number, address), valid until the next one is asked for.
-
-        Reading begins at once. Raises ModelFileError if a page can't be read.
-        """
-        return self._each(self.begin(pages))
-
-    def _each(self, call: Call) -> Iterator[list[tuple[int, int]]]:
-        try:
-            while call.n_open:
-                yield self.take(call)
-        finally:
-            self.end(call)
-
     def begin(self, pages: Sequence[int]) -> Call:
-        """Asks for pages."""
+        """Asks for pages. Reading begins at once."""
         call = Call(len(pages))
-        with self._changed:
+        with self._lock:
             self._start()
             for page in pages:
-                slots = self._slots[self._pages[page].is_expert]
-                if page in slots and page != self._reading:
-                    slots.hold(page)
-                    call.ready.append(page)
+                is_there = page in self._slots[self._pages[page].is_expert]
+                if not is_there and self._ahead.is_at_hand(page):
+                    call.at_hand.append(page)
                 else:
-                    self._asked.setdefault(page, []).append(call)
+                    self._ask(page, call)
             self.counts.hits += len(call.ready)
             self.counts.faults += len(pages) - len(call.ready)
-            self._order.asked_for(pages)
-            self._failed = False
-            self._changed.notify_all()
+            if self._ahead.follow(pages):
+                self._work.notify_all()
+            for page in call.at_hand:
+                if self._pages[page].is_expert:
+                    self._fill(page, call)
         return call
 
-    def take(self, call: Call) -> list[tuple[int, int]]:
-        """Numbers and addresses of the pages that are there, at least one; those taken before may leave from now on.
+    def _ask(self, page: int, call: Call) -> None:
+        slots = self._slots[self._pages[page].is_expert]
+        if page in slots and page not in self._reading and page not in self._filled:
+            slots.hold(page)
+            call.ready.append(page)
+        else:
+            self._asked.setdefault(page, []).append(call)
 
-        Raises ModelFileError if one can't be read.
+    def _fill(self, page: int, call: Call) -> None:
+        slot = self._ahead.place_expert(page)
+        if slot is not None:
+            self._addresses[page] = self._buffer(True, slot).ctypes.data
+            self._filled[page] = call
+
+    def take(self, call: Call) -> list[tuple[int, int, int, int]]:
+        """Pages that are there, at least one: number, address, file and offset as `Matrix.page` has them.
+
+        Those taken before may leave from now on. Raises ModelFileError if one can't be read.
         """
-        with self._changed:
+        with self._lock:
             self._let_go(call)
-            if not call.ready and call.error is None:
+            if not call.ready and not call.at_hand and call.error is None:
                 self._wait_for(call)
             if call.error is not None:
                 raise call.error
             call.taken, call.ready = call.ready, []
-            call.n_open -= len(call.taken)
-            return [(page, self._addresses[page]) for page in call.taken]
+            call.tried, call.at_hand = call.at_hand, []
+            call.n_open -= len(call.taken) + len(call.tried)
+            found = [(page, self._addresses[page], -1, 0) for page in call.taken]
+            for page in call.tried:
+                p = self._pages[page]
+                address = self._addresses[page] if self._filled.get(page) is call else 0
+                found.append((page, address, p.source.fd, p.offset))
+            return found
 
     def _wait_for(self, call: Call) -> None:
         began = time.perf_counter()
         while not call.ready and call.error is None:
             if self._stopping:
                 raise EngineClosedError("the model was closed while it was in use")
-            self._changed.wait()
+            self._arrival.wait()
         self.counts.stalls += 1
         self.counts.stall_seconds += time.perf_counter() - began
 
+    def done(self, call: Call, missing: Sequence[int], n_bytes: int) -> None:
+        """Pages in `missing` were not all at hand, and are read for it now; of others, so many bytes were.
+
+        Raises ModelFileError if the file was changed, so that what was computed must not be used.
+        """
+        for source in {id(s): s for s in (self._pages[page].source for page in call.tried)}.values():
+            source.check()
+        if call.tried:
+            with self._lock:
+                self.counts.bytes += n_bytes
+                self._settle(call, missing)
+
+    def _settle(self, call: Call, missing: Sequence[int]) -> None:
+        """Of pages that were tried, those are held that got a slot; those that are missing are asked for."""
+        for page in call.tried:
+            if self._filled.get(page) is call:
+                del self._filled[page]
+                if page in missing:
+                    self._slots[True].drop(page)
+                else:
+                    call.taken.append(page)
+                    self._hand_over(page)
+        call.tried = []
+        call.n_open += len(missing)
+        for page in missing:
+            self._ask(page, call)
+        if missing:
+            self._work.notify_all()
+
     def end(self, call: Call) -> None:
         """Nothing more of it is wanted."""
-        with self._changed:
+        with self._lock:
+            call.tried += call.at_hand
+            self._settle(call, call.tried)
             call.taken += call.ready
             call.ready = []
             self._let_go(call)
@@ -115,9 +158,9 @@ class PageReader:
     def _let_go(self, call: Call) -> None:
         for page in call.taken:
             self._slots[self._pages[page].is_expert].let_go(page)
-        if call.taken:
-            call.taken = []
-            self._changed.notify_all()
+        if call.taken and self._ahead.starved:
+            self._work.notify_all()
+        call.taken = []
 
     def _withdraw(self, call: Call) -> None:
         for page, calls in list(self._asked.items()):
@@ -130,7 +173,7 @@ class PageReader:
 
     def resize(self, n_window: int, n_experts: int) -> None:
         """So many slots, empty ones or not. While nobody multiplies."""
-        with self._changed:
+        with self._lock:
             self._wait_for_quiet()
             for is_expert, n in ((False, n_window), (True, n_experts)):
                 buffers = self._buffers[is_expert]
@@ -140,7 +183,7 @@ class PageReader:
 
     def forget(self, pages: Sequence[int]) -> None:
         """Pages of which nothing will be asked for leave."""
-        with self._changed:
+        with self._lock:
             self._wait_for_quiet()
             for page in pages:
                 self._slots[self._pages[page].is_expert].forget(page)
@@ -148,80 +191,54 @@ class PageReader:
 
     def _wait_for_quiet(self) -> None:
         self._paused = True
-        while self._reading is not None:
-            self._changed.wait()
+        while self._reading:
+            self._arrival.wait()
 
-    # ---- the thread
+    # ---- the threads
 
     def _start(self) -> None:
-        if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(target=self._work, name="oxillama-pages", daemon=True)
-            self._thread.start()
+        if not self._threads and not self._stopping:
+            for _ in range(N_DIRECT if self._direct else 1):
+                self._threads.append(threading.Thread(target=self._run, name="oxillama-pages", daemon=True))
+                self._threads[-1].start()
 
     def stop(self, *, wait: bool = False) -> None:
-        """Ends the thread; it reads its page to the end."""
-        with self._changed:
+        """Ends the threads; they read their pages to the end."""
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
-        thread = self._thread
-        if wait and thread is not None:
+            self._work.notify_all()
+            self._arrival.notify_all()
+        for thread in self._threads if wait else ():
             thread.join()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while (chosen := self._wait_for_work()) is not None:
-            page, slot = chosen
+            page, slot, following = chosen
             error = None
             try:
+                for p in following:
+                    p.source.expect(p.offset, p.nbytes)
                 self._read(page, slot)
             except OxiLlamaError as caught:
                 error = caught
             except Exception as caught:
                 error = ModelFileError(f"{self._pages[page].source.path}: reading failed: {caught!r}")
-            with self._changed:
+            with self._lock:
                 self._arrived(page, error)
 
-    def _wait_for_work(self) -> tuple[int, int] | None:
-        with self._changed:
+    def _wait_for_work(self) -> tuple[int, int, list[Page]] | None:
+        with self._lock:
             while not self._stopping:
-                chosen = None if self._paused else self._choose()
+                chosen = None if self._paused else self._ahead.next()
                 if chosen is not None:
-                    self._reading = chosen[0]
-                    return chosen
-                self._changed.wait()
+                    self._reading.add(chosen[0])
+                    return *chosen, self._ahead.following()
+                self._work.wait()
             return None
-
-    def _choose(self) -> tuple[int, int] | None:
-        """The next page to read, and a slot for it: of those asked for, or ahead of that."""
-        for page in self._asked:
-            is_expert = self._pages[page].is_expert
-            slots = self._slots[is_expert]
-            if page not in slots:
-                slot = slots.place(page, sparing=self._soon(is_expert))
-                slot = slots.place(page) if slot is None else slot
-                if slot is not None:
-                    return page, slot
-        if not self._failed:
-            for is_expert in (True, False):
-                slots, soon = self._slots[is_expert], self._soon(is_expert)
-                for page in soon:
-                    if page not in slots:
-                        slot = slots.place(page, sparing=soon)
-                        if slot is not None:
-                            return page, slot
-                        break
-        return None
-
-    def _soon(self, is_expert: bool) -> dict[int, None]:
-        """Pages that will be asked for next, as far as is known, for which there can be room beside others."""
-        n = len(self._slots[is_expert])
-        return dict.fromkeys(self._order.experts(n // 2) if is_expert else self._order.upcoming(n - 1))
 
     def _read(self, page: int, slot: int) -> None:
         p = self._pages[page]
-        buffers = self._buffers[p.is_expert]
-        buffer = buffers.get(slot)
-        if buffer is None:
-            buffer = buffers[slot] = new_buffer(self._slot_bytes[p.is_expert])
+        buffer = self._buffer(p.is_expert, slot)
         shift = 0
         if self._direct:
             shift = p.source.read_direct(p.offset, p.nbytes, buffer)
@@ -229,36 +246,46 @@ class PageReader:
             p.source.read(p.offset, buffer[: p.nbytes])
         self._addresses[page] = buffer.ctypes.data + shift
 
+    def _buffer(self, is_expert: bool, slot: int) -> NDArray[np.uint8]:
+        buffers = self._buffers[is_expert]
+        if slot not in buffers:
+            buffers[slot] = new_buffer(self._slot_bytes[is_expert])
+        return buffers[slot]
+
     def _arrived(self, page: int, error: OxiLlamaError | None) -> None:
-        self._reading = None
-        slots, calls = self._slots[self._pages[page].is_expert], self._asked.pop(page, [])
+        self._reading.discard(page)
+        slots = self._slots[self._pages[page].is_expert]
         if error is not None:
-            self._failed = True  # ahead of time, it may be tried again when it is needed
+            self._ahead.failed = True  # ahead of time, it may be tried again when it is needed
             slots.drop(page)
-            for call in calls:
+            for call in self._asked.pop(page, []):
                 call.error = error
         else:
             self.counts.bytes += self._pages[page].nbytes
-            for call in calls:
-                slots.hold(page)
-                call.ready.append(page)
+            self._hand_over(page)
             slots.let_go(page)
-        self._changed.notify_all()
+        self._arrival.notify_all()
+
+    def _hand_over(self, page: int) -> None:
+        for call in self._asked.pop(page, []):
+            self._slots[self._pages[page].is_expert].hold(page)
+            call.ready.append(page)
+        self._arrival.notify_all()
 
     # ---- forks
 
     def before_fork(self) -> None:
-        self._changed.acquire()
+        self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        self._changed.release()
+        self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """The thread is the parent's. What it was reading is not there, and whoever asked for pages is gone."""
-        reading = self._reading
+        """The threads are the parent's. What they were reading is not there, and whoever asked for pages is gone."""
+        unfinished = self._reading.union(self._filled)
         self._asked.clear()
         for slots in self._slots.values():
             slots.release_all()
-        if reading is not None:
-            self._slots[self._pages[reading].is_expert].forget(reading)
+        for page in unfinished:
+            self._slots[self._pages[page].is_expert].forget(page)
         self._reset()

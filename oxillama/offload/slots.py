@@ -29,6 +29,11 @@ class Slots:
         """Slots that there are."""
         return len(self._free) + len(self._slots)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a page can come without another's leaving."""
+        return bool(self._free)
+
     def slot(self, page: int) -> int:
         return self._slots[page]
 

@@ -28,7 +28,7 @@ def watched(monkeypatch):
 
 def expert_pages(pager):
     """Numbers of the pages of experts that were read so far, as many times as they were."""
-    pages, read = pager.reader._pages, pager.reader._read
+    pages, read, take = pager.reader._pages, pager.reader._read, pager.reader.take
     seen = []
 
     def noted(page, slot):
@@ -36,7 +36,13 @@ def expert_pages(pager):
             seen.append(page)
         read(page, slot)
 
-    pager.reader._read = noted
+    def taken(call):
+        """Those that whoever multiplies by them reads."""
+        found = take(call)
+        seen.extend(page for page, _, file, _ in found if file >= 0 and pages[page].is_expert)
+        return found
+
+    pager.reader._read, pager.reader.take = noted, taken
     return seen
 
 

@@ -111,6 +111,7 @@ def test_an_error_of_the_disk_ends_the_request_and_not_the_engine(monkeypatch, p
                 raise OSError(5, "Input/output error")
             return read(*args)
 
+        monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
         monkeypatch.setattr("os.preadv", fail)
         for _ in range(2):
             with pytest.raises(ModelFileError, match="can't be read any more: Input/output error"):
@@ -121,6 +122,7 @@ def test_an_error_of_the_disk_ends_the_request_and_not_the_engine(monkeypatch, p
 
 def test_a_bug_while_reading_is_an_error_too(monkeypatch):
     runner = open_runner(path_of("llama"), OffloadPolicy(budget=100_000))
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
     monkeypatch.setattr(FileSource, "read", lambda *args: 1 / 0)
     with pytest.raises(ModelFileError, match=r"llama\.gguf: reading failed: ZeroDivisionError"):
         rows(runner, tokens_of("llama"))

@@ -1,6 +1,7 @@
 """The thread that reads pages: many threads ask, give up and come back, and all see the file's bytes."""
 
 import ctypes
+import os
 import random
 import threading
 
@@ -9,6 +10,7 @@ import pytest
 
 from oxillama.errors import EngineClosedError, ModelFileError
 from oxillama.gguf.source import FileSource
+from oxillama.kernels.files import at_hand
 from oxillama.offload.calls import Page
 from oxillama.offload.order import Order
 from oxillama.offload.reader import PageReader
@@ -21,6 +23,14 @@ def source(tmp_path):
     path = tmp_path / "pages"
     path.write_bytes(np.random.default_rng(0).bytes(N * SIZE))
     return FileSource(path)
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["cached", "not cached"])
+def cached(request, monkeypatch):
+    """With the file in the page cache, and as if it were not."""
+    if not request.param:
+        monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+    return request.param
 
 
 def make_reader(source, n_window, n_experts):
@@ -37,11 +47,33 @@ def make_reader(source, n_window, n_experts):
     return reader
 
 
+def bring(reader, pages):
+    """Lists of pages and their bytes, as they come: from the file, where it is at hand."""
+    call = reader.begin(pages)
+    try:
+        while call.n_open:
+            found, n_bytes = [], 0
+            for page, address, file, offset in reader.take(call):
+                p = reader._pages[page]
+                if file < 0:
+                    data = ctypes.string_at(address, p.nbytes)
+                else:
+                    data = os.pread(file, p.nbytes, offset)
+                    n_bytes += p.nbytes
+                    if address:
+                        ctypes.memmove(address, data, p.nbytes)
+                found.append((page, data))
+            reader.done(call, [], n_bytes)
+            yield found
+    finally:
+        reader.end(call)
+
+
 def check(reader, ready):
     data = reader._pages[0].source.path.read_bytes()
-    for page, address in ready:
+    for page, found in ready:
         p = reader._pages[page]
-        assert ctypes.string_at(address, p.nbytes) == data[p.offset : p.offset + p.nbytes]
+        assert found == data[p.offset : p.offset + p.nbytes]
 
 
 @pytest.mark.parametrize(("n_window", "n_experts"), [(1, 1), (2, 2), (3, 5), (20, 20)])
@@ -51,7 +83,7 @@ def test_every_page_comes_once_with_its_bytes(source, n_window, n_experts):
     for _ in range(60):
         wanted = rng.sample(range(N), rng.randint(1, N))
         found = []
-        for ready in reader.bring(wanted):
+        for ready in bring(reader, wanted):
             check(reader, ready)
             found += [page for page, _ in ready]
         assert sorted(found) == sorted(wanted)
@@ -69,7 +101,7 @@ def test_many_threads_some_of_which_give_up(source):
         try:
             for _ in range(60):
                 left = rng.choice([1, 2, 1000])
-                calls = reader.bring(rng.sample(range(N), rng.randint(1, 12)))
+                calls = bring(reader, rng.sample(range(N), rng.randint(1, 12)))
                 for ready in calls:
                     check(reader, ready)
                     left -= 1
@@ -87,7 +119,8 @@ def test_many_threads_some_of_which_give_up(source):
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
     assert not reader._asked
-    assert not any(slots._holders for slots in reader._slots.values() if reader._reading is None)
+    assert not any(slots._holders for slots in reader._slots.values() if not reader._reading)
+    assert not reader._filled
     reader.stop(wait=True)
 
 
@@ -98,29 +131,31 @@ def test_pages_of_other_sizes_of_slots(source):
     for _ in range(40):
         reader.resize(rng.randint(1, 9), rng.randint(1, 9))
         reader.forget(rng.sample(range(N), 5))
-        for ready in reader.bring(rng.sample(range(N), 12)):
+        for ready in bring(reader, rng.sample(range(N), 12)):
             check(reader, ready)
     for is_expert in (False, True):
         assert len(reader._buffers[is_expert]) <= len(reader._slots[is_expert])
     reader.stop(wait=True)
 
 
-def test_what_was_read_ahead_is_a_hit(source):
+def test_what_was_read_ahead_is_a_hit(source, monkeypatch):
     """In the order that was seen, all but the first pages are there before they are asked for."""
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)  # that is not copied before it is needed
     reader = make_reader(source, 8, 1)
     rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)]
     for pages in rounds:
-        list(reader.bring(pages))
+        list(bring(reader, pages))
     before = reader.counts.faults
-    with reader._changed:
-        while any(page not in reader._slots[False] or page == reader._reading for page in rounds[0]):
-            reader._changed.wait(timeout=60)
-    list(reader.bring(rounds[0]))
+    with reader._arrival:
+        while any(page not in reader._slots[False] or page in reader._reading for page in rounds[0]):
+            assert reader._arrival.wait(timeout=60)
+    list(bring(reader, rounds[0]))
     assert reader.counts.faults == before
     reader.stop(wait=True)
 
 
 def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
     reader = make_reader(source, 1, 2)
     read = FileSource.read
 
@@ -132,14 +167,65 @@ def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
     monkeypatch.setattr(FileSource, "read", fail)
     for _ in range(3):
         with pytest.raises(ModelFileError, match="page 5"):
-            list(reader.bring([6, 5, 7]))
-        assert sum(len(ready) for ready in reader.bring([6, 7])) == 2
+            list(bring(reader, [6, 5, 7]))
+        assert sum(len(ready) for ready in bring(reader, [6, 7])) == 2
     reader.stop(wait=True)
 
 
-def test_a_reader_that_was_stopped_says_so(source):
+def test_what_is_at_hand_fills_empty_slots_and_no_others(source, cached):
+    """Matrices are read by who needs them; nothing that is in a slot leaves for them."""
+    if not cached:
+        return
+    reader = make_reader(source, 3, 1)
+    rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)] * 3
+    for pages in rounds:
+        list(bring(reader, pages))
+    with reader._arrival:
+        while reader._reading or sum(page in reader._slots[False] for page in range(N)) < 2:
+            assert reader._arrival.wait(timeout=60)
+        there = {page for page in range(N) if page in reader._slots[False]}
+        hits = reader.counts.hits
+    for pages in rounds[:4]:
+        list(bring(reader, pages))
+    assert reader.counts.hits - hits >= 2
+    assert all(page in reader._slots[False] for page in there)
+    reader.stop(wait=True)
+
+
+def test_experts_stay_in_their_slots(source):
+    """Whoever read them, also those that were at hand."""
+    reader = make_reader(source, 1, 4)
+    counts = []
+    for _ in range(3):
+        list(bring(reader, [5, 6]))
+        list(bring(reader, [15, 16]))
+        counts.append((reader.counts.faults, reader.counts.hits))
+    assert sum(counts[0]) == 4
+    assert counts[1:] == [(counts[0][0], counts[0][1] + 4), (counts[0][0], counts[0][1] + 8)]
+    reader.stop(wait=True)
+
+
+def test_what_is_at_hand(tmp_path):
+    """It is never said of bytes that aren't there, and nothing is raised."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(300_000))
+    with path.open("rb") as f:
+        fd = f.fileno()
+        f.read()
+        assert at_hand(fd, 0, 300_000) in (True, False)
+        for offset, n_bytes in ((0, 300_001), (300_000, 1), (0, 0), (-5, 3), (0, -1), (1 << 62, 1 << 62)):
+            assert not at_hand(fd, offset, n_bytes)
+    assert not at_hand(fd, 0, 1)
+    read, write = os.pipe()
+    assert not at_hand(read, 0, 1)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_reader_that_was_stopped_says_so(source, monkeypatch):
     reader = make_reader(source, 1, 1)
-    list(reader.bring([0]))
+    list(bring(reader, [0]))
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
     reader.stop(wait=True)
     with pytest.raises(EngineClosedError, match="closed while it was in use"):
-        list(reader.bring([1, 2]))
+        list(bring(reader, [1, 2]))

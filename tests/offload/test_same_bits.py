@@ -11,6 +11,7 @@ from oxillama.kernels._table import writable_formats
 from oxillama.kernels.matmul import Matrix, matmul, quantize
 from oxillama.kernels.rows import Workspace
 from oxillama.offload import OffloadPolicy
+from oxillama.offload.reader import PageReader
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.offload.paged import NAMES, least_of, open_runner, path_of, rows, tokens_of
 
@@ -46,6 +47,35 @@ def test_every_format(tmp_path, type):
         runner = open_runner(path, OffloadPolicy(budget=least_of(path) * 3), repack=repack)
         assert (rows(runner, tokens, chunk=9) == expected).all()
         assert runner.pager.counts()["faults"] > 0
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "falcon-h1"])
+def test_a_part_of_the_file_at_hand(tmp_path, monkeypatch, name):
+    """What is not is multiplied later, and nothing twice, products that add to something included."""
+    path, tokens = path_of(name), tokens_of(name)
+    data = path.read_bytes()
+    part = tmp_path / "part"
+    expected = rows(open_runner(path), tokens)
+    take, missed = PageReader.take, []
+
+    def some(self, call):
+        return [(page, address, file if file < 0 else fd, offset) for page, address, file, offset in take(self, call)]
+
+    def noted(self, call, missing, n_bytes, done=PageReader.done):
+        missed.extend(missing)
+        done(self, call, missing, n_bytes)
+
+    monkeypatch.setattr(PageReader, "take", some)
+    monkeypatch.setattr(PageReader, "done", noted)
+    for end in (0, len(data) // 3, len(data) * 2 // 3, len(data)):
+        part.write_bytes(data[:end])
+        missed.clear()
+        with part.open("rb") as f:
+            fd = f.fileno()
+            for repack, chunk in ((True, 1), (False, 11)):
+                runner = open_runner(path, OffloadPolicy(budget=least_of(path) * 3), repack=repack)
+                assert (rows(runner, tokens, chunk=chunk) == expected).all()
+        assert missed or end == len(data)  # even then the system may have let go of it
 
 
 def test_large_chunks_in_matrices_of_many_panels():

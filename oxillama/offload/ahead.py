@@ -1,0 +1,97 @@
+"""Which page is read next, and into which slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oxillama.kernels.files import at_hand
+from oxillama.offload.calls import Call, Page
+from oxillama.offload.order import Order
+from oxillama.offload.slots import Slots
+
+__all__ = ["Ahead"]
+
+TOLD = 3  # pages: between gaps, where no system sees a sequence, a disk gave 1.0 GB/s with some, 0.6 with none
+
+
+class Ahead:
+    """What was asked for comes first, then what will be next. For who holds the reader's lock.
+
+    asked: pages, and who waits for them. failed: reading did, so that nothing is read before it is needed. starved:
+    something is left to read, and no slot free for it.
+    """
+
+    def __init__(self, pages: Sequence[Page], order: Order, *, direct: bool) -> None:
+        self.slots = {False: Slots(cyclic=True), True: Slots()}
+        self.asked: dict[int, list[Call]] = {}
+        self.failed = self.starved = False
+        self._pages, self._order, self._direct = pages, order, direct
+        self._known: set[int] = set()
+        self._told: set[int] = set()
+        self._settled = 0
+
+    def next(self) -> tuple[int, int] | None:
+        """A page, and the slot that is its from now on."""
+        self.starved = False
+        return self._of_asked() or (None if self.failed else self._of_soon())
+
+    def _of_asked(self) -> tuple[int, int] | None:
+        for page in self.asked:
+            is_expert = self._pages[page].is_expert
+            slots = self.slots[is_expert]
+            if page not in slots:
+                slot = slots.place(page, sparing=self._soon(is_expert))
+                slot = slots.place(page) if slot is None else slot
+                if slot is not None:
+                    return page, slot
+                self.starved = True
+        return None
+
+    def _of_soon(self) -> tuple[int, int] | None:
+        """What the system has in memory is not copied for later, unless there is room: who needs it reads it then."""
+        for is_expert in (True, False):
+            slots, soon = self.slots[is_expert], self._soon(is_expert)
+            for page in soon:
+                if page not in slots and (slots.has_room or not self.is_at_hand(page)):
+                    slot = slots.place(page, sparing=soon)
+                    if slot is not None:
+                        return page, slot
+                    self.starved = True
+                    break
+            self._settled = len(soon)
+        return None
+
+    def following(self) -> list[Page]:
+        """Those to be read after the one that was chosen last, as many as are worth telling the system; each once."""
+        ahead = (*self.asked, *self._soon(False)) if not self._direct else ()
+        found = [page for page in ahead if page not in self._told and page not in self._known]
+        found = [page for page in found if page not in self.slots[self._pages[page].is_expert]][:TOLD]
+        self._told.update(found)
+        return [self._pages[page] for page in found]
+
+    def _soon(self, is_expert: bool) -> dict[int, None]:
+        """Pages that will be asked for next, as far as is known, for which there can be room beside others."""
+        n = len(self.slots[is_expert])
+        return dict.fromkeys(self._order.experts(n // 2) if is_expert else self._order.upcoming(n - 1))
+
+    def is_at_hand(self, page: int) -> bool:
+        """Whether the system has it in memory, as was last seen since it was asked for."""
+        p = self._pages[page]
+        if page not in self._known and not self._direct and at_hand(p.source.fd, p.offset, p.nbytes):
+            self._known.add(page)
+        return page in self._known
+
+    def follow(self, pages: Sequence[int]) -> bool:
+        """A product asked for these. Whether there may be something to read now."""
+        self._order.asked_for(pages)
+        self._known.difference_update(pages)
+        self._told.difference_update(pages)
+        self.failed = False
+        self._settled -= len(pages)
+        n = len(self.slots[False])
+        enough = n // 2 if self._known else n - 1  # to look after every page costs more than to copy it
+        return bool(self.asked) or self._settled < min(enough, n) or self._order.experts(1) != []
+
+    def place_expert(self, page: int) -> int | None:
+        """A slot for an expert that is read by who needs it."""
+        return self.slots[True].place(page, sparing=self._soon(True))
