@@ -6,7 +6,7 @@ import pytest
 from oxillama.kernels.attention import KV_TYPES, KvSlab, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Workspace
-from oxillama.kv_cache.saved_kv import n_panels, panel_shapes, panels_of, restore_kv, save_kv, values_of
+from oxillama.kv_cache.saved_kv import hold_kv, n_panels, panel_shapes, panels_of, restore_kv, save_kv, values_of
 
 HEADS, K_DIM, V_DIM = 2, 12, 20
 
@@ -55,6 +55,40 @@ def test_panels_do_not_depend_on_the_size_of_blocks(kv_type, n_tokens):
             if saved is not None:
                 assert all(np.array_equal(a, b[first:]) for a, b in zip(pair, saved, strict=True))
         saved = save_kv(slab, table, 0, n_tokens)
+
+
+@pytest.mark.parametrize("block_tokens", [16, 64])
+@pytest.mark.parametrize(
+    "table",
+    [
+        list(range(3, 15)),  # as they lie
+        [*range(9), 12, 11, 10],
+        [5, 4, 3, 2, 1, 0, 11, 10, 9, 8, 7, 6],
+        [0, 1, 2, 3, 9, 10, 11, 12, 4, 5, 6, 7],
+        [7],
+    ],
+)
+def test_what_is_held_is_what_is_saved(table, block_tokens):
+    slab = slab_of("f16", block_tokens, n_blocks=15)
+    fill(slab, 0)
+    for n_tokens in {1, len(table) * block_tokens, len(table) * block_tokens - 5, block_tokens + 1}:
+        used = table[: -(-n_tokens // block_tokens)]
+        for first in sorted({0, 1, n_panels(n_tokens) // 2, n_panels(n_tokens)} & {*range(n_panels(n_tokens) + 1)}):
+            if n_tokens > len(table) * block_tokens:
+                continue
+            wanted = save_kv(slab, used, first, n_tokens)
+            for held, panels in zip(hold_kv(slab, used, first, n_tokens), wanted, strict=True):
+                assert held.shape == panels.shape
+                assert np.array_equal(held[:], panels)
+                assert b"".join(piece.tobytes() for piece in held.pieces()) == panels.tobytes()
+
+
+def test_blocks_in_a_row_are_not_copied():
+    slab = slab_of("f32", n_blocks=15)
+    keys, _ = hold_kv(slab, [1, 2, 3, 4, 7, 8, 9, 10], 0, 8 * 16)
+    pieces = list(keys.pieces())
+    assert [len(piece) for piece in pieces] == [4, 4]
+    assert all(np.shares_memory(piece, slab.k) for piece in pieces)
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
