@@ -10,7 +10,7 @@ from oxillama.errors import GenerateError
 from oxillama.kernels._at_hand cimport read_at_hand
 
 cdef enum:
-    STEP = 128 * 1024           # page caches take in and let go of more than a few pages at a time
+    STEP = 512 * 1024           # looking at more costs as much as reading it, and who reads finds out about the rest
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *buffer, size_t n_bytes, int64_t offset)
