@@ -90,6 +90,7 @@ def resume(folder: Path, options: dict[str, object]) -> Scene:
         with engine.resume(place / NAME) as found:
             assert found.position == NOW
 
+    act(folder)
     return Scene(act, lambda: engine.generate([5, 6], max_tokens=5, seed=1).token_ids)
 
 

@@ -28,7 +28,7 @@ def watched(monkeypatch):
 
 def expert_pages(pager):
     """Numbers of the pages of experts that were read so far, as many times as they were."""
-    pages, read, take = pager.reader._pages, pager.reader._read, pager.reader.take
+    pages, read, take, done = pager.reader._pages, pager.reader._read, pager.reader.take, pager.reader.done
     seen = []
 
     def noted(page, slot):
@@ -42,7 +42,14 @@ def expert_pages(pager):
         seen.extend(page for page, _, file, _ in found if file >= 0 and pages[page].is_expert)
         return found
 
-    pager.reader._read, pager.reader.take = noted, taken
+    def was_done(call, missing, n_bytes):
+        """Those that the system had given up are read after all."""
+        for page in missing:
+            if pages[page].is_expert:
+                seen.remove(page)
+        done(call, missing, n_bytes)
+
+    pager.reader._read, pager.reader.take, pager.reader.done = noted, taken, was_done
     return seen
 
 
