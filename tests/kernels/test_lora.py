@@ -85,7 +85,7 @@ def test_every_way_to_multiply_gives_each_row_its_own_bits():
 @pytest.mark.parametrize("type", ["Q8_0", "F32"])
 @pytest.mark.parametrize("n", [1, 40])
 def test_shared_out_among_threads(type, n):
-    """Products of a size that is shared out, by more threads than there are cores: changes wait for their first half."""
+    """Products that are shared out, by more threads than there are cores: changes wait for their first half."""
     n_in, n_out, ranks = 512, 1200, (16, 33)
     w = [matrix(floats(i, n_out, n_in), type) for i in range(2)]
     made = [[low_rank(10 * i + k, rank, n_out, n_in, scale=0.5) for k in range(2)] for i, rank in enumerate(ranks, 4)]
