@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -76,7 +77,8 @@ class DraftSession:
                 "again, are not known: use format=2"
             )
         try:
-            self._draft.propose([DraftTask(self._key, tokens, 1, Sampler(SamplerConfig.greedy()))])
+            greedy = Sampler(replace(SamplerConfig.greedy(), seed=1))  # without one, the system is asked for it
+            self._draft.propose([DraftTask(self._key, tokens, 1, greedy)])
             if not self._has(tokens):
                 raise SnapshotError(f"format=1 needs room for the session's {len(tokens)} tokens in the draft's cache")
             return self.maker.version1(self._take)
