@@ -18,6 +18,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--numbers", type=int, default=4, help="variants of each call")
+    parser.add_argument("--switch", type=float, default=1e-6, help="seconds until the interpreter switches threads")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     failed = False
@@ -25,7 +26,14 @@ def main():
         for name, engine, calls in engines(Path(folder)):
             expected = alone(calls, options.numbers)
             print(f"{name}: {len(expected)} different calls in one thread", flush=True)
-            n, wrong = together(calls, expected, n_threads=options.threads, seconds=options.seconds, seed=options.seed)
+            n, wrong = together(
+                calls,
+                expected,
+                n_threads=options.threads,
+                seconds=options.seconds,
+                seed=options.seed,
+                switch=options.switch,
+            )
             print(f"{name}: {n} calls in {options.threads} threads: {wrong or 'all right'}", flush=True)
             failed = failed or bool(wrong)
             engine.close()
