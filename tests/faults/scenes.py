@@ -13,10 +13,11 @@ from pathlib import Path
 
 import oxillama as ox
 from oxillama.engine.loading import shipped_model
-from oxillama.snapshot import collect_garbage, compression
+from oxillama.snapshot import collect_garbage, compression, hashing
 from tests.snapshot.models import load, path_of, tokens_of, told
 
 NAME = "session"
+hashing.LONG = 1  # small models too have their hashes from a thread
 BEFORE, NOW = 70, 150  # tokens: of the file that is there, and of the one that takes its place
 
 
