@@ -72,9 +72,13 @@ def _wanted(place: Path) -> set[str]:
     """Names of the blocks that snapshots in a folder need."""
     found: set[str] = set()
     for path in sorted(place.iterdir()):
-        if path.is_file() and _is_snapshot(path):
-            with open_reader(path) as reader:
-                found |= set(reader.state.sub("blocks").texts("digests") if "blocks" in reader.state else ())
+        try:
+            if path.is_file() and _is_snapshot(path):
+                with open_reader(path) as reader:
+                    found |= set(reader.state.sub("blocks").texts("digests") if "blocks" in reader.state else ())
+        except (OSError, SnapshotFileError):
+            if os.path.lexists(path):  # else it was removed meanwhile, and needs none
+                raise
     return found
 
 

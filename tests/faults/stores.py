@@ -43,8 +43,6 @@ def collect(folder: Path, stop: threading.Event, errors: list[BaseException]) ->
     while not stop.is_set():
         try:
             collect_garbage(folder)
-        except FileNotFoundError:
-            continue  # a snapshot that was removed meanwhile
         except BaseException as error:
             errors.append(error)
             return
