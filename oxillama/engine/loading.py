@@ -15,7 +15,7 @@ import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, field_names
 from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
-from oxillama.engine.sizes import choose_sizes
+from oxillama.engine.sizes import CacheSizes, choose_sizes
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.gguf.pages import release_pages
@@ -29,6 +29,7 @@ from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
+    from oxillama.models.registry import Model
 
 __all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_draft", "shipped_model"]
 
@@ -104,9 +105,21 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     if isinstance(config.offload, OffloadPolicy) and config.offload.active:
         place = partial(place_weights, file, config.offload, config.repack, num_threads, pagers)
     model = load_model(file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place)
-    runner = Runner(
+    runner = make_runner(model, config, sizes, num_threads, pagers[0] if pagers else None)
+    return EngineParts(
+        runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
+        sizes.n_windowed, sizes.window, model.classifier, ModelFingerprint.of_file(file),
+        None if config.tokenizer_path is None else ModelFingerprint.of(config.tokenizer_path),
+    )  # fmt: skip
+
+
+def make_runner(
+    model: Model, config: EngineConfig, sizes: CacheSizes, num_threads: int, pager: LayerPager | None = None
+) -> Runner:
+    """What computes with a model, with a cache of its own."""
+    return Runner(
         model,
-        pager=pagers[0] if pagers else None,
+        pager=pager,
         num_threads=num_threads,
         kv_type=config.kv_type,
         kv_block_size=config.kv_block_size,
@@ -114,11 +127,6 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         n_slots=sizes.n_slots,
         n_windowed=sizes.n_windowed,
     )
-    return EngineParts(
-        runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
-        sizes.n_windowed, sizes.window, model.classifier, ModelFingerprint.of_file(file),
-        None if config.tokenizer_path is None else ModelFingerprint.of(config.tokenizer_path),
-    )  # fmt: skip
 
 
 def place_weights(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oxillama.config import EngineConfig
-from oxillama.engine.loading import EngineParts, choose_context, make_config
+from oxillama.engine.loading import EngineParts, choose_context, make_config, make_runner
 from oxillama.engine.runner import Runner
 from oxillama.engine.sizes import choose_sizes
 from oxillama.errors import ConfigError
@@ -43,15 +43,7 @@ def parts_beside(engine: Engine, config: EngineConfig) -> EngineParts:
         )
     context_size = choose_context(spec, config)
     sizes = choose_sizes(spec.states, context_size, config)
-    own = Runner(
-        runner.model,
-        num_threads=config.num_threads or runner.num_threads,
-        kv_type=config.kv_type,
-        kv_block_size=config.kv_block_size,
-        n_blocks=sizes.n_blocks,
-        n_slots=sizes.n_slots,
-        n_windowed=sizes.n_windowed,
-    )
+    own = make_runner(runner.model, config, sizes, config.num_threads or runner.num_threads)
     return EngineParts(
         own, engine.tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, engine._pooling, engine.metadata,
         sizes.n_windowed, sizes.window, engine._classifier, engine._snapshots.identity,
