@@ -1,4 +1,4 @@
-from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import Routing
 from oxillama.kernels.rows import Rows
 

@@ -1,4 +1,4 @@
-from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Rows
 
 def gated(x: Rows, gate: Matrix, up: Matrix, activation: str, codes: bool = ...) -> Rows: ...

@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.kernels.batch import Batch
-from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import Routing
 from oxillama.kernels.rows import Rows
 

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from oxillama.kernels.convert import block_size as block_size
 from oxillama.kernels.convert import dequantize as dequantize
 from oxillama.kernels.convert import quantize as quantize
-from oxillama.kernels.matrix import Matrix as Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Rows, Workspace
 
 def matmul(x: Rows, *weights: Matrix) -> list[Rows]: ...

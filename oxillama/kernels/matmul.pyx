@@ -22,7 +22,6 @@ from oxillama.kernels.convert import block_size, dequantize, quantize  # no-cyth
 from oxillama.kernels.rows cimport Rows, Workspace, add_bias_
 
 cdef const ox_kernels *K = table()
-globals()["Matrix"] = Matrix    # who multiplies by matrices finds them here, too
 
 cdef enum:
     MAX_JOBS = 8                # weights that share one input and one region

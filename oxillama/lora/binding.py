@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from oxillama.errors import LoraError
 from oxillama.kernels.lora import LowRank
-from oxillama.kernels.matmul import Matrix, quantize
+from oxillama.kernels.matmul import quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.lora.adapter import Lora
 from oxillama.lora.factors import Change
 from oxillama.models import ModelSpec

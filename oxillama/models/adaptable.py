@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from oxillama.errors import MissingTensorError
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
-from oxillama.kernels.matmul import Matrix, linear, matmul
+from oxillama.kernels.matmul import linear, matmul
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.norms import layer_norm_heads_, rms_norm_heads_
 from oxillama.kernels.rope import rotate_, sharpen_
 from oxillama.kernels.rows import Rows, Vector, clamp_, take_rows

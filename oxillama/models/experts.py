@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.kernels.experts import expert_add_, expert_hidden
-from oxillama.kernels.matmul import Matrix, linear
+from oxillama.kernels.matmul import linear
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import Routing, route
 from oxillama.kernels.rows import Rows, Vector, gate_sigmoid_, zeros
 from oxillama.models.layers import FeedForward, Residual

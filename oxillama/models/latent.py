@@ -15,7 +15,8 @@ from oxillama.gguf import Metadata
 from oxillama.kernels.attention import Attention, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.heads import heads_matmul, join_heads, split_heads
-from oxillama.kernels.matmul import Matrix, linear, matmul
+from oxillama.kernels.matmul import linear, matmul
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rope import rotate_
 from oxillama.kernels.rows import Rows, take_rows
 from oxillama.models.adaptable import Factors

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.gated import gated
-from oxillama.kernels.matmul import Matrix, linear, linear_add_
+from oxillama.kernels.matmul import linear, linear_add_
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.norms import layer_norm, rms_norm
 from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_
 from oxillama.models.traits import Traits

@@ -14,7 +14,7 @@ from oxillama.gguf import GGUFFile, Metadata, TensorInfo
 from oxillama.gguf.pages import release_pages
 from oxillama.gguf.source import FileSource
 from oxillama.kernels._table import kernel_formats
-from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Vector
 from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, rows
 from oxillama.models.linear import Linear

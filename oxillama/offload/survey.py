@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from oxillama.errors import ConfigError
 from oxillama.gguf.source import DIRECT_SLACK
-from oxillama.kernels.matmul import Matrix
+from oxillama.kernels.matrix import Matrix
 from oxillama.models.weights import Stored, Weights
 from oxillama.offload.layout import WINDOW, Item, Layout
 from oxillama.offload.pressure import MemoryPressureProbe

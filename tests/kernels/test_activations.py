@@ -8,7 +8,8 @@ import pytest
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table
 from oxillama.kernels.activations import geglu_, gelu_, gelu_erf_, relu2_, silu_, swiglu_, swiglu_oai_
-from oxillama.kernels.matmul import Matrix, linear, quantize
+from oxillama.kernels.matmul import linear, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
 
 TIERS = _table.usable_tiers()

@@ -10,7 +10,8 @@ import pytest
 from oxillama.errors import ConfigError, QuantError
 from oxillama.kernels.activations import geglu_, gelu_, gelu_erf_, relu2_, silu_, swiglu_, swiglu_oai_
 from oxillama.kernels.experts import expert_add_, expert_hidden
-from oxillama.kernels.matmul import Matrix, linear, quantize
+from oxillama.kernels.matmul import linear, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import route
 from oxillama.kernels.rows import Vector, Workspace, add_bias_, zeros
 
@@ -158,7 +159,8 @@ LOCKED = """
 import ctypes, mmap, sys
 import numpy as np
 from oxillama.kernels.experts import expert_add_, expert_hidden
-from oxillama.kernels.matmul import Matrix, quantize
+from oxillama.kernels.matmul import quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import route
 from oxillama.kernels.rows import Workspace, zeros
 

@@ -7,7 +7,8 @@ import pytest
 
 from oxillama.errors import ConfigError, GenerateError, QuantError
 from oxillama.kernels import _table
-from oxillama.kernels.matmul import Matrix, dequantize, embed, linear, linear_add_, matmul, quantize
+from oxillama.kernels.matmul import dequantize, embed, linear, linear_add_, matmul, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
 
 QUANTS = np.load(Path(__file__).parent.parent / "data" / "quants.npz")

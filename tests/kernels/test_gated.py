@@ -6,7 +6,8 @@ import pytest
 from oxillama.errors import ConfigError, QuantError
 from oxillama.kernels.activations import geglu_, swiglu_
 from oxillama.kernels.gated import gated
-from oxillama.kernels.matmul import Matrix, linear, linear_add_, matmul, quantize
+from oxillama.kernels.matmul import linear, linear_add_, matmul, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Vector, Workspace, add_bias_
 
 ACTIVATIONS = {"silu": swiglu_, "gelu": geglu_}

@@ -5,7 +5,8 @@ import pytest
 
 from oxillama.errors import ConfigError, QuantError
 from oxillama.kernels.heads import heads_matmul, join_heads, split_heads
-from oxillama.kernels.matmul import Matrix, linear, quantize
+from oxillama.kernels.matmul import linear, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
 
 

@@ -7,7 +7,8 @@ from oxillama.errors import ConfigError, QuantError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.gated import gated
 from oxillama.kernels.lora import Adapters, LowRank
-from oxillama.kernels.matmul import Matrix, embed, linear, linear_add_, matmul, quantize
+from oxillama.kernels.matmul import embed, linear, linear_add_, matmul, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
 
 N_IN, N_OUT = 64, 96

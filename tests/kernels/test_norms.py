@@ -5,7 +5,8 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table
-from oxillama.kernels.matmul import Matrix, linear, quantize
+from oxillama.kernels.matmul import linear, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.norms import (
     layer_norm,
     layer_norm_,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.kernels.matmul import Matrix, linear, quantize
+from oxillama.kernels.matmul import linear, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import (
     Vector,
     Workspace,

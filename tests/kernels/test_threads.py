@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from oxillama.kernels import _threads
-from oxillama.kernels.matmul import Matrix, linear
+from oxillama.kernels.matmul import linear
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
 
 

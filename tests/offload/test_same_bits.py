@@ -8,7 +8,8 @@ import pytest
 import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.kernels._table import writable_formats
-from oxillama.kernels.matmul import Matrix, matmul, quantize
+from oxillama.kernels.matmul import matmul, quantize
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
 from oxillama.offload import OffloadPolicy
 from oxillama.offload.reader import PageReader
