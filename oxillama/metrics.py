@@ -71,6 +71,7 @@ class MetricsSnapshot:
     offload_hits: int
     offload_faults: int
     offload_bytes: int
+    offload_direct_bytes: int
     offload_stalls: int
     offload_stall_seconds: float
     time_to_first_token: HistogramSnapshot
@@ -158,6 +159,8 @@ FAMILIES = (
     Family("offload_hits", "counter", "oxillama_offload_hits_total", "Pages of weights that were there when needed."),
     Family("offload_faults", "counter", "oxillama_offload_faults_total", "Pages of weights that were not."),
     Family("offload_bytes", "counter", "oxillama_offload_read_bytes_total", "Bytes of weights read while in use."),
+    Family("offload_direct_bytes", "counter", "oxillama_offload_direct_read_bytes_total",
+           "Part of them that was read past the page cache."),
     Family("offload_stalls", "counter", "oxillama_offload_stalls_total", "Times that a product waited for weights."),
     Family("offload_stall_seconds", "counter", "oxillama_offload_stall_seconds_total", "Time that these took."),
     Family(

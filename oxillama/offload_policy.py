@@ -26,8 +26,8 @@ class OffloadPolicy:
     automatic: as many bytes as the system can spare, looked at between steps: fewer when memory gets short, more when
         there is some again.
     reserve: bytes of memory that `automatic` leaves to others; default: a tenth of the memory there is.
-    direct: read past the system's page cache (O_DIRECT). It is faster for what is larger than memory, and slower for
-        what the page cache would have kept.
+    direct: read everything past the system's page cache (O_DIRECT), even what it has. Otherwise that is done with what
+        it doesn't keep, and all that the file system's page cache has is taken from there.
 
     Raises ConfigError, which names the field, its value and its range.
     """

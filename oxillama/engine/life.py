@@ -43,7 +43,8 @@ class LifeMethods:
         """What it took to have the weights where they are needed, since the engine was loaded; empty without `offload`.
 
         budget: bytes that weights may take now. hits, faults: pages of weights that were in memory when they were
-        needed, or not. bytes: read. stalls, stall_seconds: how often and how long products waited.
+        needed, or not. bytes: read; direct_bytes: those of them that were read past the system's page cache. stalls,
+        stall_seconds: how often and how long products waited.
         """
         return self._core.runner.paging_counts()
 

@@ -75,13 +75,23 @@ class FileSource:
 
         It begins at a page of memory, and has room for ``DIRECT_SLACK`` more, since whole blocks are read.
         """
-        if self._direct is None:
+        if self._direct is None or self._direct < 0:
             self._direct = self.open_direct()
         shift = offset % BLOCK
         wanted = shift + n_bytes
         self._read(self._direct, offset - shift, out.data[: -(-wanted // BLOCK) * BLOCK], wanted)
         self.check()
         return shift
+
+    @property
+    def can_pass_cache(self) -> bool:
+        """Whether system and file system have direct reads."""
+        if self._direct is None:
+            try:
+                self._direct = self.open_direct()
+            except ConfigError:
+                self._direct = -1
+        return self._direct >= 0
 
     def open_direct(self) -> int:
         """Another descriptor of the same file. ConfigError where system or file system have no direct reads."""

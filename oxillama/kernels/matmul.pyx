@@ -6,7 +6,7 @@ What is not in panels is packed panel by panel on the way into the same kernels:
 from cython.parallel cimport prange, threadid
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
-from libc.string cimport memset
+from libc.string cimport memchr, memset
 
 import numpy as np
 
@@ -215,13 +215,13 @@ cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace, int64_t s
             done += end - first
             n += 1
     _run(parts, n, workspace, serial_work)
-    _keep_missed(wanted, pages, marks)
+    _keep_missed(wanted, pages, marks, memchr(&missed[0], 1, <size_t>missed.shape[0]) != NULL)
     return _bytes_read(parts, n)
 
 
-def _keep_missed(dict wanted, list pages, marks):
-    """Leaves of pages that were multiplied the panels that are marked."""
-    some, at = marks.any(), 0
+cdef _keep_missed(dict wanted, list pages, marks, bint some):
+    """Leaves of pages that were multiplied the panels that are marked, if any are."""
+    cdef int64_t at = 0
     for page, _, _, _ in pages:
         pieces, wanted[page] = wanted[page], []
         for i, first, end in pieces if some else ():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oxillama.kernels.files import at_hand
 from oxillama.offload.calls import Call, Page
 from oxillama.offload.order import Order
+from oxillama.offload.page_cache import PageCache
 from oxillama.offload.slots import Slots
 
 __all__ = ["Ahead"]
@@ -25,15 +26,16 @@ class Ahead:
         self.slots = {False: Slots(cyclic=True), True: Slots()}
         self.asked: dict[int, list[Call]] = {}
         self.failed = self.starved = False
-        self._pages, self._order, self._direct = pages, order, direct
-        self._known: set[int] = set()
+        self.cache = PageCache(None if direct else self._is_at_hand)
+        self._pages, self._order = pages, order
         self._told: set[int] = set()
         self._settled = 0
 
-    def next(self) -> tuple[int, int] | None:
-        """A page, and the slot that is its from now on."""
+    def next(self) -> tuple[int, int, bool] | None:
+        """A page, the slot that is its from now on, and whether it is read past the system's page cache."""
         self.starved = False
-        return self._of_asked() or (None if self.failed else self._of_soon())
+        found = self._of_asked() or (None if self.failed else self._of_soon())
+        return found and (*found, not self.cache.has(found[0]) and self.cache.passes(found[0]))
 
     def _of_asked(self) -> tuple[int, int] | None:
         for page in self.asked:
@@ -52,7 +54,7 @@ class Ahead:
         for is_expert in (True, False):
             slots, soon = self.slots[is_expert], self._soon(is_expert)
             for page in soon:
-                if page not in slots and (slots.has_room or not self.is_at_hand(page)):
+                if page not in slots and (slots.has_room or not self.cache.has(page)):
                     slot = slots.place(page, sparing=soon)
                     if slot is not None:
                         return page, slot
@@ -63,8 +65,8 @@ class Ahead:
 
     def following(self) -> list[Page]:
         """Those to be read after the one that was chosen last, as many as are worth telling the system; each once."""
-        ahead = (*self.asked, *self._soon(False)) if not self._direct else ()
-        found = [page for page in ahead if page not in self._told and page not in self._known]
+        ahead = (*self.asked, *self._soon(False))
+        found = [page for page in ahead if page not in self._told and not self.cache.will_pass(page)]
         found = [page for page in found if page not in self.slots[self._pages[page].is_expert]][:TOLD]
         self._told.update(found)
         return [self._pages[page] for page in found]
@@ -74,22 +76,18 @@ class Ahead:
         n = len(self.slots[is_expert])
         return dict.fromkeys(self._order.experts(n // 2) if is_expert else self._order.upcoming(n - 1))
 
-    def is_at_hand(self, page: int) -> bool:
-        """Whether the system has it in memory, as was last seen since it was asked for."""
+    def _is_at_hand(self, page: int) -> bool:
         p = self._pages[page]
-        if page not in self._known and not self._direct and at_hand(p.source.fd, p.offset, p.nbytes):
-            self._known.add(page)
-        return page in self._known
+        return at_hand(p.source.fd, p.offset, p.nbytes)
 
     def follow(self, pages: Sequence[int]) -> bool:
         """A product asked for these. Whether there may be something to read now."""
         self._order.asked_for(pages)
-        self._known.difference_update(pages)
         self._told.difference_update(pages)
         self.failed = False
         self._settled -= len(pages)
         n = len(self.slots[False])
-        enough = n // 2 if self._known else n - 1  # to look after every page costs more than to copy it
+        enough = n // 2 if self.cache.was_seen() else n - 1  # to look after every page costs more than to copy it
         return bool(self.asked) or self._settled < min(enough, n) or self._order.experts(1) != []
 
     def place_expert(self, page: int) -> int | None:

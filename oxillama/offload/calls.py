@@ -25,12 +25,14 @@ class PagerCounts:
     """Since the model was loaded.
 
     hits: pages that were in memory when a product asked for them. faults: those that were not. bytes: read from files,
-    ahead or not. stalls, stall_seconds: how often and how long products waited.
+    ahead or not. direct_bytes: those of them that were read past the system's page cache. stalls, stall_seconds: how
+    often and how long products waited.
     """
 
     hits: int = 0
     faults: int = 0
     bytes: int = 0
+    direct_bytes: int = 0
     stalls: int = 0
     stall_seconds: float = 0.0
 

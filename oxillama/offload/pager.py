@@ -145,6 +145,7 @@ class LayerPager:
             "hits": c.hits,
             "faults": c.faults,
             "bytes": c.bytes,
+            "direct_bytes": c.direct_bytes,
             "stalls": c.stalls,
             "stall_seconds": c.stall_seconds,
         }

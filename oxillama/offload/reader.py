@@ -58,7 +58,7 @@ class PageReader:
             self._start()
             for page in pages:
                 is_there = page in self._slots[self._pages[page].is_expert]
-                if not is_there and self._ahead.is_at_hand(page):
+                if not is_there and self._ahead.cache.has(page):
                     call.at_hand.append(page)
                 else:
                     self._ask(page, call)
@@ -120,11 +120,13 @@ class PageReader:
 
         Raises ModelFileError if the file was changed, so that what was computed must not be used.
         """
-        for source in {id(s): s for s in (self._pages[page].source for page in call.tried)}.values():
+        for source in {self._pages[page].source for page in call.tried}:
             source.check()
         if call.tried:
             with self._lock:
                 self.counts.bytes += n_bytes
+                if missing:
+                    self._ahead.cache.missed()
                 self._settle(call, missing)
 
     def _settle(self, call: Call, missing: Sequence[int]) -> None:
@@ -196,11 +198,10 @@ class PageReader:
 
     # ---- the threads
 
-    def _start(self) -> None:
-        if not self._threads and not self._stopping:
-            for _ in range(N_DIRECT if self._direct else 1):
-                self._threads.append(threading.Thread(target=self._run, name="oxillama-pages", daemon=True))
-                self._threads[-1].start()
+    def _start(self, n_threads: int = 1) -> None:
+        while len(self._threads) < n_threads and not self._stopping:
+            self._threads.append(threading.Thread(target=self._run, name="oxillama-pages", daemon=True))
+            self._threads[-1].start()
 
     def stop(self, *, wait: bool = False) -> None:
         """Ends the threads; they read their pages to the end."""
@@ -213,34 +214,38 @@ class PageReader:
 
     def _run(self) -> None:
         while (chosen := self._wait_for_work()) is not None:
-            page, slot, following = chosen
+            page, slot, past_cache, following = chosen
             error = None
             try:
                 for p in following:
                     p.source.expect(p.offset, p.nbytes)
-                self._read(page, slot)
+                self._read(page, slot, past_cache)
             except OxiLlamaError as caught:
                 error = caught
             except Exception as caught:
                 error = ModelFileError(f"{self._pages[page].source.path}: reading failed: {caught!r}")
             with self._lock:
-                self._arrived(page, error)
+                self._arrived(page, past_cache, error)
 
-    def _wait_for_work(self) -> tuple[int, int, list[Page]] | None:
+    def _wait_for_work(self) -> tuple[int, int, bool, list[Page]] | None:
         with self._lock:
             while not self._stopping:
                 chosen = None if self._paused else self._ahead.next()
                 if chosen is not None:
-                    self._reading.add(chosen[0])
-                    return *chosen, self._ahead.following()
+                    page, slot, past_cache = chosen
+                    self._reading.add(page)
+                    past_cache = past_cache and (self._direct or self._pages[page].source.can_pass_cache)
+                    if past_cache:
+                        self._start(N_DIRECT)
+                    return page, slot, past_cache, self._ahead.following()
                 self._work.wait()
             return None
 
-    def _read(self, page: int, slot: int) -> None:
+    def _read(self, page: int, slot: int, past_cache: bool) -> None:
         p = self._pages[page]
         buffer = self._buffer(p.is_expert, slot)
         shift = 0
-        if self._direct:
+        if past_cache:
             shift = p.source.read_direct(p.offset, p.nbytes, buffer)
         else:
             p.source.read(p.offset, buffer[: p.nbytes])
@@ -252,7 +257,7 @@ class PageReader:
             buffers[slot] = new_buffer(self._slot_bytes[is_expert])
         return buffers[slot]
 
-    def _arrived(self, page: int, error: OxiLlamaError | None) -> None:
+    def _arrived(self, page: int, past_cache: bool, error: OxiLlamaError | None) -> None:
         self._reading.discard(page)
         slots = self._slots[self._pages[page].is_expert]
         if error is not None:
@@ -262,6 +267,7 @@ class PageReader:
                 call.error = error
         else:
             self.counts.bytes += self._pages[page].nbytes
+            self.counts.direct_bytes += self._pages[page].nbytes if past_cache else 0
             self._hand_over(page)
             slots.let_go(page)
         self._arrival.notify_all()

@@ -44,8 +44,7 @@ def survey(weights: Weights, policy: OffloadPolicy, probe: MemoryPressureProbe, 
     constant = weights.n_value_bytes + sum(held_bytes(w, repack) for w in others)
     items = [item_of(s.matrix, repack) for s in stored]
     pinned = find_pinned(items, policy.pinned)
-    slack = DIRECT_SLACK if policy.direct else 0
-    smallest = Layout(items, pinned, 0, slack)
+    smallest = Layout(items, pinned, 0, DIRECT_SLACK)
     least, most = constant + smallest.least, constant + smallest.most
     if policy.budget is not None and policy.budget < least:
         raise ConfigError(
@@ -59,7 +58,7 @@ def survey(weights: Weights, policy: OffloadPolicy, probe: MemoryPressureProbe, 
     else:
         rest = sum(m.held for i, m in enumerate(items) if i not in pinned)
         budget = min(most, least + min(WINDOW, rest // 8))
-    return Survey(stored, Layout(items, pinned, budget - constant, slack), constant, least, most, budget)
+    return Survey(stored, Layout(items, pinned, budget - constant, DIRECT_SLACK), constant, least, most, budget)
 
 
 def held_bytes(w: Matrix, repack: bool) -> int:

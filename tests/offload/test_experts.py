@@ -31,10 +31,10 @@ def expert_pages(pager):
     pages, read, take, done = pager.reader._pages, pager.reader._read, pager.reader.take, pager.reader.done
     seen = []
 
-    def noted(page, slot):
+    def noted(page, slot, past_cache):
         if pages[page].is_expert:
             seen.append(page)
-        read(page, slot)
+        read(page, slot, past_cache)
 
     def taken(call):
         """Those that whoever multiplies by them reads."""

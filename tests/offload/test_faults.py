@@ -101,6 +101,7 @@ def test_another_file_under_the_name_changes_nothing(engine, path, tmp_path, how
 
 
 def test_an_error_of_the_disk_ends_the_request_and_not_the_engine(monkeypatch, path):
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
     with ox.load(path, num_threads=2, offload=path.stat().st_size // 3) as engine:
         expected = engine.generate("Once upon a time", max_tokens=8, seed=1).token_ids
         read, left = os.preadv, [3]
@@ -111,7 +112,6 @@ def test_an_error_of_the_disk_ends_the_request_and_not_the_engine(monkeypatch, p
                 raise OSError(5, "Input/output error")
             return read(*args)
 
-        monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
         monkeypatch.setattr("os.preadv", fail)
         for _ in range(2):
             with pytest.raises(ModelFileError, match="can't be read any more: Input/output error"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama.errors import EngineClosedError, ModelFileError
-from oxillama.gguf.source import FileSource
+from oxillama.gguf.source import DIRECT_SLACK, FileSource
 from oxillama.kernels.files import at_hand
 from oxillama.offload.calls import Page
 from oxillama.offload.order import Order
@@ -42,7 +42,8 @@ def make_reader(source, n_window, n_experts):
     first = list(range(0, N + 1, 5))
     order = Order(first, [1, 5] * 4, {i: i + 2 if i % 4 == 1 else None for i in range(1, 8, 2)})
     order.follow([0, 2, 4, 6])
-    reader = PageReader(pages, order, {False: SIZE, True: SIZE}, direct=False)
+    room = SIZE + DIRECT_SLACK
+    reader = PageReader(pages, order, {False: room, True: room}, direct=False)
     reader.resize(n_window, n_experts)
     return reader
 
@@ -156,6 +157,7 @@ def test_what_was_read_ahead_is_a_hit(source, monkeypatch):
 
 def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
     monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+    monkeypatch.setattr(FileSource, "can_pass_cache", False)
     reader = make_reader(source, 1, 2)
     read = FileSource.read
 
@@ -202,6 +204,26 @@ def test_experts_stay_in_their_slots(source):
         counts.append((reader.counts.faults, reader.counts.hits))
     assert sum(counts[0]) == 4
     assert counts[1:] == [(counts[0][0], counts[0][1] + 4), (counts[0][0], counts[0][1] + 8)]
+    reader.stop(wait=True)
+
+
+@pytest.mark.parametrize("can_pass", [True, False])
+def test_what_the_page_cache_does_not_keep_is_read_past_it(source, cached, monkeypatch, can_pass):
+    """Not the first time, and only where there is a way."""
+    if cached:
+        return
+    can_pass = can_pass and source.can_pass_cache
+    monkeypatch.setattr(FileSource, "can_pass_cache", can_pass)
+    reader = make_reader(source, 2, 1)
+    shares = []
+    for _ in range(6):
+        before = reader.counts.bytes, reader.counts.direct_bytes
+        for pages in (range(0, 5), range(10, 15), range(20, 25), range(30, 35)):
+            for ready in bring(reader, pages):
+                check(reader, ready)
+        shares.append((reader.counts.direct_bytes - before[1]) / (reader.counts.bytes - before[0]))
+    assert shares[0] < 0.5  # a page read ahead may be needed twice
+    assert max(shares[1:]) > 0.8 if can_pass else max(shares) == 0
     reader.stop(wait=True)
 
 
