@@ -64,8 +64,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         encoder = "" if parts.spec.causal else parts.spec.arch
         self._core = EngineCore(
-            parts.runner, pool, self.config.kv_block_size, self.config.prefill_chunk_size, encoder=encoder,
-            prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
+            parts.runner, pool, self.config.kv_block_size, parts.step_tokens or self.config.prefill_chunk_size,
+            encoder=encoder, prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
         )  # fmt: skip
         core, kv_type = self._core, self.config.kv_type
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)

@@ -15,7 +15,7 @@ import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, field_names
 from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
-from oxillama.engine.sizes import CacheSizes, choose_sizes
+from oxillama.engine.sizes import CacheSizes, choose_sizes, step_tokens
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.gguf.pages import release_pages
@@ -41,7 +41,7 @@ DEFAULT_CONTEXT = 4096
 class EngineParts:
     """What an engine is made of; `load_parts` makes them of a file, and anything alike will do.
 
-    identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
+    step_tokens: of a step at most; 0: as configured. identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
     """
 
     runner: RunnerLike
@@ -57,6 +57,7 @@ class EngineParts:
     classifier: Classifier | None = None
     identity: ModelFingerprint | None = None
     tokenizer_identity: ModelFingerprint | None = None
+    step_tokens: int = 0
 
 
 def shipped_model() -> str:
@@ -110,6 +111,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, ModelFingerprint.of_file(file),
         None if config.tokenizer_path is None else ModelFingerprint.of(config.tokenizer_path),
+        step_tokens(spec, config.prefill_chunk_size, pagers[0].budget if pagers else None),
     )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from oxillama.errors import ConfigError
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.kv_cache.shapes import LayerShape, largest_window
 from oxillama.kv_cache.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
+from oxillama.models import ModelSpec
 
-__all__ = ["CacheSizes", "choose_sizes", "kept_bytes"]
+__all__ = ["CacheSizes", "choose_sizes", "kept_bytes", "step_tokens"]
 
 # Requests of full context length that fit the KV cache side by side when no budget is given.
 DEFAULT_CONCURRENCY = 4
@@ -21,6 +22,11 @@ DEFAULT_CONCURRENCY = 4
 REQUEST_SLOTS = RUNNING_SLOTS + MAX_CHECKPOINTS
 # More slots than those of all sequences that can run at once are never needed, whatever the budget.
 MAX_SLOTS = MAX_RUNNING * REQUEST_SLOTS
+
+# Part of the memory for weights that the forward pass may take beside, and tokens of a step in any case: of fewer each
+# would have all weights read for itself.
+FORWARD_PART = 16
+LEAST_STEP = 64
 
 
 class CacheSizes(NamedTuple):
@@ -102,3 +108,16 @@ def kept_bytes(states: Sequence[LayerShape]) -> tuple[int, int]:
     """What is kept of a request: bytes of each token in f16, and of all recurrent states together."""
     tokens = EngineConfig().kv_block_size
     return block_bytes(states, tokens, "f16") // tokens, REQUEST_SLOTS * slot_bytes(states)
+
+
+def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
+    """Tokens of a step: as configured; fewer beside weights with a budget, so that its memory is small against that.
+
+    A token takes floats for the residual stream, its norms and products, for queries, keys, values and what attention
+    makes of them, for two hidden layers of a feed-forward part, and a quarter of all that in 8 bits.
+    """
+    if budget is None:
+        return configured
+    heads = spec.n_heads * (spec.head_dim + spec.v_head_dim)
+    floats = 5 * spec.n_embd + heads + spec.n_kv_heads * (spec.head_dim + spec.v_head_dim) + 2 * spec.n_ff
+    return min(configured, max(LEAST_STEP, budget // FORWARD_PART // (5 * max(floats, 1))))

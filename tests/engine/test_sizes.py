@@ -4,8 +4,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import oxillama as ox
 from oxillama.config import EngineConfig
-from oxillama.engine.sizes import DEFAULT_CONCURRENCY, MAX_SLOTS, REQUEST_SLOTS, choose_sizes, kept_bytes
+from oxillama.engine.sizes import (
+    DEFAULT_CONCURRENCY,
+    FORWARD_PART,
+    LEAST_STEP,
+    MAX_SLOTS,
+    REQUEST_SLOTS,
+    choose_sizes,
+    kept_bytes,
+    step_tokens,
+)
 from oxillama.errors import ConfigError
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.kv_cache.shapes import KvShape, RecurrentShape
@@ -58,3 +68,27 @@ def test_what_a_request_keeps():
     assert kept_bytes(MODELS["attention"]) == (3 * 2 * (64 + 64) * 2, 0)
     assert kept_bytes(MODELS["recurrent"]) == (0, 5 * 3 * 1008 * 4)  # rows of whole cache lines
     assert kept_bytes([()]) == (0, 0)
+
+
+def test_steps_are_shorter_beside_weights_with_a_budget():
+    """So that their memory is a small part of it, down to the fewest tokens."""
+    with ox.load(num_threads=1) as engine:
+        spec = engine.model_config
+        prompt = [(7 * i) % spec.n_vocab for i in range(200)]
+        engine.prefill(prompt)
+        taken = engine.memory_bytes()["workspace"]
+    assert step_tokens(spec, 512, None) == 512
+    budget = next(n for n in range(1 << 20, 1 << 40, 1 << 16) if step_tokens(spec, 512, n) >= 200)
+    assert budget // FORWARD_PART >= taken / 2  # memory that grew in pieces is up to twice what is needed
+    assert step_tokens(spec, 512, 2 * budget) in range(2 * 200, 2 * 200 + 8)
+    assert step_tokens(spec, 512, 1) == LEAST_STEP
+    assert step_tokens(spec, 32, 1) == 32
+
+
+def test_an_engine_takes_such_steps():
+    with ox.load(num_threads=1, offload=1 << 40) as engine:
+        assert engine._core.scheduler.token_budget == 512
+        most = engine.memory_bytes()["weights"]
+    with ox.load(num_threads=1, offload=most // 2) as engine:
+        expected = step_tokens(engine.model_config, 512, most // 2)
+        assert engine._core.scheduler.token_budget == expected < 512
