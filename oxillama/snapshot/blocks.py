@@ -38,28 +38,38 @@ BLOCK_PANELS = 4  # 64 tokens: of a model of a billion weights, 2 MB
 @contextmanager
 def held(folder: Path, *, alone: bool) -> Iterator[Path]:
     """The folder of the blocks, made if it isn't there, held with others or alone. Raises SnapshotFileError."""
-    blocks, descriptor = folder / BLOCK_FOLDER, -1
+    blocks, owned = folder / BLOCK_FOLDER, list[int]()
     try:
         try:
-            blocks.mkdir(exist_ok=True)
-            with DeferredInterrupt():
-                descriptor = os.open(blocks / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise SnapshotFileError(f"{str(blocks)!r}: there can be no blocks: {reason}") from error
-        yield blocks
-    finally:
-        if descriptor >= 0:
-            _let_go(descriptor)
+            _take(blocks, owned, alone=alone)
+            yield blocks
+        finally:
+            _let_go(owned)
+    except BaseException:  # of a signal, perhaps, that came before that had begun: nobody else could collect garbage
+        _let_go(owned)
+        raise
 
 
-def _let_go(descriptor: int) -> None:
-    with suppress(OSError):
-        # Not by closing alone: a process that was forked meanwhile has a copy, and would hold it while it lives.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    with suppress(OSError):
-        os.close(descriptor)
+def _take(blocks: Path, owned: list[int], *, alone: bool) -> None:
+    try:
+        blocks.mkdir(exist_ok=True)
+        with DeferredInterrupt():
+            owned.append(os.open(blocks / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        fcntl.flock(owned[0], fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SnapshotFileError(f"{str(blocks)!r}: there can be no blocks: {reason}") from error
+
+
+def _let_go(owned: list[int]) -> None:
+    with DeferredInterrupt():
+        for descriptor in owned:
+            with suppress(OSError):
+                # Not by closing alone: a process that was forked meanwhile has a copy, and holds it while it lives.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            with suppress(OSError):
+                os.close(descriptor)
+        owned.clear()
 
 
 def put_block(blocks: Path, parts: list[NDArray[Any]]) -> str:

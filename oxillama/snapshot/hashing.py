@@ -11,6 +11,8 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from oxillama.interrupt import DeferredInterrupt
+
 __all__ = ["Bytes", "Hashing", "digest_of"]
 
 Bytes = NDArray[np.uint8]
@@ -44,7 +46,8 @@ class Hashing:
         if len(self._waiting) == MAX_WAITING:
             self._waiting.popleft().exception()
         try:
-            job = self._pool.submit(digest_of, pieces)
+            with DeferredInterrupt():  # nothing comes between the pool's thread and who waits for its end
+                job = self._pool.submit(digest_of, pieces)
         except RuntimeError:  # there can be no thread: the interpreter ends, or the system has too many
             return _known(digest_of(pieces))
         self._waiting.append(job)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFileError
+from oxillama.interrupt import DeferredInterrupt
 from oxillama.snapshot.layout import ALIGNMENT
 
 __all__ = ["FileSource", "MemorySource", "Place", "Source", "open_source"]
@@ -51,10 +52,11 @@ class FileSource:
         self._reserved = np.empty(0, np.uint8)
         self.folder: Path | None = Path(os.path.realpath(path)).parent if "\0" not in str(path) else None
         try:
-            # Not blocking, or the name of a pipe would wait for somebody to write.
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            # Of one that a signal keeps from being closed. No __del__: Ctrl-C in that would be lost.
-            self._dropped = weakref.finalize(self, os.close, self._descriptor)
+            with DeferredInterrupt():  # nothing comes between a file and who closes it
+                # Not blocking, or the name of a pipe would wait for somebody to write.
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                # Of one that a signal keeps from being closed. No __del__: Ctrl-C in that would be lost.
+                self._dropped = weakref.finalize(self, os.close, self._descriptor)
             info = os.fstat(self._descriptor)
         except (OSError, ValueError) as error:
             self.close()
@@ -93,8 +95,8 @@ class FileSource:
         return memoryview(cast(Any, room[:n]))
 
     def close(self) -> None:
-        if self._dropped is not None and self._dropped.detach():
-            with suppress(OSError):  # what was read was read
+        with DeferredInterrupt(), suppress(OSError):  # what was read was read
+            if self._dropped is not None and self._dropped.detach():
                 os.close(self._descriptor)
 
 

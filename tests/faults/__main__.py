@@ -71,9 +71,10 @@ def limits() -> Iterator[Row]:
 def signalled() -> Iterator[Row]:
     for i, name in enumerate(SCENES):
         stage, folder = stage_of(name)
+        lines = signals.worth(signals.places_of(stage, folder))
         for kind in signals.HANDLERS:
             step = 1 if kind == "Ctrl-C" else 7
-            for line in range(1 + i % step, signals.lines_of(stage, folder).seen, step):
+            for line in lines[i % step :: step]:
                 yield name, kind, [f"line {line}: {loss}" for loss in signals.at_line(stage, folder, line, kind)]
         for kind in ("once", "storm"):
             for seed in range(50):

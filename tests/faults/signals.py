@@ -39,20 +39,21 @@ HANDLERS: dict[str, tuple[signal.Signals, Callable[[int, FrameType | None], obje
 class Lines:
     """Counts the lines of the package that run, and sends a signal before line n of them.
 
-    number: of the signal; 0: none. place: where line n is.
+    number: of the signal; 0: none. told: a file to write into where line n is. places: of the lines, in their order.
     """
 
-    def __init__(self, n: int = 0, number: int = 0) -> None:
-        self.n, self.number, self.seen = n, number, 0
-        self.place = ""
+    def __init__(self, n: int = 0, number: int = 0, told: Path | None = None) -> None:
+        self.n, self.number, self.told = n, number, told
+        self.places: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         if PACKAGE not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
             return None
         if event == "line" and not _is_out_of_reach(frame):
-            self.seen += 1
-            if self.seen == self.n:
-                self.place = f"{frame.f_code.co_filename.rpartition(PACKAGE)[2]}:{frame.f_lineno}"
+            self.places.append(f"{frame.f_code.co_filename.rpartition(PACKAGE)[2]}:{frame.f_lineno}")
+            if len(self.places) == self.n:
+                if self.told is not None:
+                    self.told.write_text(self.places[-1])
                 if self.number:
                     signal.raise_signal(self.number)
         return self
@@ -64,30 +65,40 @@ def _is_out_of_reach(frame: FrameType) -> bool:
     return any(name == file for file, _ in NEVER) and (name, linecache.getline(path, frame.f_lineno).strip()) in NEVER
 
 
-def lines_of(stage: Stage, folder: Path, n: int = 0) -> Lines:
-    """Of the package, that run while it acts; with the place of line n."""
-    lines = Lines(n)
-    with placed(folder / "old") as place:
-        sys.settrace(lines)
-        try:
-            stage.scene.act(place)
-        finally:
-            sys.settrace(None)
-    return lines
+def places_of(stage: Stage, folder: Path) -> list[str]:
+    """The lines of the package that run while it acts, in their order."""
+    for _ in range(2):  # the first time, modules are imported and tables are made
+        lines = Lines()
+        with placed(folder / "old") as place:
+            sys.settrace(lines)
+            try:
+                stage.scene.act(place)
+            finally:
+                sys.settrace(None)
+    return lines.places
+
+
+def worth(places: list[str]) -> list[int]:
+    """Numbers of lines to be interrupted, from 1: the first two and the last time that each of them runs."""
+    found: dict[str, list[int]] = {}
+    for n, place in enumerate(places, 1):
+        found.setdefault(place, []).append(n)
+    return sorted({n for numbers in found.values() for n in (*numbers[:2], numbers[-1])})
 
 
 def at_line(stage: Stage, folder: Path, n: int, kind: str) -> list[str]:
     """A signal before line n."""
     number, handler = HANDLERS[kind]
+    told = folder / "line"  # by the child itself: where the line is that has this number depends on what ran before
 
     def trace() -> Callable[[], object]:
         signal.signal(number, handler)
-        sys.settrace(Lines(n, number))
+        sys.settrace(Lines(n, number, told))
         return lambda: sys.settrace(None)
 
     with placed(folder / "old") as place, acting(once(stage.scene, trace), place) as child:
         found = judged(stage, place, child, child.begin(), may_die=False)
-    return [f"{loss}, by a signal at {lines_of(stage, folder, n).place}" for loss in found]
+    return [f"{loss}, by a signal at {told.read_text()}" for loss in found]
 
 
 def at_random(stage: Stage, folder: Path, seed: int, kind: str) -> list[str]:

@@ -126,17 +126,26 @@ def test_calls_that_do_half_of_what_they_should(tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path / "x")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"LD_PRELOAD": str(library)})
     assert done.stdout == "4\n"
-    names = ["session, plain", "request, shared", "resume, base", "a step that reads weights"]
+    names = ["session, plain", "request, shared", "speculative, plain", "resume, base", "a step that reads weights"]
     assert files_of(names, library) == files_of(names, None)
 
 
 @pytest.mark.parametrize("kind", signals.HANDLERS)
 def test_signals_at_some_lines(stages, kind):
     stage, folder = stages("session, shared")
-    n = signals.lines_of(stage, folder).seen
+    n = len(signals.places_of(stage, folder))
     assert n > 500
     for line in range(1 + list(signals.HANDLERS).index(kind) * 13, n, n // 8):
         assert signals.at_line(stage, folder, line, kind) == [], line
+
+
+@pytest.mark.parametrize(("name", "source"), [("session, base", "sources"), ("session, shared", "blocks")])
+def test_ctrl_c_where_files_are_opened_and_closed(stages, name, source):
+    stage, folder = stages(name)
+    places = signals.places_of(stage, folder)
+    lines = [n for n in signals.worth(places) if places[n - 1].startswith(f"snapshot/{source}.py")]
+    assert len(lines) > 20
+    assert [loss for n in lines for loss in signals.at_line(stage, folder, n, "Ctrl-C")] == []
 
 
 @pytest.mark.parametrize("kind", ["once", "storm"])
