@@ -124,7 +124,7 @@ class EngineConfig:
     prefix_cache: keep the KV of prompts and answers, as far as nobody needs the room, for others that begin alike.
     max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster). False, without
-        `offload`: they stay mapped, take no memory of their own, and a file that shrinks ends the process.
+        `offload`: they stay mapped and take no memory of their own.
     offload: an `OffloadPolicy`, its fields as a mapping, or bytes (its `budget`): how much of the weights may be in
         memory; the others are read from the file as they are needed. It changes no result.
     rope: a `RopeConfig`, or its fields as a mapping, that replaces what the file says about rotary embedding.

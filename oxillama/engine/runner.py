@@ -103,6 +103,8 @@ class Runner:
     def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
         if self.pager is not None:
             self.pager.between_steps()
+        for source in self.model.mapped:
+            source.watch()
         self._workspace.reset()
         rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
         batch = Batch(rows, self._workspace, poll, wants)

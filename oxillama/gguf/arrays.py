@@ -1,6 +1,6 @@
 """Arrays in GGUF metadata, decoded when they are looked at."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -13,6 +13,10 @@ from oxillama.gguf.values import DTYPES, ValueType
 __all__ = ["GGUFArray"]
 
 
+def in_memory() -> None:
+    """What needs no check."""
+
+
 class GGUFArray(Sequence[Any]):
     """An array of numbers, bools or strings.
 
@@ -23,14 +27,23 @@ class GGUFArray(Sequence[Any]):
         item_type: the stored `ValueType` of the items.
         payload: uint8 ``[n]``, a read-only view of the file.
         where: the place, for messages.
+        check: raises ModelFileError if the file was changed since it was opened; what reads items does so.
     """
 
-    __slots__ = ("_count", "_offsets", "item_type", "payload", "where")
+    __slots__ = ("_count", "_offsets", "check", "item_type", "payload", "where")
 
-    def __init__(self, item_type: ValueType, count: int, payload: NDArray[np.uint8], where: str) -> None:
+    def __init__(
+        self,
+        item_type: ValueType,
+        count: int,
+        payload: NDArray[np.uint8],
+        where: str,
+        check: Callable[[], None] = in_memory,
+    ) -> None:
         self.item_type = item_type
         self.payload = payload
         self.where = where
+        self.check = check
         self._count = count
         self._offsets: NDArray[np.int64] | None = None
 
@@ -46,8 +59,13 @@ class GGUFArray(Sequence[Any]):
             return [self[i] for i in range(*index.indices(self._count))]
         i = range(self._count)[index]
         if self.item_type is not ValueType.STRING:
-            return self._view()[i].item()
+            item = self._view()[i].item()
+            self.check()
+            return item
         return self._text(self.bytes_at(i), i)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GGUFArray, (self.item_type, self._count, self.payload, self.where)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tolist())
@@ -66,27 +84,34 @@ class GGUFArray(Sequence[Any]):
 
     def tolist(self) -> list[Any]:
         """The items as Python ints, floats, bools or strings; GGUFError names a string that is not UTF-8."""
-        if self.item_type is not ValueType.STRING:
-            return self._view().tolist()  # type: ignore[no-any-return]
         try:
-            return list(_scan.text_list(self.payload, self._places()))
+            strings = self.item_type is ValueType.STRING
+            found = _scan.text_list(self.payload, self._places()) if strings else self._view().tolist()
+            self.check()
         except UnicodeDecodeError:
             # The loop in C doesn't say which string it was.
-            return [self._text(raw, i) for i, raw in enumerate(self.bytes_list())]
+            found = [self._text(raw, i) for i, raw in enumerate(self.bytes_list())]
+        return found
 
     def numpy(self) -> NDArray[Any]:
         """The numbers or bools as a new array of their stored dtype; GGUFError for strings."""
-        return self._view().copy()
+        found = self._view().copy()
+        self.check()
+        return found
 
     def bytes_list(self) -> list[bytes]:
         """The bytes of all strings, UTF-8 or not; GGUFError for numbers."""
-        return _scan.bytes_list(self.payload, self._places())
+        found = _scan.bytes_list(self.payload, self._places())
+        self.check()
+        return found
 
     def bytes_at(self, index: int) -> bytes:
         """The bytes of one string, UTF-8 or not."""
         i = range(self._count)[index]
         places = self._places()
-        return self.payload[int(places[i]) + 8 : int(places[i + 1])].tobytes()
+        found = self.payload[int(places[i]) + 8 : int(places[i + 1])].tobytes()
+        self.check()
+        return found
 
     def _view(self) -> NDArray[Any]:
         if self.item_type is ValueType.STRING:
@@ -99,6 +124,7 @@ class GGUFArray(Sequence[Any]):
         if self._offsets is None:
             self._offsets = _scan.string_offsets(self.payload, self._count)
         if self._offsets is None:
+            self.check()
             raise GGUFError(f"{self.where}: its strings don't fit any more: the file changed while it was open")
         return self._offsets
 

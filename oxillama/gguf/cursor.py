@@ -1,5 +1,6 @@
 """Reading numbers and strings from bytes that nobody vouches for."""
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, NoReturn
 
@@ -21,13 +22,15 @@ class Cursor:
     Attributes:
         data: uint8 ``[n_bytes]``.
         label: the file's name, for messages.
+        check: raises ModelFileError if the bytes are mapped, and their file was changed.
         position: the next byte to read; never beyond ``n_bytes``.
     """
 
-    __slots__ = ("_memory", "data", "label", "n_bytes", "position")
+    __slots__ = ("_memory", "check", "data", "label", "n_bytes", "position")
 
-    def __init__(self, data: NDArray[np.uint8], label: str) -> None:
+    def __init__(self, data: NDArray[np.uint8], label: str, check: Callable[[], None]) -> None:
         self.data = data
+        self.check = check
         self._memory = data.data
         self.label = label
         self.n_bytes = len(data)

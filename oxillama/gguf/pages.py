@@ -1,9 +1,9 @@
 """Giving mapped pages back to the operating system."""
 
-import mmap
-
 import numpy as np
 from numpy.typing import NDArray
+
+from oxillama.gguf._mapping import Mapping
 
 __all__ = ["release_pages"]
 
@@ -23,10 +23,5 @@ def release_pages(data: NDArray[np.uint8]) -> None:
     if not isinstance(root, np.ndarray):
         return
     mapped = root.base.obj if isinstance(root.base, memoryview) else root.base
-    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    start = data.ctypes.data - root.ctypes.data
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
-    if length > 0:
-        mapped.madvise(mmap.MADV_DONTNEED, first, length)
+    if isinstance(mapped, Mapping):
+        mapped.release(data.ctypes.data - root.ctypes.data, data.nbytes)

@@ -1,5 +1,6 @@
 """From the bytes of one GGUF file to its metadata and tensor infos, each number checked before it is used."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -51,14 +52,14 @@ class Parsed(NamedTuple):
     data_start: int
 
 
-def parse(data: NDArray[np.uint8], label: str) -> Parsed:
-    """Parse a file's bytes, uint8 ``[n]``.
+def parse(data: NDArray[np.uint8], label: str, check: Callable[[], None]) -> Parsed:
+    """Parse a file's bytes, uint8 ``[n]``. ``check`` is for arrays that are read later (`GGUFArray`).
 
     Raises:
         GGUFError: the bytes are not a GGUF file of version 2 or 3, little-endian, whole and consistent.
         UnsupportedModelError: a tensor is of a format that we don't know.
     """
-    cursor = Cursor(data, label)
+    cursor = Cursor(data, label, check)
     foreign.check_magic(cursor)
     version = foreign.read_version(cursor)
     n_tensors = _count(cursor, "tensor count", MAX_TENSORS, _LEAST_TENSOR)
@@ -123,7 +124,8 @@ def _parse_value(cursor: Cursor, what: str) -> Entry:
             if value not in (0, 1):
                 cursor.fail(what, f"a BOOL of {value}; 0 and 1 are allowed", start)
             value = bool(value)
-    return Entry(value_type, value, cursor.data[start : cursor.position])
+    raw = cursor.data[start : cursor.position]
+    return Entry(value_type, value, raw if value_type is ValueType.ARRAY else raw.copy())
 
 
 def _parse_array(cursor: Cursor, what: str) -> GGUFArray:
@@ -149,7 +151,7 @@ def _parse_array(cursor: Cursor, what: str) -> GGUFArray:
         if index != count:
             cursor.fail(what, f"string {index} of {count} doesn't fit into what is left of the file", start + length)
         payload = cursor.skip(length, what)
-    return GGUFArray(item_type, count, payload, f"{cursor.label}: {what}")
+    return GGUFArray(item_type, count, payload, f"{cursor.label}: {what}", cursor.check)
 
 
 def _check_alignment(cursor: Cursor, entry: Entry, at: int) -> None:

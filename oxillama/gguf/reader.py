@@ -1,15 +1,16 @@
 """Opening GGUF files: from a path (mapped, never read whole) or from memory."""
 
-import mmap
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import ConfigError, GGUFError, ModelFileError, ModelNotFoundError
+from oxillama.errors import ConfigError, GGUFError, ModelFileError, ModelNotFoundError, OxiLlamaError
+from oxillama.gguf.arrays import in_memory
 from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.parse import Parsed, parse
 from oxillama.gguf.shards import join_shards, shard_paths
@@ -30,7 +31,16 @@ class Shard:
         self.data = data
         self.source = source
         self.path = None if source is None else source.path
-        self.parsed: Parsed = parse(data, self.label)
+        self.parsed: Parsed = parse(data, self.label, in_memory if source is None else source.check)
+
+    def check(self) -> None:
+        """Raises ModelFileError if the file was changed since it was opened."""
+        if self.source is not None:
+            self.source.check()
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """See `FileSource.unchanged`."""
+        return nullcontext() if self.source is None else self.source.unchanged()
 
     @property
     def label(self) -> str:
@@ -107,6 +117,15 @@ class GGUFFile:
         seen._tensors = {t.name: t for t in tensors}
         return seen
 
+    def check(self) -> None:
+        """Raises ModelFileError if the file was changed since it was opened, or couldn't be read where it is mapped.
+
+        For those who used ``data`` of tensors, which are zeros where a file was cut off. A ``with`` block does it at
+        its end; what is decoded or written by this package is checked anyway.
+        """
+        for shard in self._shards:
+            shard.check()
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
@@ -129,7 +148,11 @@ class GGUFFile:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if exc is None or isinstance(exc, OxiLlamaError | OSError):  # which other bytes than expected may lead to
+                self.check()
+        finally:
+            self.close()
 
     def __repr__(self) -> str:
         return f"<GGUFFile {self.path or '<memory>'}{' (closed)' if self.closed else ''}>"
@@ -139,7 +162,7 @@ def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) 
     """Open a GGUF file: version 2 or 3, little-endian.
 
     Everything but the tensors' values is checked here: after this, no offset or size in the file can lead outside it.
-    The file must not be changed while it is open.
+    The file must not be changed while it is open: what is read of it then ends in ModelFileError.
 
     Args:
         source: a path, or the file's bytes. Of a split model, the path of its first file.
@@ -149,6 +172,7 @@ def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) 
         ModelNotFoundError: there is no such file (or part of a split model), or it can't be read.
         GGUFError: it is no GGUF file, or a damaged one.
         UnsupportedModelError: it holds a tensor of an unknown format.
+        ModelFileError: it was changed while it was read.
         ConfigError: ``source`` or ``overrides`` have the wrong type.
     """
     if overrides is not None and not isinstance(overrides, Mapping):
@@ -158,9 +182,14 @@ def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) 
     if not isinstance(source, str | os.PathLike):
         raise ConfigError(f"source is a {source.__class__.__name__}; a path or bytes are needed")
     path = Path(source)
-    first = Shard(*_mapped(path))
-    others = [Shard(*_mapped(p)) for p in shard_paths(first)]
-    return GGUFFile([first, *others], overrides)
+    first = _shard(path)
+    return GGUFFile([first, *map(_shard, shard_paths(first))], overrides)
+
+
+def _shard(path: Path) -> Shard:
+    data, source = _mapped(path)
+    with source.unchanged():
+        return Shard(data, source)
 
 
 def _memory(source: bytes | bytearray | memoryview) -> NDArray[np.uint8]:
@@ -177,7 +206,7 @@ def _mapped(path: Path) -> tuple[NDArray[np.uint8], FileSource]:
         source = FileSource(path)
         if not source.size:
             raise GGUFError(f"{path}: the file is empty")
-        return np.frombuffer(mmap.mmap(source.fd, source.size, access=mmap.ACCESS_READ), np.uint8), source
+        return source.map(), source
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path}: there is no such file") from None
     except ModelFileError as e:

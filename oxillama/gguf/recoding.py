@@ -196,6 +196,7 @@ def _source(
                 yield part
             else:
                 yield convert(part, info.type, format, name=info.name, num_threads=num_threads)
+            info.check()
             release_pages(part)
             count(part.nbytes)
 

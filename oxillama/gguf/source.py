@@ -4,12 +4,14 @@ import contextlib
 import os
 import stat
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import ConfigError, ModelFileError
+from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
+from oxillama.gguf._mapping import Mapping, watch
 
 __all__ = ["DIRECT_SLACK", "FileSource"]
 
@@ -21,13 +23,13 @@ REMEDY = "To replace a file that is in use, rename the new one over it."
 class FileSource:
     """An open file whose bytes are read where they are needed.
 
-    What is mapped kills the process when the file shrinks; what is read is there, or an error is raised. Another file
-    under the same name changes nothing, since the open one is kept. The file itself is taken to be changed when its
-    size or its time of modification is another than when it was opened: every read looks, after it has its bytes, so
-    that nothing written before is ever used.
+    Another file under the same name changes nothing, since the open one is kept. The file itself is taken to be changed
+    when its size or its time of modification is another than when it was opened: every read looks, after it has its
+    bytes, so that nothing written before is ever used. So must whoever uses bytes where they are mapped (`check`,
+    `unchanged`): they are zeros where they couldn't be had.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_direct", "fd", "path", "size", "time")
+    __slots__ = ("__weakref__", "_changed", "_direct", "_mapping", "fd", "path", "size", "time")
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if it can't be opened, ModelFileError unless it is a regular file that isn't empty."""
@@ -42,6 +44,27 @@ class FileSource:
         self.size, self.time = info.st_size, info.st_mtime_ns
         self._changed: str | None = None
         self._direct: int | None = None
+        self._mapping: Mapping | None = None
+
+    def map(self) -> NDArray[np.uint8]:
+        """The file's bytes, read-only; mapped as long as the array or this lives. Raises OSError."""
+        self._mapping = Mapping(self.fd, self.size)
+        return np.frombuffer(memoryview(self._mapping), np.uint8)
+
+    def watch(self) -> None:
+        """Before mapped bytes are used for long: what others did to the handler of SIGBUS meanwhile, is set right."""
+        if self._mapping is not None:
+            watch()
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Raises ModelFileError after a block that uses mapped bytes, or for its errors, if the file was changed."""
+        try:
+            yield
+        except (OxiLlamaError, OSError):
+            self.check()  # other bytes than expected may be all that is wrong
+            raise
+        self.check()
 
     def check(self) -> None:
         """Raises ModelFileError if the file was changed since it was opened, and from then on."""
@@ -53,6 +76,8 @@ class FileSource:
             self._changed = f"had {self.size} bytes when it was opened and has {info.st_size} now"
         elif self._changed is None and info.st_mtime_ns != self.time:
             self._changed = "was written to since it was opened"
+        elif self._changed is None and self._mapping is not None and self._mapping.missing:
+            self._changed = "could not be read where it is mapped"
         if self._changed is not None:
             raise ModelFileError(f"{self.path}: the file {self._changed}; load the model again. {REMEDY}")
 

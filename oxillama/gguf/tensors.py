@@ -37,7 +37,8 @@ class TensorInfo:
         nbytes: size of the data.
         path: the file that holds it (of a split model, one of several); None if it was read from memory.
         data: uint8 ``[nbytes]``, read-only, without a copy. Aligned in memory as far as the file's alignment goes (of
-            bytes in memory: not at all). Keeps the file mapped as long as it lives.
+            bytes in memory: not at all). Keeps the file mapped as long as it lives; zeros where that was cut off, which
+            `check` tells.
         source: the file, kept open; None if it was read from memory.
     """
 
@@ -73,10 +74,21 @@ class TensorInfo:
             n *= d
         return n
 
-    def dequantize(self) -> NDArray[np.float32]:
-        """The values as a new float32 array of ``shape``; QuantError if the format has no kernel."""
-        if self.type in PLAIN_DTYPES:
-            return self.data.view(PLAIN_DTYPES[self.type]).astype(np.float32).reshape(self.shape)
-        from oxillama.kernels import matmul
+    def check(self) -> None:
+        """Raises ModelFileError if the file was changed since it was opened, or couldn't be read where it is mapped."""
+        if self.source is not None:
+            self.source.check()
 
-        return matmul.dequantize(self.data, self.type, self.n_values).reshape(self.shape)
+    def dequantize(self) -> NDArray[np.float32]:
+        """The values as a new float32 array of ``shape``.
+
+        Raises QuantError if the format has no kernel, ModelFileError if the file was changed.
+        """
+        if self.type in PLAIN_DTYPES:
+            found = self.data.view(PLAIN_DTYPES[self.type]).astype(np.float32).reshape(self.shape)
+        else:
+            from oxillama.kernels import matmul
+
+            found = matmul.dequantize(self.data, self.type, self.n_values).reshape(self.shape)
+        self.check()
+        return found

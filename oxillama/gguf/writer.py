@@ -3,12 +3,14 @@
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError
+from oxillama.gguf.arrays import GGUFArray
 from oxillama.gguf.entries import Entry, make_entry, value_type
 from oxillama.gguf.foreign import MAGIC, VERSIONS
 from oxillama.gguf.metadata import Metadata
@@ -17,6 +19,7 @@ from oxillama.gguf.parse import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_KEY, MAX_N
 from oxillama.gguf.pending import Bytes, Pending, parts_of, pending
 from oxillama.gguf.reader import GGUFFile
 from oxillama.gguf.shards import SPLIT_KEYS
+from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
 from oxillama.gguf.values import STRUCTS, ValueType, shown
 
@@ -46,6 +49,7 @@ class GGUFWriter:
         self._alignment = alignment
         self._entries: dict[str, Entry] = {}
         self._tensors: dict[str, Pending] = {}
+        self._sources: dict[FileSource, None] = {}
 
     @property
     def alignment(self) -> int:
@@ -100,11 +104,13 @@ class GGUFWriter:
         """
         _check_name("tensor name", name, MAX_NAME, self._tensors)
         self._tensors[name] = pending(name, data, shape, type)
+        if isinstance(data, TensorInfo) and data.source is not None:
+            self._sources[data.source] = None
 
     def write(self) -> None:
         """Write the file: under another name first, flushed, then renamed, so that it is there whole or not at all.
 
-        Raises ConfigError if there is no path.
+        Raises ConfigError if there is no path, ModelFileError if a file that tensors or metadata are of was changed.
         """
         if self.path is None:
             raise ConfigError("path is None: give one to write a file, or take to_bytes()")
@@ -118,6 +124,12 @@ class GGUFWriter:
         return buffer.getvalue()
 
     def _write(self, f: BinaryIO) -> None:
+        with ExitStack() as files:  # the system takes nothing from a page that is gone, and says so in its own way
+            for source in self._sources:
+                files.enter_context(source.unchanged())
+            self._write_parts(f)
+
+    def _write_parts(self, f: BinaryIO) -> None:
         if self.alignment != DEFAULT_ALIGNMENT and "general.alignment" not in self._entries:
             self.add("general.alignment", self.alignment, ValueType.UINT32)
         places, offset = {}, 0
@@ -170,7 +182,8 @@ def copy(file: GGUFFile, path: str | os.PathLike[str]) -> None:
     """Write an open file again, with the overrides that it was opened with.
 
     Without overrides the result is the same byte for byte: version, order, types, places and whatever stands between
-    and behind the tensors. A split model becomes one file, without ``split.*`` keys.
+    and behind the tensors. A split model becomes one file, without ``split.*`` keys. Raises ModelFileError, and leaves
+    what is at ``path`` alone, if the file was changed since it was opened.
     """
     if len(file.shards) > 1:
         entries = {k: file.metadata.entry(k) for k in file.metadata if k not in SPLIT_KEYS}
@@ -181,7 +194,7 @@ def copy(file: GGUFFile, path: str | os.PathLike[str]) -> None:
     entries = {k: file.metadata.entry(k) for k in file.metadata}
     places = {name: t.offset for name, t in parsed.tensors.items()}
     header = encode_header(parsed.version, entries, parsed.tensors.values(), places)
-    with atomic_file(Path(path)) as f:
+    with atomic_file(Path(path)) as f, shard.unchanged():
         f.write(header)
         if len(header) == parsed.header_end:
             f.write(shard.data[parsed.header_end :].data)
@@ -200,9 +213,11 @@ def encode_header(
         raw = text.encode()
         return u64(len(raw)) + raw
 
-    parts: list[bytes | memoryview] = [MAGIC, u32(version), u64(len(places)), u64(len(entries))]
+    parts: list[bytes] = [MAGIC, u32(version), u64(len(places)), u64(len(entries))]
     for key, entry in entries.items():
-        parts += [string(key), u32(entry.type), entry.raw.data]
+        parts += [string(key), u32(entry.type), entry.raw.tobytes()]
+        if isinstance(entry.value, GGUFArray):
+            entry.value.check()
     for t in tensors:
         dims = b"".join(u64(d) for d in reversed(t.shape))
         parts += [string(t.name), u32(len(t.shape)), dims, u32(t.format.id), u64(places[t.name])]

@@ -168,6 +168,7 @@ def merged(
             values = dequantize(part, info.type, (end - start) * n_in).reshape(-1, n_in).astype(np.float64)
             for change in changes:
                 values += product_rows(change, start, end)
+            info.check()
             yield quantize(values.astype(np.float32), format, name=name, num_threads=num_threads)
 
     return parts

@@ -224,7 +224,7 @@ class Weights:
             except MemoryError as e:
                 message = f"tensor {w.name}: no memory for its repacked copy ({e}); load with repack=False"
                 raise LoadError(message) from None
-            if not w.repacked and stored.source is not None:  # a mapped file that shrinks would end the process
+            if not w.repacked and stored.source is not None:  # or it would be gone with the end of the file
                 self._bare.append(w)
                 stored.load(arena.take(n_bytes))
             if progress is not None:

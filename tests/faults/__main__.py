@@ -1,6 +1,6 @@
 """python -m tests.faults [PART...]: the whole matrix, or parts of it, as a table; exits with 1 if anything was lost.
 
-Parts: calls, limits, signals, bits, forks, stores, tests. All of them take about an hour on two cores.
+Parts: calls, limits, signals, bits, forks, stores, cut, tests. All of them take about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import damage, forks, signals, stores
+from tests.faults import cut, damage, forks, signals, stores
 from tests.faults.injected import Stage, faults_of, run, staged
 from tests.faults.limits import ROOT, can_mount, file_limit, files_of, full_disk, read_only, run_module, shim, sizes
 from tests.faults.scenes import SAVES, SCENES
@@ -28,7 +28,8 @@ Row = tuple[str, str, list[str]]
 # Tests of more: blocks that are missing or swapped, other models, formats, versions and adapters, models' files that
 # change while they are in use.
 BESIDE = ("snapshot/test_damage.py", "snapshot/test_files.py", "snapshot/test_adapters.py", "snapshot/test_version1.py",
-          "snapshot/test_syscalls.py", "offload/test_faults.py", "engine/test_interrupt.py")  # fmt: skip
+          "snapshot/test_syscalls.py", "offload/test_faults.py", "gguf/test_mapping.py",
+          "engine/test_interrupt.py")  # fmt: skip
 
 
 @cache
@@ -101,6 +102,11 @@ def stored() -> Iterator[Row]:
         yield f"storm {seed}", "writers killed, garbage collected", stores.storm(folder, 60, seed=seed)
 
 
+def cut_off() -> Iterator[Row]:
+    for name in cut.SCENES:
+        yield name, "cut off before every seventh line", run_module("tests.faults.cut", name, "7")
+
+
 def tests() -> Iterator[Row]:
     for name in BESIDE:
         status = pytest.main(["-q", str(ROOT / "tests" / name)])
@@ -114,6 +120,7 @@ PARTS = {
     "bits": bits,
     "forks": forked,
     "stores": stored,
+    "cut": cut_off,
     "tests": tests,
 }
 
