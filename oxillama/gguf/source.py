@@ -6,6 +6,7 @@ import stat
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ class FileSource:
     def map(self) -> NDArray[np.uint8]:
         """The file's bytes, read-only; mapped as long as the array or this lives. Raises OSError."""
         self._mapping = Mapping(self.fd, self.size)
-        return np.frombuffer(memoryview(self._mapping), np.uint8)
+        return np.frombuffer(cast(Any, self._mapping), np.uint8)
 
     def watch(self) -> None:
         """Before mapped bytes are used for long: what others did to the handler of SIGBUS meanwhile, is set right."""
