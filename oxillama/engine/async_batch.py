@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
 
+from oxillama.engine.batch import NO_SNAPSHOT
 from oxillama.engine.bell import CoroutineBell, engage
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt, StreamOptions, TextOptions, read_options
 from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
+from oxillama.errors import SnapshotError
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
@@ -110,6 +112,10 @@ class AsyncBatch(Generic[T]):
             pipeline.close()
             if self._taking is not None and not self._taking.get_loop().is_closed():
                 self._taking.cancel()
+
+    async def snapshot(self, *ignored: object, **options: object) -> NoReturn:
+        """Raises SnapshotError: see `Batch.snapshot`."""
+        raise SnapshotError(NO_SNAPSHOT)
 
     async def aclose(self) -> None:
         """Ends what is under way and takes no more prompts; further calls do nothing."""

@@ -6,18 +6,23 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
 
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt, StreamOptions, read_options
 from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.texts import TextMaker
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, SnapshotError
 
 __all__ = ["Batch", "BatchMethods"]
 
 T = TypeVar("T")
+
+NO_SNAPSHOT = (
+    "a batch can't be saved, since its prompts come from an iterable of your own: keep the results, and give those "
+    "prompts that have none to a new batch, with the same results; or save each request with stream(prompt).snapshot()"
+)
 
 # Who works longer than this between two results has the rest computed meanwhile, by the engine's own thread. To start
 # that costs some tenths of a millisecond, which those who only collect results needn't pay for.
@@ -75,6 +80,14 @@ class Batch(Iterator[T]):
             pipeline.cancel()
             self._core.drive(pipeline.ready)
         return pipeline.take()
+
+    def snapshot(self, *ignored: object, **options: object) -> NoReturn:
+        """Raises SnapshotError: the prompts that are to come are the caller's, and no file can hold an iterable.
+
+        What has results is done: a new batch of the other prompts gives the same as this one would. Each request of
+        `stream` can be saved by itself.
+        """
+        raise SnapshotError(NO_SNAPSHOT)
 
     def close(self) -> None:
         """Ends what is under way and takes no more prompts; further calls do nothing."""

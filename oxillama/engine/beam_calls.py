@@ -1,13 +1,16 @@
 """`beam_search`: what a caller gives and gets."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from oxillama.checks import check_bool, check_type
 from oxillama.config import SamplerConfig, field_names
 from oxillama.constraints import CONSTRAINTS, JsonSchema
+from oxillama.engine.beam_rounds import BeamRounds
 from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.core import EngineCore
@@ -20,6 +23,9 @@ from oxillama.engine.speculation import DRAFT_FIELDS
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
 from oxillama.sampling import SamplerChain
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.maker import SnapshotMaker
 
 __all__ = ["BeamKeywords", "BeamMethods", "start_search"]
 
@@ -53,6 +59,7 @@ class BeamMethods:
 
     _core: EngineCore
     _maker: TextMaker
+    _snapshots: SnapshotMaker
 
     def beam_search(
         self,
@@ -80,20 +87,24 @@ class BeamMethods:
         TokenizerError, ContextOverflowError, KvCacheFullError (the beams together could never fit the cache),
         QueueFullError, GrammarError (also if no token can follow it), GenerateError, EngineClosedError.
         """
+        rounds = self.beam_rounds(prompt, config, ignore_eos=ignore_eos, cancel_token=cancel_token, **options)
+        return rounds.results()
+
+    def beam_rounds(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
+        *,
+        ignore_eos: bool = False,
+        cancel_token: CancelToken | None = None,
+        **options: Unpack[BeamKeywords],
+    ) -> BeamRounds:
+        """`beam_search` round by round, which can be saved meanwhile: an iterator over the beams that are followed.
+
+        Options and errors are those of `beam_search`; `results` of what it gives has the same results.
+        """
         search = start_search(self._core, self._maker, prompt, config, ignore_eos, cancel_token, options)
-        core, outbox = self._core, search.outbox
-
-        def cancelled() -> bool:
-            return cancel_token is not None and cancel_token.cancelled
-
-        try:
-            core.submit(search.beams)
-            core.drive(lambda: not outbox.n_open or cancelled())
-            core.cancel(search.beams)
-            core.drive(lambda: not outbox.n_open)
-        finally:
-            core.cancel(search.beams)
-        return search.results()
+        return BeamRounds(self._core, search, cancel_token, self._snapshots)
 
 
 def start_search(

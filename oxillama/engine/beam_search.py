@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.engine.beam_places import Beam, BeamOutbox
 from oxillama.engine.beams import BeamSearchConfig, Candidate, FoundBeams, choose
 from oxillama.engine.core import EngineCore
-from oxillama.engine.request import Bell, Outbox, Request
+from oxillama.engine.request import Bell, Request
 from oxillama.engine.results import BeamHypothesis, CancelToken, FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
@@ -21,6 +21,7 @@ from oxillama.engine.windows import n_alive
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, GrammarError, KvCacheFullError
 from oxillama.kernels.logprobs import log_sum_exp
 from oxillama.kv_cache.prefix import WINDOWED
+from oxillama.lora import LoraSet
 from oxillama.sampling import SamplerChain
 from oxillama.sampling.stages import draw
 
@@ -38,37 +39,6 @@ class BeamOptions:
     cancel_token: CancelToken | None
 
 
-class _Beam(Request):
-    """A place for a beam: one sequence of it after another.
-
-    number: of the beam, by rank. logprob: of its tokens after the prompt. sampler: follows the grammar.
-    """
-
-    def __init__(self, search: BeamSearch, number: int, **options: Any) -> None:
-        super().__init__(search.sequence([]), search.outbox, loras=search.loras, **options)
-        self._search = search
-        self.number = number
-        self.logprob = 0.0
-        self.sampler = search.sampler
-
-    def absorb(self, rows: NDArray[np.float32]) -> None:
-        self._search.hear(self, rows[-1])
-
-    def close(self, reason: FinishReason) -> FinishReason:
-        self._search.leave(self)
-        return reason
-
-
-class _BeamOutbox(Outbox):
-    """Tells its search when a beam has ended."""
-
-    search: BeamSearch
-
-    def end(self, error: Exception | None) -> None:
-        super().end(error)
-        self.search.stop(error)
-
-
 class BeamSearch:
     """One search, whose beams are requests like others. But for the constructor, its methods run in the loop's turns.
 
@@ -76,12 +46,16 @@ class BeamSearch:
     takes its place and its blocks, and the others are forks of it, which share them. Continuations by the token of the
     end are results, and take no place. Between two rounds, beams are out of the scheduler like sequences that ended and
     keep their blocks: they lose these rather than that nothing runs, so that no search can block another one.
+
+    n_rounds: that have ended, and were not the last.
     """
 
     def __init__(
-        self, core: EngineCore, maker: TextMaker, ids: list[int], options: BeamOptions, bell: Bell | None = None
-    ) -> None:
-        """Raises ConfigError, ContextOverflowError, KvCacheFullError, GrammarError."""
+        self, core: EngineCore, maker: TextMaker, ids: list[int], options: BeamOptions, bell: Bell | None = None,
+        loras: LoraSet | None = None,
+    ) -> None:  # fmt: skip
+        """`loras`: in place of those that options name. Raises ConfigError, ContextOverflowError, KvCacheFullError,
+        GrammarError."""
         config = options.config
         if config.beam_width > maker.n_vocab:
             raise ConfigError(f"beam_width must be at most {maker.n_vocab}, all tokens, not {config.beam_width}")
@@ -90,7 +64,8 @@ class BeamSearch:
         self._prompt = ids
         self._width = config.beam_width
         self._limit = maker.limit("prompt", len(ids), config.max_new_tokens)
-        self.loras = maker.loras.select(options.serving.lora)
+        self.options = options
+        self.loras = maker.loras.select(options.serving.lora) if loras is None else loras
         self._serving = options.serving.of_sequence(maker.kv_type, self.loras)
         self._check_fits()
         self._end_ids: frozenset[int] = frozenset() if options.ignore_eos else maker.end_ids
@@ -100,14 +75,15 @@ class BeamSearch:
         self._candidates: list[Candidate] = []
         self._dead_end: Exception | None = None
         self._over = self._stopped = False  # by the search, by others
-        self.outbox = _BeamOutbox(config.beam_width, bell, whole=True)
+        self.n_rounds = 0
+        self.outbox = BeamOutbox(config.beam_width, bell, whole=True)
         self.outbox.search = self
-        first = _Beam(self, 0, cancel_token=options.cancel_token)
+        first = Beam(self, 0, cancel_token=options.cancel_token)
         self._places = [first]
         for i in range(1, config.beam_width):
-            self._places.append(_Beam(self, i, cancel_token=options.cancel_token, leader=first))
+            self._places.append(Beam(self, i, cancel_token=options.cancel_token, leader=first))
         self.beams: list[Request] = [*self._places]
-        self._root = first.sequence
+        self._root: Sequence | None = first.sequence
         self._live = [first]
         self._n_awaited = 1
 
@@ -140,19 +116,27 @@ class BeamSearch:
             for score, logprob, tokens, reason in self._found.kept
         ]
 
+    def followed(self) -> list[BeamHypothesis]:
+        """The beams that go on, the best first."""
+        found = [(beam.logprob, beam.generated) for beam in self._live]
+        return [
+            BeamHypothesis(self._maker.text_of(tokens), tokens, self._found.score(logprob, len(tokens)), None, logprob)
+            for logprob, tokens in found
+        ]
+
     # ---- a round
 
-    def hear(self, beam: _Beam, row: NDArray[np.float32]) -> None:
+    def hear(self, beam: Beam, row: NDArray[np.float32]) -> None:
         """A beam's row of logits: it has told what it has to, and waits for the others."""
         beam.followers = []
         self._candidates += [(beam.logprob + x, beam.number, token) for x, token in self._continuations(beam, row)]
         self._core.scheduler.pause(beam.sequence)
-        beam.sequence.handle = None
+        beam.sequence.handle, beam.told = None, True
         self._n_awaited -= 1
         if not self._n_awaited:
             self._core.loop.post(self._end_round)
 
-    def _continuations(self, beam: _Beam, row: NDArray[np.float32]) -> list[tuple[float, int]]:
+    def _continuations(self, beam: Beam, row: NDArray[np.float32]) -> list[tuple[float, int]]:
         """(log-probability, token) of as many as could be chosen, whatever the other beams have."""
         total = log_sum_exp(row)
         if math.isnan(total):
@@ -168,6 +152,16 @@ class BeamSearch:
         scratch.top_k(self._width * (1 + max(1, len(self._end_ids))))
         return [(logit - total, token) for token, logit in scratch.items() if logit > -math.inf]
 
+    def take_up(self) -> None:
+        """In a turn of the loop: goes on in the middle of a round, as another search was."""
+        if self._stopped or self._core.closed:
+            return
+        for beam in self._live:
+            if not beam.told:
+                self._queue(beam)
+        if not self._n_awaited:
+            self._end_round()
+
     def _end_round(self) -> None:
         try:
             if not self._stopped:
@@ -180,7 +174,7 @@ class BeamSearch:
             raise EngineClosedError("the engine was closed during the request")
         ended, chosen = choose(self._candidates, self._width, self._end_ids)
         self._candidates = []
-        generated = [beam.sequence.tokens[len(self._prompt) :] for beam in self._live]
+        generated = [beam.generated for beam in self._live]
         for logprob, number, _ in ended:
             self._found.add(logprob, generated[number], "stop")
         n_tokens = len(generated[0]) + 1
@@ -198,13 +192,13 @@ class BeamSearch:
         free = [beam for beam in self._places if beam not in continued]
         for beam in free:
             scheduler.rewind(beam.sequence, 0)
-        live: list[_Beam] = []
+        live: list[Beam] = []
         for logprob, number, token in reversed(chosen):  # so that forks are made before the beam itself goes on
             parent = parents[number]
             last = not any(n == number for _, n, _ in chosen[: len(chosen) - len(live) - 1])
             beam = parent if last else free.pop()
             if beam is not parent:
-                beam.sequence = self.sequence([*parent.sequence.tokens[len(self._prompt) :], token])
+                beam.sequence = self.sequence([*parent.generated, token])
                 scheduler.fork(parent.sequence, beam.sequence)
                 beam.sampler = parent.sampler.copy()
             else:
@@ -215,19 +209,24 @@ class BeamSearch:
         self._live = live[::-1]
         for number, beam in enumerate(self._live):
             beam.number = number
+            self._count(beam)
             self._queue(beam)
         self._n_awaited = len(live)
+        self.n_rounds += 1
 
-    def _queue(self, beam: _Beam) -> None:
+    def _count(self, beam: Beam) -> None:
         if not beam.first_at:
             beam.first_at = time.perf_counter()
             if not beam.started_at:
                 beam.started_at = self.beams[0].started_at
                 self._core.meter.started(beam)
             self._core.meter.forked(beam)
+
+    def _queue(self, beam: Beam) -> None:
         sequence = beam.sequence
-        sequence.handle = beam
+        sequence.handle, beam.told = beam, False
         self._core.scheduler.add_request(sequence, accepted=True, beside=self._root)
+        self._root = self._root or sequence
         sequence.preempted = True  # what it finds in the prefix cache was counted with its first token
 
     # ---- the end
@@ -237,11 +236,10 @@ class BeamSearch:
         reason: FinishReason = "cancelled" if error else self._found.kept[0][3]
         self._core._end_all(self.beams, reason, error)
 
-    def leave(self, beam: _Beam) -> None:
+    def leave(self, beam: Beam) -> None:
         """A beam ends: by the search, or because somebody cancelled it."""
-        tokens = beam.sequence.tokens[len(self._prompt) :]
-        if not self._over and tokens and beam in self._live:
-            self._found.add(beam.logprob, tokens, "cancelled")
+        if not self._over and beam.generated and beam in self._live:
+            self._found.add(beam.logprob, beam.generated, "cancelled")
         self._core.scheduler.rewind(beam.sequence, 0)
 
     def stop(self, error: Exception | None) -> None:

@@ -75,12 +75,13 @@ class FoundBeams:
         self._limit = limit
         self.kept: list[tuple[float, float, list[int], FinishReason]] = []
 
-    def _score(self, logprob: float, length: int) -> float:
+    def score(self, logprob: float, length: int) -> float:
+        """By which results are sorted. `length`: tokens, with that of the end."""
         return float(logprob / max(1, length) ** self._config.length_penalty)
 
     def add(self, logprob: float, tokens: list[int], reason: FinishReason) -> None:
         """`tokens` are those after the prompt, without that of the end; the first of equals stays the first."""
-        score = self._score(logprob, len(tokens) + (reason == "stop"))
+        score = self.score(logprob, len(tokens) + (reason == "stop"))
         self.kept.append((score, logprob, tokens, reason))
         self.kept.sort(key=lambda found: -found[0])
         del self.kept[self._config.beam_width :]
@@ -94,4 +95,4 @@ class FoundBeams:
         if len(self.kept) < config.beam_width:
             return False
         length = self._limit if config.length_penalty > 0 else n_tokens
-        return config.early_stopping or self.kept[-1][0] >= self._score(best, length)
+        return config.early_stopping or self.kept[-1][0] >= self.score(best, length)

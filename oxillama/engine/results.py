@@ -116,14 +116,14 @@ class BeamHypothesis:
     """A result of `beam_search`; str() gives its text.
 
     text: without prompt and end-of-generation token. token_ids: the same, in tokens. score: what results are sorted by;
-    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length" or "cancelled". logprob: sum of the
-    tokens' log-probabilities, with that of the end.
+    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length" or "cancelled"; None of one that still
+    grows (`beam_rounds`). logprob: sum of the tokens' log-probabilities, with that of the end.
     """
 
     text: str
     token_ids: list[int]
     score: float
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     logprob: float
 
     def __str__(self) -> str:

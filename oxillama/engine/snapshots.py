@@ -22,6 +22,7 @@ from oxillama.lora import Lora, LoraRegistry
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 
 if TYPE_CHECKING:
+    from oxillama.engine.beam_rounds import BeamRounds
     from oxillama.engine.bell import AsyncChunks
     from oxillama.engine.completions import Chunks
     from oxillama.engine.conversation import Conversation
@@ -149,12 +150,12 @@ class SnapshotMethods:
         logits_processors: SequenceOf[LogitsProcessor] | None = None,
         cancel_token: CancelToken | None = None,
         draft: DraftLike = None,
-    ) -> Chunks | Session | Conversation:
+    ) -> Chunks | Session | Conversation | BeamRounds:
         """Goes on with what was saved, in this engine, beside all else that it does.
 
         A request for text gives its further chunks, beginning with those that nobody had read, several completions
-        those of all; a session gives a `Session`, a conversation a `Conversation`. What is taken from a snapshot is
-        never lent to other requests: it may be anybody's.
+        those of all; a beam search gives `BeamRounds`, a session a `Session`, a conversation a `Conversation`. What is
+        taken from a snapshot is never lent to other requests: it may be anybody's.
 
         snapshot: path or bytes. sampler, logits_processors: functions of the caller's own, which no file can hold;
             `sampler` is a chain with the same stages.

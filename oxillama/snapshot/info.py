@@ -16,7 +16,7 @@ from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
 __all__ = ["SnapshotInfo", "snapshot_info"]
 
 # Of several in one, by kind: the section whose model and engine are told.
-FIRST = {"speculative": "target", "texts": "text.0"}
+FIRST = {"speculative": "target", "texts": "text.0", "beams": "beam.0"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SnapshotInfo:
     """A snapshot, described.
 
     magic, version: of its format. kind: "session", "conversation", "text" for a request, "texts" for the completions of
-    one prompt (of which the first is described), or "speculative". arch_id: architecture of
+    one prompt, "beams" for a search (of which the first one is described), or "speculative". arch_id: architecture of
     the model. model_path, tokenizer_path: where these were; None of what was in memory, or of the model's own.
     max_context_length: tokens of the engine's context. num_threads: that it computed with. tokens_count: tokens of the
     session, as far as the file tells them. computed_count: those whose keys, values and states are there. kv_type: how
@@ -110,8 +110,8 @@ def _info_of_several(reader: Reader, kind: str, first: str) -> SnapshotInfo:
     if section is None or section.dtype != np.uint8:
         raise SnapshotDamagedError(f"{reader.label}: section {first} is missing, or no snapshot")
     inner = MemorySource(reader.array(first).tobytes(), f"{reader.label}: {first}")
-    if Reader(inner).state.text("kind") not in ("session", "conversation", "text"):
-        raise SnapshotDamagedError(f"{inner.label}: it is neither a session nor a request for text")
+    if Reader(inner).state.text("kind") not in ("session", "conversation", "text", "beam"):
+        raise SnapshotDamagedError(f"{inner.label}: it is neither a session nor a request")
     return replace(_info(inner), kind=kind, sections=tuple((s.name, s.n_stored) for s in reader.sections.values()))
 
 

@@ -66,7 +66,7 @@ class Known:
 
 
 NOTHING = Known()
-SEVERAL = ("speculative", "texts")
+SEVERAL = ("speculative", "texts", "beams")
 WRITER = "oxillama (Python)"
 Take = Callable[[Known], Saved]
 
@@ -178,12 +178,12 @@ class SnapshotMaker:
         if sampler is not None:
             state["sampler"], marks = sampler_state(sampler)
             more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
-        return self._saved("session", sequence, sequence.n_computed, known, state, more)
+        return self.saved("session", sequence, sequence.n_computed, known, state, more)
 
     def conversation(self, sequence: Sequence, messages: list[Any], known: Known) -> Saved:
         """Of a dialogue between two answers. In a turn of the loop."""
         state = {"messages": plain("messages", messages)}
-        return self._saved("conversation", sequence, sequence.n_computed, known, state, {})
+        return self.saved("conversation", sequence, sequence.n_computed, known, state, {})
 
     def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
         """Of a request for text. In a turn of the loop."""
@@ -191,9 +191,9 @@ class SnapshotMaker:
         sampler, marks = sampler_state(request.sampler)
         state = {"text": text_state(request, unread), "sampler": sampler}
         n = 0 if request.finish_reason is not None else sequence.n_computed
-        return self._saved("text", sequence, n, known, state, marks)
+        return self.saved("text", sequence, n, known, state, marks)
 
-    def _saved(
+    def saved(
         self, kind: str, sequence: Sequence, n: int, known: Known, state: dict[str, Any], tensors: dict[str, Rows]
     ) -> Saved:
         """A sequence with the first n tokens computed, and what else is to be said."""

@@ -42,7 +42,7 @@ def restored(
     """`Engine.restore`."""
     opened = open_source(place)
     try:
-        source = parts_of(opened)[0][0]  # of several completions, the first
+        source = parts_of(opened).sources[0]  # of several completions or beams, the first
         settings, described = engine_settings(source)
         if isinstance(model_path, Engine):
             engine = _beside(kind, model_path, settings, fields)

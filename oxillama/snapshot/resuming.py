@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from oxillama.config import SamplerConfig
+from oxillama.engine.beam_rounds import BeamRounds
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import Chunks
 from oxillama.engine.conversation import Conversation
@@ -26,11 +27,12 @@ from oxillama.kernels._table import tier
 from oxillama.lora import LoraSet
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
+from oxillama.snapshot.beams import BeamResumer
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.maker import SnapshotMaker
 from oxillama.snapshot.saved import Reader, Saved
 from oxillama.snapshot.sequences import put
-from oxillama.snapshot.several import in_order, parts_of
+from oxillama.snapshot.several import Parts, in_order, parts_of
 from oxillama.snapshot.sources import Place, Source, open_source
 from oxillama.snapshot.text_resumer import TextResumer, adapter_set, tokens_of
 from oxillama.snapshot.texts import read_chain_of, read_sampler
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_session", "load_saved", "resumed"]
 
-KINDS = ("session", "conversation", "text")
+KINDS = ("session", "conversation", "text", "beam")
 
 log = logging.getLogger("oxillama")
 
@@ -54,12 +56,16 @@ def resumed(
     processors: Any,
     cancel_token: CancelToken | None,
     draft: Any = None,
-) -> Chunks | Session | Conversation:
+) -> Chunks | Session | Conversation | BeamRounds:
     """`Engine.resume`."""
-    found, label, order = _loaded(engine, place)
-    kind = found[0].state["kind"]
-    if kind != "text" and any(given is not None for given in (sampler, processors, cancel_token, draft)):
-        raise ConfigError(f"sampler, logits_processors, cancel_token and draft are for requests; this is of a {kind}")
+    found, label, parts = _loaded(engine, place)
+    kind = parts.kind or found[0].state["kind"]
+    if kind != "text" and any(given is not None for given in (sampler, processors, draft)):
+        raise ConfigError(f"sampler, logits_processors and draft are for requests for text; this is of a {kind}")
+    if kind == "beam":
+        return BeamResumer(engine, found, parts.state, label).resumed(cancel_token)
+    if kind != "text" and cancel_token is not None:
+        raise ConfigError(f"cancel_token is for requests; this is of a {kind}")
     if kind == "conversation":
         conversation = engine.conversation()
         fill_conversation(engine, conversation, found[0], label)
@@ -69,18 +75,18 @@ def resumed(
         fill_session(engine, session, found[0], label)
         return session
     resumers = [TextResumer(engine, saved, label, draft) for saved in found]
-    requests, outbox = _requests(resumers, order, sampler, processors, cancel_token)
+    requests, outbox = _requests(resumers, parts, sampler, processors, cancel_token)
     return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
 
 
 def _requests(
-    resumers: list[TextResumer], order: list[int] | None, sampler: Any, processors: Any,
+    resumers: list[TextResumer], parts: Parts, sampler: Any, processors: Any,
     cancel_token: CancelToken | None, bell: CoroutineBell | None = None,
 ) -> tuple[list[TextRequest], Outbox]:  # fmt: skip
     """Those that go on, and where they leave chunks."""
     outbox, chain, processors = Outbox(0, bell), _chain(sampler), check_processors(processors)
     requests = [one.resumed(chain, processors, cancel_token, outbox, i) for i, one in enumerate(resumers)]
-    outbox.items = in_order(outbox.items, order, resumers[0].label)
+    outbox.items = in_order(outbox.items, parts.state, resumers[0].label)
     return requests, outbox
 
 
@@ -91,11 +97,11 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     def load(
         sampler: Any = None, logits_processors: Any = None, cancel_token: CancelToken | None = None, draft: Any = None
     ) -> tuple[list[TextRequest], Outbox]:
-        found, label, order = _loaded(engine, place)
+        found, label, parts = _loaded(engine, place)
         if found[0].state["kind"] != "text":
             raise SnapshotFormatError(f"{label}: it is of a {found[0].state['kind']}: resume it with Engine.resume")
         resumers = [TextResumer(engine, saved, label, draft) for saved in found]
-        return _requests(resumers, order, sampler, logits_processors, cancel_token, bell)
+        return _requests(resumers, parts, sampler, logits_processors, cancel_token, bell)
 
     requests, outbox = await asyncio.to_thread(load, **options)
 
@@ -105,18 +111,18 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     return AsyncChunks(start, engine._snapshots)
 
 
-def _loaded(engine: Engine, place: Place) -> tuple[list[Saved], str, list[int] | None]:
-    """What is saved, of several completions each; and the order of their unread chunks."""
+def _loaded(engine: Engine, place: Place) -> tuple[list[Saved], str, Parts]:
+    """What is saved, of what goes on together each; and what is said of all."""
     engine._core.check_generates()
     source = open_source(place)
     try:
-        parts, order = parts_of(source)
-        found = [load_saved(engine._snapshots, part) for part in parts]
+        parts = parts_of(source)
+        found = [load_saved(engine._snapshots, part) for part in parts.sources]
     finally:
         source.close()
-    if order is not None and any(saved.state["kind"] != "text" for saved in found):
-        raise SnapshotDamagedError(f"{source.label}: not all that it holds are requests for text")
-    return found, source.label, order
+    if parts.kind and any(saved.state["kind"] != parts.kind for saved in found):
+        raise SnapshotDamagedError(f"{source.label}: not all that it holds are of kind {parts.kind!r}")
+    return found, source.label, parts
 
 
 def _chain(sampler: Any) -> SamplerChain | None:

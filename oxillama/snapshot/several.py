@@ -1,18 +1,22 @@
-"""Snapshots of the completions of one prompt together: whole ones of each, the sections ``text.0``, ``text.1``, … of
-one more."""
+"""Snapshots of what goes on together: whole ones of each, in sections of one more.
+
+Those of the completions of one prompt are ``text.0``, ``text.1``, …, those of a search's beams ``beam.0`` and so on.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from oxillama.checks import check_bool
 from oxillama.errors import ConfigError, SnapshotDamagedError
 from oxillama.kernels._table import tier
+from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import MAGIC, Section
-from oxillama.snapshot.maker import WRITER, Known, path_of
+from oxillama.snapshot.maker import NOTHING, WRITER, Known, path_of
 from oxillama.snapshot.saved import Reader, Rows, Saved
 from oxillama.snapshot.sources import MemorySource, Source
 from oxillama.snapshot.writing import packed, write_file
@@ -23,10 +27,11 @@ if TYPE_CHECKING:
     from oxillama.engine.stream import TextRequest
     from oxillama.snapshot.maker import SnapshotMaker
 
-__all__ = ["KIND", "in_order", "parts_of", "save_several"]
+__all__ = ["KIND", "PARTS", "Parts", "in_order", "parts_of", "save_several", "save_together"]
 
 KIND = "texts"
-MAX_TEXTS = 1 << 14
+PARTS = {KIND: "text", "beams": "beam"}  # kinds, and those of what is in them
+MAX_PARTS = 1 << 14
 
 
 # ---- out
@@ -39,54 +44,72 @@ def save_several(
     """All requests as they are between the same two steps: to a file, or as bytes if there is no path."""
     if base is not None or shared:
         raise ConfigError("base and shared are for one completion: give index, or leave them out")
-    saved = _saved(maker, requests, outbox, check_bool("compress", compress))
+
+    def take() -> tuple[dict[str, Any], Iterator[Saved]]:
+        unread = [index for index, _ in outbox.items]
+        return {"kind": KIND, "unread": unread}, (maker.text(request, outbox, NOTHING) for request in requests)
+
+    return save_together(maker, take, path, compress=compress)
+
+
+def save_together(
+    maker: SnapshotMaker, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], path: Any, *, compress: bool
+) -> bytes | None:
+    """What `take` gives between two steps: what is to be said of all, and each."""
+    saved = _saved(maker, take, check_bool("compress", compress))
     if path is None:
         return packed(saved)
     write_file(saved, path_of("path", path))
     return None
 
 
-def _saved(maker: SnapshotMaker, requests: list[TextRequest], outbox: Outbox, compress: bool) -> Saved:
-    texts: list[Saved] = []
+def _saved(maker: SnapshotMaker, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], compress: bool) -> Saved:
+    parts: list[Saved] = []
 
     def let_go() -> None:
-        for text in texts:
-            text.let_go()
+        for part in parts:
+            part.let_go()
 
-    def take(known: Known) -> Saved:
+    def taken(known: Known) -> Saved:
+        state, found = take()
         try:
-            texts.extend(maker.text(request, outbox, known) for request in requests)
+            parts.extend(found)
         except BaseException:
             let_go()
             raise
-        unread = [index for index, _ in outbox.items]
-        return Saved({"kind": KIND, "written_by": WRITER, "tier": tier(), "unread": unread}, let_go=let_go)
+        return Saved(state | {"written_by": WRITER, "tier": tier()}, let_go=let_go)
 
-    with maker.taken(take) as whole:
-        data = [packed(text, squeeze=compress) for text in texts]
-    return Saved(whole.state, {f"text.{i}": Rows.whole(np.frombuffer(d, np.uint8)) for i, d in enumerate(data)})
+    with maker.taken(taken) as whole:
+        data = [packed(part, squeeze=compress) for part in parts]
+    name = PARTS[whole.state["kind"]]
+    return Saved(whole.state, {f"{name}.{i}": Rows.whole(np.frombuffer(d, np.uint8)) for i, d in enumerate(data)})
 
 
 # ---- in
 
 
-def parts_of(source: Source) -> tuple[list[Source], list[int] | None]:
-    """The snapshots in one, and whose unread chunks came in which order; of any other, itself alone.
+class Parts(NamedTuple):
+    """Snapshots in one. kind: theirs. state: what is said of all; None of a snapshot that is one itself."""
 
-    Raises SnapshotDamagedError.
-    """
+    sources: list[Source]
+    kind: str = ""
+    state: Fields | None = None
+
+
+def parts_of(source: Source) -> Parts:
+    """The snapshots in one; of any other, itself alone. Raises SnapshotDamagedError."""
     if bytes(source.read(0, min(9, source.n_bytes))) != MAGIC + b"\2":
-        return [source], None
+        return Parts([source])
     reader = Reader(source)
-    if reader.state.get("kind") != KIND:
-        return [source], None
-    n, label = len(reader.ranges), source.label
-    if set(reader.ranges) != {f"text.{i}" for i in range(n)} or not 0 < n <= MAX_TEXTS:
-        raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)[:9]}, not text.0 and so on")
+    kind = reader.state.get("kind")
+    if not isinstance(kind, str) or kind not in PARTS:
+        return Parts([source])
+    n, label, name = len(reader.ranges), source.label, PARTS[kind]
+    if set(reader.ranges) != {f"{name}.{i}" for i in range(n)} or not 0 < n <= MAX_PARTS:
+        raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)[:9]}, not {name}.0 and so on")
     arrays = reader.saved(lambda section: _check_part(section, label)).tensors
-    given = reader.state.integers("unread", len(reader.state.items_of("unread")))
-    parts = [MemorySource(memoryview(cast(Any, arrays[f"text.{i}"].array)), f"{label}: text.{i}") for i in range(n)]
-    return cast(list[Source], parts), given
+    views = {part: memoryview(cast(Any, arrays[part].array)) for part in (f"{name}.{i}" for i in range(n))}
+    return Parts([MemorySource(view, f"{label}: {part}") for part, view in views.items()], name, reader.state)
 
 
 def _check_part(section: Section, label: str) -> None:
@@ -94,10 +117,11 @@ def _check_part(section: Section, label: str) -> None:
         raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")
 
 
-def in_order(items: deque[tuple[int, Chunk]], order: list[int] | None, label: str) -> deque[tuple[int, Chunk]]:
+def in_order(items: deque[tuple[int, Chunk]], state: Fields | None, label: str) -> deque[tuple[int, Chunk]]:
     """Unread chunks, which are of one request after another, as they came. Raises SnapshotDamagedError."""
-    if order is None:
+    if state is None:
         return items
+    order = state.integers("unread", len(state.items_of("unread")))
     if sorted(order) != [index for index, _ in items]:
         raise SnapshotDamagedError(f"{label}: unread must say whose chunks are there, not {order!r:.60}")
     of: dict[int, deque[Chunk]] = {}

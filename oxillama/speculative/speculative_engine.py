@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.engine.batch import Batch
+from oxillama.engine.beam_rounds import BeamRounds
 from oxillama.engine.completions import Chunks
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.engine import Engine
@@ -185,7 +186,7 @@ class SpeculativeEngine:
 
     def resume(
         self, snapshot: Path | bytes | bytearray | memoryview, **options: Any
-    ) -> Chunks | Session | Conversation:
+    ) -> Chunks | Session | Conversation | BeamRounds:
         """`Engine.resume`, with this draft for what is saved of a text, unless another is given."""
         from oxillama.snapshot import snapshot_info
 

@@ -10,7 +10,7 @@ import pytest
 from oxillama.engine import BatchFailure, CancelToken
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.errors import ConfigError, EngineClosedError
+from oxillama.errors import ConfigError, EngineClosedError, SnapshotError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_async import own_threads, run
 from tests.engine.test_batch import BAD, KINDS, PROMPTS, Source, alone
@@ -202,3 +202,12 @@ def test_close_ends_the_batch():
         assert [r async for r in batch] == []
 
     asyncio.run(use(AsyncEngine(make_engine())))
+
+
+def test_it_can_not_be_saved():
+    async def use():
+        async with AsyncEngine(make_engine()).batch(PROMPTS, max_tokens=3) as batch:
+            with pytest.raises(SnapshotError, match="prompts that have none to a new batch"):
+                await batch.snapshot("path")
+
+    asyncio.run(use())

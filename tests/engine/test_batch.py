@@ -9,7 +9,7 @@ import pytest
 import oxillama as ox
 from oxillama.config import SamplerConfig
 from oxillama.engine import BatchFailure, CancelToken
-from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, TokenizerError
+from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, SnapshotError, TokenizerError
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 
@@ -303,3 +303,14 @@ def test_a_cancel_token_ends_what_the_queue_had_no_room_for():
     assert [r.finish_reason for r in batch][-1] == "cancelled"
     assert_idle(engine)
     assert not engine._core.scheduler.waiting
+
+
+def test_it_can_not_be_saved_and_says_what_to_do():
+    engine = make_engine()
+    batch = engine.batch(PROMPTS, max_tokens=12, seed=1)
+    found = [next(batch) for _ in range(3)]
+    with pytest.raises(SnapshotError, match="prompts that have none to a new batch"):
+        batch.snapshot("path", compress=True)
+    batch.close()
+    found += engine.batch(PROMPTS[3:], max_tokens=12, seed=1)
+    assert [r.token_ids for r in found] == [alone(p) for p in PROMPTS]

@@ -83,3 +83,19 @@ def test_an_engine_of_a_request(adapters, tmp_path):
         session.prefill(again._session.tokens)
         assert same(session.forward_one(9), again.forward_one(9))
         assert len(first) == 5
+
+
+def test_a_beam_search_needs_the_same_adapters(adapters):
+    prompt, settings = "The little fox", {"beam_width": 3, "max_new_tokens": 5}
+    with ox.load(num_threads=1) as engine, ox.load(num_threads=2) as other:
+        engine.load_lora("a", adapters[0])
+        options = {**settings, "lora": [("a", 4.0)]}
+        whole = engine.beam_search(prompt, **options)
+        assert whole != engine.beam_search(prompt, **settings)
+        search = engine.beam_rounds(prompt, **options)
+        next(search)
+        saved = search.snapshot()
+        with pytest.raises(SnapshotMismatchError, match="is not loaded"):
+            other.resume(saved)
+        other.load_lora("another name", adapters[0])
+        assert other.resume(saved).results() == whole == search.results()
