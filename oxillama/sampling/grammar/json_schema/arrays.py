@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from oxillama.sampling.grammar.json_schema.checks import counted, listed
+from oxillama.sampling.grammar.json_schema.checks import counted, flagged, listed
 from oxillama.sampling.grammar.json_schema.literals import Literal, refusal
 from oxillama.sampling.grammar.json_schema.texts import Texts
 
@@ -76,7 +76,7 @@ def _plan(literals: list[Literal]) -> _Plan:
         if "maxItems" in schema:
             most = counted(literal, "maxItems")
             plan.most = most if plan.most is None else min(plan.most, most)
-        if schema.get("uniqueItems") is True:
+        if "uniqueItems" in schema and flagged(literal, "uniqueItems"):
             plan.unique = literal
         if "\0some" in schema:
             start, sub = schema["\0some"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from oxillama.sampling.grammar.json_schema.literals import TYPES, Literal, fraction, refusal
 
-__all__ = ["counted", "finite", "listed", "mapped", "names", "type_mask"]
+__all__ = ["counted", "finite", "flagged", "listed", "mapped", "names", "type_mask"]
 
 MAX_DIGITS = 400
 
@@ -42,6 +42,13 @@ def counted(literal: Literal, keyword: str) -> int:
     if math.isinf(value) or value != int(value):
         raise refusal(literal.path, keyword, f"its value must be a count, not {_short(value)}")
     return int(value)
+
+
+def flagged(literal: Literal, keyword: str) -> bool:
+    value = literal.schema[keyword]
+    if not isinstance(value, bool):
+        raise refusal(literal.path, keyword, f"its value must be true or false, not {_short(value)}")
+    return value
 
 
 def finite(literal: Literal, keyword: str, value: Any) -> Fraction:

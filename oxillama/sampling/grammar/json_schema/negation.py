@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oxillama.sampling.grammar.json_schema.checks import counted, listed, mapped, names, type_mask
+from oxillama.sampling.grammar.json_schema.checks import counted, flagged, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.documents import Documents
 from oxillama.sampling.grammar.json_schema.drafts import FOREIGN
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
@@ -143,7 +143,7 @@ def _refuse(types: int) -> Callable[[Documents, Literal, str], Ways]:
 
     def ways(documents: Documents, literal: Literal, keyword: str) -> Ways:
         value = literal.schema[keyword]
-        if (value is False) if keyword == "uniqueItems" else value in (True, {}):
+        if not flagged(literal, keyword) if keyword == "uniqueItems" else value in (True, {}):
             return []
         return [[made(documents, literal, keyword, {"\0types": types, "\0refuse": keyword})]]
 

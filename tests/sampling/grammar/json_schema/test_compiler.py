@@ -166,6 +166,8 @@ def test_draft_4_has_its_own_exclusive_bounds():
         ({"anyOf": {}}, "anyOf at #: its value must be a list"),
         ({"properties": {"a": 3}}, "schema at #/properties/a: it is an object or a boolean"),
         ({"minLength": -1}, "minLength at #: its value must be a count"),
+        ({"uniqueItems": 2}, "uniqueItems at #: its value must be true or false"),
+        ({"not": {"uniqueItems": 1}}, "uniqueItems at #/not: its value must be true or false"),
         ({"minimum": "1"}, "minimum at #: expected a number"),
         ({"minimum": float("nan")}, "minimum at #: nan is no number"),
         ({"exclusiveMinimum": True}, "exclusiveMinimum at #: expected a number"),
