@@ -24,7 +24,7 @@ from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
 from oxillama.models.weights import Weights
 from oxillama.offload import LayerPager
-from oxillama.snapshot.origin import ModelFingerprint
+from oxillama.snapshot.origin import ModelIdentity
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class EngineParts:
     n_windowed: int = 0
     window: int = 0
     classifier: Classifier | None = None
-    identity: ModelFingerprint | None = None
-    tokenizer_identity: ModelFingerprint | None = None
+    identity: ModelIdentity | None = None
+    tokenizer_identity: ModelIdentity | None = None
     step_tokens: int = 0
 
 
@@ -94,7 +94,8 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     context_size = choose_context(spec, config)
     pooling = read_pooling(file.metadata)
     sizes = choose_sizes(spec.states, context_size, config)
-    tokenizer = own_tokenizer(file) if config.tokenizer_path is None else read_tokenizer(config.tokenizer_path)
+    path, identity = config.tokenizer_path, ModelIdentity(file)
+    tokenizer, other = (own_tokenizer(file), None) if path is None else read_tokenizer(path)
     if tokenizer.n_vocab > spec.n_vocab:
         raise LoadError(
             f"the tokenizer has {tokenizer.n_vocab} tokens, but the model only {spec.n_vocab}: "
@@ -109,8 +110,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     runner = make_runner(model, config, sizes, num_threads, pagers[0] if pagers else None)
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
-        sizes.n_windowed, sizes.window, model.classifier, ModelFingerprint.of_file(file),
-        None if config.tokenizer_path is None else ModelFingerprint.of(config.tokenizer_path),
+        sizes.n_windowed, sizes.window, model.classifier, identity, other,
         step_tokens(spec, config.prefill_chunk_size, pagers[0].budget if pagers else None),
     )  # fmt: skip
 
@@ -162,10 +162,11 @@ def own_tokenizer(file: GGUFFile) -> Tokenizer:
     return Tokenizer.from_gguf(file)
 
 
-def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of another GGUF file. Raises LoadError for anything that is not one."""
+def read_tokenizer(path: str | os.PathLike[str]) -> tuple[Tokenizer, ModelIdentity]:
+    """The tokenizer of another GGUF file, which is kept open. Raises LoadError for anything that is not one."""
     try:
-        return Tokenizer.from_gguf(path)
+        with gguf.open(path) as file:
+            return Tokenizer.from_gguf(file), ModelIdentity(file)
     except GGUFError as error:
         raise GGUFError(f"tokenizer_path must be a GGUF file (convert it with its model): {error}") from error
     except LoadError as error:

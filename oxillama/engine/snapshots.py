@@ -97,7 +97,7 @@ class SnapshotMethods:
         format: 1 writes what the original reads: attention's KV as float32.
 
         Raises SnapshotError and its children, ConfigError, EngineClosedError; GenerateError while another thread uses
-        the session, or for an encoder.
+        the session, or for an encoder; ModelFileError if the model's file was changed since it was loaded.
         """
         self._session.snapshot(path, base=base, compress=compress, shared=shared, format=format)
 
@@ -163,7 +163,8 @@ class SnapshotMethods:
             and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs time
             alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
 
-        Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError.
+        Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError, and
+        ModelFileError if the model's file was changed since it was loaded.
         """
         from oxillama.snapshot.resuming import resumed
 

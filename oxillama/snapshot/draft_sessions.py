@@ -45,6 +45,10 @@ class _Core:
     def scheduler(self) -> Any:
         return self._draft._scheduler
 
+    def check_open(self) -> None:
+        with self._draft._turn():
+            pass
+
     def change(self, action: Callable[[], object]) -> None:
         with self._draft._turn():
             action()

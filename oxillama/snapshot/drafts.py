@@ -45,7 +45,7 @@ def described(draft: str | Draft) -> dict[str, Any]:
     if model is not None and model.identity is not None:
         config = config_state(model.config)
         return {
-            "kind": "model", "fingerprint": model.identity.state(), "reach": model.reach,
+            "kind": "model", "fingerprint": model.identity.fingerprint.state(), "reach": model.reach,
             "config": {name: config[name] for name in DECISIVE},
         }  # fmt: skip
     return {"kind": "object", "type": f"{type(draft).__module__}.{type(draft).__qualname__}"}

@@ -90,10 +90,10 @@ class SnapshotMaker:
 
     @property
     def fingerprint(self) -> ModelFingerprint:
-        """Of the model as it was loaded. Raises SnapshotError if it is of no file."""
+        """Of the model as it was loaded. SnapshotError if it is of no file, ModelFileError if that was changed."""
         if self.identity is None:
             raise SnapshotError("the engine was made of parts that are of no file: no snapshot could say what it is of")
-        return self.identity
+        return self.identity.fingerprint
 
     # ---- out
 
@@ -143,6 +143,8 @@ class SnapshotMaker:
     @contextmanager
     def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:
         """What `take` gives between two steps. Its blocks are held until the end of the `with` block."""
+        self.core.check_open()
+        _ = self.described  # which may read the model's file: others go on meanwhile
         holding = Holding(self.core)
         try:
             yield self.turn(lambda: holding.keep(take(known)))
@@ -215,7 +217,7 @@ class SnapshotMaker:
             "hub": hub_origin(self.model_path),
             "fingerprint": self.fingerprint.state(),
             "tokenizer_path": None if tokenizer is None else os.path.abspath(tokenizer),
-            "tokenizer": None if self.tokenizer_identity is None else self.tokenizer_identity.state(),
+            "tokenizer": None if self.tokenizer_identity is None else self.tokenizer_identity.fingerprint.state(),
         }
         sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
         engine = {"config": config_state(self.config), **sizes}

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from oxillama.errors import SnapshotMismatchError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
-from oxillama.gguf.pages import release_pages
+from oxillama.gguf.source import FileSource
+from oxillama.lazy import lazy
 from oxillama.snapshot.fields import Fields
 
-__all__ = ["PROBE_BYTES", "ModelFingerprint", "hub_origin"]
+__all__ = ["PROBE_BYTES", "ModelFingerprint", "ModelIdentity", "hub_origin"]
 
 PROBE_BYTES = 8 << 20  # of a file's head and tail
+READ_BYTES = 1 << 20  # at once
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
@@ -41,19 +44,10 @@ class ModelFingerprint:
     tensor_hash: bytes = b""
 
     @classmethod
-    def of(cls, source: Source, probe_size: int = PROBE_BYTES) -> Self:
+    def of(cls, source: Source, probe_size: int = PROBE_BYTES) -> ModelFingerprint:
         """Of a GGUF file, the first one of a split model, or of its bytes. Raises LoadError if it can't be read."""
         with open_gguf(source) as file:
-            return cls.of_file(file, probe_size)
-
-    @classmethod
-    def of_file(cls, file: GGUFFile, probe_size: int = PROBE_BYTES) -> Self:
-        """Of an open file, as it is mapped."""
-        head, tail = file.shards[0].data[:probe_size], file.shards[-1].data[-probe_size:]
-        first, last = (blake3(cast(Any, part)).digest() for part in (head, tail))
-        for part in (head, tail):
-            release_pages(part)
-        return cls(file.n_bytes, _mtime(file.path), first, last, probe_size, _tensor_hash(file))
+            return ModelIdentity(file, probe_size).fingerprint
 
     def check(self, found: ModelFingerprint, label: str, given_as: str = "model_path") -> None:
         """Raises SnapshotMismatchError, which names the field, unless `found` is of the same model."""
@@ -86,11 +80,40 @@ class ModelFingerprint:
         return cls(fields.integer("file_size"), mtime, probe_size=fields.integer("probe_size", 1), **hashes)
 
 
-def _mtime(path: Path | None) -> int:
-    """0 where it can't be had."""
-    with contextlib.suppress(OSError):
-        return 0 if path is None else int(path.stat().st_mtime)
-    return 0
+class ModelIdentity:
+    """The fingerprint of a model that is loaded, computed when it is first wanted.
+
+    It is that of the file that was loaded, which is kept open, whatever has its name by then.
+    """
+
+    def __init__(self, file: GGUFFile, probe_size: int = PROBE_BYTES) -> None:
+        self._ends = [shard.source or shard.data for shard in (file.shards[0], file.shards[-1])]
+        self._n_bytes, self._tensor_hash, self._probe_size = file.n_bytes, _tensor_hash(file), probe_size
+        if file.path is None:  # bytes that are in memory for nothing else
+            _ = self.fingerprint
+            self._ends = []
+
+    @lazy
+    def fingerprint(self) -> ModelFingerprint:
+        """Raises ModelFileError if the file was changed since it was opened, or can't be read."""
+        first, last = self._ends
+        n_first, n_last = (end.size for end in (first, last))
+        head = _digest(first, 0, min(n_first, self._probe_size))
+        tail = _digest(last, max(0, n_last - self._probe_size), n_last)
+        mtime = first.time // 10**9 if isinstance(first, FileSource) else 0
+        return ModelFingerprint(self._n_bytes, mtime, head, tail, self._probe_size, self._tensor_hash)
+
+
+def _digest(end: FileSource | NDArray[np.uint8], start: int, stop: int) -> bytes:
+    """BLAKE3 of the bytes from start to stop."""
+    if not isinstance(end, FileSource):
+        return blake3(cast(Any, end[start:stop])).digest()
+    h, buffer = blake3(), np.empty(min(READ_BYTES, stop - start), np.uint8)
+    for at in range(start, stop, READ_BYTES):
+        part = buffer[: stop - at]
+        end.read(at, part)
+        h.update(cast(Any, part))
+    return h.digest()
 
 
 def _tensor_hash(file: GGUFFile) -> bytes:

@@ -1,5 +1,6 @@
 """What a model is known by, and where it is found again."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from blake3 import blake3
 
 import oxillama as ox
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
+from oxillama.snapshot import origin
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.origin import ModelFingerprint, hub_origin
 from tests.snapshot.models import load, path_of
@@ -74,3 +76,83 @@ def test_another_tokenizer(tmp_path):
         third = ox.load(path_of("llama"), tokenizer_path=path_of("gemma3"))
         with pytest.raises(SnapshotMismatchError, match="tokenizer_path: it is of another model"):
             third.resume(saved)
+
+
+def copy_of(tmp_path, name="llama"):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(Path(path_of(name)).read_bytes())
+    return path
+
+
+def test_it_is_computed_when_it_is_wanted(tmp_path, monkeypatch):
+    """Neither by loading nor by generating; and once."""
+    digests = []
+
+    def digest(*args):
+        digests.append(args)
+        return found(*args)
+
+    found = origin._digest
+    monkeypatch.setattr(origin, "_digest", digest)
+    with ox.load(path_of("llama"), tokenizer_path=copy_of(tmp_path)) as engine:
+        engine.generate([3, 4, 5], max_tokens=4)
+        assert not digests
+        engine.prefill([3, 4])
+        saved = engine.snapshot_bytes()
+        assert len(digests) == 4  # head and tail of both
+        engine.snapshot_bytes()
+        engine.resume(saved).close()
+        assert len(digests) == 4
+    assert ox.snapshot.snapshot_info(saved).fingerprint == ModelFingerprint.of(path_of("llama"))
+    with ox.load(Path(path_of("llama")).read_bytes()) as engine:  # of what is in memory at once: it isn't kept for this
+        assert len(digests) == 8
+        assert not engine._snapshots.identity._ends
+
+
+@pytest.mark.parametrize("repack", [True, False])
+def test_it_is_that_of_the_file_that_was_loaded(tmp_path, repack):
+    """Whatever has its name when it is first wanted."""
+    path = copy_of(tmp_path)
+    wanted = ModelFingerprint.of(path)
+    for replace_it in (lambda other: other.replace(path), lambda other: path.unlink()):
+        copy_of(tmp_path)
+        with ox.load(path, repack=repack) as engine:
+            other = tmp_path / "other"
+            other.write_bytes(Path(path_of("gemma3")).read_bytes())
+            replace_it(other)
+            engine.prefill([3, 4, 5])
+            saved = engine.snapshot_bytes()
+            assert replace(ox.snapshot.snapshot_info(saved).fingerprint, mtime_secs=wanted.mtime_secs) == wanted
+
+
+@pytest.mark.parametrize("change", ["written", "cut off", "longer"])
+def test_a_file_that_was_changed_has_none(tmp_path, change):
+    path = copy_of(tmp_path)
+    with load("llama") as good:
+        good.prefill([3, 4, 5])
+        saved = good.snapshot_bytes()
+    with ox.load(path) as engine:
+        data = path.read_bytes()
+        with path.open("r+b") as file:
+            if change == "written":
+                file.seek(len(data) - 5)
+                file.write(b"\0\1\2")
+            else:
+                file.truncate(len(data) + (-100 if change == "cut off" else 100))
+        os.utime(path, ns=(1, 1))  # a change shows by the time, whatever the clock's steps
+        said = "the file (was written to|had .* bytes) .*load the model again"
+        for use in (engine.snapshot_bytes, lambda: engine.resume(saved), lambda: engine.snapshot(tmp_path / "x")):
+            with pytest.raises(ox.ModelFileError, match=said):
+                use()
+        assert not (tmp_path / "x").exists()
+
+
+def test_a_child_of_a_fork_computes_its_own(tmp_path):
+    path = copy_of(tmp_path)
+    with ox.load(path) as engine:
+        wanted = ModelFingerprint.of(path)
+        child = os.fork()
+        if not child:
+            os._exit(int(engine._snapshots.fingerprint != wanted))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert engine._snapshots.fingerprint == wanted
