@@ -45,6 +45,54 @@ def saved_in_the_middle(engine, i):
     return first, [t for c in engine.resume(data) for t in c.token_ids]
 
 
+def search_saved_in_the_middle(engine, i):
+    """A beam search that is saved after some rounds; both give what it finds."""
+    with engine.beam_rounds(PROMPTS[i % 4], beam_width=3, max_new_tokens=6) as search:
+        for _ in range(i % 4):
+            next(search, None)
+        found = engine.resume(search.snapshot_bytes()).results()
+        return [(b.token_ids, b.score) for b in found], found == search.results()
+
+
+def pushed_and_popped(engine, path, i):
+    """Of an engine of its own on the same weights: requests have what was pushed when they were made."""
+    with engine.session() as own:
+        own.prefill([1, 5, 9])
+        saved = own.snapshot_bytes()
+    found = []
+    with ox.Engine.restore_bytes(saved, engine) as beside:
+        for scale in (0.5, -0.25):
+            beside.push_lora(path, scale)
+            found.append(ids(beside.generate(PROMPTS[i % 4], seed=i, **DRAWN)))
+        beside.pop_lora()
+        found.append(ids(beside.generate(PROMPTS[i % 4], seed=i, **DRAWN)))
+        beside.clear_loras()
+        found.append((ids(beside.generate(PROMPTS[i % 4], seed=i, **DRAWN)), beside.pushed_loras))
+    return found
+
+
+def pushed_by_many(engine, i):
+    """Of an engine on which all threads push, and whose requests say what they want."""
+    engine.push_lora("a", 0.1 * i)
+    found = ids(engine.generate(PROMPTS[i % 4], seed=i, lora=[("b", 0.5)] if i % 2 else [], **DRAWN))
+    engine.pop_lora()
+    return found
+
+
+def ranked(ranker, i):
+    documents = ["a b" + " c" * j + " d" * i for j in range(5)]
+    return [(d.index, d.score) for d in ranker.rerank("a b c", documents)]
+
+
+def speculative(spec, i):
+    """A session, saved and gone on with, beside texts of the same draft."""
+    text = ids(spec.generate(PROMPTS[i % 4], seed=i, **DRAWN))
+    with closing(spec.stream(PROMPTS[i % 4], seed=i, **DRAWN)) as stream:
+        first = [t for c in itertools.islice(stream, 3) for t in c.token_ids]
+        data = stream.snapshot_bytes()
+    return text, first + [t for c in spec.resume(data) for t in c.token_ids] == text
+
+
 def coroutines(engine, i):
     async def all_of_them():
         many = ox.AsyncEngine(engine)
@@ -113,8 +161,11 @@ def states(grammar, vocabulary, i):
     return found, grammar.accepts("a b c."), twin.forced_bytes(3), twin.mask(out)
 
 
-def every_call(engine, adapter):
-    """{name: a call with a number that gives what may depend on the number alone}"""
+def every_call(engine, adapter, beside):
+    """{name: a call with a number that gives what may depend on the number alone}
+
+    beside: what all threads use with the engine, by name (`stress.Beside`).
+    """
     shared = ox.Grammar.parse(GRAMMAR)
     t = engine.tokenizer
     vocabulary = Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
@@ -135,12 +186,17 @@ def every_call(engine, adapter):
         "dry": generate(dry_multiplier=0.8, mirostat=0, typical_p=0.9),
         "mirostat": generate(mirostat=2),
         "guesses": generate(draft="lookup"),
+        "draft model": generate(draft=beside.draft),
+        "decoder": generate(draft=beside.decoder),
+        "all drafts": generate(draft=["lookup", beside.decoder, beside.draft]),
+        "speculative": functools.partial(speculative, beside.speculative),
         "stream": lambda i: [c.text for c in engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)],
         "half a stream": of(half_a_stream),
         "chat": lambda i: ids(engine.chat([{"role": "user", "content": f"hi {i}"}], seed=i, **DRAWN)),
         "conversation": of(conversation),
         "batch": lambda i: [ids(c) for c in engine.batch(PROMPTS, seed=i, max_in_flight=2, **DRAWN)],
         "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],
+        "saved beams": of(search_saved_in_the_middle),
         "session": of(session),
         "logits": lambda i: engine.forward_logits(engine.tokenize(PROMPTS[i % 4])).tobytes(),
         "embed": lambda i: engine.embed(PROMPTS[i % 4]).tobytes(),
@@ -148,6 +204,9 @@ def every_call(engine, adapter):
         "coroutines": of(coroutines),
         "adapter": of(with_adapter),
         "own adapter": of(functools.partial(own_adapter, adapter)),
+        "pushed": functools.partial(pushed_and_popped, beside.whole, adapter),
+        "pushed by many": functools.partial(pushed_by_many, beside.pushing),
+        "rerank": functools.partial(ranked, beside.ranker),
         "numbers": of(numbers),
         "tokenizer": of(tokenizer),
         "states": functools.partial(states, shared, vocabulary),

@@ -4,6 +4,8 @@ import random
 import sys
 import threading
 import time
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 from tests.threads.calls import every_call
 
@@ -54,14 +56,39 @@ def engines(folder):
     """(name, engine, its calls): the shipped model in memory, and paged, with two adapters."""
     import oxillama as ox
     from oxillama.engine.loading import shipped_model
+    from tests.engine.test_reranking import BERT, HEADS, changed, with_head
     from tests.lora.files import linear_shapes, random_factors, write_adapter
 
+    ranker = changed(with_head(folder, head=HEADS["output"]), BERT)
     shapes = linear_shapes(shipped_model())
     with ox.gguf.open(shipped_model()) as file:
         arch = file.metadata.arch
     paths = [write_adapter(folder / f"{i}.gguf", arch, random_factors(shapes, 2, i), alpha=0.4) for i in range(2)]
     for name, fields in (("in memory", {}), ("paged", {"offload": 1 << 21}), ("raw", {"repack": False})):
-        with ox.load(num_threads=2, context_size=256, kv_budget=1 << 24, **fields) as engine:
+        with ox.load(num_threads=2, context_size=256, kv_budget=1 << 24, **fields) as engine, ExitStack() as closing:
             for letter, path in zip("ab", paths, strict=True):
                 engine.load_lora(letter, path)
-            yield name, engine, every_call(engine, paths[0])
+            yield name, engine, every_call(engine, paths[0], beside(engine, paths, ranker, closing))
+
+
+def beside(engine, paths, ranker, closing):
+    """What all threads use with an engine: drafts, an engine that ranks, and others of the same model.
+
+    whole: one whose weights can be shared. pushing: one on which adapters are pushed.
+    """
+    import oxillama as ox
+    from oxillama.engine.loading import shipped_draft
+
+    def own(made):
+        return closing.enter_context(made)
+
+    whole = engine if engine.config.offload is None else own(ox.load(num_threads=1, kv_budget=1 << 24))
+    draft = own(ox.DraftModel(shipped_draft(), num_threads=1))
+    pushing = own(ox.load(num_threads=1, context_size=256, kv_budget=1 << 24))
+    for letter, path in zip("ab", paths, strict=True):
+        pushing.load_lora(letter, path)
+    return SimpleNamespace(
+        whole=whole, draft=draft, pushing=pushing, ranker=own(ox.load(ranker, num_threads=1)),
+        decoder=own(ox.SpeculativeDecoder(shipped_draft(), num_threads=1)),
+        speculative=own(ox.SpeculativeEngine(engine, shipped_draft(), num_speculative=3)),
+    )  # fmt: skip
