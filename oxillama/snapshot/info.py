@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from oxillama.errors import SnapshotDamagedError
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import MAGIC, VERSION
 from oxillama.snapshot.origin import ModelFingerprint
-from oxillama.snapshot.saved import Reader
+from oxillama.snapshot.saved import Reader, check_part
 from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
 
 __all__ = ["SnapshotInfo", "snapshot_info"]
@@ -107,8 +105,9 @@ def _info(source: Source) -> SnapshotInfo:
 def _info_of_several(reader: Reader, kind: str, first: str) -> SnapshotInfo:
     """Of several snapshots in one: what the first is, and the sections of all."""
     section = reader.sections.get(first)
-    if section is None or section.dtype != np.uint8:
-        raise SnapshotDamagedError(f"{reader.label}: section {first} is missing, or no snapshot")
+    if section is None:
+        raise SnapshotDamagedError(f"{reader.label}: section {first} is missing")
+    check_part(section, reader.label)
     inner = MemorySource(reader.array(first).tobytes(), f"{reader.label}: {first}")
     if Reader(inner).state.text("kind") not in ("session", "conversation", "text", "beam"):
         raise SnapshotDamagedError(f"{inner.label}: it is neither a session nor a request")

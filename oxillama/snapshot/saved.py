@@ -46,7 +46,7 @@ from oxillama.snapshot.layout import ALIGNMENT, BYTES, RAW, SIGNED_BYTES, Sectio
 from oxillama.snapshot.layout import HEADER_BYTES as HEADER
 from oxillama.snapshot.sources import FileSource, Place, Source, open_source
 
-__all__ = ["STATE", "Reader", "Rows", "Saved", "open_reader"]
+__all__ = ["STATE", "Reader", "Rows", "Saved", "check_part", "open_reader"]
 
 STATE = "state"
 # Files that refer to each other, one to the one before.
@@ -257,6 +257,15 @@ def open_reader(place: Place) -> Iterator[Reader]:
         yield Reader(source)
     finally:
         source.close()
+
+
+def check_part(section: Section, label: str) -> None:
+    """Raises SnapshotDamagedError unless a section can be a snapshot in another one: bytes as they are.
+
+    What is compressed is so within: nothing would say how much there may be of it.
+    """
+    if section.dtype != np.uint8 or len(section.shape) != 1 or section.first or section.codec != RAW:
+        raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")
 
 
 def _parsed(data: bytes, label: str) -> dict[str, Any]:

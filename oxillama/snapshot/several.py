@@ -15,9 +15,9 @@ from oxillama.checks import check_bool
 from oxillama.errors import ConfigError, SnapshotDamagedError
 from oxillama.kernels._table import tier
 from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.layout import MAGIC, Section
+from oxillama.snapshot.layout import MAGIC
 from oxillama.snapshot.maker import NOTHING, WRITER, Known, path_of
-from oxillama.snapshot.saved import Reader, Rows, Saved
+from oxillama.snapshot.saved import Reader, Rows, Saved, check_part
 from oxillama.snapshot.sources import MemorySource, Source
 from oxillama.snapshot.writing import packed, write_file
 
@@ -107,14 +107,9 @@ def parts_of(source: Source) -> Parts:
     n, label, name = len(reader.ranges), source.label, PARTS[kind]
     if set(reader.ranges) != {f"{name}.{i}" for i in range(n)} or not 0 < n <= MAX_PARTS:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)[:9]}, not {name}.0 and so on")
-    arrays = reader.saved(lambda section: _check_part(section, label)).tensors
+    arrays = reader.saved(lambda section: check_part(section, label)).tensors
     views = {part: memoryview(cast(Any, arrays[part].array)) for part in (f"{name}.{i}" for i in range(n))}
     return Parts([MemorySource(view, f"{label}: {part}") for part, view in views.items()], name, reader.state)
-
-
-def _check_part(section: Section, label: str) -> None:
-    if section.dtype != np.uint8 or len(section.shape) != 1 or section.first:
-        raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")
 
 
 def in_order(items: deque[tuple[int, Chunk]], state: Fields | None, label: str) -> deque[tuple[int, Chunk]]:

@@ -30,10 +30,9 @@ from oxillama.sampler_config import MAX_SEED
 from oxillama.snapshot.draft_sessions import DraftSession
 from oxillama.snapshot.drafts import check_same, described, descriptions, model_of, read_options, remade
 from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.layout import Section
 from oxillama.snapshot.maker import WRITER, check_format, path_of
 from oxillama.snapshot.restoring import engine_settings, model_source, restored
-from oxillama.snapshot.saved import Reader, Rows, Saved
+from oxillama.snapshot.saved import Reader, Rows, Saved, check_part
 from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
 from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 from oxillama.snapshot.writing import packed, write_file, write_version
@@ -181,18 +180,13 @@ def _found(source: Source) -> _Found:
     names = {TARGET} | {f"draft.{i}" for i, one in enumerate(drafts) if one.text("kind") == "model"}
     if set(reader.ranges) != names:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)}, not {sorted(names)}")
-    arrays = reader.saved(lambda section: _check_part(section, label)).tensors
+    arrays = reader.saved(lambda section: check_part(section, label)).tensors
     parts = {n: MemorySource(memoryview(cast(Any, rows.array)), f"{label}: {n}") for n, rows in arrays.items()}
     sessions: dict[int, Source] = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
     return _Found(
         parts[TARGET], drafts, sessions, read_options(state, label), state.maybe_integer("seed", 0, MAX_SEED),
         _read_stats(state.sub("stats")), tuple(_read_tokens(state)), state.maybe_integer("rng_state", 0, MAX_SEED),
     )  # fmt: skip
-
-
-def _check_part(section: Section, label: str) -> None:
-    if section.dtype != np.uint8 or len(section.shape) != 1 or section.first:
-        raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")
 
 
 def _read_tokens(state: Fields) -> list[int]:

@@ -15,7 +15,9 @@ import pytest
 import oxillama as ox
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFileError, SnapshotFormatError
 from oxillama.snapshot import collect_garbage, compression, snapshot_info
-from oxillama.snapshot.saved import open_reader
+from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
+from oxillama.snapshot.sources import MemorySource
+from oxillama.snapshot.writing import packed
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
 ROOT = Path(__file__).parents[2]
@@ -488,3 +490,18 @@ def test_frames_that_lie(engine):
     for bad in (b"", frame[:-1], frame[:20], b"\0" + frame, os.urandom(50)):
         with pytest.raises(SnapshotError, match="x "):
             compression.decompress(memoryview(bad), len(data), "x")
+
+
+@needs_zstd
+@pytest.mark.parametrize("kind", ["texts", "beams"])
+def test_a_part_that_is_compressed_itself(engine, kind):
+    """Nothing says how large it may be: a hundred bytes could stand for as many gigabytes as there are."""
+    stream = engine.beam_rounds([3, 4], beam_width=2) if kind == "beams" else engine.stream([3, 4], n=2, max_tokens=5)
+    next(stream)
+    reader = Reader(MemorySource(stream.snapshot()))
+    state = {name: value for name, value in reader.state.items() if name != "tensors"}
+    data = packed(Saved(state, {name: Rows.whole(reader.array(name)) for name in reader.ranges}), squeeze=True)
+    for use in (engine.resume, ox.snapshot.snapshot_info):
+        with pytest.raises(SnapshotDamagedError, match=r"section (text|beam)\.0 is no snapshot"):
+            use(data)
+    stream.close()
