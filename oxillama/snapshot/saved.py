@@ -15,13 +15,13 @@ A panel of keys as floats is [k_dim, 16 tokens], of values [16 tokens, v_dim, pa
 first and then scales, f16 [dimensions / 32, 16 tokens]: codes of keys u8 [k_dim / 4, 16 tokens, 4], 128 too large;
 those of values i8 [4, v_dim, 4], where the first and the last number the tokens. What no token fills is zero.
 
-``state`` is one object: ``kind`` (session, conversation, text, or texts and speculative, whose sections are whole
-snapshots), ``written_by``, ``tier``; ``model``: arch, path, hub, fingerprint, tokenizer; ``engine``: context_size,
-num_threads, config; ``sequence``: n_prompt, n_computed (tokens that arrays are of), weights ([digest, scale] of
-adapters); ``adapters``: files, named, pushed; ``tensors``: for each array its first row and the one after its last.
-``base``: file and digest of its header, where rows before those stored are; ``blocks``: arrays and digests of blocks
-that have them (`snapshot/blocks.py`). What a sampler, a text, a session and drafts say of themselves is in `texts.py`,
-`maker.py` and `drafts.py`.
+``state`` is one object: ``kind`` (session, conversation, text, or texts, beams and speculative, whose sections are
+whole snapshots), ``written_by``, ``tier``; ``model``: arch, path, hub, fingerprint, tokenizer; ``engine``:
+context_size, num_threads, config; ``sequence``: n_prompt, n_computed (tokens that arrays are of), weights ([digest,
+scale] of adapters); ``adapters``: files, named, pushed; ``tensors``: for each array its first row and the one after its
+last. ``base``: file and digest of its header, where rows before those stored are; ``blocks``: arrays and digests of
+blocks that have them (`snapshot/blocks.py`). What a sampler, a text, a session, drafts and a beam search say of
+themselves is in `texts.py`, `maker.py`, `drafts.py` and `beams.py`.
 """
 
 from __future__ import annotations
