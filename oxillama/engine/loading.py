@@ -41,7 +41,8 @@ DEFAULT_CONTEXT = 4096
 class EngineParts:
     """What an engine is made of; `load_parts` makes them of a file, and anything alike will do.
 
-    step_tokens: of a step at most; 0: as configured. identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
+    identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
+    step_tokens: of a step at most; 0: as configured.
     """
 
     runner: RunnerLike

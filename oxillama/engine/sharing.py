@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oxillama.config import EngineConfig
 from oxillama.engine.loading import EngineParts, choose_context, make_config, make_runner
 from oxillama.engine.runner import Runner
-from oxillama.engine.sizes import choose_sizes
+from oxillama.engine.sizes import choose_sizes, step_tokens
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,4 +48,5 @@ def parts_beside(engine: Engine, config: EngineConfig) -> EngineParts:
         own, engine.tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, engine._pooling, engine.metadata,
         sizes.n_windowed, sizes.window, engine._classifier, engine._snapshots.identity,
         engine._snapshots.tokenizer_identity,
+        step_tokens(spec, config.prefill_chunk_size, runner.pager.budget if runner.pager else None),
     )  # fmt: skip

@@ -86,9 +86,17 @@ class Ahead:
         self._told.difference_update(pages)
         self.failed = False
         self._settled -= len(pages)
+        return bool(self.asked) or self._order.experts(1) != [] or not self._is_settled()
+
+    def _is_settled(self) -> bool:
+        """Whether nothing is to be read ahead, if that is seen without asking the system."""
         n = len(self.slots[False])
         enough = n // 2 if self.cache.was_seen() else n - 1  # to look after every page costs more than to copy it
-        return bool(self.asked) or self._settled < min(enough, n) or self._order.experts(1) != []
+        if self._settled < min(enough, n) and self.cache.was_seen() and not self.slots[False].has_room:
+            soon = self._soon(False)
+            if all(page in self.slots[False] or self.cache.saw(page) for page in soon):
+                self._settled = len(soon)
+        return self._settled >= min(enough, n)
 
     def place_expert(self, page: int) -> int | None:
         """A slot for an expert that is read by who needs it."""

@@ -37,6 +37,10 @@ class PageCache:
         self._turns.pop(page, None)
         return True
 
+    def saw(self, page: int) -> bool:
+        """The same without looking now."""
+        return page in self._seen
+
     def was_seen(self) -> bool:
         """Whether any page is taken to be at hand."""
         return bool(self._seen)

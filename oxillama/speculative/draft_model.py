@@ -75,7 +75,7 @@ class DraftModel:
         """Without any text, as also in a forked child: another thread may have been at work in the parent."""
         parts, config = self._parts, self.config
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
-        block, chunk = config.kv_block_size, config.prefill_chunk_size
+        block, chunk = config.kv_block_size, parts.step_tokens or config.prefill_chunk_size
         self._scheduler = Scheduler(pool, block, chunk, prefix_cache=config.prefix_cache)
         self._texts = DraftTexts(self._scheduler)
         self._mail: deque[Callable[[], object]] = deque()
