@@ -1,5 +1,5 @@
-"""Parts of files: rows of a table read one by one, of which a step needs a few out of many thousand; and whether the
-system has a part in memory.
+"""Parts of files: rows of a table read one by one, of which a step needs a few out of many thousand; whether the system
+has a part in memory, and that it may begin to write one to the disk.
 """
 
 from libc.errno cimport EINTR, errno
@@ -14,6 +14,23 @@ cdef enum:
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *buffer, size_t n_bytes, int64_t offset)
+
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <stdint.h>
+    /* Errors are of no use here: fsync(2) finds what is wrong with the file. */
+    static inline void ox_begin_writing(int fd, int64_t offset, int64_t n_bytes)
+    {
+    #ifdef SYNC_FILE_RANGE_WRITE
+        (void)!sync_file_range(fd, offset, n_bytes, SYNC_FILE_RANGE_WRITE);
+    #else
+        (void)fd, (void)offset, (void)n_bytes;
+    #endif
+    }
+    """
+    void ox_begin_writing(int fd, int64_t offset, int64_t n_bytes) noexcept nogil
 
 
 cdef int _read(int fd, uint8_t *out, size_t n_bytes, int64_t offset) noexcept nogil:
@@ -63,3 +80,9 @@ def at_hand(int fd, int64_t offset, int64_t n_bytes):
             return False
         at += STEP
     return True
+
+
+def begin_writing(int fd, int64_t offset, int64_t n_bytes):
+    """Lets the system begin to write a part of an open file to the disk, where it can be told to, and doesn't wait."""
+    with nogil:
+        ox_begin_writing(fd, offset, n_bytes)

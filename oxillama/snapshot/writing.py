@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, SnapshotFileError
 from oxillama.gguf.output import atomic_file
+from oxillama.kernels.files import begin_writing
 from oxillama.kv_cache.saved_kv import HeldPanels
 from oxillama.snapshot.compression import check_available, compress
 from oxillama.snapshot.hashing import Bytes, Hashing, digest_of
@@ -23,7 +23,7 @@ from oxillama.snapshot.saved import STATE, Saved
 
 __all__ = ["packed", "write_file", "write_version"]
 
-EARLY = 4 << 20  # bytes after which writing to the disk may begin
+EARLY = 1 << 20  # bytes after which writing to the disk may begin
 
 
 class _Part:
@@ -99,13 +99,9 @@ def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
 
 
 def _begin_flush(f: BinaryIO, first: int, end: int) -> int:
-    """Has the system begin to write bytes to the disk, so that less is left to wait for at the end: `end`.
-
-    Linux does so for pages that nobody needs any more; those that are not on disk yet, it keeps.
-    """
-    if hasattr(os, "posix_fadvise"):
-        f.flush()
-        os.posix_fadvise(f.fileno(), first, end - first, os.POSIX_FADV_DONTNEED)
+    """Has the system begin to write bytes to the disk, so that less is left to wait for at the end: `end`."""
+    f.flush()
+    begin_writing(f.fileno(), first, end - first)
     return end
 
 
