@@ -355,7 +355,7 @@ def test_bad_arguments(engine, tmp_path):
     with pytest.raises(ox.ConfigError, match="base and shared are for files"):
         stream.snapshot(shared=True)
     stream.close()
-    with pytest.raises(ox.ConfigError, match="are for requests; this is of a session"):
+    with pytest.raises(ox.ConfigError, match="are for requests for text; this is of a session"):
         engine.resume(engine.snapshot_bytes(), sampler=ox.SamplerConfig())
 
 
