@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,7 +135,7 @@ class BeamSearch:
         beam.sequence.handle, beam.told = None, True
         self._n_awaited -= 1
         if not self._n_awaited:
-            self._core.loop.post(self._end_round)
+            self._core.loop.post(lambda: self._turn(self._choose))
 
     def _continuations(self, beam: Beam, row: NDArray[np.float32]) -> list[tuple[float, int]]:
         """(log-probability, token) of as many as could be chosen, whatever the other beams have."""
@@ -154,24 +155,26 @@ class BeamSearch:
 
     def take_up(self) -> None:
         """In a turn of the loop: goes on in the middle of a round, as another search was."""
-        if self._stopped or self._core.closed:
+        self._turn(self._rejoin)
+
+    def _turn(self, action: Callable[[], None]) -> None:
+        if self._stopped:
             return
+        try:
+            if self._core.closed:
+                raise EngineClosedError("the engine was closed during the request")
+            action()
+        except Exception as error:
+            self._finish(error)
+
+    def _rejoin(self) -> None:
         for beam in self._live:
             if not beam.told:
                 self._queue(beam)
         if not self._n_awaited:
-            self._end_round()
-
-    def _end_round(self) -> None:
-        try:
-            if not self._stopped:
-                self._choose()
-        except Exception as error:
-            self._finish(error)
+            self._choose()
 
     def _choose(self) -> None:
-        if self._core.closed:
-            raise EngineClosedError("the engine was closed during the request")
         ended, chosen = choose(self._candidates, self._width, self._end_ids)
         self._candidates = []
         generated = [beam.generated for beam in self._live]

@@ -116,7 +116,7 @@ class SnapshotMethods:
     ) -> Self:
         """Loads the model that a snapshot is of, with its settings and adapters, and the session that was saved.
 
-        Of a request for text, the session gets what was computed; `resume` goes on with it.
+        Of a request for text, or a search's best beam, the session gets what was computed; `resume` goes on with it.
 
         model_path: where the model is, if not where it was; a copy will do. A model of the Hub is found in its cache.
             Or a loaded engine: its weights are shared, and stay after it is closed, and nothing is loaded.

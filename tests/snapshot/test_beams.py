@@ -174,6 +174,27 @@ def test_ended_early():
         assert_idle(engine)
 
 
+def test_an_engine_that_is_closed_when_it_begins():
+    with load("llama") as engine:
+        search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
+        next(search)
+        resumed = engine.resume(search.snapshot())
+        (first, *_), core = resumed._search._live, engine._core
+        begin = first.begin
+
+        def closing(sequence):
+            core.shut(lambda: None)
+            begin(sequence)
+
+        first.begin = closing
+        with pytest.raises(ox.EngineClosedError):
+            resumed.results()
+        with pytest.raises(ox.EngineClosedError):
+            search.snapshot()
+        with pytest.raises(ox.EngineClosedError):
+            search.results()
+
+
 def test_a_cancel_token_and_a_deadline():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], beam_width=2, max_new_tokens=50, deadline=1000.0)

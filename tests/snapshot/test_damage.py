@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
+from oxillama.engine import CancelToken
 from oxillama.errors import (
     SnapshotDamagedError,
     SnapshotError,
@@ -357,6 +358,8 @@ def test_bad_arguments(engine, tmp_path):
     stream.close()
     with pytest.raises(ox.ConfigError, match="are for requests for text; this is of a session"):
         engine.resume(engine.snapshot_bytes(), sampler=ox.SamplerConfig())
+    with pytest.raises(ox.ConfigError, match="cancel_token is for requests; this is of a session"):
+        engine.resume(engine.snapshot_bytes(), cancel_token=CancelToken())
 
 
 def test_functions_must_be_given_again(engine):
