@@ -51,6 +51,7 @@ __all__ = ["BeamResumer", "save_search"]
 
 KIND = "beams"
 REASONS = ("stop", "length", "cancelled")
+MAX_MESSAGE = 1000
 
 
 # ---- out
@@ -199,7 +200,7 @@ class BeamResumer:
         if self.given.get("dead_end") is None:
             return None
         match self.given.items_of("dead_end"):
-            case [bool(of_grammar), str(message)]:
+            case [bool(of_grammar), str(message)] if message.isprintable() and len(message) <= MAX_MESSAGE:
                 return GrammarError(message) if of_grammar else GenerateError(message)
         raise self.given.wrong("dead_end", "whether a grammar left it, and why")
 
