@@ -1,6 +1,7 @@
 """A file that stays open to be read again, and is known to be the same each time."""
 
 import contextlib
+import errno
 import os
 import stat
 import weakref
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 from oxillama.gguf._mapping import Mapping, watch
+from oxillama.kernels.files import can_tell
 
 __all__ = ["DIRECT_SLACK", "FileSource"]
 
@@ -111,13 +113,24 @@ class FileSource:
 
     @property
     def can_pass_cache(self) -> bool:
-        """Whether system and file system have direct reads."""
+        """Whether there are direct reads, and it can be seen what the page cache has and needn't be read so."""
         if self._direct is None:
             try:
-                self._direct = self.open_direct()
+                self._direct = self.open_direct() if can_tell(self.fd) else -1
             except ConfigError:
                 self._direct = -1
         return self._direct >= 0
+
+    def pass_cache(self, offset: int, n_bytes: int, out: NDArray[np.uint8]) -> int | None:
+        """`read_direct`; None where the disk won't have it, as with larger blocks: `can_pass_cache` is False then."""
+        try:
+            return self.read_direct(offset, n_bytes, out)
+        except ModelFileError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            self._direct = -1
+            return None
 
     def open_direct(self) -> int:
         """Another descriptor of the same file. ConfigError where system or file system have no direct reads."""

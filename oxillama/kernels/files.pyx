@@ -2,7 +2,8 @@
 has a part in memory, and that it may begin to write one to the disk.
 """
 
-from libc.errno cimport EINTR, errno
+from libc cimport errno as system
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from oxillama.errors import GenerateError
@@ -67,6 +68,13 @@ def read_rows(int fd, int64_t offset, int64_t row_bytes, int64_t n_rows, const i
             if status:
                 break
     return status
+
+
+def can_tell(int fd):
+    """Whether `at_hand` can tell of this file what is there: not on all file systems, NFS and tmpfs among them."""
+    cdef char byte
+    system.errno = 0            # where there is no such call, nothing sets it
+    return read_at_hand(fd, &byte, 1, 0) or system.errno == EAGAIN
 
 
 def at_hand(int fd, int64_t offset, int64_t n_bytes):

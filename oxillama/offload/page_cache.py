@@ -25,16 +25,21 @@ class PageCache:
         self._left: dict[int, int] = {}  # how often it is still read past the cache
         self._turns: dict[int, int] = {}  # how often at first
 
-    def has(self, page: int) -> bool:
-        """Whether it is at hand, or was when that was last seen and nothing has been missed since."""
+    def has(self, page: int, *, brought: bool = False) -> bool:
+        """Whether it is at hand, or was when that was last seen and nothing has been missed since.
+
+        brought: it may have been brought for the use to come, so that its being there is no sign that it is kept.
+        """
         if page in self._seen:
             return True
         if self._probe is None or not self._probe(page):
             return False
-        self._seen.add(page)
-        self._through.add(page)
-        self._left.pop(page, None)
-        self._turns.pop(page, None)
+        if not brought:
+            self._seen.add(page)
+            self._left.pop(page, None)
+            self._turns.pop(page, None)
+        if page not in self._left:
+            self._through.add(page)
         return True
 
     def saw(self, page: int) -> bool:

@@ -6,13 +6,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from oxillama.errors import EngineClosedError, ModelFileError, OxiLlamaError
+from oxillama.errors import EngineClosedError, GenerateError, ModelFileError, OxiLlamaError
 from oxillama.lives import READS, Lives
 from oxillama.offload.ahead import Ahead
-from oxillama.offload.buffers import new_buffer
+from oxillama.offload.buffers import SlotBuffers
 from oxillama.offload.calls import Call, Page, PagerCounts
 from oxillama.offload.order import Order
 
@@ -33,10 +30,9 @@ class PageReader:
     def __init__(self, pages: Sequence[Page], order: Order, slot_bytes: dict[bool, int], *, direct: bool) -> None:
         """`slot_bytes`: of a slot for a page of experts (True), and of others."""
         self.counts = PagerCounts()
-        self._pages, self._slot_bytes, self._direct = pages, slot_bytes, direct
+        self._pages, self._buffers, self._direct = pages, SlotBuffers(slot_bytes), direct
         self._ahead = Ahead(pages, order, direct=direct)
         self._slots, self._asked = self._ahead.slots, self._ahead.asked
-        self._buffers: dict[bool, dict[int, NDArray[np.uint8]]] = {False: {}, True: {}}
         self._addresses: dict[int, int] = {}
         self._reset()
         _lives.add(self)
@@ -58,7 +54,7 @@ class PageReader:
             self._start()
             for page in pages:
                 is_there = page in self._slots[self._pages[page].is_expert]
-                if not is_there and self._ahead.cache.has(page):
+                if not is_there and self._ahead.has(page):
                     call.at_hand.append(page)
                 else:
                     self._ask(page, call)
@@ -82,7 +78,7 @@ class PageReader:
     def _fill(self, page: int, call: Call) -> None:
         slot = self._ahead.place_expert(page)
         if slot is not None:
-            self._addresses[page] = self._buffer(True, slot).ctypes.data
+            self._addresses[page] = self._buffers.of(True, slot).ctypes.data
             self._filled[page] = call
 
     def take(self, call: Call) -> list[tuple[int, int, int, int]]:
@@ -178,9 +174,7 @@ class PageReader:
         with self._lock:
             self._wait_for_quiet()
             for is_expert, n in ((False, n_window), (True, n_experts)):
-                buffers = self._buffers[is_expert]
-                for gone in self._slots[is_expert].resize(n):
-                    buffers.pop(gone, None)
+                self._buffers.drop(is_expert, self._slots[is_expert].resize(n))
             self._paused = False
 
     def forget(self, pages: Sequence[int]) -> None:
@@ -192,16 +186,24 @@ class PageReader:
             self._paused = False
 
     def _wait_for_quiet(self) -> None:
-        self._paused = True
         while self._reading:
+            self._paused = True
             self._arrival.wait()
+        self._paused = True  # also where another fork has gone on meanwhile
 
     # ---- the threads
 
     def _start(self, n_threads: int = 1) -> None:
+        """Raises GenerateError if not even one can be started; where one is at work, it does without the others."""
         while len(self._threads) < n_threads and not self._stopping:
-            self._threads.append(threading.Thread(target=self._run, name="oxillama-pages", daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._run, name="oxillama-pages", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if self._threads:
+                    return
+                raise GenerateError(f"the thread that reads weights couldn't be started: {error}") from error
+            self._threads.append(thread)
 
     def stop(self, *, wait: bool = False) -> None:
         """Ends the threads; they read their pages to the end."""
@@ -219,7 +221,7 @@ class PageReader:
             try:
                 for p in following:
                     p.source.expect(p.offset, p.nbytes)
-                self._read(page, slot, past_cache)
+                past_cache = self._read(page, slot, past_cache)
             except OxiLlamaError as caught:
                 error = caught
             except Exception as caught:
@@ -234,28 +236,23 @@ class PageReader:
                 if chosen is not None:
                     page, slot, past_cache = chosen
                     self._reading.add(page)
-                    past_cache = past_cache and (self._direct or self._pages[page].source.can_pass_cache)
                     if past_cache:
                         self._start(N_DIRECT)
                     return page, slot, past_cache, self._ahead.following()
                 self._work.wait()
             return None
 
-    def _read(self, page: int, slot: int, past_cache: bool) -> None:
+    def _read(self, page: int, slot: int, past_cache: bool) -> bool:
+        """Returns whether it was past the cache: not every disk has the blocks for that."""
         p = self._pages[page]
-        buffer = self._buffer(p.is_expert, slot)
-        shift = 0
+        buffer = self._buffers.of(p.is_expert, slot)
+        shift = None
         if past_cache:
-            shift = p.source.read_direct(p.offset, p.nbytes, buffer)
-        else:
+            shift = (p.source.read_direct if self._direct else p.source.pass_cache)(p.offset, p.nbytes, buffer)
+        if shift is None:
             p.source.read(p.offset, buffer[: p.nbytes])
-        self._addresses[page] = buffer.ctypes.data + shift
-
-    def _buffer(self, is_expert: bool, slot: int) -> NDArray[np.uint8]:
-        buffers = self._buffers[is_expert]
-        if slot not in buffers:
-            buffers[slot] = new_buffer(self._slot_bytes[is_expert])
-        return buffers[slot]
+        self._addresses[page] = buffer.ctypes.data + (shift or 0)
+        return shift is not None
 
     def _arrived(self, page: int, past_cache: bool, error: OxiLlamaError | None) -> None:
         self._reading.discard(page)
@@ -281,9 +278,13 @@ class PageReader:
     # ---- forks
 
     def before_fork(self) -> None:
+        """Nothing may be read past the page cache then: open(2), of memory that a child would share."""
         self._lock.acquire()
+        self._wait_for_quiet()
 
     def after_fork_in_parent(self) -> None:
+        self._paused = False
+        self._work.notify_all()
         self._lock.release()
 
     def after_fork_in_child(self) -> None:

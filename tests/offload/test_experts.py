@@ -34,7 +34,7 @@ def expert_pages(pager):
     def noted(page, slot, past_cache):
         if pages[page].is_expert:
             seen.append(page)
-        read(page, slot, past_cache)
+        return read(page, slot, past_cache)
 
     def taken(call):
         """Those that whoever multiplies by them reads."""

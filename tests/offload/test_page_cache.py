@@ -65,3 +65,33 @@ def test_without_a_cache_all_pass():
     assert not cache.has(1)
     assert cache.will_pass(1)
     assert [cache.passes(1) for _ in range(3 * MOST)] == [True] * 3 * MOST
+
+
+def test_what_was_brought_is_no_sign_of_what_is_kept():
+    """It is used where it is; and it is gone again, as often as before."""
+    cache = PageCache(probe)
+    past = []
+    for _ in range(5):
+        there[0] = True
+        assert cache.has(7, brought=True)
+        assert not cache.saw(7)
+        there[0] = False
+        n = 0
+        while not cache.has(7) and cache.passes(7):
+            n += 1
+        past.append(n)
+    assert past == [FIRST << i for i in range(5)]
+    there[0] = True
+    assert cache.has(7)
+    assert cache.saw(7)
+
+
+def test_what_is_brought_before_its_turn_is_tried_in_its_turn():
+    """Pages behind others are read with them, whether they are to be or not."""
+    cache = PageCache(probe)
+    there[0] = False
+    assert [cache.passes(7) for _ in range(3)] == [False, True, True]
+    there[0] = True
+    assert cache.has(7, brought=True)
+    there[0] = False
+    assert [cache.passes(7) for _ in range(FIRST - 1)] == [True] * (FIRST - 2) + [False]

@@ -1,6 +1,7 @@
 """The thread that reads pages: many threads ask, give up and come back, and all see the file's bytes."""
 
 import ctypes
+import errno
 import os
 import random
 import threading
@@ -8,9 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from oxillama.errors import EngineClosedError, ModelFileError
+from oxillama.errors import EngineClosedError, GenerateError, ModelFileError
 from oxillama.gguf.source import DIRECT_SLACK, FileSource
-from oxillama.kernels.files import at_hand
+from oxillama.kernels.files import at_hand, can_tell
 from oxillama.offload.calls import Page
 from oxillama.offload.order import Order
 from oxillama.offload.reader import PageReader
@@ -135,7 +136,7 @@ def test_pages_of_other_sizes_of_slots(source):
         for ready in bring(reader, rng.sample(range(N), 12)):
             check(reader, ready)
     for is_expert in (False, True):
-        assert len(reader._buffers[is_expert]) <= len(reader._slots[is_expert])
+        assert len(reader._buffers._buffers[is_expert]) <= len(reader._slots[is_expert])
     reader.stop(wait=True)
 
 
@@ -225,6 +226,146 @@ def test_what_the_page_cache_does_not_keep_is_read_past_it(source, cached, monke
     assert shares[0] < 0.5  # a page read ahead may be needed twice
     assert max(shares[1:]) > 0.8 if can_pass else max(shares) == 0
     reader.stop(wait=True)
+
+
+def test_what_was_only_brought_for_now_is_not_taken_to_be_kept(source, cached, monkeypatch):
+    """A system that reads on behind what was read, brings what it is told to, and keeps nothing of it for long."""
+    if cached or not source.can_pass_cache:
+        return
+    there, read = set(), FileSource.read
+
+    def reads_on(self, offset, out):
+        there.update(range(offset // SIZE, offset // SIZE + 4))
+        read(self, offset, out)
+
+    monkeypatch.setattr(FileSource, "expect", lambda self, offset, n_bytes: there.add(offset // SIZE))
+    monkeypatch.setattr(FileSource, "read", reads_on)
+    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda fd, offset, n_bytes: offset // SIZE in there)
+    reader = make_reader(source, 3, 1)
+    shares = []
+    for _ in range(60):
+        before = reader.counts.bytes, reader.counts.direct_bytes
+        for pages in (range(0, 5), range(10, 15), range(20, 25), range(30, 35)):
+            for ready in bring(reader, pages):
+                check(reader, ready)
+            there.clear()
+        shares.append((reader.counts.direct_bytes - before[1]) / (reader.counts.bytes - before[0]))
+    assert sum(shares[20:]) > 0.8 * len(shares[20:])
+    reader.stop(wait=True)
+
+
+def four_rounds(reader):
+    """What is read through the page cache, and past it."""
+    for _ in range(4):
+        for pages in (range(0, 5), range(10, 15), range(20, 25), range(30, 35)):
+            for ready in bring(reader, pages):
+                check(reader, ready)
+    return reader.counts.bytes - reader.counts.direct_bytes, reader.counts.direct_bytes
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
+def test_a_disk_that_refuses_direct_reads(source, cached, monkeypatch, number):
+    """It is read through the page cache, as if nobody had tried; unless it is the disk that is at fault."""
+    if cached or not source.can_pass_cache:
+        return
+    tried = []
+
+    def refuse(*args):
+        tried.append(args)
+        raise source.failed(number) from OSError(number, "refused")
+
+    monkeypatch.setattr(FileSource, "read_direct", refuse)
+    reader = make_reader(source, 2, 1)
+    if number == errno.EIO:
+        with pytest.raises(ModelFileError, match="can't be read any more"):
+            four_rounds(reader)
+    else:
+        assert four_rounds(reader)[1] == 0
+        assert 1 <= len(tried) <= 2  # by both threads
+        assert not source.can_pass_cache
+    reader.stop(wait=True)
+
+
+def test_a_file_of_which_nobody_can_tell_what_is_cached(source, cached, monkeypatch):
+    """What is not seen in the page cache may be there all the same: it is read through it."""
+    if cached:
+        return
+    monkeypatch.setattr("oxillama.gguf.source.can_tell", lambda fd: False)
+    reader = make_reader(source, 2, 1)
+    assert four_rounds(reader)[1] == 0
+    reader.stop(wait=True)
+
+
+@pytest.mark.parametrize("n_started", [0, 1])
+def test_a_thread_that_can_not_be_started(source, cached, monkeypatch, n_started):
+    """One is enough; without any there is an error, and the next call tries again."""
+    if cached:
+        return
+    start, left = threading.Thread.start, [n_started]
+
+    def limited(thread):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    reader = make_reader(source, 2, 1)
+    if n_started:
+        four_rounds(reader)
+        assert left[0] < 0 or not source.can_pass_cache
+    else:
+        for _ in range(2):
+            with pytest.raises(GenerateError, match="the thread that reads weights couldn't be started: can't start"):
+                reader.begin([0])
+        monkeypatch.undo()
+        list(bring(reader, [0]))
+    reader.stop(wait=True)
+
+
+def test_nothing_is_read_while_the_process_forks(source, cached, monkeypatch):
+    """A child would have a part in the memory that a disk writes to."""
+    if cached:
+        return
+    reader = make_reader(source, 2, 1)
+    started, go_on, read = threading.Event(), threading.Event(), PageReader._read
+
+    def slow(*args):
+        started.set()
+        go_on.wait(60)
+        return read(*args)
+
+    monkeypatch.setattr(PageReader, "_read", slow)
+    call = reader.begin([0, 1])
+    started.wait(60)
+    threading.Timer(0.05, go_on.set).start()
+    reader.before_fork()
+    try:
+        assert go_on.is_set()
+        assert not reader._reading
+    finally:
+        reader.after_fork_in_parent()
+    while call.n_open:  # reading has gone on
+        check(reader, [(page, ctypes.string_at(at, SIZE)) for page, at, _, _ in reader.take(call)])
+    reader.end(call)
+    reader.stop(wait=True)
+
+
+def test_of_what_can_be_told_what_is_cached(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"something")
+    with path.open("rb") as f:
+        fd = f.fileno()
+        if at_hand(fd, 0, 1):
+            assert can_tell(fd)
+        if hasattr(os, "RWF_NOWAIT"):
+            try:
+                os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+                expected = True
+            except OSError as error:
+                expected = error.errno == errno.EAGAIN
+            assert can_tell(fd) == expected
+    assert not can_tell(fd)
 
 
 def test_what_is_at_hand(tmp_path):
