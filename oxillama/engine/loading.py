@@ -112,7 +112,7 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, identity, other,
-        step_tokens(spec, config.prefill_chunk_size, pagers[0].budget if pagers else None),
+        step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None),
     )  # fmt: skip
 
 

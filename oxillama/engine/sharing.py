@@ -48,5 +48,5 @@ def parts_beside(engine: Engine, config: EngineConfig) -> EngineParts:
         own, engine.tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, engine._pooling, engine.metadata,
         sizes.n_windowed, sizes.window, engine._classifier, engine._snapshots.identity,
         engine._snapshots.tokenizer_identity,
-        step_tokens(spec, config.prefill_chunk_size, runner.pager.budget if runner.pager else None),
+        step_tokens(spec, config.prefill_chunk_size, runner.pager.step_budget if runner.pager else None),
     )  # fmt: skip

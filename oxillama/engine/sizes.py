@@ -114,10 +114,15 @@ def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
     """Tokens of a step: as configured; fewer beside weights with a budget, so that its memory is small against that.
 
     A token takes floats for the residual stream, its norms and products, for queries, keys, values and what attention
-    makes of them, for two hidden layers of a feed-forward part, and a quarter of all that in 8 bits.
+    makes of them, for two hidden layers of a feed-forward part, and a quarter of all that in 8 bits. Each expert that
+    it uses has hidden layers and a result of its own; recurrent mixers have about five rows of twice the width.
     """
     if budget is None:
         return configured
     heads = spec.n_heads * (spec.head_dim + spec.v_head_dim)
-    floats = 5 * spec.n_embd + heads + spec.n_kv_heads * (spec.head_dim + spec.v_head_dim) + 2 * spec.n_ff
+    hidden, experts = 2 * spec.n_ff, spec.experts
+    if experts is not None:
+        hidden = max(hidden, experts.n_used * (2 * experts.n_ff + spec.n_embd) + 2 * experts.n_ff_shared)
+    recurrent = 10 * spec.n_embd if slot_bytes(spec.states) else 0
+    floats = 5 * spec.n_embd + heads + spec.n_kv_heads * (spec.head_dim + spec.v_head_dim) + hidden + recurrent
     return min(configured, max(LEAST_STEP, budget // FORWARD_PART // (5 * max(floats, 1))))

@@ -133,6 +133,11 @@ class LayerPager:
         return self._survey.constant + layout.slots_nbytes(plan) + sum(layout.items[i].held for i in self._resident)
 
     @property
+    def step_budget(self) -> int | None:
+        """The budget beside which the memory of a step counts: none where all weights stay, and nobody named one."""
+        return None if self.policy.budget is None and not self.paged_bytes else self.budget
+
+    @property
     def paged_bytes(self) -> int:
         """Bytes that a token reads from the file, if it uses all experts and finds none of them in memory."""
         return self._survey.layout.paged_bytes(self._plan)

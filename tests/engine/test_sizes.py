@@ -1,11 +1,14 @@
 """How many blocks and slots an engine gets."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import oxillama as ox
 from oxillama.config import EngineConfig
+from oxillama.engine.runner import Span
 from oxillama.engine.sizes import (
     DEFAULT_CONCURRENCY,
     FORWARD_PART,
@@ -19,6 +22,7 @@ from oxillama.engine.sizes import (
 from oxillama.errors import ConfigError
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.kv_cache.shapes import KvShape, RecurrentShape
+from tests.offload.paged import open_runner, path_of, tokens_of
 
 KV, RECURRENT = (KvShape(2, 64, 64),), (RecurrentShape(1000),)
 MODELS = {"attention": [KV] * 3, "recurrent": [RECURRENT] * 3, "hybrid": [RECURRENT, KV, (*KV, *RECURRENT)]}
@@ -83,6 +87,26 @@ def test_steps_are_shorter_beside_weights_with_a_budget():
     assert step_tokens(spec, 512, 2 * budget) in range(2 * 200, 2 * 200 + 8)
     assert step_tokens(spec, 512, 1) == LEAST_STEP
     assert step_tokens(spec, 32, 1) == 32
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek2", "olmoe", "mamba", "mamba2", "nemotron_h", "jamba", "gemma2"])
+def test_memory_of_steps_of_every_kind_of_layer(name):
+    """What is held is up to twice what is needed, since it grows so."""
+    runner, n = open_runner(path_of(name), n_blocks=64), 1024
+    spec = runner.model.spec
+    slots = (-1, 0) if slot_bytes(spec.states) else None
+    runner.forward([Span((tokens_of(name) * n)[:n], 0, list(range(64)), "last", slots)])
+    budget = next(b for b in range(1 << 20, 1 << 40, 1 << 16) if step_tokens(spec, n, b) == n)
+    assert 1 / 2 < runner.memory_bytes()["workspace"] / (budget // FORWARD_PART) < 2.1
+    if spec.experts is not None:
+        more = replace(spec, experts=replace(spec.experts, n_used=8 * spec.experts.n_used))
+        assert step_tokens(more, n, budget) < n // 2
+
+
+def test_an_engine_whose_weights_all_stay_takes_whole_steps():
+    with ox.load(num_threads=1, offload=ox.OffloadPolicy(automatic=True, reserve=0)) as engine:
+        whole = engine._core.runner.pager.paged_bytes == 0
+        assert (engine._core.scheduler.token_budget == 512) == whole
 
 
 def test_an_engine_takes_such_steps():
