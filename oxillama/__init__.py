@@ -11,6 +11,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
+from oxillama import lives as _lives  # noqa: F401  # first: a fork waits for what a thread imports from here on
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,

@@ -8,6 +8,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from oxillama.imports import finish_imports
+
 __all__ = ["GUESSES", "READS", "STEPS", "Lives", "renew_at_fork"]
 
 # Who is seen to first, at a fork and at the end: a step waits for guesses, and both wait for what they read. Were
@@ -81,6 +83,7 @@ def _stop_all() -> None:
 
 
 def _before_fork() -> None:
+    finish_imports()  # while nobody is held up yet, whom a thread that imports could wait for
     _forking.ready = []
     for kind in _kinds:
         for one in kind.members():

@@ -19,6 +19,7 @@ LAYERS = (
         "offload_policy",
         "config",
         "histograms",
+        "imports",
         "interrupt",
         "lazy",
         "lives",

@@ -66,8 +66,6 @@ class Case:
         self.expected = self.engine.generate(PROMPT, **OPTIONS).token_ids
         self.engine.prefill(self.engine.tokenize(PROMPT) * 30)
         self.saved = self.engine.snapshot_bytes()
-        # A module that another thread is importing when a process forks stays locked in the child: a limit of Python.
-        self.engine.resume(self.saved).close()  # type: ignore[union-attr]
         self.serving = ox.AsyncEngine(self.engine)
         busy = lambda: self.engine.generate("There was a", max_tokens=30, seed=3)  # noqa: E731
         self.beside: Callable[[], Any] = {
