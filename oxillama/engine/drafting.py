@@ -12,7 +12,6 @@ from oxillama.engine.speculation import DraftOptions, Speculation
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, GrammarError
 from oxillama.speculative.costs import (
-    FRESH_STEPS,
     KEPT_STEPS,
     KEPT_TIMES,
     LEAST_CHANCE,
@@ -80,7 +79,6 @@ class Drafting:
         self._timed: weakref.WeakKeyDictionary[Draft, int] = weakref.WeakKeyDictionary()  # at which number of steps
         self.seconds = 0.0
         self._n_asked = 0
-        self._plain_from = 0  # the number of asking from which on a step without guesses may be measured
 
     def ask(self, rows: int) -> list[tuple[list[TextRequest], Exception]]:
         """Gives those who decode guesses, as many as pay in a step of `rows` rows besides.
@@ -92,7 +90,7 @@ class Drafting:
         failed: list[tuple[list[TextRequest], Exception]] = []
         asking, by = [asked for asked in self.requests.items() if _may_guess(*asked)], 0
         rows += sum(request.sequence.queued for request, _ in asking)  # they begin in this step, if there is room
-        if any(s.adaptive for _, s in asking) and self._wants_plain(rows):
+        if any(s.adaptive for _, s in asking) and self.costs.wants_plain(rows):
             asking = [(r, s) for r, s in asking if not s.adaptive]
         while asking:
             for draft, wanted in self._wanted(asking, by, rows).items():
@@ -103,13 +101,6 @@ class Drafting:
             by += 1
             asking = [(r, s) for r, s in asking if not r.sequence.ahead and by < len(s.drafts)]
         return failed
-
-    def _wants_plain(self, rows: int) -> bool:
-        """Whether a step of so many rows is to be measured without guesses. If prompts are beside, that is in vain."""
-        if self._n_asked < self._plain_from or self.costs.knows(rows):
-            return False
-        self._plain_from = self._n_asked + FRESH_STEPS
-        return True
 
     def _wanted(self, asking: list[tuple[TextRequest, Speculation]], by: int, rows: int) -> dict[Draft, list[Wanted]]:
         """How many guesses each request is to have of its draft of this number; those of none are left out."""

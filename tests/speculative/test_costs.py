@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.speculative.costs import (
+    FIRST_FRESH,
     FIRST_REST,
+    FRESH_STEPS,
     KEPT_STEPS,
     MOST_REST,
     SURE_TIMES,
@@ -133,32 +135,35 @@ def test_what_was_measured_long_ago_is_forgotten():
 # ---- trust
 
 
-def played(chance, n_tokens, k=8, seed=0, step=lambda rows: 1.0 + 0.1 * (rows - 1), draft_seconds=0.0):
-    """Seconds to decode a text whose guesses come true with this chance, as the engine would; 1.0 a token without."""
+def played(chance, n_tokens, k=8, seed=0, step=lambda rows: 1.0 + 0.1 * (rows - 1), draft_seconds=0.0, cold=1.0):
+    """Seconds to decode a text whose guesses come true with this chance, as the engine would; 1.0 a token without.
+
+    cold: how many times as long the first step takes.
+    """
     luck, costs, trust = random.Random(seed), StepCosts(), Trust()
     now = n = 0
     while n < n_tokens:
-        if trust.resting > n:
+        if costs.wants_plain(1) or trust.resting > n:
             bid = Bid(0.0, 0)
         elif trust.resting:
             bid = Bid(TRY_CHANCE, 1, draft_seconds)
         else:
             bid = Bid(trust.chance, k, draft_seconds)
         best_bids(costs, 1, [bid], 99)
-        if not trust.resting and not bid.granted:
+        if not trust.resting and bid.n and not bid.granted:
             may_be = Bid(trust.hope, k, draft_seconds)
             best_bids(costs, 1, [may_be], 99)
             bid.granted = min(1, may_be.granted)
             if not bid.granted:
                 trust.rest(n)
-        elif not trust.resting:
+        elif not trust.resting and bid.n:
             trust.resume()
         right = 0
         while right < bid.granted and luck.random() < chance:
             right += 1
         if bid.granted:
             trust.observe(right, bid.granted)
-        seconds = step(1 + bid.granted)
+        seconds = step(1 + bid.granted) * (1.0 if now else cold)
         costs.observe(1 + bid.granted, seconds)
         now += seconds + draft_seconds * bid.granted
         n += 1 + right
@@ -186,6 +191,32 @@ def test_a_good_draft_pays_nearly_as_much_as_with_the_best_number(chance):
     best = min(step[k] / sum(chance**i for i in range(k + 1)) for k in range(9))
     found = sum(played(chance, 500, seed=seed) for seed in range(20)) / 20
     assert found <= 1.12 * best
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.6, 0.7, 0.8, 0.95])
+@pytest.mark.parametrize("draft_seconds", [0.2, 0.4])
+def test_a_first_step_that_is_slow_makes_no_bad_draft_look_good(chance, draft_seconds):
+    """Of a small model a second row costs nearly as much as the first, and those after it little."""
+    step = [1.0, 1.75, 1.8, 1.9, 2.0]
+    best = min((step[k] + k * draft_seconds) / sum(chance**i for i in range(k + 1)) for k in range(5))
+    times = [
+        played(chance, 400, 4, seed, lambda rows: step[rows - 1], draft_seconds=draft_seconds, cold=2.4)
+        for seed in range(20)
+    ]
+    assert sum(times) / 20 <= 1.15 * best
+
+
+def test_a_step_without_guesses_is_measured_soon_and_then_seldom():
+    costs, at = StepCosts(), []
+    for n in range(1, 1000):
+        plain = costs.wants_plain(1)
+        costs.observe(1 if plain else 5, 1.0)
+        at += [n] * plain
+    gaps = [b - a for a, b in itertools.pairwise(at)]
+    assert at[0] == 1
+    assert FIRST_FRESH <= gaps[0] <= FIRST_FRESH + 1
+    assert gaps == sorted(gaps)
+    assert FRESH_STEPS <= gaps[-1] <= FRESH_STEPS + 1
 
 
 def test_a_draft_that_takes_longer_than_it_saves_is_left_alone():
