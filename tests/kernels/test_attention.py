@@ -215,10 +215,10 @@ def test_tiers_store_equal_bits(tier, dim, kv_type):
     for kind, size in zip(("key", "value"), _check.kv_panel_bytes(kv_type, dim, dim), strict=True):
         panels = []
         for name in ("scalar", tier):
-            memory = np.full(size + 9, 0xA5, np.uint8)
+            memory = np.full(size + 8, 0xA5, np.uint8)
             for lane in (0, 7, 15):
-                getattr(_check.Tier(name), f"store_{kind}")(kv_type, x.view(np.uint8), memory[5:-4], lane, dim)
-            assert (memory[:5] == 0xA5).all()
+                getattr(_check.Tier(name), f"store_{kind}")(kv_type, x.view(np.uint8), memory[4:-4], lane, dim)
+            assert (memory[:4] == 0xA5).all()
             assert (memory[-4:] == 0xA5).all()
             panels.append(memory)
         assert (panels[0] == panels[1]).all()
