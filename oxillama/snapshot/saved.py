@@ -27,8 +27,8 @@ themselves is in `texts.py`, `maker.py`, `drafts.py` and `beams.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -169,10 +169,11 @@ class Reader:
         wanted = {name: r for name, r in self.ranges.items() if only is None or name in only}
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
         missing = {name: stop for name, (_, stop) in wanted.items()}
-        for reader in _chain(self):
-            reader._take(pieces, missing, expect)
-            if all(missing[name] <= start for name, (start, _) in wanted.items()):
-                break
+        with closing(_chain(self)) as chain:  # not by dropping it, in which Ctrl-C would be lost
+            for reader in chain:
+                reader._take(pieces, missing, expect)
+                if all(missing[name] <= start for name, (start, _) in wanted.items()):
+                    break
         for name, (start, _) in wanted.items():
             if missing[name] != start:
                 raise SnapshotDamagedError(f"{self.label}: rows {start} to {missing[name]} of array {name} are missing")
@@ -234,7 +235,7 @@ class Reader:
         return reader
 
 
-def _chain(reader: Reader) -> Iterator[Reader]:
+def _chain(reader: Reader) -> Generator[Reader]:
     """A file, and those that it needs. Each is closed when the next is wanted."""
     yield reader
     for _ in range(MAX_CHAIN):

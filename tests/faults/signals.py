@@ -96,8 +96,12 @@ def at_line(stage: Stage, folder: Path, n: int, kind: str) -> list[str]:
         sys.settrace(Lines(n, number, told))
         return lambda: sys.settrace(None)
 
+    told.write_text("")
     with placed(folder / "old") as place, acting(once(stage.scene, trace), place) as child:
-        found = judged(stage, place, child, child.begin(), may_die=False)
+        outcome = child.begin()
+        found = judged(stage, place, child, outcome, may_die=False)
+    if told.read_text() and outcome is not None and outcome["error"] is None:
+        found.append("nobody hears of it")
     return [f"{loss}, by a signal at {told.read_text()}" for loss in found]
 
 

@@ -139,7 +139,9 @@ def test_signals_at_some_lines(stages, kind):
         assert signals.at_line(stage, folder, line, kind) == [], line
 
 
-@pytest.mark.parametrize(("name", "source"), [("session, base", "sources"), ("session, shared", "blocks")])
+@pytest.mark.parametrize(
+    ("name", "source"), [("session, base", "sources"), ("resume, base", "sources"), ("session, shared", "blocks")]
+)
 def test_ctrl_c_where_files_are_opened_and_closed(stages, name, source):
     stage, folder = stages(name)
     places = signals.places_of(stage, folder)
