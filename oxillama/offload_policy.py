@@ -27,7 +27,7 @@ class OffloadPolicy:
         there is some again.
     reserve: bytes of memory that `automatic` leaves to others; default: a tenth of the memory there is.
     direct: read everything past the system's page cache (O_DIRECT), even what it has. Otherwise that is done with what
-        it doesn't keep, and all that the file system's page cache has is taken from there.
+        it doesn't keep, where the file system can tell and the disk can do it, and what the cache has is taken from it.
 
     Raises ConfigError, which names the field, its value and its range.
     """
