@@ -69,7 +69,7 @@ def serve(clock, draft, n_tokens, step=lambda rows: 1.0):
 
 def test_a_quick_draft_that_is_right_is_asked_all_the_time(clock):
     asked = serve(clock, Right(clock, 0.01), 200)
-    assert len(asked) >= 200 // 5
+    assert len(asked) >= (200 - 5) // 5  # five steps or so are measured without it
     assert sum(n for _, n in asked) > 120
 
 
