@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 from oxillama.gguf._mapping import Mapping, watch
+from oxillama.interrupt import DeferredInterrupt
 from oxillama.kernels.files import can_tell
 
 __all__ = ["DIRECT_SLACK", "FileSource"]
@@ -41,8 +42,9 @@ class FileSource:
             kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise ModelFileError(f"{path}: this is {kind}; the path of a GGUF file is needed")
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        weakref.finalize(self, os.close, self.fd)
+        with DeferredInterrupt():  # nothing comes between a file and who closes it
+            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            weakref.finalize(self, os.close, self.fd)
         info = os.fstat(self.fd)
         self.size, self.time = info.st_size, info.st_mtime_ns
         self._changed: str | None = None
@@ -135,12 +137,13 @@ class FileSource:
     def open_direct(self) -> int:
         """Another descriptor of the same file. ConfigError where system or file system have no direct reads."""
         try:
-            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            with DeferredInterrupt():
+                fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                weakref.finalize(self, os.close, fd)
         except (OSError, AttributeError) as error:
             raise ConfigError(
                 f"offload.direct must be left out: {self.path} can't be read past the page cache: {error}"
             ) from None
-        weakref.finalize(self, os.close, fd)
         return fd
 
     def _read(self, fd: int, offset: int, out: memoryview, n_wanted: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ __all__ = ["PageReader"]
 N_DIRECT = 2  # threads that read past the page cache: while one looks what is next, the disk works for the other
 
 _lives = Lives(READS)
+_log = logging.getLogger("oxillama")
 
 
 class PageReader:
@@ -34,6 +36,8 @@ class PageReader:
         self._ahead = Ahead(pages, order, direct=direct)
         self._slots, self._asked = self._ahead.slots, self._ahead.asked
         self._addresses: dict[int, int] = {}
+        for source in {page.source for page in pages}:  # now, so that no step has to open a file
+            _log.debug("%s: reads past the page cache: %s", source.path, source.can_pass_cache)
         self._reset()
         _lives.add(self)
 

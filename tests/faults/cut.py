@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -122,21 +121,17 @@ SCENES: dict[str, Scene] = {
 }
 
 
-@dataclass
 class Cutting(Lines):
     """Before line n of the package, the file is cut off."""
 
-    path: Path
-    n: int
-    size: int
-    seen: int = 0
-    number: int = 0
-    place: str = ""
+    def __init__(self, path: Path, n: int, size: int) -> None:
+        super().__init__(n)
+        self.path, self.size = path, size
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        was = self.seen
+        before = len(self.places)
         found = super().__call__(frame, event, arg)
-        if was < self.n == self.seen:
+        if before < self.n == len(self.places):
             os.truncate(self.path, self.size)
         return found
 
@@ -164,10 +159,10 @@ def losses(name: str, folder: Path, every: int, first: int = 1) -> list[str]:
     if error is not None:
         raise error
     new, n_errors = written.read_bytes(), 0
-    for i, n in enumerate(range(first, lines.seen + 1, every)):
+    for i, n in enumerate(range(first, len(lines.places) + 1, every)):
         size = SIZES[i % len(SIZES)]
         result, error, cut = run(scene, folder, n, size)
-        where = f"cut to {size} bytes before line {n}, {cut.place}"
+        where = f"cut to {size} bytes before line {n}, {cut.places[n - 1 : n]}"
         n_errors += error is not None
         if error is not None and not isinstance(error, ox.LoadError):
             found.append(f"{where}: {error!r}")
