@@ -56,7 +56,7 @@ class GGUFArray(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
+            return self._some(range(*index.indices(self._count)))
         i = range(self._count)[index]
         if self.item_type is not ValueType.STRING:
             item = self._view()[i].item()
@@ -65,7 +65,9 @@ class GGUFArray(Sequence[Any]):
         return self._text(self.bytes_at(i), i)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GGUFArray, (self.item_type, self._count, self.payload, self.where)
+        payload = self.payload.copy()  # a copy, and what is read from it, has nothing to check
+        self.check()
+        return GGUFArray, (self.item_type, self._count, payload, self.where)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tolist())
@@ -107,11 +109,25 @@ class GGUFArray(Sequence[Any]):
 
     def bytes_at(self, index: int) -> bytes:
         """The bytes of one string, UTF-8 or not."""
-        i = range(self._count)[index]
-        places = self._places()
-        found = self.payload[int(places[i]) + 8 : int(places[i + 1])].tobytes()
+        found = self._raw(range(self._count)[index])
         self.check()
         return found
+
+    def _some(self, chosen: range) -> list[Any]:
+        """With one check for all, which is a call of the system."""
+        if self.item_type is not ValueType.STRING:
+            view = self._view()
+            numbers = [view[i].item() for i in chosen]
+            self.check()
+            return numbers
+        raw = [self._raw(i) for i in chosen]
+        self.check()
+        return [self._text(one, i) for one, i in zip(raw, chosen, strict=True)]
+
+    def _raw(self, i: int) -> bytes:
+        """Not checked."""
+        places = self._places()
+        return self.payload[int(places[i]) + 8 : int(places[i + 1])].tobytes()
 
     def _view(self) -> NDArray[Any]:
         if self.item_type is ValueType.STRING:

@@ -144,3 +144,28 @@ def test_mapped_as_long_as_somebody_needs_it(path):
     del source
     os.replace(path, path.with_name("other"))
     assert data[:4].tobytes() == b"GGUF"
+
+
+def test_no_copy_shares_what_is_mapped(path):
+    """It would have nothing that checks it."""
+    file = gguf.open(path)
+    arrays = [file.metadata[name] for name in ARRAYS]
+    copies = [copy.copy(array) for array in arrays]
+    cut(path)
+    path.write_bytes(b"")
+    assert [list(c) for c in copies] == list(ARRAYS.values())
+    for array in arrays:
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(ModelFileError, match=r"m\.gguf: the file"):
+                way(array)
+
+
+def test_a_part_of_an_array_is_checked_once(path):
+    file = gguf.open(path)
+    for name, expected in ARRAYS.items():
+        array, checks = file.metadata[name], []
+        array.check = lambda checks=checks: checks.append(1)
+        for part in (slice(None), slice(1, None), slice(None, None, -2), slice(2, 1), slice(-2, 99)):
+            checks.clear()
+            assert (array[part], len(checks)) == (expected[part], 1)
+            assert {type(x) for x in array[part]} <= {type(expected[0])}
