@@ -54,8 +54,6 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
         """Computes until `enough()` or the end; ended by its cancel token, or by an exception, it is cancelled."""
         core, search, outbox = self._core, self._search, self._search.outbox
         token = self._cancel_token
-        if self._left and not self._begun:
-            return
 
         def cancelled() -> bool:
             return token is not None and token.cancelled
@@ -88,9 +86,8 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
 
     def close(self) -> None:
         """Ends the search: unfinished beams are results too, with the reason "cancelled"."""
-        self._left = True
-        if self._begun:
-            self._core.cancel(self._search.beams)
+        self._begun = self._left = True
+        self._core.cancel(self._search.beams)
 
     def __enter__(self) -> Self:
         return self

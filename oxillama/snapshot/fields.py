@@ -13,6 +13,11 @@ __all__ = ["Fields"]
 BIG = 1 << 62
 
 
+def is_finite(value: float) -> bool:
+    """Of integers too, of which JSON has longer ones than a float can be."""
+    return abs(value) < BIG if isinstance(value, int) else math.isfinite(value)
+
+
 class Fields(Mapping[str, Any]):
     """An object of JSON. Each method gives one value, or raises SnapshotDamagedError, which names it."""
 
@@ -51,7 +56,7 @@ class Fields(Mapping[str, Any]):
 
     def number(self, name: str) -> float:
         value = self._values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not is_finite(value):
             raise self.wrong(name, "a number")
         return float(value)
 

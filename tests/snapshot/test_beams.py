@@ -174,6 +174,23 @@ def test_ended_early():
         assert_idle(engine)
 
 
+def test_one_that_goes_on_is_ended_before_it_begins():
+    """It ends where it was saved, as the saved one does."""
+    with load("llama") as engine:
+        search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
+        next(search), next(search)
+        resumed = engine.resume(search.snapshot())
+        for one in (search, resumed):
+            one.close()
+        assert len(resumed.results()) == 3
+        assert resumed.results() == search.results() == engine.resume(resumed.snapshot()).results()
+        assert list(resumed) == []
+        never = engine.resume(resumed.snapshot()), engine.beam_rounds([3, 4, 5])
+        assert_idle(engine)
+    for one in never:
+        one.close()
+
+
 def test_an_engine_that_is_closed_when_it_begins():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
@@ -246,14 +263,17 @@ def changed(data, change):
 BAD = {
     "limit": [0, 10**9, "9"],
     "beam_width": [0, 2, 10**6, 2.0],
-    "length_penalty": [33, None, "x"],
+    "length_penalty": [33, None, "x", 10**400],
     "early_stopping": [1],
     "ignore_eos": [None],
     "priority": [101, -1],
-    "seconds_left": [-1.0, "x"],
+    "seconds_left": [-1.0, "x", 10**400],
     "shaping": [{"temperature": 0.5}, {"grammar": "root ::="}, {"choices": ["z"]}, [], {"banned_tokens": [-1]}],
     "over": [None],
-    "found": [[[0.0, [999], "stop"]], [[0.0, [1], "so"]], [[0.0, [1]]], [[0.0, [], "stop"]] * 4, [["x", [], "stop"]]],
+    "found": [
+        [[0.0, [999], "stop"]], [[0.0, [1], "so"]], [[0.0, [1]]], [[0.0, [], "stop"]] * 4, [["x", [], "stop"]],
+        [[10**400, [], "stop"]],
+    ],
     "candidates": [[[0.0, 0, 5]], [[0.0, 9, 5]], [[0.0, 0]], {}],
     "beams": [[], [[0.0, False]], [[0.0, 1]] * 3, [[0.0, True]] * 3, [[None, False]] * 3],
     "dead_end": [["x"], [1, 2], "x", [True, "\x1b[2J"], [False, "x" * 1001]],
