@@ -12,8 +12,6 @@ from contextlib import suppress
 from itertools import chain
 from types import ModuleType
 
-from oxillama.interrupt import DeferredInterrupt
-
 __all__ = ["finish_imports"]
 
 PACKAGE = __name__.partition(".")[0]
@@ -35,12 +33,11 @@ def finish_imports() -> None:
     global _finished
     if _finished:
         return
-    with DeferredInterrupt():
-        whole = ENGINE in sys.modules
-        for name in chain(_all_modules(sys.modules[PACKAGE]), OTHERS) if whole else _begun():
-            with suppress(Exception):  # who needs it gets the error
-                importlib.import_module(name)
-        _finished = whole
+    whole = ENGINE in sys.modules
+    for name in chain(_all_modules(sys.modules[PACKAGE]), OTHERS) if whole else _begun():
+        with suppress(Exception):  # who needs it gets the error
+            importlib.import_module(name)
+    _finished = whole
 
 
 def _all_modules(package: ModuleType) -> Iterator[str]:
@@ -52,6 +49,6 @@ def _all_modules(package: ModuleType) -> Iterator[str]:
 
 
 def _begun() -> list[str]:
-    """Modules that are being imported."""
-    ours = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(f"{PACKAGE}.")]
+    """Modules that are being imported; the package first, which imports others that have not begun."""
+    ours = [(name, module) for name, module in list(sys.modules.items()) if f"{name}.".startswith(f"{PACKAGE}.")]
     return [name for name, module in ours if getattr(module.__spec__, "_initializing", False)]

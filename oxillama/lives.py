@@ -9,6 +9,7 @@ import weakref
 from typing import Protocol
 
 from oxillama.imports import finish_imports
+from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["GUESSES", "READS", "STEPS", "Lives", "renew_at_fork"]
 
@@ -83,24 +84,27 @@ def _stop_all() -> None:
 
 
 def _before_fork() -> None:
-    finish_imports()  # while nobody is held up yet, whom a thread that imports could wait for
     _forking.ready = []
-    for kind in _kinds:
-        for one in kind.members():
-            one.before_fork()
-            _forking.ready.append(one)
+    with DeferredInterrupt():  # Python drops what a hook raises, and forks: nothing may be left out for it
+        finish_imports()  # while nobody is held up yet, whom a thread that imports could wait for
+        for kind in _kinds:
+            for one in kind.members():
+                one.before_fork()
+                _forking.ready.append(one)
 
 
 def _after_fork_in_parent() -> None:
-    while _forking.ready:
-        _forking.ready.pop().after_fork_in_parent()
+    with DeferredInterrupt():
+        while _forking.ready:
+            _forking.ready.pop().after_fork_in_parent()
 
 
 def _after_fork_in_child() -> None:
-    for one in list(_locking):
-        one.renew_lock()
-    while _forking.ready:
-        _forking.ready.pop(0).after_fork_in_child()
+    with DeferredInterrupt():
+        for one in list(_locking):
+            one.renew_lock()
+        while _forking.ready:
+            _forking.ready.pop(0).after_fork_in_child()
 
 
 # A daemon that still worked while the interpreter goes would use memory that is free already.

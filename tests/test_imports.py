@@ -64,8 +64,8 @@ HEAD = """
 """
 
 
-def run(code):
-    whole = textwrap.dedent(HEAD) + textwrap.dedent(code)
+def run(code, head=HEAD):
+    whole = textwrap.dedent(head) + textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", whole],
         capture_output=True,
@@ -196,3 +196,49 @@ def test_what_cant_be_imported_keeps_nobody_from_forking():
     assert in_child(lambda: engine.generate("Once", max_tokens=2)) == 0
     assert "oxillama.snapshot.resuming" in sys.modules
     """)
+
+
+def test_ctrl_c_meanwhile_leaves_nothing_out():
+    """Python drops what a hook raises, and forks: threads must be held up all the same."""
+    code = """
+    engine = ox.load(num_threads=1)
+    from oxillama import imports, lives
+
+    class Held:
+        found = []
+        def stop(self, *, wait): pass
+        def before_fork(self): self.found.append("before")
+        def after_fork_in_parent(self): self.found.append("after")
+        def after_fork_in_child(self): os.write(1, b"child ")
+
+    held, kind = Held(), lives.Lives(lives.READS)
+    kind.add(held)
+    real = importlib.import_module
+
+    def interrupted(name):
+        importlib.import_module = real
+        signal.raise_signal(signal.SIGINT)
+        return real(name)
+
+    importlib.import_module = interrupted
+    assert in_child(lambda: engine.generate("Once", max_tokens=2)) == 0
+    assert held.found == ["before", "after"], held.found
+    assert "oxillama.hub" in sys.modules
+    """
+    assert run(code) == "child "
+
+
+def test_the_package_itself_is_waited_for():
+    """While it is imported, not all that it will import has begun."""
+    code = """
+    before = Slow("oxillama.config")
+    thread = threading.Thread(target=importlib.import_module, args=("oxillama",))
+    thread.start()
+    assert before.begun.wait(60)
+    begun = sys.modules["oxillama.imports"]._begun()
+    assert {"oxillama", "oxillama.config"} <= set(begun), begun
+    before.go_on.set()
+    thread.join()
+    assert sys.modules["oxillama.imports"]._begun() == []
+    """
+    run(code, HEAD.replace("import oxillama as ox", ""))
