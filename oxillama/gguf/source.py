@@ -64,6 +64,7 @@ class FileSource:
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
         """Raises ModelFileError after a block that uses mapped bytes, or for its errors, if the file was changed."""
+        self.watch()
         try:
             yield
         except (OxiLlamaError, OSError):

@@ -84,6 +84,8 @@ class TensorInfo:
 
         Raises QuantError if the format has no kernel, ModelFileError if the file was changed.
         """
+        if self.source is not None:
+            self.source.watch()
         if self.type in PLAIN_DTYPES:
             found = self.data.view(PLAIN_DTYPES[self.type]).astype(np.float32).reshape(self.shape)
         else:

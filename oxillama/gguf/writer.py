@@ -193,7 +193,8 @@ def copy(file: GGUFFile, path: str | os.PathLike[str]) -> None:
     parsed = shard.parsed
     entries = {k: file.metadata.entry(k) for k in file.metadata}
     places = {name: t.offset for name, t in parsed.tensors.items()}
-    header = encode_header(parsed.version, entries, parsed.tensors.values(), places)
+    with shard.unchanged():
+        header = encode_header(parsed.version, entries, parsed.tensors.values(), places)
     with atomic_file(Path(path)) as f, shard.unchanged():
         f.write(header)
         if len(header) == parsed.header_end:

@@ -309,3 +309,23 @@ def test_a_handler_in_c_that_is_for_once():
     """
     found = child(textwrap.dedent(HANDLER_IN_C) + textwrap.dedent(code))
     assert found[:2] == (DIES, "1\n"), found[2]
+
+
+@pytest.mark.parametrize("read", ["file.tensors['t'].dequantize()", "gguf.copy(file, path + '.copy')"])
+def test_who_reads_takes_the_place_back(read):
+    works(f"""
+        import oxillama.gguf as gguf
+        from oxillama.errors import ModelFileError
+
+        path = os.path.join(folder.name, "m.gguf")
+        gguf.write_gguf(path, {{"many": list(range(100_000))}}, {{"t": np.arange(400_000, dtype=np.float32)}})
+        file = gguf.open(path)
+        faulthandler.enable()
+        os.truncate(path, 9)
+        try:
+            {read}
+        except ModelFileError:
+            pass
+        else:
+            raise AssertionError
+    """)
