@@ -1,16 +1,30 @@
 """Values that callers give, checked: a wrong one is named, with its range."""
 
+import functools
 import math
 import operator
+from collections.abc import Collection, Iterable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from oxillama.errors import ConfigError
 
-__all__ = ["MAX_CONTEXT", "check_bool", "check_choice", "check_float", "check_int", "check_type"]
+__all__ = [
+    "MAX_CONTEXT",
+    "check_bool",
+    "check_choice",
+    "check_float",
+    "check_int",
+    "check_keywords",
+    "check_type",
+    "nearest",
+    "suggests_fields",
+]
 
 MAX_CONTEXT = 1 << 24  # tokens
 
 T = TypeVar("T")
+C = TypeVar("C", bound=type)
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int) -> int:
@@ -60,3 +74,38 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return value
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that a misspelt or shortened one most likely means, None if none is similar."""
+    import difflib
+
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    if not similar and len(name) > 2:
+        similar = [other for other in known if other.startswith(name) or name.startswith(f"{other}_")]
+    similar = similar or difflib.get_close_matches(name, known, n=1)
+    return similar[0] if similar else None
+
+
+def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """TypeError, as Python raises it, for a keyword that `function` doesn't have, with the nearest that it has."""
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            remedy = f"did you mean {near!r}?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; {remedy}")
+
+
+def suggests_fields(settings: C) -> C:
+    """A dataclass whose constructor raises the TypeError of `check_keywords` for an unknown field."""
+    made: Any = settings
+    construct = made.__init__
+    names = tuple(field.name for field in fields(settings))
+
+    @functools.wraps(construct)
+    def checked(self: Any, *values: Any, **given: Any) -> None:
+        check_keywords(made.__name__, given, names)
+        construct(self, *values, **given)
+
+    made.__init__ = checked
+    return settings

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, TypedDict
 
-from oxillama.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int
+from oxillama.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int, suggests_fields
 from oxillama.errors import ConfigError
 from oxillama.offload_policy import OffloadPolicy, read_policy
 from oxillama.sampler_config import SamplerConfig, SamplingOptions
@@ -37,6 +37,7 @@ def field_names(config: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(config))
 
 
+@suggests_fields
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Rotary embedding and its scaling, in place of what a model's file says; None leaves the file's value.
@@ -104,6 +105,7 @@ _ROPE_FLOATS = {
 }
 
 
+@suggests_fields
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How to load a model. Every field is a keyword of `oxillama.load`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Unpack
 
+from oxillama.checks import check_keywords
 from oxillama.config import EngineOptions
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
 
@@ -26,6 +27,7 @@ def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fiel
     """
     import oxillama
 
+    check_keywords("from_hub", fields, ("repo_id", "filename", "revision", *EngineOptions.__annotations__))
     return oxillama.load(download(repo_id, filename, revision=revision), **fields)
 
 

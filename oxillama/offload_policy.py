@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from oxillama.checks import check_bool, check_int
+from oxillama.checks import check_bool, check_int, suggests_fields
 from oxillama.errors import ConfigError
 
 __all__ = ["OffloadPolicy", "read_policy"]
@@ -12,6 +12,7 @@ __all__ = ["OffloadPolicy", "read_policy"]
 MAX_BYTES = 1 << 62
 
 
+@suggests_fields
 @dataclass(frozen=True, slots=True)
 class OffloadPolicy:
     """Which weights stay in memory; the others are read from the model's file whenever they are multiplied.

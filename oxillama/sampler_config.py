@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
-from oxillama.checks import MAX_CONTEXT, check_float, check_int
+from oxillama.checks import MAX_CONTEXT, check_float, check_int, suggests_fields
 from oxillama.constraints import CONSTRAINTS, JsonSchema, checked_constraints
 from oxillama.errors import ConfigError
 
@@ -44,6 +44,7 @@ class Biases(Mapping[int, float]):
         return repr(self._values)
 
 
+@suggests_fields
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
     """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.

@@ -19,7 +19,7 @@ from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.engine import Engine
-from oxillama.engine.options import GenerateOptions, Prompt, StreamOptions, TextOptions, read_options
+from oxillama.engine.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
 from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
@@ -134,6 +134,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
     ) -> Completion | list[Completion] | AsyncChunks:
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
         engine = self.engine
+        check_options("chat", options)
         engine._core.check_generates()
         ids = await asyncio.to_thread(engine._chat_ids, messages, tools, chat_template, options)
         if not check_bool("stream", stream):

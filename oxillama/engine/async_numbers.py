@@ -8,9 +8,10 @@ from typing import Any, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.checks import check_keywords
 from oxillama.engine.async_batch import made, size_of
 from oxillama.engine.bell import Call, CoroutineBell
-from oxillama.engine.embedding import Embeddings, EmbedOptions, EmbedPooling
+from oxillama.engine.embedding import EMBED_KEYWORDS, Embeddings, EmbedOptions, EmbedPooling
 from oxillama.engine.engine import Engine
 from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import is_single_prompt
@@ -48,8 +49,10 @@ class AsyncNumberMethods:
         dimensions: int | None = None,
         dtype: str = "float32",
         lora: Any = None,
+        **unknown: object,
     ) -> Embeddings:
         """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
+        check_keywords("embed", unknown, EMBED_KEYWORDS)
         options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
         core = self.engine._core
         bell = CoroutineBell(core.loop)

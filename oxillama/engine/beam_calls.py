@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from oxillama.checks import check_bool, check_type
+from oxillama.checks import check_bool, check_keywords, check_type
 from oxillama.config import SamplerConfig, field_names
 from oxillama.constraints import CONSTRAINTS, JsonSchema
 from oxillama.engine.beam_rounds import BeamRounds
@@ -121,6 +121,7 @@ def start_search(
     core.check_generates()
     if not is_single_prompt("prompt", prompt):
         raise ConfigError("beam_search() takes one prompt, not a list of prompts")
+    check_options(options)
     fields = dict(options)
     found = BeamOptions(
         replace(
@@ -132,11 +133,15 @@ def start_search(
         check_bool("ignore_eos", ignore_eos),
         cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
     )
-    for name in fields:
+    return BeamSearch(core, maker, maker.ids("prompt", prompt), found, bell)
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Raises TypeError for keywords that `beam_search` doesn't have, ConfigError for those of drafts."""
+    for name in options:
         if name in DRAFT_FIELDS:
             raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
-        raise TypeError(f"beam_search() got an unexpected keyword argument {name!r}")
-    return BeamSearch(core, maker, maker.ids("prompt", prompt), found, bell)
+    check_keywords("beam_search", options, ("config", "ignore_eos", "cancel_token", *BeamKeywords.__annotations__))
 
 
 def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

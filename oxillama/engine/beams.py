@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from oxillama.checks import check_bool, check_float, check_int
+from oxillama.checks import check_bool, check_float, check_int, suggests_fields
 from oxillama.config import MAX_CONTEXT
 from oxillama.engine.results import FinishReason
 
@@ -16,6 +16,7 @@ MAX_PENALTY = 32.0
 Candidate = tuple[float, int, int]  # log-probability of all its tokens, number of the beam that it continues, token
 
 
+@suggests_fields
 @dataclass(frozen=True, slots=True)
 class BeamSearchConfig:
     """How continuations are looked for. Every field is a keyword of `beam_search`.

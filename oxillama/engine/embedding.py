@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.checks import check_keywords
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt
 from oxillama.engine.pooling import Kept, PoolingSettings, choose_pooling, pool, result_of
@@ -21,7 +22,7 @@ from oxillama.lora import check_wanted
 from oxillama.models import ModelSpec
 from oxillama.models.classifier import Classifier
 
-__all__ = ["EmbedOptions", "EmbedPooling", "EmbeddingRequest", "Embeddings", "NumberMethods"]
+__all__ = ["EMBED_KEYWORDS", "EmbedOptions", "EmbedPooling", "EmbeddingRequest", "Embeddings", "NumberMethods"]
 
 # Poolings that give one vector for a text.
 EmbedPooling = Literal["mean", "last", "cls", "max", "rank"]
@@ -35,6 +36,9 @@ class EmbedOptions(TypedDict, total=False):
     dimensions: int | None
     dtype: str
     lora: Any
+
+
+EMBED_KEYWORDS = ("input", "pooling", *EmbedOptions.__annotations__)
 
 
 class EmbeddingRequest(Request):
@@ -101,6 +105,7 @@ class NumberMethods:
         dimensions: int | None = None,
         dtype: str = "float32",
         lora: Any = None,
+        **unknown: object,
     ) -> Embeddings:
         """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
 
@@ -116,6 +121,7 @@ class NumberMethods:
         ContextOverflowError; UnsupportedModelError for "rank" without a classifier; GenerateError if the model
         computes NaN or infinity.
         """
+        check_keywords("embed", unknown, EMBED_KEYWORDS)
         options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
         requests, outbox, results = self._embedding(input, pooling, options, lora)
         self._core.run(requests, outbox)

@@ -7,8 +7,8 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-from oxillama.checks import check_bool
-from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
+from oxillama.checks import check_bool, check_keywords
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, field_names
 from oxillama.engine.adapters import LoraMethods
 from oxillama.engine.batch import BatchMethods
 from oxillama.engine.beam_calls import BeamMethods
@@ -17,7 +17,7 @@ from oxillama.engine.conversation import Conversation
 from oxillama.engine.core import EngineCore
 from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
-from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, parse_options
+from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, check_options, parse_options
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.reranking import RankMethods
@@ -54,7 +54,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         Raises TypeError for an unknown field, ConfigError for a value out of range, LoadError and its children if the
         model can't be loaded.
         """
-        self.config = make_config(config, fields)
+        self.config = make_config("Engine", config, fields)
         parts = parts or load_parts(self.config)
         self.tokenizer: Tokenizer = parts.tokenizer
         self.model_config: ModelSpec = parts.spec
@@ -79,6 +79,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
     @classmethod
     def load(cls, model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Self:
         """Loads a model from a path, from bytes, or the one that ships with the package; see `EngineConfig`."""
+        check_keywords("load", fields, field_names(EngineConfig))
         return cls(EngineConfig(), model_path=model_path, **fields)
 
     # ---- text
@@ -232,6 +233,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         Raises ChatTemplateError if there is no template or it fails, ToolFormatError if it isn't known how the model
         writes calls, GrammarError for a schema that calls can't be held to, and what `generate` raises.
         """
+        check_options("chat", options)
         self._core.check_generates()
         ids = self._chat_ids(messages, tools, chat_template, options)
         if not check_bool("stream", stream):

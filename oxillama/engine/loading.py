@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
+from oxillama.checks import check_keywords
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, field_names
 from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
@@ -196,12 +197,12 @@ def choose_context(spec: ModelSpec, config: EngineConfig) -> int:
     return config.context_size
 
 
-def make_config(config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:
-    """`config` with `fields` replaced. Raises TypeError for an unknown field, ConfigError for its value."""
-    names = field_names(EngineConfig)
-    for name in fields:
-        if name not in names:
-            raise TypeError(f"unknown engine option {name!r}; options are {', '.join(names)}")
+def make_config(function: str, config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:
+    """`config` with `fields`, which are keywords of `function`, replaced.
+
+    Raises TypeError for an unknown field, ConfigError for its value.
+    """
+    check_keywords(function, fields, field_names(EngineConfig))
     if config is not None and not isinstance(config, EngineConfig):
         raise ConfigError(f"config must be an EngineConfig, not {type(config).__name__}; paths go to load()")
     return replace(config or EngineConfig(), **fields)

@@ -5,7 +5,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oxillama.checks import check_bool, check_int
+from oxillama.checks import check_bool, check_int, check_keywords
 from oxillama.config import MAX_CONTEXT
 from oxillama.engine.logprobs import check_logprobs
 from oxillama.engine.prompts import check_stop, make_chain
@@ -25,6 +25,7 @@ __all__ = [
     "Stop",
     "StreamOptions",
     "TextOptions",
+    "check_options",
     "parse_options",
     "read_options",
 ]
@@ -56,6 +57,17 @@ class GenerateOptions(StreamOptions, total=False):
 
 # n decides what comes back, so that each function has it in its own signature.
 _STREAM_FIELDS = {"n"} | set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
+_ALL = ("n", *StreamOptions.__annotations__)
+# Every keyword of each function that takes these options.
+_KEYWORDS = {
+    "generate": ("on_token", *_ALL),
+    "stream": _ALL,
+    "batch": ("ordered", "max_in_flight", "errors", "progress", *_ALL),
+    "chat": (
+        *("tools", "tool_choice", "tool_format", "constrain_tools", "chat_template", "stream", "on_token"),
+        *_ALL,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,11 @@ class TextOptions:
         return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
 
 
+def check_options(function: str, options: Mapping[str, Any]) -> None:
+    """Raises TypeError for keywords that `function` ("generate", "stream", "batch" or "chat") doesn't have."""
+    check_keywords(function, options, _KEYWORDS[function])
+
+
 def parse_options(
     function: str,
     *,
@@ -111,9 +128,10 @@ def parse_options(
     if cancel_token is not None and not isinstance(cancel_token, CancelToken):
         raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
     fields = dict(sampling)
+    check_options(function, fields)
     tool_use = check_tool_use(fields.pop("tool_use", None))
     serving, drafts = split_options(fields), split_draft_options(fields)
-    chain = make_chain(function, sampler, fields)
+    chain = make_chain(sampler, fields)
     if drafts.acceptance == "rejection":
         check_chain(chain)
     if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:

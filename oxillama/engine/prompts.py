@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from oxillama.checks import check_int, check_type
-from oxillama.config import SamplerConfig, field_names
+from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, TokenizerError
 from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import ChatTemplate, Tokenizer
@@ -25,8 +25,6 @@ __all__ = [
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
-
-_SAMPLER_FIELDS = field_names(SamplerConfig)
 
 
 def check_token(name: str, value: Any, n_vocab: int) -> int:
@@ -81,17 +79,8 @@ def check_stop(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def make_chain(function: str, sampler: SamplerConfig | SamplerChain | None, options: dict[str, Any]) -> SamplerChain:
-    """The chain for `sampler` with the fields in `options` replaced.
-
-    Raises TypeError for a keyword that is no field, as Python does for unknown keywords, and ConfigError for its value.
-    """
-    for name in options:
-        if name not in _SAMPLER_FIELDS:
-            raise TypeError(
-                f"{function}() got an unexpected keyword argument {name!r}; sampling options are "
-                f"{', '.join(_SAMPLER_FIELDS)}"
-            )
+def make_chain(sampler: SamplerConfig | SamplerChain | None, options: dict[str, Any]) -> SamplerChain:
+    """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values."""
     if sampler is not None:
         check_type("sampler", sampler, SamplerConfig, SamplerChain)
     if isinstance(sampler, SamplerChain):

@@ -24,7 +24,7 @@ OF_USE = ("context_size", "num_threads", "prefill_chunk_size", "kv_type", "kv_bl
 def config_beside(engine: Engine, fields: Mapping[str, Any]) -> EngineConfig:
     """The engine's settings with `fields` in place of its own. Raises ConfigError for those that loading needs."""
     engine._core.check_generates()
-    config = make_config(engine.config, fields)
+    config = make_config("restore", engine.config, fields)
     for name in fields:
         if name not in OF_USE:
             raise ConfigError(f"{name} can't be given with a loaded Engine: its model is loaded already")

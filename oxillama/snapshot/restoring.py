@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from oxillama.config import EngineConfig, ModelSource
+from oxillama.checks import check_keywords
+from oxillama.config import EngineConfig, ModelSource, field_names
 from oxillama.engine.engine import Engine
 from oxillama.engine.sharing import OF_USE, config_beside, parts_beside
 from oxillama.errors import (
@@ -40,6 +41,7 @@ def restored(
     fields: Mapping[str, Any],
 ) -> E:
     """`Engine.restore`."""
+    check_keywords("restore", fields, field_names(EngineConfig))
     opened = open_source(place)
     try:
         source = parts_of(opened).sources[0]  # of several completions or beams, the first

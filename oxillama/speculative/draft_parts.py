@@ -22,7 +22,7 @@ def parts_of(model: Source, parts: EngineParts | None, fields: Mapping[str, Any]
         config = config_beside(model, fields)
         parts = parts or parts_beside(model, config)
     else:
-        config = make_config(None, {"model_path": model, **fields})
+        config = make_config("DraftModel", None, {"model_path": model, **fields})
         parts = parts or load_parts(config)
     if not parts.spec.causal:
         raise UnsupportedModelError(

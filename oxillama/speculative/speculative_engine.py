@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from oxillama.checks import check_keywords
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.engine.batch import Batch
 from oxillama.engine.beam_rounds import BeamRounds
@@ -30,6 +31,11 @@ __all__ = ["SpeculativeEngine"]
 
 Path = str | os.PathLike[str]
 
+# Those of the constructor.
+KEYWORDS = (
+    *("target", "draft", "num_speculative", "seed", "acceptance", "adaptive"),
+    *EngineOptions.__annotations__,
+)
 MADE: dict[str, Callable[[], Draft]] = {"lookup": PromptLookup, "grammar": GrammarDraft}
 
 
@@ -62,6 +68,7 @@ class SpeculativeEngine:
 
         Raises ConfigError, also for a draft with another vocabulary, LoadError and its children.
         """
+        check_keywords("SpeculativeEngine", fields, KEYWORDS)
         if isinstance(target, Engine) and fields:
             raise ConfigError(f"{next(iter(fields))} can't be given with a loaded Engine: its model is loaded already")
         self._closing = ExitStack()
@@ -74,7 +81,7 @@ class SpeculativeEngine:
             options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
             self.engine._core.check_generates()
             self.engine._maker.bind(options)
-            self.seed = make_chain("SpeculativeEngine", None, {"seed": seed}).config.seed
+            self.seed = make_chain(None, {"seed": seed}).config.seed
             self.accepted_tokens: tuple[int, ...] = ()
             self.rng_state: int | None = None
             self._past = SpecStats()

@@ -1,14 +1,21 @@
 """Bad arguments: a typed error that names argument, value and range, before anything is computed."""
 
+import inspect
 import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from oxillama.config import EngineConfig
+import oxillama as ox
+from oxillama.config import EngineConfig, SamplerConfig
 from oxillama.engine import Engine
+from oxillama.engine.options import StreamOptions, check_options
 from oxillama.errors import ConfigError, ContextOverflowError, KvCacheFullError, OxiLlamaError, TokenizerError
 from tests.engine.fakes import BOS, N_VOCAB, assert_idle, make_engine, runner_of
+
+HI = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +121,68 @@ def test_bad_option(engine, name, value):
             engine.stream("ab", **{name: value})
 
 
-@pytest.mark.parametrize("call", ["generate", "stream"])
-def test_unknown_option(engine, call):
-    with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument 'temprature'.*temperature"):
-        getattr(engine, call)("ab", temprature=1)
+@pytest.mark.parametrize(
+    ("call", "name", "meant"),
+    [
+        ("generate", "temprature", "temperature"),
+        ("generate", "max_token", "max_tokens"),
+        ("generate", "max_new_tokens", "max_tokens"),
+        ("generate", "on_tokens", "on_token"),
+        ("generate", "stop_sequences", "stop"),
+        ("generate", "repeat_penalty", "repetition_penalty"),
+        ("stream", "prioriti", "priority"),
+        ("stream", "temp", "temperature"),
+        ("batch", "in_flight", "max_in_flight"),
+        ("batch", "drafts", "draft"),
+        ("chat", "tool_choise", "tool_choice"),
+        ("chat", "max_token", "max_tokens"),
+        ("beam_search", "num_beam_width", "beam_width"),
+        ("beam_search", "regexp", "regex"),
+        ("embed", "poolin", "pooling"),
+        ("embed", "normalise", "normalize"),
+    ],
+)
+def test_unknown_option_names_the_nearest_known_one(engine, call, name, meant):
+    given = HI if call == "chat" else "ab"
+    expected = rf"^{call}\(\) got an unexpected keyword argument '{name}'; did you mean '{meant}'\?$"
+    with pytest.raises(TypeError, match=expected):
+        getattr(engine, call)([given] if call == "batch" else given, **{name: 1})
+
+
+def test_option_unlike_any_known_one_lists_them_all(engine):
+    names = ["max_tokens", "on_token", "n", "temperature", "priority", "draft", "logprobs"]
+    with pytest.raises(TypeError, match=r"^generate\(\) got .* 'zzz'; it takes ") as error:
+        engine.generate("ab", zzz=1)
+    assert set(names) < set(str(error.value).partition("; it takes ")[2].split(", "))
+    with pytest.raises(TypeError, match=r"^beam_search\(\) got .* 'temperature'; it takes "):
+        engine.beam_search("ab", temperature=0.5)
+
+
+def test_every_keyword_of_a_signature_is_known():
+    for call in ("generate", "stream", "chat", "batch"):
+        parameters = inspect.signature(getattr(Engine, call)).parameters.values()
+        named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        check_options(call, named | set(StreamOptions.__annotations__))
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "meant"),
+    [
+        (SamplerConfig, "temprature", "temperature"),
+        (SamplerConfig, "penalty_window", "repetition_penalty_window"),
+        (EngineConfig, "n_threads", "num_threads"),
+        (ox.RopeConfig, "scale", "scaling"),
+        (ox.OffloadPolicy, "budgets", "budget"),
+        (ox.BeamSearchConfig, "width", "beam_width"),
+    ],
+)
+def test_unknown_field_names_the_nearest_known_one(settings, name, meant):
+    expected = rf"^{settings.__name__}\(\) got an unexpected keyword argument '{name}'; did you mean '{meant}'\?$"
+    with pytest.raises(TypeError, match=expected):
+        settings(**{name: 1})
+    with pytest.raises(TypeError, match=expected):
+        replace(settings(), **{name: 1})
+    assert inspect.signature(settings).parameters.keys() == settings.__dataclass_fields__.keys()
 
 
 def test_stream_checks_when_called_and_not_when_read(engine):
@@ -175,8 +240,9 @@ def test_bad_messages(engine, messages):
 
 
 def test_unknown_engine_option():
-    with pytest.raises(TypeError, match=r"unknown engine option 'n_threads'.*num_threads"):
-        Engine(n_threads=2)
+    for call in (Engine, ox.load, ox.SpeculativeEngine, partial(ox.from_hub, "a/b", "c.gguf")):
+        with pytest.raises(TypeError, match=r"\(\) got .* 'n_threads'; did you mean 'num_threads'\?$"):
+            call(n_threads=2)
     with pytest.raises(ConfigError, match="config must be an EngineConfig"):
         Engine("model.gguf")
     with pytest.raises(ConfigError, match="num_threads"):

@@ -87,7 +87,9 @@ def test_what_an_engine_has_settled_can_t_be_given(engine):
 def test_bad_sources():
     with pytest.raises(ModelNotFoundError):
         DraftModel("/no/such/file.gguf")
-    with pytest.raises(TypeError, match="unknown engine option 'threads'"):
+    with pytest.raises(
+        TypeError, match=r"DraftModel\(\) got an unexpected keyword argument 'threads'; did you mean 'num_threads'"
+    ):
         DraftModel(None, threads=2)
     with pytest.raises(ConfigError, match="model_path must be a path"):
         DraftModel(7)
