@@ -114,7 +114,8 @@ class EngineConfig:
     tokenizer_path: another GGUF file to take the tokenizer from.
     context_size: tokens of one request, prompt and output together. None: what the model was trained for, at most
         4096. More than it was trained for is refused at load, unless `rope` stretches it; see also `overrides`.
-    num_threads: compute threads. None: one per core that the process may use.
+    num_threads: compute threads. None: one per core that the process may use, and no more than the CPU quota of its
+        cgroups (rounded down), OMP_NUM_THREADS and OMP_THREAD_LIMIT say; `show_config` tells which of them decided.
     prefill_chunk_size: tokens that one step computes at most; longer prompts take several steps. It bounds how long
         others wait behind a prompt, and never changes a result. Beside weights with a budget (`offload`) at most as
         many as keep the memory of the forward pass to about a sixteenth of that, but never fewer than 64.

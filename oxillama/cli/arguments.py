@@ -129,7 +129,7 @@ def _add_quantize(add: Callable[[str, str, str], argparse.ArgumentParser]) -> No
     quantize.add_argument("source", metavar="IN", help="GGUF file; of a split model, the first")
     quantize.add_argument("destination", metavar="OUT", help="file to write; what is there is replaced at the end")
     quantize.add_argument("type", metavar="TYPE", help="a format (Q8_0) or a mix (Q4_K_M); a wrong one lists them all")
-    quantize.add_argument("-t", "--threads", type=int, metavar="N", help="default: one per core")
+    quantize.add_argument("-t", "--threads", type=int, metavar="N", help="default: see `oxillama show-config`")
     quantize.add_argument(
         "--tensor-type", action="append", default=[], metavar="PATTERN=TYPE",
         help="format for tensors whose names this regular expression is found in; may be repeated, the first counts",
@@ -151,7 +151,7 @@ def _add_merge_lora(add: Callable[[str, str, str], argparse.ArgumentParser]) -> 
         "--also", action="append", default=[], nargs=2, metavar=("ADAPTER", "X"), help="another one, with its scale"
     )
     merge.add_argument("--type", metavar="TYPE", help="format of the changed tensors; default: that which they have")
-    merge.add_argument("-t", "--threads", type=int, metavar="N", help="default: one per core")
+    merge.add_argument("-t", "--threads", type=int, metavar="N", help="default: see `oxillama show-config`")
 
 
 def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:

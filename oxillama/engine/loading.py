@@ -20,7 +20,7 @@ from oxillama.engine.sizes import CacheSizes, choose_sizes, step_tokens
 from oxillama.engine.spans import RunnerLike
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.gguf.pages import release_pages
-from oxillama.kernels._threads import default_num_threads
+from oxillama.kernels._cores import default_num_threads
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
 from oxillama.models.weights import Weights

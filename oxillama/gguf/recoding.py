@@ -82,7 +82,7 @@ def quantize_file(
         source: a GGUF file; of a split model, the first.
         destination: the file to write. What is there is replaced at the end, whole.
         type: a format (``"Q8_0"``) or a mix (``"Q4_K_M"``): `mixes.FILE_TYPES`.
-        num_threads: by default one per core.
+        num_threads: by default as for an engine; see `EngineConfig`.
         tensor_types: formats for tensors whose names a regular expression is found in; the first that is found counts.
         pure: the same format for all matrices, instead of more bits for those that need them.
         keep_output: leave the output matrix (of a model without one of its own: the embedding) as it is.
@@ -139,10 +139,10 @@ def check_destination(file: GGUFFile, destination: str | os.PathLike[str], *othe
 
 
 def check_threads(num_threads: int | None) -> int:
-    from oxillama.kernels import _threads
+    from oxillama.kernels._cores import default_num_threads
 
     if num_threads is None:
-        return int(_threads.default_num_threads())
+        return default_num_threads()
     return check_int("num_threads", num_threads, 1, 1024)
 
 

@@ -8,21 +8,24 @@ from oxillama.kernels._spin import short_spins
 with short_spins() as _idle_spins:  # the first module that brings in the OpenMP library
     from oxillama.kernels import rows as _rows  # noqa: F401
 
-from oxillama.kernels import _table, _threads
+from oxillama.kernels import _cores, _table, _threads
 from oxillama.kernels.attention import flash_attention
 
 __all__ = ["config", "flash_attention", "show_config"]
 
 
 def config() -> dict[str, object]:
-    """What was compiled, what this machine can run, and what is in use."""
+    """What was compiled, what this machine can run, and what is in use; of the threads, which limit decided."""
+    single = _threads.single_threaded_after_fork()
+    threads = _cores.default_threads()
     return {
         "tiers_compiled": _table.compiled_tiers(),
         "tier_detected": _table.detected_tier(),
         "tier_in_use": _table.tier(),
         "bf16_products": _table.multiplies_bf16(),
         "formats": _table.kernel_formats(),
-        "threads": 1 if _threads.single_threaded_after_fork() else _threads.default_num_threads(),
+        "threads": 1 if single else threads.n,
+        "threads_by": "1: this process was forked after inference" if single else str(threads),
         "idle_spins": _idle_spins,
         "machine": platform.machine(),
         "compiler": _table.compiler(),

@@ -36,16 +36,3 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def single_threaded_after_fork():
     """Whether this process must compute with one thread, being forked from one whose threads had started."""
     return bool(_forked)
-
-
-def default_num_threads():
-    """Cores that this process may run on; hardware threads that share a core count once."""
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set()
-    for cpu in cpus:
-        try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as f:
-                cores.add(f.read().strip())
-        except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))

@@ -18,7 +18,7 @@ from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, block_table, span
 from oxillama.kernels.rows cimport Rows, Workspace
 
-from oxillama.kernels._threads import default_num_threads
+from oxillama.kernels._cores import default_num_threads
 
 cdef const ox_kernels *K = table()
 

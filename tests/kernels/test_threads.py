@@ -69,7 +69,3 @@ def test_thread_count_changes_no_bit():
     one = product(1)
     for threads in (2, 3, 5):
         assert (product(threads) == one).all()
-
-
-def test_default_is_a_sensible_number():
-    assert 1 <= _threads.default_num_threads() <= (os.cpu_count() or 1)
