@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Session,
         Timings,
         TokenLogprob,
+        Usage,
     )
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.loading import shipped_draft
@@ -186,6 +187,7 @@ __all__ = [
     "ToolUse",
     "UnknownToolError",
     "UnsupportedModelError",
+    "Usage",
     "Vocabulary",
     "apply_grammar_mask",
     "from_hub",
@@ -248,6 +250,7 @@ _LAZY = {
     "ToolFunctions": "oxillama.sampling.grammar.tools",
     "ToolResult": "oxillama.sampling.grammar.tools",
     "ToolUse": "oxillama.engine.tool_use",
+    "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.hub",

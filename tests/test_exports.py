@@ -23,7 +23,7 @@ PUBLIC = {
     "show_config",
     # what comes back, and how to stop it
     "BatchFailure", "BeamHypothesis", "BeamSearchConfig", "CancelToken", "Chunk", "Completion", "MetricsSnapshot",
-    "Timings", "TokenLogprob",
+    "Timings", "TokenLogprob", "Usage",
     # parts that stand alone
     "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "Lora", "PrefixKvCache",
     "Sampler", "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream",

@@ -2,7 +2,16 @@
 
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.engine import Engine
-from oxillama.engine.results import BatchFailure, BeamHypothesis, CancelToken, Chunk, Completion, Timings, TokenLogprob
+from oxillama.engine.results import (
+    BatchFailure,
+    BeamHypothesis,
+    CancelToken,
+    Chunk,
+    Completion,
+    Timings,
+    TokenLogprob,
+    Usage,
+)
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence, SequenceState
 from oxillama.engine.session import Session
@@ -21,4 +30,5 @@ __all__ = [
     "Session",
     "Timings",
     "TokenLogprob",
+    "Usage",
 ]

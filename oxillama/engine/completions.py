@@ -164,6 +164,9 @@ def _completion(request: TextRequest, pieces: list[Chunk], index: int) -> Comple
         prompt_logprobs=request.scores.prompt if request.scores else None,
         tool_calls=[call for piece in pieces for call in piece.tool_calls],
         speculation=request.speculation.stats() if request.speculation else None,
+        stop_reason=request.stop_reason,
+        end=request.scores.end if request.scores else None,
+        cached_tokens=request.usage.cached_tokens,
     )
 
 

@@ -209,6 +209,7 @@ class EngineCore(CoreCalls):
         for request in followers:
             if request.outcome is None:
                 request.started_at = leader.started_at
+                request.sequence.n_cached = leader.sequence.n_cached
                 self.meter.started(request)
                 self._absorb(request, rows)
                 self.meter.forked(request)

@@ -58,15 +58,17 @@ class Scores:
     """What one request has of them, as they come; each list is None if it isn't wanted.
 
     prompt: of the prompt's tokens; None stands for the first, which nothing predicts. tokens: of those generated.
+    end: of the token that ended the text, if one did.
     """
 
-    __slots__ = ("_k", "_prompt_k", "_scorer", "prompt", "tokens")
+    __slots__ = ("_k", "_prompt_k", "_scorer", "end", "prompt", "tokens")
 
     def __init__(self, scorer: TokenScorer, k: int | None, prompt_k: int | None) -> None:
         self._scorer = scorer
         self._k, self._prompt_k = k or 0, prompt_k or 0
         self.tokens: list[TokenLogprob] | None = None if k is None else []
         self.prompt: list[TokenLogprob | None] | None = None if prompt_k is None else [None]
+        self.end: TokenLogprob | None = None
 
     def sibling(self) -> "Scores":
         """Of another completion of the same prompt: what is found of that is for both."""
@@ -91,3 +93,8 @@ class Scores:
         """A token was drawn."""
         if self.tokens is not None:
             self.tokens.append(self._scorer.score(row, token, self._k))
+
+    def add_end(self, row: NDArray[np.float32], token: int) -> None:
+        """The token that ends the text was drawn."""
+        if self.tokens is not None:
+            self.end = self._scorer.score(row, token, self._k)

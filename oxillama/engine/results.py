@@ -16,6 +16,7 @@ __all__ = [
     "FinishReason",
     "Timings",
     "TokenLogprob",
+    "Usage",
 ]
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -32,6 +33,26 @@ class Timings:
     time_to_first_token: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request.
+
+    prompt_tokens: of its prompt. completion_tokens: those generated, without the end-of-generation token.
+    cached_tokens: those of the prompt that were computed before the request began: found in the prefix cache, or kept
+        by its conversation. What it computed itself and had to compute again, after preemption, does not count. Of n
+        completions of one prompt, each says what the prompt found.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +81,8 @@ class Chunk:
 
     text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk. logprobs: of these
     tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk. index: of n
-    completions, which one it continues. tool_calls: calls of tools that end here, after the text.
+    completions, which one it continues. tool_calls: calls of tools that end here, after the text. stop_reason, end,
+    usage: as in `Completion`, in the last chunk.
     """
 
     text: str
@@ -70,6 +92,9 @@ class Chunk:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     index: int = 0
     tool_calls: list[AnyToolCall] = field(default_factory=list)
+    stop_reason: str | int | None = None
+    end: TokenLogprob | None = None
+    usage: Usage | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +114,11 @@ class Completion:
     tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
         them, and the `offset` of each says where it stood.
     speculation: what guessing ahead did; None without a draft.
+    stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the
+        end-of-generation token. Of stop strings that begin in the same place it is the shortest.
+    end: log-probability of the end-of-generation token, which is not in token_ids; None if no such token ended the
+        text, or without logprobs.
+    cached_tokens: see `Usage`.
     """
 
     text: str
@@ -101,6 +131,14 @@ class Completion:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     tool_calls: list[AnyToolCall] = field(default_factory=list)
     speculation: SpecStats | None = field(default=None, compare=False)
+    stop_reason: str | int | None = None
+    end: TokenLogprob | None = None
+    cached_tokens: int = field(default=0, compare=False)
+
+    @property
+    def usage(self) -> Usage:
+        """How many tokens it took."""
+        return Usage(self.prompt_tokens, len(self.token_ids), self.cached_tokens)
 
     @property
     def message(self) -> dict[str, Any]:

@@ -222,6 +222,8 @@ class Scheduler(Admission):
         before = sequence.n_computed
         if not self.begin(sequence, reserve, reclaim_states=not self.running):
             return False
+        if sequence.n_cached is None:
+            sequence.n_cached = min(sequence.n_computed, sequence.n_prompt)
         asked = before < len(sequence.tokens) - 1  # that one is computed in any case
         if asked and self.prefix and sequence.cache_key is not None and not sequence.preempted:
             self.prefix.hit_tokens += sequence.n_computed - before

@@ -38,6 +38,7 @@ class Sequence:
     n_reserve: tokens that it can come to have computed: those of the prompt, and of the output all but the last, which
         is drawn and not computed. Never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
+    n_cached: tokens of the prompt that were computed already when it first began to run; None before.
     n_again: those after them that were computed with wrong guesses behind: the state after these is of no use.
     block_table: block ids in the order of positions; token i is in block i // block_size.
     tables: this one, and that of layers with a window, which begins with `n_gone` times -1 for what was given back.
@@ -55,9 +56,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "ahead", "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_again", "n_computed", "n_gone",
-        "n_prompt", "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots", "tables",
-        "tokens", "untrusted", "weights",
+        "ahead", "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_again", "n_cached", "n_computed",
+        "n_gone", "n_prompt", "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots",
+        "tables", "tokens", "untrusted", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
+        self.n_cached: int | None = None
         self.ahead: list[int] = []
         self.n_again = 0
         self.tables: tuple[list[int], list[int]] = [], []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from oxillama.engine.calls import CoreCalls
 from oxillama.engine.logprobs import Scores
 from oxillama.engine.request import Outbox, Request, unfinished
-from oxillama.engine.results import CancelToken, Chunk, FinishReason
+from oxillama.engine.results import CancelToken, Chunk, FinishReason, Usage
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.tool_use import divided
@@ -32,13 +32,17 @@ class StopMatcher:
     Text that may be the beginning of a stop string is held back until that is settled. A stop string that is complete
     still waits while one that began further left may become complete too, so that where the cut is depends on the text
     alone.
+
+    found: the stop string that was found; the shortest of those that begin in the same place.
     """
 
-    __slots__ = ("_held", "_stops")
+    __slots__ = ("_held", "_stops", "found")
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
-        self._stops = tuple(stops)
+        # The shortest first: it is complete first, however the text is divided.
+        self._stops = tuple(sorted(stops, key=len))
         self._held = ""
+        self.found: str | None = None
 
     @property
     def held(self) -> str:
@@ -53,7 +57,7 @@ class StopMatcher:
         for start in range(len(text)):
             for stop in self._stops:
                 if text.startswith(stop, start):
-                    self._held = ""
+                    self._held, self.found = "", stop
                     return text[:start], True
             if any(stop.startswith(text[start:]) for stop in self._stops):
                 self._held = text[start:]
@@ -64,8 +68,11 @@ class StopMatcher:
     def flush(self) -> tuple[str, bool]:
         """The text ends here: what was held back, up to the leftmost stop string if there is one."""
         held, self._held = self._held, ""
-        found = [start for stop in self._stops if (start := held.find(stop)) >= 0]
-        return (held[: min(found)], True) if found else (held, False)
+        found = [(start, len(stop), stop) for stop in self._stops if (start := held.find(stop)) >= 0]
+        if not found:
+            return held, False
+        start, _, self.found = min(found)
+        return held[:start], True
 
 
 class TextStream(Protocol):
@@ -128,6 +135,12 @@ class TextRequest(Request):
         self._n_shown = sequence.n_prompt
         self._stopped = False
         self._last_text = ""
+        self.stop_reason: str | int | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """How many tokens it has taken so far."""
+        return Usage(self.n_prompt, len(self.sequence.tokens) - self.n_prompt, self.sequence.n_cached or 0)
 
     def progress(self) -> dict[str, Any]:
         """How far it has come, beside tokens and sampler, as plain data."""
@@ -165,6 +178,9 @@ class TextRequest(Request):
         if not self.first_at:
             self.first_at = time.perf_counter()
         if token in self.end_ids:
+            self.stop_reason = token
+            if self.scores is not None:
+                self.scores.add_end(row, token)
             return "stop"
         self.sampler.accept(token)
         if self.scores is not None:
@@ -188,6 +204,8 @@ class TextRequest(Request):
             text += held
         if self._stopped and reason == "length":
             reason = "stop"
+        if self._stopped and reason == "stop":
+            self.stop_reason = self._stops.found
         self._put(text, reason)
         return reason
 
@@ -208,7 +226,9 @@ class TextRequest(Request):
         self._n_shown += len(ids)
         tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
         logprobs = None if tokens is None else tokens[first:]
-        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, None if first else prompt, self.number, calls))
+        last = () if reason is None else (self.stop_reason, self.scores and self.scores.end, self.usage)
+        prompt = None if first else prompt
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, prompt, self.number, calls, *last))
 
 
 def chunks(

@@ -145,6 +145,7 @@ class TextResumer:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
         holder.append(request)
         request.number, request.loras, request.sequence.weights = number, adapters, adapters.key
+        request.sequence.n_cached = self.given.maybe_integer("n_cached", 0, self.n_prompt)
         self._restore_scores(request)
         return request
 

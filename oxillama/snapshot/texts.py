@@ -6,13 +6,13 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama.checks import MAX_CONTEXT
-from oxillama.engine.results import Chunk, TokenLogprob
+from oxillama.engine.results import Chunk, TokenLogprob, Usage
 from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import OxiLlamaError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
@@ -74,6 +74,7 @@ def text_state(request: TextRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
         "logprobs": options.logprobs,
         "prompt_logprobs": options.prompt_logprobs,
         "scores": None if request.scores is None else _scores_state(request.scores),
+        "n_cached": sequence.n_cached,
         "speculation": speculation_state(request.speculation),
         "tools": None if options.tool_use is None else _tools_state(options.tool_use),
         "unread": [_chunk_state(chunk) for chunk in unread],
@@ -154,7 +155,15 @@ def _chunk_state(chunk: Chunk) -> dict[str, Any]:
         "logprobs": _logprobs(chunk.logprobs),
         "prompt_logprobs": _logprobs(chunk.prompt_logprobs),
         "calls": [asdict(call) for call in chunk.tool_calls],
+        **({} if chunk.finish_reason is None else _end_state(chunk)),
     }
+
+
+def _end_state(chunk: Chunk) -> dict[str, Any]:
+    """What the last chunk alone has."""
+    usage, end = chunk.usage, None if chunk.end is None else _logprob(chunk.end)
+    counts = None if usage is None else [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]
+    return {"stop_reason": chunk.stop_reason, "end": end, "usage": counts}
 
 
 def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]:
@@ -169,8 +178,18 @@ def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]
             raise f.wrong("reason", "a reason to finish")
         calls = [_read_call(call, f) for call in f.items_of("calls")]
         logprobs, prompt = reader.many(f, "logprobs"), reader.many(f, "prompt_logprobs")
-        found.append(Chunk(f.text("text"), ids, reason, logprobs, prompt, f.integer("index", 0, MAX_CONTEXT), calls))
+        chunk = Chunk(f.text("text"), ids, reason, logprobs, prompt, f.integer("index", 0, MAX_CONTEXT), calls)
+        found.append(chunk if reason is None else _with_end(chunk, f, reader))
     return found
+
+
+def _with_end(chunk: Chunk, f: Fields, reader: LogprobReader) -> Chunk:
+    """The opposite of `_end_state`."""
+    stop, end = f.get("stop_reason"), f.get("end")
+    if stop is not None and type(stop) not in (str, int):
+        raise f.wrong("stop_reason", "a stop string or the id of a token")
+    usage = None if f.get("usage") is None else Usage(*f.integers("usage", 3))
+    return replace(chunk, stop_reason=stop, end=None if end is None else reader.one(end), usage=usage)
 
 
 def _read_call(given: Any, f: Fields) -> ToolCall | BrokenToolCall:
