@@ -92,8 +92,10 @@ class SnapshotMethods:
         and if anything fails, what had the name before stays.
 
         base: a snapshot in the same folder that was written before: what it has isn't written again, and the new one
-            needs it. compress: with zstd. shared: what whole blocks of tokens hold goes to the folder `blocks` beside
-            the file, once for all snapshots there; `oxillama.snapshot.collect_garbage` removes what none needs.
+            needs it, and what it needs. Nothing is taken from one with 1,024 others before it, or of kernels with other
+            digits: the new one is whole then. path must not be a file that base needs.
+        compress: with zstd. shared: what whole blocks of tokens hold goes to the folder `blocks` beside the file, once
+            for all snapshots there; `oxillama.snapshot.collect_garbage` removes what none needs.
         format: 1 writes what the original reads: attention's KV as float32.
 
         Raises SnapshotError and its children, ConfigError, EngineClosedError; GenerateError while another thread uses

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
@@ -94,10 +94,13 @@ def _intact(path: Path, digest: str) -> bool:
         return False
 
 
-def read_blocks(source: Source, given: Fields, sections: Mapping[str, Section]) -> dict[str, NDArray[Any]]:
+def read_blocks(
+    source: Source, given: Fields, sections: Mapping[str, Section], expect: Callable[[Section], None]
+) -> dict[str, NDArray[Any]]:
     """The rows of arrays that are in blocks: all of those before the file's own.
 
-    Raises SnapshotFileError for a block that is missing, SnapshotDamagedError for one that holds something else.
+    Raises SnapshotFileError for a block that is missing, SnapshotDamagedError for one that holds something else, and
+    what `expect` raises for an array that can't be, before there is memory for it.
     """
     if source.folder is None:
         raise SnapshotFormatError(f"{source.label}: it needs the folder {BLOCK_FOLDER!r} beside it: give its path")
@@ -108,6 +111,7 @@ def read_blocks(source: Source, given: Fields, sections: Mapping[str, Section]) 
         section = sections.get(name)
         if section is None or section.first != n_rows or name in found:
             raise given.wrong("arrays", f"the arrays that begin with {n_rows} rows in blocks")
+        expect(section)
         row = prod(section.shape[1:]) * section.dtype.itemsize
         found[name] = np.empty((n_rows, *section.shape[1:]), section.dtype)
         sizes.append(BLOCK_PANELS * row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,13 @@ from numpy.typing import NDArray
 from oxillama.checks import check_bool
 from oxillama.config import EngineConfig
 from oxillama.engine.loading import shipped_model
-from oxillama.errors import ConfigError, SnapshotError, SnapshotFormatError, SnapshotMismatchError
+from oxillama.errors import (
+    ConfigError,
+    SnapshotDamagedError,
+    SnapshotError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
 from oxillama.kernels._table import tier
 from oxillama.lazy import lazy
 from oxillama.sampling import Sampler
@@ -23,7 +30,7 @@ from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.holding import Holding
 from oxillama.snapshot.layout import Section
 from oxillama.snapshot.origin import ModelFingerprint, hub_origin
-from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
+from oxillama.snapshot.saved import MAX_CHAIN, Reader, Rows, Saved, open_reader
 from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
 from oxillama.snapshot.settings import config_state, plain
 from oxillama.snapshot.texts import sampler_state, text_state
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["WRITER", "Known", "SnapshotMaker", "check_format", "path_of"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("oxillama")
 
 # Settings without which results would be others.
 DECISIVE = ("kv_type", "rope", "overrides")
@@ -61,8 +70,8 @@ class Known:
             return 0
         most = min(len(self.tokens), sequence.n_computed)
         mine = sequence.tokens[:most]
-        same = (i for i in range(most) if self.tokens[i] != mine[i])
-        return next(same, most)
+        others = (i for i in range(most) if self.tokens[i] != mine[i] or mine[i] == UNKNOWN)
+        return next(others, most)
 
 
 NOTHING = Known()
@@ -237,7 +246,11 @@ class SnapshotMaker:
     # ---- in
 
     def known(self, target: Path, base: Path) -> Known:
-        """What a file has. Raises SnapshotError's children, also if it is of another model."""
+        """What a file has; nothing if one more file could not need it, or its kernels' digits are other ones.
+
+        Raises SnapshotError's children, also if it is of another model, or a file that it needs is not there;
+        ConfigError if it would need the file that is to be written.
+        """
         old, new = (Path(os.path.realpath(path)) for path in (base, target))
         if old.parent != new.parent:
             raise ConfigError(f"base must be in the folder of path, which refers to it by name, not {base}")
@@ -247,7 +260,19 @@ class SnapshotMaker:
             if reader.state.text("kind") in SEVERAL:
                 raise SnapshotFormatError(f"{base}: several snapshots in one can't be a base: give one of a single one")
             self.check(reader)
-            tokens = reader.saved(self.expecting(reader.label), ("tokens",)).tensors["tokens"].array.tolist()
+            expect = self.expecting(reader.label)
+            files = reader.check_chain(expect)
+            if str(new) in map(os.path.realpath, files):
+                raise ConfigError(
+                    f"path {str(target)!r} is a file that base {str(base)!r} needs: give a name that is not in its "
+                    "chain of bases, or leave base out"
+                )
+            if len(files) > MAX_CHAIN or reader.state.text("tier") != tier():
+                log.info("%s is not used as the base of %s: it is written whole", base, target)
+                return NOTHING
+            if "tokens" not in reader.ranges:
+                raise SnapshotDamagedError(f"{reader.label}: its tokens are missing")
+            tokens = reader.saved(expect, ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")
             n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
             return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (old.name, reader.digest))

@@ -46,7 +46,7 @@ from oxillama.snapshot.layout import ALIGNMENT, BYTES, RAW, SIGNED_BYTES, Sectio
 from oxillama.snapshot.layout import HEADER_BYTES as HEADER
 from oxillama.snapshot.sources import FileSource, Place, Source, open_source
 
-__all__ = ["STATE", "Reader", "Rows", "Saved", "check_part", "open_reader"]
+__all__ = ["MAX_CHAIN", "STATE", "Reader", "Rows", "Saved", "check_part", "open_reader"]
 
 STATE = "state"
 # Files that refer to each other, one to the one before.
@@ -100,6 +100,32 @@ class Saved:
         return json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode(
             "utf-8", "surrogatepass"
         )
+
+
+class _Gap:
+    """Rows of an array that no file has given so far: those from `start` to `stop`. pieces: the rows after, last first.
+
+    begun: whether the first file has been looked at. A file may have more rows than are wanted: of layers with a
+    window, those that the window no longer reaches.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop, self.begun = start, stop, False
+        self.pieces: list[NDArray[Any]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.stop > self.start
+
+    def reach(self, first: int) -> None:
+        """The rows from `first` on are found."""
+        self.begun, self.stop = True, min(self.stop, max(self.start, first))
+
+    def fill(self, first: int, values: NDArray[Any]) -> None:
+        """values: the rows from `first` on, up to the gap's stop at least."""
+        rows = values[max(0, self.start - first) : self.stop - first]
+        self.pieces.append(rows if 2 * len(rows) >= len(values) else rows.copy())  # a view would keep all of it
+        self.reach(first)
 
 
 class Reader:
@@ -166,51 +192,90 @@ class Reader:
 
         Raises SnapshotError's children, and what `expect` raises.
         """
-        wanted = {name: r for name, r in self.ranges.items() if only is None or name in only}
-        pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
-        missing = {name: stop for name, (_, stop) in wanted.items()}
-        with closing(_chain(self)) as chain:  # not by dropping it, in which Ctrl-C would be lost
-            for reader in chain:
-                reader._take(pieces, missing, expect)
-                if all(missing[name] <= start for name, (start, _) in wanted.items()):
-                    break
-        for name, (start, _) in wanted.items():
-            if missing[name] != start:
-                raise SnapshotDamagedError(f"{self.label}: rows {start} to {missing[name]} of array {name} are missing")
+        gaps = self._gaps(only)
+        with closing(self._needed(gaps)) as needed:  # not by dropping it, in which Ctrl-C would be lost
+            for reader in needed:
+                reader._take(gaps, expect)
+        self._check_closed(gaps)
         state = {name: self.state[name] for name in self.state if name not in ("tensors", "base", "blocks")}
-        joined = {n: p[0] if len(p) == 1 else np.concatenate(p[::-1]) for n, p in pieces.items()}
-        return Saved(state, {name: Rows.whole(joined[name], start) for name, (start, _) in wanted.items()})
+        joined = {name: gap.pieces[0] if len(gap.pieces) == 1 else np.concatenate(gap.pieces[::-1])
+                  for name, gap in gaps.items()}  # fmt: skip
+        return Saved(state, {name: Rows.whole(joined[name], gap.start) for name, gap in gaps.items()})
 
-    def _take(self, pieces: dict[str, list[NDArray[Any]]], missing: dict[str, int], expect: Expect) -> None:
-        """Rows before those that are missing no more, as far as this file or its blocks have them."""
-        stored = {name: self.sections[name] for name in missing if name in self.sections}
-        for section in stored.values():
+    def check_chain(self, expect: Expect) -> list[str]:
+        """The labels of this file and of all that it needs, which are there and have all rows; no array is read.
+
+        Raises what `saved` raises, but for arrays and blocks that are damaged.
+        """
+        gaps, labels = self._gaps(None), []
+        with closing(self._needed(gaps)) as needed:
+            for reader in needed:
+                labels.append(reader.label)
+                for gap, section in reader._here(gaps, expect):
+                    gap.reach(section.first)
+                for name in reader._in_blocks(gaps):
+                    gaps[name].reach(0)
+        self._check_closed(gaps)
+        return labels
+
+    def _gaps(self, only: Collection[str] | None) -> dict[str, _Gap]:
+        return {name: _Gap(*rows) for name, rows in self.ranges.items() if only is None or name in only}
+
+    def _needed(self, gaps: dict[str, _Gap]) -> Generator[Reader]:
+        """This file, and those before it as long as rows are missing."""
+        with closing(_chain(self)) as chain:
+            for reader in chain:
+                yield reader
+                if not any(gap.is_open for gap in gaps.values()):
+                    return
+
+    def _check_closed(self, gaps: dict[str, _Gap]) -> None:
+        for name, gap in gaps.items():
+            if gap.is_open:
+                raise SnapshotDamagedError(
+                    f"{self.label}: rows {gap.start} to {gap.stop} of array {name} are in none of its files"
+                )
+
+    def _here(self, gaps: dict[str, _Gap], expect: Expect) -> list[tuple[_Gap, Section]]:
+        """The arrays of which this file has rows that are missing; of the first file, all, be they empty."""
+        found = []
+        for name, gap in gaps.items():
+            section = self.sections.get(name)
+            if section is None or not (gap.is_open or not gap.begun):
+                continue
             expect(section)
-        self.source.reserve(sum(section.n_stored + ALIGNMENT for section in stored.values()))
-        self._take_stored(stored, pieces, missing)
-        in_blocks = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
-        if any(missing.get(name, 0) > self.ranges[name][0] for name in in_blocks if name in self.ranges):
-            for name, rows in read_blocks(self.source, self.state.sub("blocks"), self.sections).items():
-                if name in missing and missing[name] > self.ranges[name][0]:
-                    pieces[name].append(rows[: missing[name]])
-                    missing[name] = 0
+            ends = section.first + section.shape[0]
+            if gap.stop > ends:
+                raise SnapshotDamagedError(f"{self.label}: array {name} ends at row {ends}, before {gap.stop}")
+            if gap.stop > section.first or not gap.begun:
+                found.append((gap, section))
+        return found
 
-    def _take_stored(
-        self, stored: dict[str, Section], pieces: dict[str, list[NDArray[Any]]], missing: dict[str, int]
-    ) -> None:
+    def _in_blocks(self, gaps: dict[str, _Gap]) -> list[str]:
+        """The arrays of which the blocks of this file have rows that are missing."""
+        names = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
+        return [name for name in names if name in gaps and gaps[name].is_open]
+
+    def _take(self, gaps: dict[str, _Gap], expect: Expect) -> None:
+        """Fills gaps as far as this file or its blocks can."""
+        stored = self._here(gaps, expect)
+        self.source.reserve(sum(section.n_stored + ALIGNMENT for _, section in stored))
+        self._take_stored(stored)
+        names = self._in_blocks(gaps)
+        if names:
+            found = read_blocks(self.source, self.state.sub("blocks"), self.sections, expect)
+            for name in names:
+                gaps[name].fill(0, found[name])
+
+    def _take_stored(self, stored: list[tuple[_Gap, Section]]) -> None:
         with Hashing() as hashed:
             found = []
-            for name, section in stored.items():
-                ends = section.first + section.shape[0]
-                if missing[name] > ends:
-                    raise SnapshotDamagedError(f"{self.label}: array {name} ends at row {ends}, before {missing[name]}")
-                if missing[name] > section.first or not pieces[name]:
-                    data = self.source.read(section.offset, section.n_stored)
-                    found.append((section, hashed([np.frombuffer(data, np.uint8)])))
-                    if section.codec != RAW:  # what was damaged is not decompressed
-                        self._check(section, found[-1][1]())
-                    pieces[name].append(self._values(section, data)[: missing[name] - section.first])
-                    missing[name] = min(missing[name], section.first)
+            for gap, section in stored:
+                data = self.source.read(section.offset, section.n_stored)
+                found.append((section, hashed([np.frombuffer(data, np.uint8)])))
+                if section.codec != RAW:  # what was damaged is not decompressed
+                    self._check(section, found[-1][1]())
+                gap.fill(section.first, self._values(section, data))
             for section, digest in found:
                 self._check(section, digest())
 

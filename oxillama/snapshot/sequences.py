@@ -67,7 +67,8 @@ def save_sequence(
             continue
         kind = WINDOWED if slab.windowed else BLOCK
         start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
-        first = _first(start, n_panels(n), since.get(f"{name}.k"), n_common // PANEL)
+        known = since.get(f"{name}.k")
+        first = _first(start, n_panels(n), known if known == since.get(f"{name}.v") else None, n_common // PANEL)
         used[kind] = min(used[kind], first * PANEL // slab.block_tokens)
         for part, panels in zip("kv", hold_kv(slab, sequence.tables[kind], first, n), strict=True):
             tensors[f"{name}.{part}"] = Rows(start, first, panels)

@@ -1,0 +1,121 @@
+"""Whatever is written is read again: a part of `python -m tests.snapshot.read_back` that takes seconds."""
+
+import pytest
+
+import oxillama as ox
+from oxillama.errors import SnapshotFileError
+from oxillama.snapshot import saved, snapshot_info
+from tests.snapshot.models import same, tokens_of
+from tests.snapshot.read_back import KINDS, Walk, check, lengths, opened, requests
+
+WINDOWED = ("gemma2", "gemma3", "gpt-oss", "cohere2", "exaone4")
+FEW = (1, 16, 20, 33, 60, 79, 80, 170, 200)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_have_blocks_of_their_own_here(name):
+    with opened(name) as engine:
+        assert engine._core.scheduler.windows.window == 16
+
+
+@pytest.mark.parametrize("name", [*WINDOWED, "llama", "jamba"])
+def test_every_pair_of_lengths(name, tmp_path):
+    with opened(name) as engine:
+        n = len(FEW)
+        assert lengths(engine, tmp_path, FEW) == n * (n + 1) // 2
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_walks_and_requests(name, tmp_path):
+    with opened(name) as engine:
+        Walk(engine, tmp_path, 1).run(20)
+        (tmp_path / "text").mkdir()
+        requests(engine, tmp_path / "text", 1)
+
+
+def test_blocks_of_other_sizes(tmp_path):
+    """A chain that engines with blocks of several sizes have written, some of which keep more of a window."""
+    tokens = None
+    for i, (size, n) in enumerate(((16, 70), (64, 90), (16, 130), (32, 150), (64, 200), (16, 201))):
+        with opened("gemma3", kv_block_size=size) as engine:
+            tokens = tokens or tokens_of(engine, 249)
+            engine.prefill(tokens[:n])
+            engine.snapshot(tmp_path / f"{i}", base=tmp_path / f"{i - 1}" if i else None)
+            check(engine, tmp_path / f"{i}", tokens[:n], n)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with opened("llama") as engine:
+        yield engine
+
+
+def chain(engine, folder, n):
+    engine.reset()
+    for i in range(n):
+        engine.prefill(tokens_of(engine, 20, seed=i))
+        engine.snapshot(folder / f"{i}", base=folder / f"{i - 1}" if i else None)
+
+
+def test_what_a_base_needs_is_not_replaced(engine, tmp_path):
+    chain(engine, tmp_path, 3)
+    before = (tmp_path / "0").read_bytes()
+    (tmp_path / "link").symlink_to("0")
+    for name in ("0", "1", "link"):
+        with pytest.raises(ox.ConfigError, match=f"path '.*{name}' is a file that base '.*/2' needs: give a name"):
+            engine.snapshot(tmp_path / name, base=tmp_path / "2")
+    assert (tmp_path / "0").read_bytes() == before
+    engine.snapshot(tmp_path / "2")  # which nothing needs
+    engine.snapshot(tmp_path / "1", base=tmp_path / "2")
+    check(engine, tmp_path / "1", engine._session.tokens, 60)
+
+
+def test_a_base_whose_base_is_gone_is_none(engine, tmp_path):
+    chain(engine, tmp_path, 2)
+    (tmp_path / "0").rename(tmp_path / "kept")
+    with pytest.raises(SnapshotFileError, match=r"/0'.* can't be read"):
+        engine.snapshot(tmp_path / "2", base=tmp_path / "1")
+    assert not (tmp_path / "2").exists()
+
+
+def test_a_chain_is_not_longer_than_can_be_read(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved, "MAX_CHAIN", 3)
+    monkeypatch.setattr("oxillama.snapshot.maker.MAX_CHAIN", 3)
+    chain(engine, tmp_path, 6)
+    assert [snapshot_info(tmp_path / f"{i}").base for i in range(6)] == [None, "0", "1", "2", None, "4"]
+    for i in range(6):
+        with engine.resume(tmp_path / f"{i}") as session:
+            assert session._sequence.n_computed == 20 * (i + 1)
+
+
+def test_a_base_of_other_kernels_is_not_mixed_in(engine, tmp_path, monkeypatch):
+    chain(engine, tmp_path, 1)
+    monkeypatch.setattr("oxillama.snapshot.maker.tier", lambda: "other")
+    engine.snapshot(tmp_path / "1", base=tmp_path / "0")
+    assert snapshot_info(tmp_path / "1").base is None
+
+
+def test_tokens_that_nobody_knows_are_not_the_same(tmp_path):
+    """Of files of version 1, which don't tell them: another session's keys and values are not taken for these."""
+    with opened("llama", kv_type="f32") as engine:
+        rows = []
+        for i in range(2):
+            engine.reset()
+            engine.prefill(tokens_of(engine, 50, seed=i))
+            rows.append(engine.forward_one(5))
+            engine.truncate(50)
+            engine.snapshot(tmp_path / f"old{i}", format=1)
+            old = without_tokens((tmp_path / f"old{i}").read_bytes())
+            with engine.resume(old) as session:
+                session.snapshot(tmp_path / f"{i}", base=tmp_path / "0" if i else None)
+        for i, row in enumerate(rows):
+            with engine.resume(tmp_path / f"{i}") as session:
+                assert same(session.forward_one(5), row)
+
+
+def without_tokens(data):
+    from oxillama.snapshot.version1 import EngineV1
+
+    v = EngineV1.decode(data)
+    v.tokens = []
+    return v.encode()
