@@ -4,7 +4,8 @@
 
     OxiLlamaError
     ├── ConfigError (ValueError)             an argument or configuration value is out of its range
-    │   └── ToolFormatError                  it isn't known how the model writes tool calls
+    │   ├── ToolFormatError                  it isn't known how the model writes tool calls
+    │   └── MessageError (ChatTemplateError)     a message of a conversation has another form than is described
     ├── LoadError                            a model can't be loaded
     │   ├── ModelNotFoundError (FileNotFoundError)   there is no such file
     │   ├── GGUFError (ValueError)           the file is damaged, hostile, or not GGUF
@@ -47,6 +48,7 @@ __all__ = [
     "KvCacheFullError",
     "LoadError",
     "LoraError",
+    "MessageError",
     "MissingKeyError",
     "MissingTensorError",
     "ModelFileError",
@@ -140,6 +142,10 @@ class TokenizerError(OxiLlamaError, ValueError):
 
 class ChatTemplateError(TokenizerError):
     """A chat template is broken, raises, takes too long or tries to leave its sandbox."""
+
+
+class MessageError(ConfigError, ChatTemplateError):
+    """A message of a conversation has another form than is described; the message names the place in it."""
 
 
 class GrammarError(OxiLlamaError, ValueError):

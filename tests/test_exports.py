@@ -38,10 +38,10 @@ PUBLIC = {
     "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",
-    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MissingKeyError", "MissingTensorError",
-    "ModelFileError", "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError", "SnapshotError",
-    "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError", "TokenizerError",
-    "snapshot",
+    "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MessageError", "MissingKeyError",
+    "MissingTensorError", "ModelFileError", "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError",
+    "SnapshotError", "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError",
+    "TokenizerError", "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError",
 }  # fmt: skip

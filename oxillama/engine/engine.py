@@ -218,6 +218,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
     ) -> Completion | list[Completion] | Chunks:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
+        messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
+            which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
         chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
         are those of `generate`, and with tools:
 
@@ -230,8 +232,9 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't
             either where a grammar, schema, pattern or choices say what the whole text is.
 
-        Raises ChatTemplateError if there is no template or it fails, ToolFormatError if it isn't known how the model
-        writes calls, GrammarError for a schema that calls can't be held to, and what `generate` raises.
+        Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails,
+        ToolFormatError if it isn't known how the model writes calls, GrammarError for a schema
+        that calls can't be held to, and what `generate` raises.
         """
         check_options("chat", options)
         self._core.check_generates()

@@ -9,6 +9,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, TokenizerError
 from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import ChatTemplate, Tokenizer
+from oxillama.tokenizer.messages import checked_messages
 
 __all__ = [
     "Messages",
@@ -91,15 +92,9 @@ def make_chain(sampler: SamplerConfig | SamplerChain | None, options: dict[str, 
 def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None) -> list[int]:
     """Token ids of the prompt that a chat template (None: the model's) makes of messages.
 
-    Raises ConfigError for messages of another form, ChatTemplateError if there is no template or it fails.
+    Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails.
     """
-    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
-        raise ConfigError(f"messages must be a list of at least one {{'role': ..., 'content': ...}}, not {messages!r}")
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ConfigError(f"messages[{i}] must be a mapping with a 'role', not {message!r}")
-        if message.get("content") is None and not message.get("tool_calls"):
-            raise ConfigError(f"messages[{i}] must have a 'content' (or 'tool_calls'), not {message!r}")
+    messages = checked_messages(messages)  # before it is known whether there is a template
     if chat_template is None:
         template = tokenizer.template()
     else:

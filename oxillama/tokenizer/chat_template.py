@@ -1,13 +1,19 @@
 """Chat templates: a conversation to the text that a model was trained to continue."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import ChatTemplateError
+from oxillama.tokenizer.content_format import ContentFormat, content_format
+from oxillama.tokenizer.messages import as_part, checked_messages, joined
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from oxillama.tokenizer.budget import Budget
     from oxillama.tokenizer.sandbox import SandboxEnvironment
 
 __all__ = ["ChatTemplate"]
@@ -15,6 +21,7 @@ __all__ = ["ChatTemplate"]
 _MAX_SOURCE = 1 << 18
 _MAX_OUTPUT = 1 << 24
 _MAX_SECONDS = 5.0
+_MAX_FORMATS = 64  # roles; conversations have five
 
 
 class ChatTemplate:
@@ -51,7 +58,7 @@ class ChatTemplate:
         self.eos_token = eos_token
         self._max_output = max_output
         self._max_seconds = max_seconds
-        self._template = _compile(source)
+        self._compiled = _compile(source)
 
     def render(
         self,
@@ -64,53 +71,95 @@ class ChatTemplate:
         """The conversation as one text.
 
         Args:
-            messages: ``{"role": ..., "content": ...}`` each; content is a str, or a list of parts (dicts).
+            messages: ``{"role": ..., "content": ...}`` each, as OpenAI's clients send them: content is a str or a list
+                of text parts, ``{"type": "text", "text": ...}``, and may be missing beside ``tool_calls``. Parts are
+                joined with newlines where the template prints strings, and a str becomes one part where it prints
+                only parts.
             add_generation_prompt: end with what opens the assistant's turn.
             tools: JSON descriptions of functions that the model may call.
             extra: further variables for the template (``enable_thinking=False``, ``documents=...``).
 
         Raises:
-            ChatTemplateError: the arguments are not of that form, the template raises, or it exceeds its bounds.
+            MessageError: a message is not of that form, or has other parts than text; it names the place, such as
+                ``messages[2].content[0].type``.
+            ChatTemplateError: tools are not of that form, the template raises, or it exceeds its bounds.
         """
-        _check_messages(messages)
+        given = checked_messages(messages)
         if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
-            raise ChatTemplateError(f"tools must be a list of dicts, not {_shown(tools)}")
-        variables = {
-            "messages": list(messages),
-            "tools": None if tools is None else list(tools),
-            "add_generation_prompt": add_generation_prompt,
-            "bos_token": self.bos_token,
-            "eos_token": self.eos_token,
-            **extra,
-        }
-        return self._run(variables)
+            raise ChatTemplateError(f"tools must be a list of dicts, not {type(tools).__name__} {tools!r:.60}")
+        variables = {"tools": None if tools is None else list(tools), "add_generation_prompt": add_generation_prompt}
+        with self._spending() as spent:
+            variables["messages"] = [self._in_format(message) for message in given]
+            variables |= extra
+            spent.size(variables)  # refuses values that contain themselves, and remembers the sizes of the others
+            return self._output(variables)
 
-    def _run(self, variables: dict[str, Any]) -> str:
+    @contextmanager
+    def _spending(self) -> Iterator["Budget"]:
+        """A block in which the template may run. Raises ChatTemplateError for what the template raises there."""
         from oxillama.tokenizer.budget import Budget, budget
 
-        spent = Budget(self._max_output, self._max_seconds)
-        token = budget.set(spent)
+        token = budget.set(Budget(self._max_output, self._max_seconds))
         try:
-            spent.size(variables)  # refuses values that contain themselves, and remembers the sizes of the others
-            pieces: list[str] = []
-            total = 0
-            for piece in self._template.generate(variables):
-                total += len(piece)
-                spent.allow(total, "the output")
-                pieces.append(piece)
-            return "".join(pieces)
+            yield budget.get()
         except Exception as error:
             raise ChatTemplateError(f"the chat template failed: {_reason(error)}") from None
         finally:
             budget.reset(token)
 
+    def _output(self, variables: Mapping[str, Any]) -> str:
+        from oxillama.tokenizer.budget import budget
+
+        spent = budget.get()
+        pieces: list[str] = []
+        total = 0
+        for piece in self._compiled.template.generate(
+            {"bos_token": self.bos_token, "eos_token": self.eos_token, **variables}
+        ):
+            total += len(piece)
+            spent.allow(total, "the output")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _in_format(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message with its content as the template prints it: a string, or a list of parts."""
+        role, content, formats = message["role"], message["content"], self._compiled.formats
+        form = formats.get(role)
+        if form is None:
+            if len(formats) >= _MAX_FORMATS:
+                formats.clear()
+            form = formats[role] = content_format(self._probe, role)
+        if isinstance(content, str):
+            return message if form.strings else message | {"content": as_part(content)}
+        return message if form.parts else message | {"content": joined(content)}
+
+    def _probe(self, messages: list[dict[str, Any]]) -> str:
+        """The output for messages; "" where the template raises something."""
+        from oxillama.tokenizer.budget import LimitError
+
+        try:
+            return self._output({"messages": messages, "tools": None, "add_generation_prompt": True})
+        except LimitError:
+            raise
+        except Exception:
+            return ""
+
     def __repr__(self) -> str:
         return f"<ChatTemplate of {len(self.source)} characters>"
 
 
-def _compile(source: str) -> "Template":
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A template's code, and the content formats that were found for roles of messages."""
+
+    template: "Template"
+    formats: dict[str, ContentFormat] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=16)
+def _compile(source: str) -> _Compiled:
     try:
-        return _environment().from_string(source)
+        return _Compiled(_environment().from_string(source))
     except Exception as error:
         raise ChatTemplateError(f"the chat template does not compile: {_reason(error)}") from None
 
@@ -137,27 +186,3 @@ def _reason(error: Exception) -> str:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-
-
-def _shown(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.60}"
-
-
-def _check_messages(messages: object) -> None:
-    if not _is_list(messages):
-        raise ChatTemplateError(f"messages must be a list of dicts, not {_shown(messages)}")
-    if not messages:
-        raise ChatTemplateError("messages is empty: a conversation needs at least one message")
-    for i, message in enumerate(messages):  # type: ignore[var-annotated, arg-type]
-        if not isinstance(message, Mapping):
-            raise ChatTemplateError(f"messages[{i}] must be a dict with 'role' and 'content', not {_shown(message)}")
-        role, content = message.get("role"), message.get("content")
-        if not isinstance(role, str):
-            raise ChatTemplateError(f"messages[{i}]['role'] must be a str, not {_shown(role)}")
-        if content is None or isinstance(content, str):
-            continue
-        if not _is_list(content):
-            raise ChatTemplateError(f"messages[{i}]['content'] must be a str or a list of parts, not {_shown(content)}")
-        for j, part in enumerate(content):
-            if not isinstance(part, Mapping):
-                raise ChatTemplateError(f"messages[{i}]['content'][{j}] must be a dict, not {_shown(part)}")

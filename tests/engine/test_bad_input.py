@@ -235,8 +235,11 @@ def test_one_bad_prompt_of_a_list_starts_none(engine):
     ],
 )
 def test_bad_messages(engine, messages):
-    with pytest.raises(ConfigError, match="messages"):
-        engine.chat(messages)
+    for call in (engine.chat, engine.chat_tokens):
+        with pytest.raises(ox.MessageError, match="messages") as error:
+            call(messages)
+        assert isinstance(error.value, ConfigError)
+        assert isinstance(error.value, ox.ChatTemplateError)
 
 
 def test_unknown_engine_option():

@@ -114,37 +114,10 @@ def test_a_template_must_be_a_str(source: object) -> None:
         ChatTemplate(source)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        ([], "messages is empty"),
-        (None, "messages must be a list of dicts, not NoneType"),
-        ("hi", "messages must be a list of dicts, not str 'hi'"),
-        ({"role": "user"}, "messages must be a list of dicts, not dict"),
-        ([HI[0], "hi"], r"messages\[1\] must be a dict"),
-        ([{"content": "x"}], r"messages\[0\]\['role'\] must be a str, not NoneType"),
-        ([{"role": 3, "content": "x"}], r"messages\[0\]\['role'\] must be a str, not int 3"),
-        ([{"role": "user", "content": 3}], r"messages\[0\]\['content'\] must be a str or a list of parts, not int 3"),
-        ([{"role": "user", "content": {"a": 1}}], r"'content'\] must be a str or a list"),
-        ([{"role": "user", "content": ["x"]}], r"messages\[0\]\['content'\]\[0\] must be a dict, not str 'x'"),
-    ],
-)
-def test_bad_messages_are_named(messages: object, message: str) -> None:
-    with pytest.raises(ChatTemplateError, match=message):
-        render("x", messages)
-
-
 @pytest.mark.parametrize("tools", ["f", {"name": "f"}, ["f"], 3])
 def test_bad_tools_are_named(tools: object) -> None:
     with pytest.raises(ChatTemplateError, match="tools must be a list of dicts"):
         render("x", tools=tools)
-
-
-def test_content_may_be_parts_or_missing() -> None:
-    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
-    assert render("{% for p in messages[0].content %}{{ p.text }}{% endfor %}", parts) == "ab"
-    assert render("{{ messages[0].tool_calls | tojson }}", [{"role": "assistant", "tool_calls": [1]}]) == "[1]"
-    assert render("{{ messages[0].content is none }}", [{"role": "assistant", "content": None}]) == "True"
 
 
 def test_values_that_contain_themselves_are_refused() -> None:
