@@ -17,6 +17,7 @@
     │   ├── ModelFileError (LoadError, OSError)  the model's file was changed, cut off, or can't be read any more
     │   ├── ContextOverflowError (ValueError)    prompt and output don't fit the context
     │   ├── QueueFullError (RuntimeError)        too many requests wait already
+    │   ├── DeadlineError (TimeoutError)         a prompt of a batch had no token by its deadline
     │   └── EngineClosedError (RuntimeError)     the engine was closed
     ├── TokenizerError (ValueError)          vocabulary, text or token ids
     │   └── ChatTemplateError                a chat template is broken, raises, or misbehaves
@@ -41,6 +42,7 @@ __all__ = [
     "ChatTemplateError",
     "ConfigError",
     "ContextOverflowError",
+    "DeadlineError",
     "EngineClosedError",
     "GGUFError",
     "GenerateError",
@@ -130,6 +132,10 @@ class ContextOverflowError(GenerateError, ValueError):
 
 class QueueFullError(GenerateError, RuntimeError):
     """Too many requests wait already; none of those that were sent together is queued."""
+
+
+class DeadlineError(GenerateError, TimeoutError):
+    """A prompt of a batch had no token by its deadline; with at least one it has a completion, cut short."""
 
 
 class EngineClosedError(GenerateError, RuntimeError):

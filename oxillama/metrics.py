@@ -28,7 +28,7 @@ __all__ = [
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-FINISHED_REASONS = ("stop", "length", "cancelled", "error")
+FINISHED_REASONS = ("stop", "length", "cancelled", "deadline", "error")
 RejectedReason = Literal["queue_full", "too_large"]
 REJECTED_REASONS = get_args(RejectedReason)
 

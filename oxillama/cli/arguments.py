@@ -32,6 +32,7 @@ FLAGS |= {
         "kv_type",
         "max_tokens",
         "stop",
+        "deadline",
         "pooling",
         "dimensions",
         "dtype",

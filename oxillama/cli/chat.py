@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import oxillama
 from oxillama.cli.options import draft_options, load_engine, text_options
+from oxillama.cli.text import deadline_line
 from oxillama.engine.options import TextOptions, parse_options
 
 if TYPE_CHECKING:
@@ -66,16 +67,19 @@ def _turn(
 ) -> None:
     """One message and its answer, which Ctrl-C cuts short; what was said until then counts."""
     messages.append({"role": "user", "content": text})
-    answer = []
+    answer, reason = [], None
     try:
         stream = conversation.stream(engine.chat_tokens(messages), options)
         with contextlib.closing(stream), contextlib.suppress(KeyboardInterrupt):
             for chunk in stream:
                 print(chunk.text, end="", flush=True)
                 answer.append(chunk.text)
+                reason = chunk.finish_reason
     except oxillama.ContextOverflowError as error:
         messages.pop()
         print(f"oxillama: error: {error} (/reset starts anew)", file=sys.stderr)
         return
     print(flush=True)
+    if reason == "deadline":
+        print(deadline_line(options.serving.deadline or 0.0), file=sys.stderr)
     messages.append({"role": "assistant", "content": "".join(answer)})

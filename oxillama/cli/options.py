@@ -87,6 +87,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="default: up to the context's end")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated")
     group.add_argument("--ignore-eos", action="store_true", help="go on when the model wants to end")
+    group.add_argument("--deadline", type=float, metavar="S", help="end a text that is not done after S seconds")
     group = parser.add_argument_group("sampling")
     defaults = oxillama.SamplerConfig()
     for name, (kind, text) in SAMPLING.items():
@@ -169,6 +170,8 @@ def text_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `Engine.stream`."""
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
     sampling |= read_constraints(args)
+    if args.deadline is not None:
+        sampling["deadline"] = args.deadline
     return {"max_tokens": args.max_tokens, "stop": args.stop, "ignore_eos": args.ignore_eos, **sampling}
 
 

@@ -74,6 +74,12 @@ class Admission(Holdings):
         self._deadlines.add(sequence, len(self.live))
         return sequence
 
+    def set_deadline(self, sequence: Sequence, deadline: float) -> None:
+        """Another deadline for a sequence, which waits or runs, or will."""
+        sequence.deadline = deadline
+        if sequence.busy:
+            self._deadlines.add(sequence, len(self.live))
+
     def expired(self, now: float) -> list[Sequence]:
         """Those whose deadline has passed, each told once; they are to be ended by `cancel`."""
         return self._deadlines.expired(now)

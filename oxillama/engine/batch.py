@@ -187,7 +187,9 @@ class BatchMethods:
         progress: True shows a bar on stderr; a function is called with the number of results given, and of all if
             `prompts` has a length, else None.
         n: so many completions of each prompt: a list of them is its result.
-        options: those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more prompts.
+        options: those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more prompts. A
+            deadline counts from each prompt's own first step unless `deadline_from` says "submit"; a prompt that has no
+            token by then fails with DeadlineError.
 
         An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
         ConfigError and TypeError for the options; EngineClosedError ends the batch.

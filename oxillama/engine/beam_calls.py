@@ -18,7 +18,7 @@ from oxillama.engine.options import Prompt
 from oxillama.engine.prompts import is_single_prompt
 from oxillama.engine.request import Bell
 from oxillama.engine.results import BeamHypothesis, CancelToken
-from oxillama.engine.serving import split_options
+from oxillama.engine.serving import DeadlineFrom, split_options
 from oxillama.engine.speculation import DRAFT_FIELDS
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
@@ -49,6 +49,7 @@ class BeamKeywords(TypedDict, total=False):
     banned_tokens: Iterable[int]
     priority: int
     deadline: float | None
+    deadline_from: DeadlineFrom | None
     cache_prompt: bool
     cache_salt: str | None
     lora: Any
@@ -74,7 +75,8 @@ class BeamMethods:
 
         config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come:
             `grammar`, `json_schema`, `regex`, `choices` and `banned_tokens` leave log-probabilities as they are, and
-            `logit_bias` adds to them; and `priority`, `deadline`, `cache_prompt`, `cache_salt`.
+            `logit_bias` adds to them; and `priority`, `deadline`, `deadline_from`,
+            `cache_prompt`, `cache_salt`.
             Nothing is drawn at random: other fields of `SamplerConfig` have no place here.
         ignore_eos: end-of-generation tokens are tokens like others.
         cancel_token: lets another thread stop it; what there is by then is returned, unfinished beams included.

@@ -40,7 +40,7 @@ class Beam(Request):
         self._search.hear(self, rows[-1])
 
     def close(self, reason: FinishReason) -> FinishReason:
-        self._search.leave(self)
+        self._search.leave(self, reason)
         return reason
 
 

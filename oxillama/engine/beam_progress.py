@@ -24,7 +24,7 @@ Fill = Callable[["Sequence"], None]
 def progress(search: BeamSearch) -> dict[str, Any]:
     """All but the tokens of beams, in a turn of the loop. Raises the error of a search that failed."""
     if search._stopped:  # what is to end in the next turn ends in this one
-        search._core._end_all(search.beams, "cancelled")
+        search._core._end_all(search.beams, search.reason)
     if search.outbox.error is not None:
         raise search.outbox.error
     ended, chosen = choose(search._candidates, search._width, search._end_ids)

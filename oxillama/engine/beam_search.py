@@ -76,10 +76,11 @@ class BeamSearch:
         self._candidates: list[Candidate] = []
         self._dead_end: Exception | None = None
         self._over = self._stopped = False  # by the search, by others
+        self.reason: FinishReason = "cancelled"  # by others
         self.n_rounds = 0
         self.outbox = BeamOutbox(config.beam_width, bell, whole=True)
         self.outbox.search = self
-        first = Beam(self, 0, cancel_token=options.cancel_token)
+        first = Beam(self, 0, cancel_token=options.cancel_token, time_limit=options.serving.time_limit)
         self._places = [first]
         for i in range(1, config.beam_width):
             self._places.append(Beam(self, i, cancel_token=options.cancel_token, leader=first))
@@ -202,6 +203,7 @@ class BeamSearch:
             beam = parent if last else free.pop()
             if beam is not parent:
                 beam.sequence = self.sequence([*parent.generated, token])
+                beam.sequence.deadline = parent.sequence.deadline  # which may count from the search's first step
                 scheduler.fork(parent.sequence, beam.sequence)
                 beam.sampler = parent.sampler.copy()
             else:
@@ -239,14 +241,16 @@ class BeamSearch:
         reason: FinishReason = "cancelled" if error else self._found.kept[0][3]
         self._core._end_all(self.beams, reason, error)
 
-    def leave(self, beam: Beam) -> None:
-        """A beam ends: by the search, or because somebody cancelled it."""
+    def leave(self, beam: Beam, reason: FinishReason) -> None:
+        """A beam ends: by the search, by its cancel token or by its deadline."""
+        if not self._stopped:
+            self.reason = reason
         if not self._over and beam.generated and beam in self._live:
-            self._found.add(beam.logprob, beam.generated, "cancelled")
+            self._found.add(beam.logprob, beam.generated, self.reason)
         self._core.scheduler.rewind(beam.sequence, 0)
 
     def stop(self, error: Exception | None) -> None:
         """A beam has ended, and the others end with it."""
         if not self._over and not self._stopped:
             self._stopped = True
-            self._core.loop.post(lambda: self._core._end_all(self.beams, "cancelled", error))
+            self._core.loop.post(lambda: self._core._end_all(self.beams, self.reason, error))

@@ -1,5 +1,6 @@
 """The loop of the engine: choose, compute, absorb, release."""
 
+import math
 import time
 import weakref
 from collections import deque
@@ -121,7 +122,8 @@ class EngineCore(CoreCalls):
         # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
         seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
         late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
-        self._end_all([r for r in seen if r.cancelled] + late, "cancelled")
+        self._end_all([r for r in seen if r.cancelled], "cancelled")
+        self._end_all(late, "deadline")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
@@ -134,9 +136,15 @@ class EngineCore(CoreCalls):
         for request, _ in plan:
             request.n_beside = len(request.sequence.ahead) + request.sequence.n_again
             if not request.started_at:
-                request.started_at = time.perf_counter()
-                self.meter.started(request)
+                self._started(request, time.perf_counter())
         return plan
+
+    def _started(self, request: Request, at: float) -> None:
+        """A request takes part in a step for the first time: its deadline may count from there."""
+        request.started_at = at
+        self.meter.started(request)
+        if request.time_limit < math.inf:
+            self.scheduler.set_deadline(request.sequence, at + request.time_limit)
 
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
         """Rows of the model for the plan; None if the step was abandoned or failed."""
@@ -151,10 +159,10 @@ class EngineCore(CoreCalls):
             return None
 
     def _poll(self) -> None:
-        """Called while the model computes: gives the step up for Ctrl-C, or when all of its requests are cancelled."""
+        """Called while the model computes: gives the step up for Ctrl-C, or when none of its requests is wanted."""
         if not self.loop.interrupt.pending:
             for request, _ in self._plan:
-                if not request.cancelled:
+                if not (request.cancelled or request.late):
                     return
         raise _StepAbandoned
 
@@ -208,9 +216,8 @@ class EngineCore(CoreCalls):
         followers, leader.followers = leader.followers, []
         for request in followers:
             if request.outcome is None:
-                request.started_at = leader.started_at
                 request.sequence.n_cached = leader.sequence.n_cached
-                self.meter.started(request)
+                self._started(request, leader.started_at)
                 self._absorb(request, rows)
                 self.meter.forked(request)
             if request.outcome is None:
@@ -225,7 +232,8 @@ class EngineCore(CoreCalls):
             if request.sequence.handle is not request:
                 self._tell(request)  # it was never queued
             else:
-                end = self.scheduler.cancel if reason == "cancelled" else self.scheduler.finish
+                cut = reason in ("cancelled", "deadline")
+                end = self.scheduler.cancel if cut else self.scheduler.finish
                 end(request.sequence, keep_blocks=request.keep_blocks)
             for follower in request.followers:
                 self._end(follower, reason, error)

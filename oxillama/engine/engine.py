@@ -127,7 +127,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
         sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use
-            the same seed. Also `lora`, `priority`, `deadline`, `cache_prompt` and `cache_salt`: see `ServingOptions`;
+            the same seed. Also `lora`, `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see
+            `ServingOptions`;
             and `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
         logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
             place before everything else; they run inside the engine's step. What one raises ends its request alone.

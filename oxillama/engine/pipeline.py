@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Sized
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from oxillama.checks import check_bool, check_choice, check_int
@@ -17,7 +17,7 @@ from oxillama.engine.request import Bell, Outbox
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import TextMaker
-from oxillama.errors import ConfigError, EngineClosedError, QueueFullError
+from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, QueueFullError
 
 __all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Outcome", "Pipeline", "Progress", "read_settings"]
 
@@ -85,7 +85,7 @@ class Pipeline:
     def __init__(self, core: EngineCore, maker: TextMaker, options: TextOptions, settings: BatchSettings) -> None:
         self._core = core
         self._maker = maker
-        self._options = options
+        self._options = replace(options, serving=options.serving.counted_from("start"))
         self._settings = settings
         self._in_flight: dict[int, _Item] = {}
         self._finished: deque[_Item] = deque()
@@ -170,7 +170,17 @@ class Pipeline:
         if item.error is not None:
             return BatchFailure(item.place, item.error)
         found = completions_of(item.requests, item.items, self._options.n_each, item.place)
+        if all(completion.finish_reason == "deadline" and not completion.token_ids for completion in found):
+            return BatchFailure(item.place, self._too_late(item.place))
         return cast(Completion, shaped(found, self._options.n, single=True))
+
+    def _too_late(self, place: int) -> DeadlineError:
+        serving = self._options.serving
+        since = "its first step" if serving.deadline_from == "start" else "it was queued"
+        return DeadlineError(
+            f"prompts[{place}] had no token {serving.deadline} s after {since} (deadline): give it more time, or fewer "
+            "prompts at once (max_in_flight)"
+        )
 
     def outcome(self, found: Outcome) -> Outcome:
         """What a caller gets: raises the error of a failure if he wants that."""

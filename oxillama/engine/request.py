@@ -85,10 +85,12 @@ class Request:
         begin: Callable[[Sequence], None] | None = None,
         loras: LoraSet = NO_LORAS,
         leader: "Request | None" = None,
+        time_limit: float = math.inf,
     ) -> None:
         """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError.
 
-        `leader`: whom this one follows; it is submitted before.
+        `leader`: whom this one follows; it is submitted before. `time_limit`: seconds from its first step to its
+        deadline, which the sequence has if it counts from elsewhere.
         """
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
@@ -102,6 +104,7 @@ class Request:
         self.outbox = outbox
         self.index = index
         self.cancel_token = cancel_token
+        self.time_limit = time_limit
         self.thread = threading.get_ident()
         self.unwanted = False  # whoever made it is gone
         self.outcome: tuple[FinishReason, Exception | None] | None = None  # how it ended, before it is told
@@ -114,10 +117,13 @@ class Request:
     @property
     def cancelled(self) -> bool:
         """Whether nobody wants it any more."""
-        if self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline:
-            return True
         bell, token = self.outbox.bell, self.cancel_token
         return self.unwanted or (token is not None and token.cancelled) or (bell is not None and bell.lost)
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""

@@ -19,7 +19,7 @@ __all__ = [
     "Usage",
 ]
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "deadline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class Completion:
     text: without prompt, end-of-generation tokens and stop strings.
     token_ids: every token that was generated, also those that a stop string cut from the text; without the
         end-of-generation token.
-    finish_reason: "stop" (the model or a stop string ended it), "length" (max_tokens or the context's end) or
-        "cancelled".
+    finish_reason: "stop" (the model or a stop string ended it), "length" (max_tokens or the context's end),
+        "cancelled" (by its token, or since its stream was left) or "deadline" (its time was over).
     prompt_tokens: length of the prompt in tokens.
     logprobs: of each token of token_ids; None if not asked for.
     index: place of the prompt in the list or batch that it was given in.
@@ -154,8 +154,8 @@ class BeamHypothesis:
     """A result of `beam_search`; str() gives its text.
 
     text: without prompt and end-of-generation token. token_ids: the same, in tokens. score: what results are sorted by;
-    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length" or "cancelled"; None of one that still
-    grows (`beam_rounds`). logprob: sum of the tokens' log-probabilities, with that of the end.
+    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length", "cancelled" or "deadline"; None of one
+    that still grows (`beam_rounds`). logprob: sum of the tokens' log-probabilities, with that of the end.
     """
 
     text: str

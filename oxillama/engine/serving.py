@@ -2,10 +2,10 @@
 
 import math
 import time
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
 
-from oxillama.checks import check_bool, check_float, check_int
+from oxillama.checks import check_bool, check_choice, check_float, check_int
 from oxillama.config import SamplingOptions, field_names
 from oxillama.engine.sequence import MAX_PRIORITY
 from oxillama.engine.speculation import Acceptance, DraftLike
@@ -13,7 +13,9 @@ from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
 
-__all__ = ["CacheKey", "RequestOptions", "ServingOptions", "split_options"]
+__all__ = ["CacheKey", "DeadlineFrom", "RequestOptions", "ServingOptions", "split_options"]
+
+DeadlineFrom = Literal["submit", "start"]
 
 
 class CacheKey(NamedTuple):
@@ -32,6 +34,7 @@ class RequestOptions(SamplingOptions, total=False):
 
     priority: int
     deadline: float | None
+    deadline_from: DeadlineFrom | None
     cache_prompt: bool
     cache_salt: str | None
     lora: Any
@@ -47,7 +50,11 @@ class ServingOptions:
     """Every field is a keyword of `generate`, `stream` and `chat`.
 
     priority: requests of a higher one go first, and lose what is computed last; 0 to 100. Waiting makes up for it.
-    deadline: seconds after which the request ends as "cancelled", with what there is by then. None is no limit.
+    deadline: seconds after which the request ends with the finish reason "deadline" and what there is by then. None is
+        no limit.
+    deadline_from: whether they count from when the request is queued ("submit") or from its first step in the model
+        ("start"), so that waiting behind others takes nothing from it. None: from "start" in `batch`, whose prompts
+        are queued long before their turn, and else from "submit".
     cache_prompt: begin with the KV of earlier requests that began alike, and leave it for others.
     cache_salt: only requests with the same one share beginnings, so that none can tell by its speed what others ask.
     lora: adapters, a list of (name, scale) or of names; [] for none, None for those that were pushed.
@@ -57,6 +64,7 @@ class ServingOptions:
 
     priority: int = 0
     deadline: float | None = None
+    deadline_from: DeadlineFrom | None = None
     cache_prompt: bool = True
     cache_salt: str | None = None
     lora: Wanted = None
@@ -65,6 +73,10 @@ class ServingOptions:
         object.__setattr__(self, "priority", check_int("priority", self.priority, 0, MAX_PRIORITY))
         if self.deadline is not None:
             object.__setattr__(self, "deadline", check_float("deadline", self.deadline, 0.0, above=True))
+        if self.deadline_from is not None:
+            check_choice("deadline_from", self.deadline_from, get_args(DeadlineFrom))
+            if self.deadline is None:
+                raise ConfigError("deadline_from says from when a deadline counts: give deadline too")
         check_bool("cache_prompt", self.cache_prompt)
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ConfigError(f"cache_salt must be a str or None, not {self.cache_salt!r}")
@@ -74,9 +86,22 @@ class ServingOptions:
         """Under which the prefix cache has what a request computes; None if it is neither to find nor to leave any."""
         return CacheKey(loras.key, kv_type, self.cache_salt) if self.cache_prompt else None
 
+    def counted_from(self, default: DeadlineFrom) -> "ServingOptions":
+        """The same with a deadline that counts from there, unless its caller said otherwise."""
+        if self.deadline is None or self.deadline_from is not None:
+            return self
+        return replace(self, deadline_from=default)
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds that a request may take from its first step on; infinite unless its deadline counts from there."""
+        return self.deadline if self.deadline is not None and self.deadline_from == "start" else math.inf
+
     def of_sequence(self, kv_type: str, loras: LoraSet) -> dict[str, Any]:
-        """The same as options of `Sequence`, which uses these adapters; the deadline counts from now."""
-        deadline = math.inf if self.deadline is None else time.perf_counter() + self.deadline
+        """The same as options of `Sequence`, which uses these adapters; a deadline from "submit" counts from now."""
+        deadline = math.inf
+        if self.deadline is not None and self.deadline_from != "start":
+            deadline = time.perf_counter() + self.deadline
         key = self.cache_key(kv_type, loras)
         return {"priority": self.priority, "deadline": deadline, "cache_key": key, "weights": loras.key}
 

@@ -185,6 +185,7 @@ class TextMaker:
             index=index,
             leader=leader,
             cancel_token=options.cancel_token,
+            time_limit=options.serving.time_limit,
             loras=loras,
             # Whoever keeps a request keeps no draft.
             options=replace(options, drafts=NO_DRAFTS),

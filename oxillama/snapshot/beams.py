@@ -1,19 +1,17 @@
 """Snapshots of a beam search: one of each beam that is followed, and ``search``, what is said of all.
 
 ``search``: limit (tokens of a result at most), beam_width, length_penalty, early_stopping, ignore_eos, priority,
-seconds_left; ``shaping``, settings that say which tokens may come; ``over``; ``found``, [log-probability, tokens,
-reason] of each result; ``beams``, by rank, [log-probability, whether it has told what may follow]; ``candidates``, what
-was told in this round, [log-probability, rank of the beam, token]; ``dead_end``, [whether a grammar left it, why], or
-null.
+seconds_left, deadline_from ("start": they count from the first step); ``shaping``, settings that say which tokens may
+come; ``over``; ``found``, [log-probability, tokens, reason] of each result; ``beams``, by rank, [log-probability,
+whether it has told what may follow]; ``candidates``, what was told in this round, [log-probability, rank of the beam,
+token]; ``dead_end``, [whether a grammar left it, why], or null.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from oxillama.checks import MAX_CONTEXT
 from oxillama.config import SamplerConfig
@@ -22,7 +20,7 @@ from oxillama.engine.beam_progress import Fill, go_on, progress
 from oxillama.engine.beam_rounds import BeamRounds
 from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import MAX_BEAMS, BeamSearchConfig, Candidate
-from oxillama.engine.serving import ServingOptions
+from oxillama.engine.results import FinishReason
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
@@ -40,17 +38,18 @@ from oxillama.snapshot.sequences import put
 from oxillama.snapshot.settings import read_config, sampler_config_state
 from oxillama.snapshot.several import save_together
 from oxillama.snapshot.text_resumer import adapter_set, tokens_of
+from oxillama.snapshot.texts import deadline_state, read_serving
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
-    from oxillama.engine.results import CancelToken, FinishReason
+    from oxillama.engine.results import CancelToken
     from oxillama.lora import LoraSet
     from oxillama.snapshot.maker import SnapshotMaker
 
 __all__ = ["BeamResumer", "save_search"]
 
 KIND = "beams"
-REASONS = ("stop", "length", "cancelled")
+REASONS = get_args(FinishReason)
 MAX_MESSAGE = 1000
 
 
@@ -64,7 +63,7 @@ def save_search(maker: SnapshotMaker, search: BeamSearch, path: Any, *, compress
         state = progress(search) | settings_of(search.options)
         sequences = [beam.sequence for beam in search._live]
         parts = (maker.saved("beam", s, s.n_computed, NOTHING, {}, {}) for s in sequences)
-        return {"kind": KIND, "search": state | {"seconds_left": seconds_left(search)}}, parts
+        return {"kind": KIND, "search": state | deadline_state(search._live[0])}, parts
 
     return save_together(maker, take, path, compress=compress)
 
@@ -79,11 +78,6 @@ def settings_of(options: BeamOptions) -> dict[str, Any]:
         "priority": options.serving.priority,
         "shaping": {name: shaping[name] for name in SHAPING if name in shaping},
     }
-
-
-def seconds_left(search: BeamSearch) -> float | None:
-    left = search._live[0].sequence.deadline - time.perf_counter()
-    return None if math.isinf(left) else max(left, 1e-9)
 
 
 # ---- in
@@ -139,14 +133,11 @@ class BeamResumer:
 
     def _options(self, cancel_token: CancelToken | None) -> BeamOptions:
         given = self.given
-        left = None if given.get("seconds_left") is None else given.number("seconds_left")
         config = BeamSearchConfig(
             self.width, self.limit, given.number("length_penalty"), given.flag("early_stopping")
         )  # fmt: skip
-        serving = ServingOptions(given.integer("priority"), left, cache_prompt=False, lora=())
-        return BeamOptions(
-            config, SamplerChain.from_config(self._shaping()), serving, given.flag("ignore_eos"), cancel_token
-        )  # fmt: skip
+        chain, serving = SamplerChain.from_config(self._shaping()), read_serving(given)
+        return BeamOptions(config, chain, serving, given.flag("ignore_eos"), cancel_token)
 
     def _shaping(self) -> SamplerConfig:
         given = self.given.sub("shaping")

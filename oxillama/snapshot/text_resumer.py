@@ -10,7 +10,6 @@ from oxillama.checks import MAX_CONTEXT
 from oxillama.engine.logprobs import MAX_LOGPROBS
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
-from oxillama.engine.serving import ServingOptions
 from oxillama.engine.speculation import DraftOptions
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import (
@@ -28,7 +27,15 @@ from oxillama.snapshot.drafts import read_drafts
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.saved import Saved
 from oxillama.snapshot.sequences import UNKNOWN, put
-from oxillama.snapshot.texts import REASONS, LogprobReader, read_chain_of, read_chunks, read_sampler, read_tool_use
+from oxillama.snapshot.texts import (
+    REASONS,
+    LogprobReader,
+    read_chain_of,
+    read_chunks,
+    read_sampler,
+    read_serving,
+    read_tool_use,
+)
 from oxillama.speculative.rejection import check_chain
 
 if TYPE_CHECKING:
@@ -112,9 +119,8 @@ class TextResumer:
                 f"{self.label}: it goes on to {limit} tokens, more than the context_size of this engine, "
                 f"{self.engine.context_size}"
             )
-        left = None if given.get("seconds_left") is None else given.number("seconds_left")
         try:
-            serving = ServingOptions(given.integer("priority"), left, cache_prompt=False, lora=())
+            serving = read_serving(given)
             chain = read_chain_of(self.state.sub("sampler"), self.label, own, len(processors))
             if self.drafts.acceptance == "rejection":
                 check_chain(chain)

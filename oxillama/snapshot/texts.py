@@ -7,12 +7,13 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from oxillama.checks import MAX_CONTEXT
-from oxillama.engine.results import Chunk, TokenLogprob, Usage
+from oxillama.engine.results import Chunk, FinishReason, TokenLogprob, Usage
+from oxillama.engine.serving import ServingOptions
 from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import OxiLlamaError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
@@ -24,11 +25,20 @@ from oxillama.snapshot.settings import chain_state, read_chain
 
 if TYPE_CHECKING:
     from oxillama.engine.logprobs import Scores
+    from oxillama.engine.request import Request
     from oxillama.engine.stream import TextRequest
 
-__all__ = ["read_chunks", "read_sampler", "read_tool_use", "sampler_state", "text_state"]
+__all__ = [
+    "deadline_state",
+    "read_chunks",
+    "read_sampler",
+    "read_serving",
+    "read_tool_use",
+    "sampler_state",
+    "text_state",
+]
 
-REASONS = ("stop", "length", "cancelled", None)
+REASONS = (*get_args(FinishReason), None)
 
 
 def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, Rows]]:
@@ -59,18 +69,32 @@ def read_sampler(given: Fields, tensors: Mapping[str, Rows], tokens: list[int]) 
     return {"tokens": tokens, "n_prompt": n_prompt, "rng": rng, "mu": mu, "marks": pairs}
 
 
+def deadline_state(request: Request) -> dict[str, Any]:
+    """Seconds until the deadline; one that counts from the first step does so again if there was none yet."""
+    if request.time_limit < math.inf and not request.started_at:
+        return {"seconds_left": request.time_limit, "deadline_from": "start"}
+    left = request.sequence.deadline - time.perf_counter()
+    return {"seconds_left": None if math.isinf(left) else max(left, 1e-9)}
+
+
+def read_serving(given: Fields) -> ServingOptions:
+    """Raises ConfigError for values out of range."""
+    left = None if given.get("seconds_left") is None else given.number("seconds_left")
+    since: Any = given.maybe_text("deadline_from")
+    return ServingOptions(given.integer("priority"), left, since, cache_prompt=False, lora=())
+
+
 def text_state(request: TextRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
     """All but tokens and sampler."""
     options, sequence = request.options, request.sequence
     assert options is not None
-    left = sequence.deadline - time.perf_counter()
     return {
         **request.progress(),
         "finished": request.finish_reason,
         "stops": list(options.stops),
         "ignore_eos": options.ignore_eos,
         "priority": sequence.priority,
-        "seconds_left": None if math.isinf(left) else max(left, 1e-9),
+        **deadline_state(request),
         "logprobs": options.logprobs,
         "prompt_logprobs": options.prompt_logprobs,
         "scores": None if request.scores is None else _scores_state(request.scores),

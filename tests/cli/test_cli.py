@@ -40,6 +40,16 @@ def engine():
         yield engine
 
 
+def test_a_deadline_that_cuts_a_text_is_said(run):
+    status, out, err = run("run", "The", "--deadline", 1e-6, *ONE_THREAD)
+    assert (status, out.strip()) == (124, "")
+    assert err.splitlines()[-1] == "[the text is not whole: its deadline of 1e-06 s passed]"
+    assert run("run", "The", "-n", 3, "--deadline", 1000, *ONE_THREAD)[0] == 0
+    status, _, err = run("chat", "--deadline", 1e-6, *ONE_THREAD, stdin="hi\nyou\n")
+    assert err.splitlines() == ["[the text is not whole: its deadline of 1e-06 s passed]"] * 2
+    assert run("run", "The", "--deadline", 0)[2].startswith("oxillama: error: --deadline must be a finite number above")
+
+
 def test_run_streams_text_and_tells_the_speed(run, engine):
     status, out, err = run("run", "Once upon a time", "-n", 20, "--seed", 5, *ONE_THREAD)
     assert status == 0

@@ -224,7 +224,7 @@ def test_a_deadline_ends_all():
     engine = make_engine(prefill_chunk_size=1)
     runner_of(engine).hook = lambda runner, spans, poll: None
     found = engine.generate([3] * 60, n=3, deadline=1e-6)
-    assert [(r.finish_reason, r.token_ids) for r in found] == [("cancelled", [])] * 3
+    assert [(r.finish_reason, r.token_ids) for r in found] == [("deadline", [])] * 3
     assert_idle(engine)
 
 

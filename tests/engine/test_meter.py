@@ -70,7 +70,12 @@ def test_tokens_and_reasons_of_many_requests():
     assert s.prefill_tokens + s.prefix_hits == s.prompt_tokens
     assert s.generation_tokens == sum(len(r.token_ids) for r in results)
     reasons = [r.finish_reason for r in results]
-    assert s.finished == {**{r: reasons.count(r) for r in ("stop", "length")}, "cancelled": 0, "error": 0}
+    assert s.finished == {
+        **{r: reasons.count(r) for r in ("stop", "length")},
+        "cancelled": 0,
+        "deadline": 0,
+        "error": 0,
+    }
     assert min(s.finished["stop"], s.finished["length"]) > 0
     assert s.time_to_first_token.count == s.queue_time.count == len(results)
     assert s.inter_token_latency.count == sum(max(0, len(r.token_ids) - 1) for r in results)
@@ -140,7 +145,7 @@ def test_a_text_that_ends_at_once(clock):
     prompt = next(p for p in itertools.product(range(2, N_VOCAB), repeat=2) if np.argmax(logits_of([*p])) == EOS)
     assert engine.generate(prompt, temperature=0.0).token_ids == []
     s = engine.metrics_snapshot()
-    assert s.finished == {"stop": 1, "length": 0, "cancelled": 0, "error": 0}
+    assert s.finished == {"stop": 1, "length": 0, "cancelled": 0, "deadline": 0, "error": 0}
     assert (s.prompt_tokens, s.generation_tokens) == (2, 0)
     assert (s.time_to_first_token.count, s.inter_token_latency.count) == (1, 0)
 
@@ -178,7 +183,7 @@ def test_a_closed_stream_and_a_cancelled_prompt():
     token.cancel()
     engine.generate([4], cancel_token=token)
     s = engine.metrics_snapshot()
-    assert s.finished == {"stop": 0, "length": 0, "cancelled": 2, "error": 0}
+    assert s.finished == {"stop": 0, "length": 0, "cancelled": 2, "deadline": 0, "error": 0}
     assert (s.prompt_tokens, s.generation_tokens) == (1, len(tokens))
     assert (s.queue_time.count, s.running, s.waiting) == (1, 0, 0)
     check_whole(s)
@@ -209,7 +214,7 @@ def test_a_step_that_fails():
     with pytest.raises(GenerateError, match="broken"):
         engine.generate([[3], [4]], max_tokens=9, ignore_eos=True)
     s = engine.metrics_snapshot()
-    assert s.finished == {"stop": 0, "length": 0, "cancelled": 0, "error": 2}
+    assert s.finished == {"stop": 0, "length": 0, "cancelled": 0, "deadline": 0, "error": 2}
     assert (s.prompt_tokens, s.generation_tokens, s.running, s.waiting) == (2, 4, 0, 0)
     check_whole(s)
 
@@ -243,7 +248,7 @@ def test_close_with_work_under_way():
     with pytest.raises(EngineClosedError):
         list(stream)
     s = engine.metrics_snapshot()
-    assert s.finished == {"stop": 0, "length": 0, "cancelled": 1, "error": 0}
+    assert s.finished == {"stop": 0, "length": 0, "cancelled": 1, "deadline": 0, "error": 0}
     assert (s.generation_tokens, s.running, s.waiting, s.kv_blocks_used) == (n, 0, 0, 0)
     check_whole(s)
 
@@ -323,7 +328,7 @@ def test_requests_of_coroutines_count_like_those_of_threads():
     done, cancelled = asyncio.run(work())
     assert cancelled
     s = engine.metrics_snapshot()
-    assert s.finished == {"stop": 0, "length": len(done), "cancelled": 2, "error": 0}
+    assert s.finished == {"stop": 0, "length": len(done), "cancelled": 2, "deadline": 0, "error": 0}
     assert s.prompt_tokens == 2 * len(done) + 1 + 2
     assert s.generation_tokens > sum(len(r.token_ids) for r in done) == 36
     assert (s.running, s.waiting, s.kv_blocks_used) == (0, 0, 0)
@@ -422,11 +427,11 @@ def test_prefix_lookups_are_counted_in_tokens():
     assert (s.kv_blocks_used, s.kv_blocks_cached, s.kv_cache_usage) == (0, 2, 0.0)
 
 
-def test_a_deadline_that_passes_is_a_cancelled_request(clock):
+def test_a_deadline_that_passes_is_counted_as_such(clock):
     engine, _ = timed_engine(clock)
     engine.generate([3], max_tokens=40, ignore_eos=True, deadline=3.0)
     s = engine.metrics_snapshot()
-    assert (s.finished["cancelled"], s.running, s.waiting) == (1, 0, 0)
+    assert (s.finished["deadline"], s.running, s.waiting) == (1, 0, 0)
     assert s.generation_tokens == s.iteration_tokens.count
 
 

@@ -135,7 +135,7 @@ def test_what_there_is_by_the_deadline_is_returned():
 
     engine = make_engine(hook=slow)
     got = engine.generate([3] * 5, max_tokens=50, seed=1, ignore_eos=True, deadline=0.1)
-    assert got.finish_reason == "cancelled"
+    assert got.finish_reason == "deadline"
     assert got.token_ids == plain_tokens([3] * 5, SEED, 50, ignore_eos=True)[0][: len(got.token_ids)]
     assert_idle(engine)
 

@@ -224,7 +224,7 @@ def test_a_cancel_token_and_a_deadline():
         assert [h.token_ids for h in resumed.results()] == [h.token_ids for h in beams]
         assert {h.finish_reason for h in resumed.results()} == {"cancelled"}
         late = changed(saved, lambda s: s["search"].update(seconds_left=1e-6))
-        assert {h.finish_reason for h in engine.resume(late).results()} == {"cancelled"}
+        assert {h.finish_reason for h in engine.resume(late).results()} == {"deadline"}
         search.close()
         assert_idle(engine)
 
