@@ -31,6 +31,8 @@ __all__ = ["BeamKeywords", "BeamMethods", "start_search"]
 
 # Fields of SamplerConfig that say what may come, and not how to draw.
 SHAPING = (*CONSTRAINTS, "logit_bias", "banned_tokens")
+# Options of one text, with which a search of the likeliest has no meaning.
+TEXT_FIELDS = ("echo", "stopping_criteria")
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
@@ -139,8 +141,10 @@ def start_search(
 
 
 def check_options(options: Iterable[str]) -> None:
-    """Raises TypeError for keywords that `beam_search` doesn't have, ConfigError for those of drafts."""
+    """Raises TypeError for keywords that `beam_search` doesn't have, ConfigError for those of one text alone."""
     for name in options:
+        if name in TEXT_FIELDS:
+            raise ConfigError(f"{name} is not for beam_search(), which follows several texts and ends with the best")
         if name in DRAFT_FIELDS:
             raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
     check_keywords("beam_search", options, ("config", "ignore_eos", "cancel_token", *BeamKeywords.__annotations__))

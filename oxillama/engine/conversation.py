@@ -129,12 +129,14 @@ class Conversation:
         """Chunks of what follows the whole prompt, which is given as token ids.
 
         Raises what `Engine.stream` raises, and GenerateError while another answer is under way or after `close`; the
-        conversation can go on after any error. ConfigError for prompt_logprobs and n.
+        conversation can go on after any error. ConfigError for prompt_logprobs, n and echo.
         """
         if options.prompt_logprobs is not None:
             raise ConfigError("prompt_logprobs is not for a conversation, which doesn't compute its prompts whole")
         if options.n is not None:
             raise ConfigError("n is not for a conversation, which goes on from one answer")
+        if options.echo:
+            raise ConfigError("echo is not for a conversation, whose caller has the prompt")
         self._core.check_open()
         self._memory.check_idle()
         ids = self._maker.ids("prompt", prompt)

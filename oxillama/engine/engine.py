@@ -25,6 +25,7 @@ from oxillama.engine.results import CancelToken, Completion
 from oxillama.engine.serving import RequestOptions, ServingOptions
 from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.snapshots import SnapshotMethods, make_snapshots
+from oxillama.engine.stopping import Criteria
 from oxillama.engine.stream import chunks
 from oxillama.engine.texts import TextMaker
 from oxillama.engine.tool_use import tool_use_of
@@ -114,6 +115,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         ignore_eos: bool = False,
         sampler: SamplerConfig | SamplerChain | None = None,
         logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        stopping_criteria: Criteria = None,
+        echo: bool = False,
         on_token: Callable[..., object] | None = None,
         cancel_token: CancelToken | None = None,
         logprobs: int | None = None,
@@ -132,6 +135,12 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
             and `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
         logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
             place before everything else; they run inside the engine's step. What one raises ends its request alone.
+        stopping_criteria: a function (token ids so far, logits) -> bool, or a list of them, called after each token.
+            The ids are those of prompt and text. True from one ends the text, whose last token this is, with
+            finish_reason "stop". The logits, float32 [n_vocab], are the model's that the token was drawn from, and
+            can't be written. They run inside the engine's step; what one raises ends its request alone.
+        echo: the prompt stands before the text of each completion: as given, or of token ids their text without control
+            tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it first.
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with
             n always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends
             this call and nothing else.
@@ -149,8 +158,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         """
         options = parse_options(
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            logits_processors=logits_processors, cancel_token=cancel_token, logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
+            logits_processors=logits_processors, stopping_criteria=stopping_criteria, echo=echo,
+            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         single = is_single_prompt("prompt", prompt)
@@ -167,6 +176,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         ignore_eos: bool = False,
         sampler: SamplerConfig | SamplerChain | None = None,
         logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        stopping_criteria: Criteria = None,
+        echo: bool = False,
         cancel_token: CancelToken | None = None,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
@@ -180,8 +191,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         """
         options = parse_options(
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            logits_processors=logits_processors, cancel_token=cancel_token, logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
+            logits_processors=logits_processors, stopping_criteria=stopping_criteria, echo=echo,
+            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
         if not is_single_prompt("prompt", prompt):
@@ -189,7 +200,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
         self._maker.prepare(options)
-        return answer(self._core, self._maker, ids, options, self._snapshots)
+        echoed = self._maker.echo(prompt, ids, options)
+        return answer(self._core, self._maker, ids, options, self._snapshots, echo=echoed)
 
     @overload
     def chat(
@@ -273,6 +285,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         self, messages: Messages, tools: Tools, chat_template: str | None, options: dict[str, Any]
     ) -> list[int]:
         """The prompt. In `options`, `tool_use` takes the place of the options that `chat` alone has."""
+        if options.get("echo"):
+            raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
         choice, form, held = (options.pop(f, None) for f in ("tool_choice", "tool_format", "constrain_tools"))
         ids = self.chat_tokens(messages, tools=None if choice == "none" else tools, chat_template=chat_template)
         source = self.tokenizer.chat_template if chat_template is None else chat_template

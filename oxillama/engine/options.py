@@ -12,6 +12,7 @@ from oxillama.engine.prompts import check_stop, make_chain
 from oxillama.engine.results import CancelToken
 from oxillama.engine.serving import RequestOptions, ServingOptions, split_options
 from oxillama.engine.speculation import NO_DRAFTS, DraftOptions, split_draft_options
+from oxillama.engine.stopping import Criteria, StoppingCriterion, check_criteria
 from oxillama.engine.tool_use import ToolUse, check_tool_use
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
@@ -44,6 +45,8 @@ class StreamOptions(RequestOptions, total=False):
     ignore_eos: bool
     sampler: SamplerConfig | SamplerChain | None
     logits_processors: SequenceOf[LogitsProcessor] | None
+    stopping_criteria: Criteria
+    echo: bool
     cancel_token: CancelToken | None
     logprobs: int | None
     prompt_logprobs: int | None
@@ -86,6 +89,8 @@ class TextOptions:
     n: int | None = None
     tool_use: ToolUse | None = None
     drafts: DraftOptions = NO_DRAFTS
+    criteria: tuple[StoppingCriterion, ...] = ()
+    echo: bool = False
 
     @property
     def n_each(self) -> int:
@@ -113,6 +118,8 @@ def parse_options(
     ignore_eos: bool = False,
     sampler: SamplerConfig | SamplerChain | None = None,
     logits_processors: Any = None,
+    stopping_criteria: Any = None,
+    echo: bool = False,
     cancel_token: CancelToken | None = None,
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
@@ -136,11 +143,14 @@ def parse_options(
         check_chain(chain)
     if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
         raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
+    if check_bool("echo", echo) and tool_use is not None:
+        raise ConfigError("echo and tool_use are both given: calls are found in what is generated alone")
     return TextOptions(
         max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
         check_processors(logits_processors), check_logprobs("logprobs", logprobs),
         check_logprobs("prompt_logprobs", prompt_logprobs),
         None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use, drafts,
+        check_criteria(stopping_criteria), echo,
     )  # fmt: skip
 
 

@@ -128,7 +128,9 @@ class Pipeline:
         try:
             if not is_single_prompt(name, prompt):
                 raise ConfigError(f"{name} must be one prompt (text or token ids), not a list of prompts")
-            item.requests = self._maker.group(self._maker.ids(name, prompt), self._options, item, name=name)
+            ids = self._maker.ids(name, prompt)
+            echo = self._maker.echo(prompt, ids, self._options)
+            item.requests = self._maker.group(ids, self._options, item, name=name, echo=echo)
             self._submit(item)
         except EngineClosedError:
             raise

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.results import CancelToken
+from oxillama.engine.stopping import Criteria
 from oxillama.lora import Lora, LoraRegistry
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 
@@ -150,6 +151,7 @@ class SnapshotMethods:
         *,
         sampler: SamplerConfig | SamplerChain | None = None,
         logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        stopping_criteria: Criteria = None,
         cancel_token: CancelToken | None = None,
         draft: DraftLike = None,
     ) -> Chunks | Session | Conversation | BeamRounds:
@@ -159,8 +161,8 @@ class SnapshotMethods:
         those of all; a beam search gives `BeamRounds`, a session a `Session`, a conversation a `Conversation`. What is
         taken from a snapshot is never lent to other requests: it may be anybody's.
 
-        snapshot: path or bytes. sampler, logits_processors: functions of the caller's own, which no file can hold;
-            `sampler` is a chain with the same stages.
+        snapshot: path or bytes. sampler, logits_processors, stopping_criteria: functions of the caller's own, which no
+            file can hold, given again; `sampler` is a chain with the same stages.
         draft: who guesses ahead from here on, as for `generate`, with the options of the request. Without it, "lookup"
             and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs time
             alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
@@ -170,7 +172,9 @@ class SnapshotMethods:
         """
         from oxillama.snapshot.resuming import resumed
 
-        return resumed(self, snapshot, sampler, logits_processors, cancel_token, draft)  # type: ignore[arg-type]
+        return resumed(
+            self, snapshot, sampler, logits_processors, cancel_token, draft, stopping_criteria  # type: ignore[arg-type]
+        )  # fmt: skip
 
     @staticmethod
     def snapshot_info(snapshot: Place) -> SnapshotInfo:

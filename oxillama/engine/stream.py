@@ -13,6 +13,7 @@ from oxillama.engine.request import Outbox, Request, unfinished
 from oxillama.engine.results import CancelToken, Chunk, FinishReason, Usage
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
+from oxillama.engine.stopping import StoppingCriterion, is_met
 from oxillama.engine.tool_use import divided
 from oxillama.sampling import Sampler
 from oxillama.sampling.grammar.tools import AnyToolCall, ToolCallDetector
@@ -111,12 +112,15 @@ class TextRequest(Request):
         tools: ToolCallDetector | None = None,
         speculation: Speculation | None = None,
         options: "TextOptions | None" = None,
+        criteria: tuple[StoppingCriterion, ...] = (),
+        echo: str = "",
         **held: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
 
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
-        nobody guesses. `options`: what it was made of, for snapshots.
+        nobody guesses. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
+        before it.
         """
         super().__init__(sequence, outbox, **held)
         self.options = options
@@ -135,6 +139,8 @@ class TextRequest(Request):
         self._n_shown = sequence.n_prompt
         self._stopped = False
         self._last_text = ""
+        self._criteria = criteria
+        self._echo = echo
         self.stop_reason: str | int | None = None
 
     @property
@@ -145,7 +151,8 @@ class TextRequest(Request):
     def progress(self) -> dict[str, Any]:
         """How far it has come, beside tokens and sampler, as plain data."""
         held, pending = self._stops.held, self._stream.pending.hex()
-        return {"number": self.number, "limit": self._limit, "n_shown": self._n_shown, "held": held, "utf8": pending}
+        shown = {"n_shown": self._n_shown, "held": held, "utf8": pending, "echo": self._echo}
+        return {"number": self.number, "limit": self._limit, **shown}
 
     def go_on(self, drawn: list[int], sampler: Mapping[str, Any], n_shown: int) -> None:
         """As another one was that had drawn these tokens, and shown all up to n_shown, prompt included.
@@ -193,6 +200,8 @@ class TextRequest(Request):
             return "stop"
         if text:
             self._put(text, None)
+        if self._criteria and is_met(self._criteria, tokens, row):
+            return "stop"
         return "length" if len(tokens) == self._limit else None
 
     def close(self, reason: FinishReason) -> FinishReason:
@@ -221,6 +230,8 @@ class TextRequest(Request):
             self._show(said, calls, reason if i == len(pieces) else None)
 
     def _show(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
+        if self._echo:
+            text, self._echo = self._echo + text, ""
         first = self._n_shown - self.n_prompt
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)

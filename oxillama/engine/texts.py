@@ -127,19 +127,35 @@ class TextMaker:
         """Those for each (name, prompt), one after another."""
         made: list[TextRequest] = []
         for name, prompt in prompts:
-            made += self.group(self.ids(name, prompt), options, outbox, name=name, index=len(made))
+            ids = self.ids(name, prompt)
+            echo = self.echo(prompt, ids, options)
+            made += self.group(ids, options, outbox, name=name, index=len(made), echo=echo)
         return made
 
+    def echo(self, prompt: Any, ids: list[int], options: TextOptions) -> str:
+        """A prompt as it stands before the text: as given, or of token ids their text without control tokens."""
+        if not options.echo:
+            return ""
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids, skip_special=True)
+
     def group(
-        self, ids: list[int], options: TextOptions, outbox: Outbox, *, name: str = "prompt", index: int = 0, **held: Any
+        self,
+        ids: list[int],
+        options: TextOptions,
+        outbox: Outbox,
+        *,
+        name: str = "prompt",
+        index: int = 0,
+        echo: str = "",
+        **held: Any,
     ) -> list[TextRequest]:
         """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
 
-        `index`: of the first, which also gets `held`.
+        `index`: of the first, which also gets `held`. `echo`: what stands before each text.
         """
-        leader = self.request(ids, options, outbox, name=name, index=index, **held)
+        leader = self.request(ids, options, outbox, name=name, index=index, echo=echo, **held)
         return [leader] + [
-            self.request(ids, options, outbox, name=name, index=index + i, number=i, leader=leader)
+            self.request(ids, options, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo)
             for i in range(1, options.n_each)
         ]
 
@@ -180,6 +196,7 @@ class TextMaker:
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
             scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
             number=number,
+            criteria=options.criteria,
             tools=tools.detector if tools else None,
             speculation=self._drafts.speculation(options.drafts),
             index=index,

@@ -15,6 +15,7 @@ from oxillama.engine.request import Outbox
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
 from oxillama.engine.session import Session
+from oxillama.engine.stopping import check_criteria
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import (
     ConfigError,
@@ -34,7 +35,7 @@ from oxillama.snapshot.saved import Reader, Saved
 from oxillama.snapshot.sequences import put
 from oxillama.snapshot.several import Parts, in_order, parts_of
 from oxillama.snapshot.sources import Place, Source, open_source
-from oxillama.snapshot.text_resumer import TextResumer, adapter_set, tokens_of
+from oxillama.snapshot.text_resumer import Given, TextResumer, adapter_set, tokens_of
 from oxillama.snapshot.texts import read_chain_of, read_sampler
 from oxillama.snapshot.version1 import SPEC_MAGIC
 
@@ -56,12 +57,14 @@ def resumed(
     processors: Any,
     cancel_token: CancelToken | None,
     draft: Any = None,
+    criteria: Any = None,
 ) -> Chunks | Session | Conversation | BeamRounds:
     """`Engine.resume`."""
     found, label, parts = _loaded(engine, place)
     kind = parts.kind or found[0].state["kind"]
-    if kind != "text" and any(given is not None for given in (sampler, processors, draft)):
-        raise ConfigError(f"sampler, logits_processors and draft are for requests for text; this is of a {kind}")
+    if kind != "text" and any(given is not None for given in (sampler, processors, draft, criteria)):
+        names = "sampler, logits_processors, stopping_criteria and draft"
+        raise ConfigError(f"{names} are for requests for text; this is of a {kind}")
     if kind == "beam":
         return BeamResumer(engine, found, parts.state, label).resumed(cancel_token)
     if kind != "text" and cancel_token is not None:
@@ -75,17 +78,16 @@ def resumed(
         fill_session(engine, session, found[0], label)
         return session
     resumers = [TextResumer(engine, saved, label, draft) for saved in found]
-    requests, outbox = _requests(resumers, parts, sampler, processors, cancel_token)
+    requests, outbox = _requests(resumers, parts, _given(sampler, processors, criteria, cancel_token))
     return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
 
 
 def _requests(
-    resumers: list[TextResumer], parts: Parts, sampler: Any, processors: Any,
-    cancel_token: CancelToken | None, bell: CoroutineBell | None = None,
-) -> tuple[list[TextRequest], Outbox]:  # fmt: skip
+    resumers: list[TextResumer], parts: Parts, given: Given, bell: CoroutineBell | None = None
+) -> tuple[list[TextRequest], Outbox]:
     """Those that go on, and where they leave chunks."""
-    outbox, chain, processors = Outbox(0, bell), _chain(sampler), check_processors(processors)
-    requests = [one.resumed(chain, processors, cancel_token, outbox, i) for i, one in enumerate(resumers)]
+    outbox = Outbox(0, bell)
+    requests = [one.resumed(given, outbox, i) for i, one in enumerate(resumers)]
     outbox.items = in_order(outbox.items, parts.state, resumers[0].label)
     return requests, outbox
 
@@ -95,13 +97,18 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     bell = CoroutineBell(engine._core.loop)
 
     def load(
-        sampler: Any = None, logits_processors: Any = None, cancel_token: CancelToken | None = None, draft: Any = None
+        sampler: Any = None,
+        logits_processors: Any = None,
+        stopping_criteria: Any = None,
+        cancel_token: CancelToken | None = None,
+        draft: Any = None,
     ) -> tuple[list[TextRequest], Outbox]:
         found, label, parts = _loaded(engine, place)
         if found[0].state["kind"] != "text":
             raise SnapshotFormatError(f"{label}: it is of a {found[0].state['kind']}: resume it with Engine.resume")
         resumers = [TextResumer(engine, saved, label, draft) for saved in found]
-        return _requests(resumers, parts, sampler, logits_processors, cancel_token, bell)
+        given = _given(sampler, logits_processors, stopping_criteria, cancel_token)
+        return _requests(resumers, parts, given, bell)
 
     requests, outbox = await asyncio.to_thread(load, **options)
 
@@ -125,8 +132,10 @@ def _loaded(engine: Engine, place: Place) -> tuple[list[Saved], str, Parts]:
     return found, source.label, parts
 
 
-def _chain(sampler: Any) -> SamplerChain | None:
-    return SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
+def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelToken | None) -> Given:
+    """Raises ConfigError for what are no functions."""
+    chain = SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
+    return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
 
 
 def load_saved(maker: SnapshotMaker, source: Source) -> Saved:

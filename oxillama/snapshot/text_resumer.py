@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oxillama.checks import MAX_CONTEXT
 from oxillama.engine.logprobs import MAX_LOGPROBS
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
 from oxillama.engine.speculation import DraftOptions
+from oxillama.engine.stopping import StoppingCriterion
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import (
     ConfigError,
@@ -30,6 +31,7 @@ from oxillama.snapshot.sequences import UNKNOWN, put
 from oxillama.snapshot.texts import (
     REASONS,
     LogprobReader,
+    check_given,
     read_chain_of,
     read_chunks,
     read_sampler,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from oxillama.engine.results import CancelToken
     from oxillama.engine.sequence import Sequence
 
-__all__ = ["TextResumer", "adapter_set", "tokens_of"]
+__all__ = ["Given", "TextResumer", "adapter_set", "tokens_of"]
 
 
 def tokens_of(saved: Saved, n_vocab: int, label: str) -> list[int]:
@@ -72,6 +74,15 @@ def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fi
     return found
 
 
+class Given(NamedTuple):
+    """What no file can hold, and the caller gives again: functions, the chain that has some, and a cancel token."""
+
+    chain: SamplerChain | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
+    criteria: tuple[StoppingCriterion, ...] = ()
+    cancel_token: CancelToken | None = None
+
+
 class TextResumer:
     """A saved request for text on its way into an engine."""
 
@@ -93,15 +104,12 @@ class TextResumer:
             raise SnapshotMismatchError(f"{self.label}: {error}") from None
         return drafts
 
-    def resumed(
-        self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None,
-        outbox: Outbox, index: int,
-    ) -> TextRequest:  # fmt: skip
+    def resumed(self, own: Given, outbox: Outbox, index: int) -> TextRequest:
         """The request, which leaves chunks in `outbox`; those that nobody has read are there."""
         reason = self.given.get("finished")
         outbox.n_open += reason is None
         outbox.items.extend((index, chunk) for chunk in read_chunks(self.given, self.reader, self.label))
-        request = self.request(self.options(own, processors, cancel_token), outbox, index)
+        request = self.request(self.options(own), outbox, index)
         if reason is None:
             self._check_replayed(request)
         elif reason not in REASONS:
@@ -109,10 +117,9 @@ class TextResumer:
         request.finish_reason = reason
         return request
 
-    def options(
-        self, own: SamplerChain | None, processors: tuple[LogitsProcessor, ...], cancel_token: CancelToken | None
-    ) -> TextOptions:
-        """As the request was made with. Raises SnapshotMismatchError for a context that is too small."""
+    def options(self, own: Given) -> TextOptions:
+        """As the request was made with. Raises SnapshotMismatchError for a context that is too small, and for functions
+        that are missing."""
         given, limit = self.given, self.given.integer("limit", self.n_prompt + 1, MAX_CONTEXT)
         if limit > self.engine.context_size:
             raise SnapshotMismatchError(
@@ -121,16 +128,17 @@ class TextResumer:
             )
         try:
             serving = read_serving(given)
-            chain = read_chain_of(self.state.sub("sampler"), self.label, own, len(processors))
+            check_given("stopping_criteria", self.given.maybe_integer("n_criteria"), len(own.criteria), self.label)
+            chain = read_chain_of(self.state.sub("sampler"), self.label, own.chain, len(own.processors))
             if self.drafts.acceptance == "rejection":
                 check_chain(chain)
         except ConfigError as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
         return TextOptions(
-            limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"), chain, cancel_token, serving,
-            processors, given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
+            limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"), chain, own.cancel_token,
+            serving, own.processors, given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
             given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
-            tool_use=read_tool_use(given.maybe_sub("tools"), self.label), drafts=self.drafts,
+            tool_use=read_tool_use(given.maybe_sub("tools"), self.label), drafts=self.drafts, criteria=own.criteria,
         )  # fmt: skip
 
     def request(self, options: TextOptions, outbox: Outbox, index: int) -> TextRequest:
@@ -144,7 +152,8 @@ class TextResumer:
         try:
             # Its seed is its own already.
             begin = partial(self.begin, n_computed, holder)
-            request = engine._maker.request(prompt, options, outbox, index=index, begin=begin)
+            echo = self.given.maybe_text("echo") or ""
+            request = engine._maker.request(prompt, options, outbox, index=index, echo=echo, begin=begin)
             data = read_sampler(self.state.sub("sampler"), self.saved.tensors, self.tokens)
             request.go_on(drawn, data, self.given.integer("n_shown", self.n_prompt, len(self.tokens)))
         except (ConfigError, GrammarError, ContextOverflowError) as error:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from oxillama.engine.stream import TextRequest
 
 __all__ = [
+    "check_given",
     "deadline_state",
     "read_chunks",
     "read_sampler",
@@ -93,6 +94,7 @@ def text_state(request: TextRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
         "finished": request.finish_reason,
         "stops": list(options.stops),
         "ignore_eos": options.ignore_eos,
+        "n_criteria": len(options.criteria),
         "priority": sequence.priority,
         **deadline_state(request),
         "logprobs": options.logprobs,
@@ -223,12 +225,16 @@ def _read_call(given: Any, f: Fields) -> ToolCall | BrokenToolCall:
         raise f.wrong("calls", "calls of tools") from None
 
 
+def check_given(name: str, wanted: int | None, n_given: int, label: str) -> None:
+    """Raises SnapshotMismatchError unless as many functions are given as there were; older files don't say."""
+    if (wanted or 0) != n_given:
+        raise SnapshotMismatchError(
+            f"{label}: it was made with {wanted or 0} {name}, functions that no file can hold: give the same again, "
+            f"not {n_given}"
+        )
+
+
 def read_chain_of(given: Fields, label: str, own: SamplerChain | None, n_processors: int) -> SamplerChain:
     """The chain of a saved sampler. Raises SnapshotMismatchError unless its functions are given again."""
-    wanted = given.integer("n_processors")
-    if wanted != n_processors:
-        raise SnapshotMismatchError(
-            f"{label}: it was made with {wanted} logits_processors, functions that no file can hold: give the same "
-            f"again, not {n_processors}"
-        )
+    check_given("logits_processors", given.integer("n_processors"), n_processors, label)
     return read_chain(given, label, own)

@@ -50,8 +50,8 @@ class FakeTokenizer:
     def id_to_token(self, token):
         return PIECES[token].decode()
 
-    def decode(self, ids):
-        return b"".join(PIECES[i] for i in ids).decode("utf-8", "replace")
+    def decode(self, ids, *, skip_special=False):
+        return b"".join(PIECES[i] for i in ids if not (skip_special and self.is_special(i))).decode("utf-8", "replace")
 
     def stream(self, *, skip_special=False):
         return TokenStream(lambda i: PIECES[i])
