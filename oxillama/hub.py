@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Unpack
 
 from oxillama.checks import check_keywords
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["download", "from_hub"]
 
+# What the Hub takes for the name of an owner or a repository, and what a file's path is made of: no patterns, since
+# one file is loaded.
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
+_PATH = re.compile(r"[^\x00-\x1f\x7f/\\*?:\"<>|]{1,255}")
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
 
 def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fields: Unpack[EngineOptions]) -> Engine:
     """Loads a GGUF file of a repository on the Hugging Face Hub, downloading it unless it is in the local cache.
@@ -22,7 +29,7 @@ def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fiel
     commit. fields: those of `oxillama.load`. The Hub's own environment variables count: HF_HUB_OFFLINE=1 uses the cache
     alone, HF_HOME and HF_TOKEN as usual.
 
-    Raises ModelNotFoundError if there is no such repository, revision or file, or it is not in the cache and can't be
+    Raises ConfigError for what can't be such names; ModelNotFoundError if there is no such repository, revision or file, or it is not in the cache and can't be
     fetched; LoadError for other trouble with the Hub; what `oxillama.load` raises.
     """
     import oxillama
@@ -33,13 +40,30 @@ def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fiel
 
 def download(repo_id: str, filename: str, *, revision: str | None = None) -> str:
     """Path of the file in the local cache, as `from_hub` says; a split model is fetched whole."""
-    for name, value in (("repo_id", repo_id), ("filename", filename)):
-        if not isinstance(value, str) or not value:
-            raise ConfigError(f"{name} must be a string of at least one character, not {value!r}")
+    check_names(repo_id, filename)
     if revision is not None and (not isinstance(revision, str) or not revision):
         raise ConfigError(f"revision must be a string of at least one character or None, not {revision!r}")
     paths = [_fetch(repo_id, part, revision) for part in shard_names(filename)]
     return paths[0]
+
+
+def check_names(repo_id: object, filename: object) -> None:
+    """Raises ConfigError for what can be no repository and no GGUF file in one, before a network is asked for it."""
+    parts = repo_id.split("/") if isinstance(repo_id, str) else []
+    if len(parts) != 2 or not all(_NAME.fullmatch(part) and ".." not in part and "--" not in part for part in parts):
+        raise ConfigError(
+            f"repo_id must be 'owner/name' (letters, digits, '-', '_' and '.'), not {repo_id!r}: the file's name is "
+            "an argument of its own"
+        )
+    folders = filename.split("/") if isinstance(filename, str) else []
+    if not folders or not all(_PATH.fullmatch(part) and part not in (".", "..") for part in folders):
+        raise ConfigError(f"filename must be a file's path in the repository, such as 'model.gguf', not {filename!r}")
+    if not folders[-1].lower().endswith(".gguf"):
+        raise ConfigError(f"filename must be that of a GGUF file, which ends in .gguf, not {filename!r}")
+    shard = _SHARD.fullmatch(folders[-1])
+    if shard is not None and shard[2] != "00001":
+        first = "/".join([*folders[:-1], f"{shard[1]}-00001-of-{shard[3]}.gguf"])
+        raise ConfigError(f"filename must be that of a split model's first file, {first!r}, not {filename!r}")
 
 
 def shard_names(filename: str) -> list[str]:

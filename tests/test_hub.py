@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import pytest
 
+import oxillama as ox
 from oxillama.engine.loading import shipped_model
-from oxillama.hub import shard_names
+from oxillama.hub import download, shard_names
 
 pytest.importorskip("huggingface_hub")
 
@@ -160,6 +161,52 @@ def test_bad_arguments(tmp_path, arguments):
     kind, message = from_hub("http://127.0.0.1:9", tmp_path, offline=True, **arguments)
     assert kind == "ConfigError"
     assert "must" in message
+
+
+@pytest.mark.parametrize(
+    ("repo_id", "filename", "message"),
+    [
+        ("model", "a.gguf", "repo_id must be 'owner/name'"),
+        ("owner/", "a.gguf", "repo_id must be 'owner/name'"),
+        ("owner/model/a.gguf", "a.gguf", "repo_id must be 'owner/name'.*: the file's name is an argument of its own"),
+        ("https://huggingface.co/owner/model", "a.gguf", "repo_id must be 'owner/name'"),
+        ("owner/..", "a.gguf", "repo_id must"),
+        ("own er/model", "a.gguf", "repo_id must"),
+        ("owner/model--x", "a.gguf", "repo_id must"),
+        ("-owner/model", "a.gguf", "repo_id must"),
+        ("owner/" + "m" * 97, "a.gguf", "repo_id must"),
+        (None, "a.gguf", "repo_id must .*, not None"),
+        ("owner/model", None, "filename must be a file's path in the repository, .*, not None"),
+        ("owner/model", "/a.gguf", "filename must be a file's path"),
+        ("owner/model", "../a.gguf", "filename must be a file's path"),
+        ("owner/model", "b/../a.gguf", "filename must be a file's path"),
+        ("owner/model", "b//a.gguf", "filename must be a file's path"),
+        ("owner/model", "*Q4_K_M.gguf", "filename must be a file's path"),
+        ("owner/model", "a\n.gguf", "filename must be a file's path"),
+        ("owner/model", "b\\a.gguf", "filename must be a file's path"),
+        ("owner/model", "model.safetensors", "filename must be that of a GGUF file, which ends in .gguf, not 'model.s"),
+        ("owner/model", "b/m-00002-of-00003.gguf", "first file, 'b/m-00001-of-00003.gguf', not"),
+    ],
+)
+def test_names_that_can_be_none_are_refused_without_a_network(monkeypatch, repo_id, filename, message):
+    asked = []
+    monkeypatch.setattr("oxillama.hub._fetch", lambda *names: asked.append(names))
+    with pytest.raises(ox.ConfigError, match=message):
+        ox.from_hub(repo_id, filename)
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("repo_id", "filename"),
+    [
+        ("bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
+        ("a/b", "BF16/model (v2) é.GGUF"),
+        ("_o/n_.x-1", "m-00001-of-00003.gguf"),
+    ],
+)
+def test_names_that_the_hub_has_are_asked_for(monkeypatch, repo_id, filename):
+    monkeypatch.setattr("oxillama.hub._fetch", lambda *names: "/".join(map(str, names)))
+    assert download(repo_id, filename) == f"{repo_id}/{filename}/None"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class Lora:
         """
         if not isinstance(path, str | os.PathLike):
             raise ConfigError(f"path must be that of an adapter, not {type(path).__name__}")
+        if not os.fspath(path):
+            raise ConfigError("path is empty: give a GGUF file, or the folder of a PEFT adapter")
         place = Path(os.fspath(path))
         try:
             folder = place.is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from oxillama.lora.safetensors import SafeTensors, open_file, read_safetensors, 
 __all__ = ["CONFIG", "WEIGHTS", "PeftConfig", "read_peft"]
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+OLD_WEIGHTS = "adapter_model.bin"  # a pickle
 MAX_CONFIG = 16 << 20
 
 # Settings that only say how the adapter was made or found: they change nothing of what it computes.
@@ -70,21 +72,46 @@ def read_peft(folder: Path) -> tuple[float, dict[str, Change]]:
     Raises LoadError and its children: ModelNotFoundError if a file is missing, LoraError if one is damaged or they
     contradict each other, UnsupportedModelError for what is more than LoRA (DoRA and others), by its name.
     """
+    check_folder(folder)
     config = read_config(folder / CONFIG)
-    if not (folder / WEIGHTS).exists():
-        old = f"; {folder / 'adapter_model.bin'} may run code when it is read: save it as safetensors"
-        raise ModelNotFoundError(f"{folder / WEIGHTS} is missing{old * (folder / 'adapter_model.bin').exists()}")
     with read_safetensors(folder / WEIGHTS) as file:
         pairs = pair_up(file, folder)
         return config.alpha, {module: read_change(file, module, names, config) for module, names in pairs.items()}
 
 
-def read_config(path: Path) -> PeftConfig:
+def check_folder(folder: Path) -> None:
+    """Raises ModelNotFoundError, which says what is there instead, for a folder that lacks one of PEFT's two files."""
     try:
-        with open_file(path) as f:
-            raw = f.read(MAX_CONFIG + 1)
+        names = sorted(os.listdir(folder))
+        missing = [name for name in (CONFIG, WEIGHTS) if name not in names]
+        if not missing:
+            return
+        found = elsewhere(folder, names) if names else ": the folder is empty"
     except OSError as e:
-        raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
+        raise ModelNotFoundError(f"{folder}: the folder can't be read: {e.strerror}") from e
+    raise ModelNotFoundError(
+        f"{folder} has no {' and no '.join(missing)}, which the folder of a PEFT adapter holds{found}"
+    )
+
+
+def elsewhere(folder: Path, names: list[str]) -> str:
+    """Where an adapter may be that isn't in the folder itself."""
+    if OLD_WEIGHTS in names:
+        return f"; {folder / OLD_WEIGHTS} may run code when it is read: save it as safetensors"
+    for name in names:
+        if name.endswith(".gguf"):
+            return f"; an adapter in GGUF is given as its file: {folder / name}"
+        if (folder / name / CONFIG).is_file():
+            return f": give the folder {folder / name}"
+    return ""
+
+
+def read_config(path: Path) -> PeftConfig:
+    with open_file(path) as f:
+        try:
+            raw = f.read(MAX_CONFIG + 1)
+        except OSError as e:
+            raise ModelNotFoundError(f"{path}: the file can't be read: {e.strerror}") from e
     try:
         if len(raw) > MAX_CONFIG:
             raise ValueError(f"it has more than {MAX_CONFIG} bytes")

@@ -325,7 +325,32 @@ def test_peft_files_that_are_missing(engine, shapes, tmp_path):
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     refused(engine, folder, ModelNotFoundError, "may run code")
     (folder / "adapter_config.json").unlink()
-    refused(engine, folder, ModelNotFoundError, "adapter_config.json")
+    refused(engine, folder, ModelNotFoundError, "no adapter_config.json and no adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], r"x has no adapter_config\.json and no adapter_model\.safetensors, .* PEFT .*: the folder is empty$"),
+        (["README.md"], r"x has no adapter_config\.json and no adapter_model\.safetensors, .* adapter holds$"),
+        (["adapter_config.json"], r"x has no adapter_model\.safetensors, .* adapter holds$"),
+        (["adapter_model.safetensors"], r"x has no adapter_config\.json, .* adapter holds$"),
+        (["a.txt", "checkpoint-5/adapter_config.json"], r": give the folder .*x/checkpoint-5$"),
+        (["pirate.gguf"], r"; an adapter in GGUF is given as its file: .*x/pirate\.gguf$"),
+    ],
+)
+def test_folder_that_lacks_files_says_which(engine, tmp_path, files, message):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    for name in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    refused(engine, folder, ModelNotFoundError, message)
+
+
+def test_empty_path_of_an_adapter(engine):
+    with pytest.raises(ox.ConfigError, match="path is empty: give a GGUF file, or the folder"):
+        engine.load_lora("x", "")
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
