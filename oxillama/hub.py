@@ -29,8 +29,9 @@ def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fiel
     commit. fields: those of `oxillama.load`. The Hub's own environment variables count: HF_HUB_OFFLINE=1 uses the cache
     alone, HF_HOME and HF_TOKEN as usual.
 
-    Raises ConfigError for what can't be such names; ModelNotFoundError if there is no such repository, revision or file, or it is not in the cache and can't be
-    fetched; LoadError for other trouble with the Hub; what `oxillama.load` raises.
+    Raises ConfigError for what can't be such names; ModelNotFoundError if there is no such repository, revision or
+    file, or it is not in the cache and can't be fetched; LoadError for other trouble with the Hub; what `oxillama.load`
+    raises.
     """
     import oxillama
 

@@ -20,7 +20,7 @@ from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.engine import Engine
 from oxillama.engine.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
-from oxillama.engine.prompts import Messages, Tools, check_callback, is_single_prompt, named_prompts
+from oxillama.engine.prompts import Messages, Tools, check_callback, plain, read_prompt, read_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
 from oxillama.engine.snapshots import AsyncSnapshots
@@ -88,8 +88,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         parsed = read_options("generate", {"n": n, **options})
         check_callback(on_token)
         self.engine._core.check_generates()
-        single = is_single_prompt("prompt", prompt)
-        named = [("prompt", prompt)] if single else named_prompts("prompt", prompt)
+        single, named = read_prompts("prompt", prompt)
         found = await self._complete(named, parsed, on_token, indexed=not single or n is not None)
         return cast(Completion, shaped(found, n, single))
 
@@ -100,9 +99,8 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         """
         parsed = read_options("stream", {"n": n, **options})
         self.engine._core.check_generates()
-        if not is_single_prompt("prompt", prompt):
-            raise ConfigError("stream() takes one prompt, not a list of prompts")
-        return AsyncChunks(lambda: self._begin([("prompt", prompt)], parsed), self.engine._snapshots)
+        one = read_prompt("prompt", prompt, "stream() takes")
+        return AsyncChunks(lambda: self._begin([("prompt", one)], parsed), self.engine._snapshots)
 
     @overload
     async def chat(
@@ -156,7 +154,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         core, maker = self.engine._core, self.engine._maker
         bell = CoroutineBell(core.loop)
         search = await made(
-            INLINE_CHARACTERS + 1 if any(map(options.get, CONSTRAINTS)) else size_of([prompt]),
+            INLINE_CHARACTERS + 1 if any(map(options.get, CONSTRAINTS)) else size_of([plain("prompt", prompt)]),
             lambda: start_search(core, maker, prompt, config, ignore_eos, cancel_token, options, bell),
         )
         call = Call(core, search.beams, search.outbox, bell)

@@ -14,7 +14,7 @@ from oxillama.engine.bell import Call, CoroutineBell
 from oxillama.engine.embedding import EMBED_KEYWORDS, Embeddings, EmbedOptions, EmbedPooling
 from oxillama.engine.engine import Engine
 from oxillama.engine.options import Prompt
-from oxillama.engine.prompts import is_single_prompt
+from oxillama.engine.prompts import plain, read_prompts
 from oxillama.engine.reranking import RankedDocument
 
 __all__ = ["AsyncNumberMethods"]
@@ -56,9 +56,9 @@ class AsyncNumberMethods:
         options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
         core = self.engine._core
         bell = CoroutineBell(core.loop)
-        single = is_single_prompt("input", input)
+        _, named = read_prompts("input", input)
         requests, outbox, results = await made(
-            size_of([input] if single else input),
+            size_of([prompt for _, prompt in named]),
             lambda: self.engine._embedding(input, pooling, options, lora, bell),
         )
         await _finish(Call(core, requests, outbox, bell))
@@ -69,9 +69,10 @@ class AsyncNumberMethods:
     ) -> list[RankedDocument]:
         """The documents, best first, as `Engine.rerank` gives them."""
         bell = CoroutineBell(self.engine._core.loop)
+        texts = plain("documents", documents)
         requests, outbox, results = await made(
-            size_of(documents) if isinstance(documents, list) else 0,
-            lambda: self.engine._ranking(query, documents, top_n, template, lora, bell),
+            size_of(texts) if isinstance(texts, list) else 0,
+            lambda: self.engine._ranking(query, texts, top_n, template, lora, bell),
         )
         await _finish(Call(self.engine._core, requests, outbox, bell))
         return results()

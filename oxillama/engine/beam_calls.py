@@ -15,7 +15,7 @@ from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import BeamSearchConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt
-from oxillama.engine.prompts import is_single_prompt
+from oxillama.engine.prompts import read_prompt
 from oxillama.engine.request import Bell
 from oxillama.engine.results import BeamHypothesis, CancelToken
 from oxillama.engine.serving import DeadlineFrom, split_options
@@ -123,8 +123,7 @@ def start_search(
 ) -> BeamSearch:
     """The search that a call asks for. Raises what `beam_search` raises for wrong arguments."""
     core.check_generates()
-    if not is_single_prompt("prompt", prompt):
-        raise ConfigError("beam_search() takes one prompt, not a list of prompts")
+    one = read_prompt("prompt", prompt, "beam_search() takes")
     check_options(options)
     fields = dict(options)
     found = BeamOptions(
@@ -137,7 +136,7 @@ def start_search(
         check_bool("ignore_eos", ignore_eos),
         cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
     )
-    return BeamSearch(core, maker, maker.ids("prompt", prompt), found, bell)
+    return BeamSearch(core, maker, maker.ids("prompt", one), found, bell)
 
 
 def check_options(options: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from oxillama.checks import check_keywords
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt
 from oxillama.engine.pooling import Kept, PoolingSettings, choose_pooling, pool, result_of
-from oxillama.engine.prompts import is_single_prompt, named_prompts
+from oxillama.engine.prompts import read_prompts
 from oxillama.engine.request import Bell, LogitsRequest, Outbox, Request, Want
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
@@ -146,8 +146,7 @@ class NumberMethods:
         self._core.check_open()
         n_embd = self.model_config.n_embd
         settings = choose_pooling(self._pooling, self._classifier, n_embd, pooling=pooling, **options)
-        single = is_single_prompt(name, input)
-        named = [(name, input)] if single else named_prompts(name, input)
+        single, named = read_prompts(name, input)
         outbox, loras = Outbox(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
         # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
         shares = settings.classifier is not None and not settings.classifier.of_first

@@ -18,7 +18,7 @@ from oxillama.engine.core import EngineCore
 from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, check_options, parse_options
-from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, is_single_prompt, named_prompts
+from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, read_prompt, read_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.reranking import RankMethods
 from oxillama.engine.results import CancelToken, Completion
@@ -162,8 +162,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
             cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
-        single = is_single_prompt("prompt", prompt)
-        prompts = [("prompt", prompt)] if single else named_prompts("prompt", prompt)
+        single, prompts = read_prompts("prompt", prompt)
         found = self._complete(prompts, options, on_token, indexed=not single or n is not None)
         return cast(Completion, shaped(found, options.n, single))
 
@@ -195,8 +194,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
             cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
         )  # fmt: skip
         self._core.check_generates()
-        if not is_single_prompt("prompt", prompt):
-            raise ConfigError("stream() takes one prompt, not a list of prompts")
+        prompt = read_prompt("prompt", prompt, "stream() takes")
         ids = self._maker.ids("prompt", prompt)
         self._maker.limit("prompt", len(ids), options.max_tokens)
         self._maker.prepare(options)

@@ -12,7 +12,7 @@ from oxillama.checks import check_bool, check_choice, check_int
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import TextOptions
-from oxillama.engine.prompts import is_single_prompt
+from oxillama.engine.prompts import read_prompt
 from oxillama.engine.request import Bell, Outbox
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
@@ -126,8 +126,7 @@ class Pipeline:
         self._n_taken += 1
         name = f"prompts[{item.place}]"
         try:
-            if not is_single_prompt(name, prompt):
-                raise ConfigError(f"{name} must be one prompt (text or token ids), not a list of prompts")
+            prompt = read_prompt(name, prompt, f"{name} must be")
             ids = self._maker.ids(name, prompt)
             echo = self._maker.echo(prompt, ids, self._options)
             item.requests = self._maker.group(ids, self._options, item, name=name, echo=echo)

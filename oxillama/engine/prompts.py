@@ -19,13 +19,18 @@ __all__ = [
     "check_stop",
     "check_token",
     "check_tokens",
-    "is_single_prompt",
     "make_chain",
-    "named_prompts",
+    "plain",
+    "read_prompt",
+    "read_prompts",
 ]
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
+
+# Methods that give Python's own values: of pyarrow's scalars, of its arrays, of NumPy and pandas, of polars.
+_TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
+_NULLS = ("NAType", "NaTType")  # pandas' own
 
 
 def check_token(name: str, value: Any, n_vocab: int) -> int:
@@ -40,26 +45,69 @@ def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
     """Token ids as a list of int. Raises TokenizerError, which gives position, value and range of the first bad one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise TokenizerError(f"{name} must be token ids, not {type(values).__name__}")
-    values = values.tolist() if hasattr(values, "tolist") else list(values)
+    values = list(plain(name, values))
     if all(type(v) is int and 0 <= v < n_vocab for v in values):
         return list(values)
     return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(values)]
+
+
+def plain(name: str, value: Any) -> Any:
+    """Text, token ids, or a list of these, that pyarrow, pandas, polars or NumPy hold, as Python's own; others as is.
+
+    Raises ConfigError for tables, and for a null, whose place it names.
+    """
+    if isinstance(value, str | bytes):
+        return value
+    if hasattr(value, "columns"):
+        raise ConfigError(f"{name} is a table ({type(value).__name__}): give one of its columns")
+    convert = next((found for method in _TO_PYTHON if (found := getattr(value, method, None)) is not None), None)
+    found = value if convert is None or isinstance(value, type) else convert()
+    if isinstance(found, list | tuple) and found and type(found[0]) is not int:
+        found = [one.as_py() if hasattr(one, "as_py") else one for one in found]
+        for i, one in enumerate(found):
+            _check_no_null(f"{name}[{i}]", one)
+    if found is not value:
+        _check_no_null(name, found)
+    return found
+
+
+def _check_no_null(name: str, value: Any) -> None:
+    if value is None or type(value).__name__ in _NULLS or (isinstance(value, float) and value != value):
+        raise ConfigError(f"{name} is null ({value}): leave it out, or give text or token ids")
+
+
+def read_prompts(name: str, given: Any) -> tuple[bool, list[tuple[str, Any]]]:
+    """Whether `given` is one prompt, rather than a list of them; and each prompt with what messages call it.
+
+    Raises ConfigError for anything else than text, token ids or a list of these.
+    """
+    found = plain(name, given)
+    if is_single_prompt(name, found):
+        return True, [(name, found)]
+    return False, [(f"{name}[{i}]", prompt) for i, prompt in enumerate(found)]
+
+
+def read_prompt(name: str, given: Any, what: str) -> Any:
+    """One prompt. Raises ConfigError, which begins with `what`, for a list of them, and what `read_prompts` raises."""
+    single, ((_, prompt), *_) = read_prompts(name, given)
+    if not single:
+        raise ConfigError(f"{what} one prompt (text or token ids), not a list of prompts")
+    return prompt
 
 
 def is_single_prompt(name: str, prompt: Any) -> bool:
     """Whether `prompt` is one prompt (text or token ids) rather than a list of them. Raises ConfigError if neither."""
     if isinstance(prompt, str):
         return True
-    if isinstance(prompt, bytes | dict) or not hasattr(prompt, "__len__") or not hasattr(prompt, "__getitem__"):
+    if (
+        isinstance(prompt, bytes | bytearray | dict)
+        or not hasattr(prompt, "__len__")
+        or not hasattr(prompt, "__getitem__")
+    ):
         raise ConfigError(f"{name} must be text, a list of token ids, or a list of these, not {type(prompt).__name__}")
     if not len(prompt):
         raise ConfigError(f"{name} is empty: give text, at least one token, or a list of at least one of these")
     return not isinstance(prompt[0], str) and not hasattr(prompt[0], "__len__")
-
-
-def named_prompts(name: str, prompts: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Each prompt of a list with what messages call it."""
-    return [(f"{name}[{i}]", prompt) for i, prompt in enumerate(prompts)]
 
 
 def check_callback(on_token: Any) -> None:

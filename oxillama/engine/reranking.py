@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from oxillama.checks import check_int, check_type
 from oxillama.engine.embedding import EmbeddingRequest, NumberMethods
+from oxillama.engine.prompts import plain
 from oxillama.engine.request import Bell, Outbox
 from oxillama.errors import ConfigError, UnsupportedModelError
 from oxillama.models.classifier import Classifier
@@ -93,7 +94,7 @@ class RankMethods(NumberMethods):
             raise UnsupportedModelError(
                 "the model has no classifier that scores a pair of texts: load a reranker, or compare by embed()"
             )
-        check_type("query", query, str)
+        query, documents = check_type("query", plain("query", query), str), plain("documents", documents)
         if isinstance(documents, str | bytes) or not isinstance(documents, SequenceOf) or not documents:
             raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
         texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]

@@ -1,5 +1,6 @@
 """What one request wants of speculation, and what came of it: options and counts."""
 
+import os
 import weakref
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class DraftOptions:
 
     draft: who guesses tokens ahead, several of which the model checks in one step: "lookup" (`PromptLookup`), "grammar"
         (`GrammarDraft`), a `Draft`, an `Engine` (its model, as a `DraftModel`), or a list of these, of which the first
-        counts that has something to propose.
+        counts that has something to propose. A model's file is loaded once for many requests: `DraftModel(path)`.
     num_speculative: tokens to guess at a time, at most; 0 to 32.
     acceptance: "match": a guess counts if the request's own sampler draws that token. "rejection": it counts with the
         probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
@@ -91,12 +92,19 @@ def _checked(draft: Any) -> tuple[str | Draft, ...]:
 
 
 def _check_one(name: str, draft: Any) -> None:
-    if isinstance(draft, str):
-        if draft not in NAMED:
-            raise ConfigError(
-                f"{name} must be one of {', '.join(NAMED)}, not {draft!r}; of a model's file, make a DraftModel"
-            )
+    if isinstance(draft, str) and draft in NAMED:
         return
+    if isinstance(draft, os.PathLike) or (isinstance(draft, str) and _is_path(draft)):
+        path = os.fspath(draft)
+        raise ConfigError(
+            f"{name} is the path of a model's file, which a request doesn't load: load it once, as "
+            f"oxillama.DraftModel({path!r}), give that, and close it in the end; SpeculativeEngine takes paths and "
+            "does all that"
+        )
+    if isinstance(draft, str):
+        raise ConfigError(
+            f"{name} must be one of {', '.join(NAMED)}, not {draft!r}; of a model's file, make a DraftModel"
+        )
     if isinstance(draft, type) or not isinstance(draft, Draft | DraftSource):
         raise ConfigError(
             f"{name} must be {', '.join(map(repr, NAMED))}, an Engine, or an object with the methods bind, propose "
@@ -106,6 +114,10 @@ def _check_one(name: str, draft: Any) -> None:
         weakref.WeakSet([draft])
     except TypeError as error:
         raise ConfigError(f"{name} must be hashable and weakly referable: {error}") from None
+
+
+def _is_path(text: str) -> bool:
+    return text.lower().endswith(".gguf") or os.sep in text
 
 
 NO_DRAFTS = DraftOptions()

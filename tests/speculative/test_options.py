@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,13 @@ class NoForget:
 
 WRONG = [
     ({"draft": "guess"}, "draft must be one of lookup, grammar, not 'guess'; of a model's file, make a DraftModel"),
+    (
+        {"draft": "small.gguf"},
+        r"draft is the path of a model's file, .* oxillama\.DraftModel\('small\.gguf'\), .*close",
+    ),
+    ({"draft": "./models/small"}, r"draft is the path .*DraftModel\('\./models/small'\)"),
+    ({"draft": Path("small.gguf")}, r"draft is the path .*DraftModel\('small\.gguf'\)"),
+    ({"draft": ["lookup", Path("a.gguf")]}, r"draft\[1\] is the path .*DraftModel\('a\.gguf'\), give that"),
     ({"draft": b"GGUF"}, "draft must be .* not b'GGUF'"),
     ({"draft": {"lookup": 4}}, "draft must be .* not {'lookup': 4}"),
     ({"draft": {"lookup", "grammar"}}, "draft must be "),  # which is first?
