@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever sees half of it."""
+"""Files that are written whole or not at all, and folders that stay the same ones whatever becomes of their names."""
 
 import contextlib
 import errno
@@ -14,11 +14,47 @@ from typing import BinaryIO
 from oxillama.errors import ConfigError
 from oxillama.interrupt import DeferredInterrupt
 
-__all__ = ["atomic_file", "remove_leftovers", "sync_folder"]
+__all__ = ["atomic_file", "atomic_in", "open_folder", "remove_file", "remove_leftovers", "sync_folder"]
 
-TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
+TEMPORARY = re.compile(r"\.(.{1,100})\.[0-9a-f]{12}\.tmp", re.DOTALL)
 # Of file systems that can't flush a folder, and of folders that may be written to and not be read.
-NOT_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+NOT_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
+
+
+@contextlib.contextmanager
+def open_folder(path: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
+    """The descriptor of a folder; what is done by it is done there, even if the name is another folder's by then.
+
+    parent: of the folder that has it. Raises OSError, also for a symbolic link (ENOTDIR or ELOOP).
+    """
+    owned = list[int]()
+    try:
+        try:
+            with DeferredInterrupt():  # nothing comes between a descriptor and who closes it
+                owned.append(_descriptor(path, parent))
+            yield owned[0]
+        finally:
+            _release(owned)
+    except BaseException:  # of a signal, perhaps, that came before the release had begun
+        _release(owned)
+        raise
+
+
+def _descriptor(path: str | os.PathLike[str], parent: int | None) -> int:
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDONLY | flags, dir_fd=parent)
+    except PermissionError:
+        if not hasattr(os, "O_PATH"):
+            raise
+        return os.open(path, os.O_PATH | flags, dir_fd=parent)  # it may be written to, and not be read
+
+
+def _release(owned: list[int]) -> None:
+    with DeferredInterrupt():
+        while owned:
+            with contextlib.suppress(OSError):
+                os.close(owned.pop())
 
 
 @contextlib.contextmanager
@@ -34,45 +70,57 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         OSError: the system refuses to write; with ``path`` as its file name.
     """
     target = Path(os.path.realpath(path))
-    with _named(path):
-        _check_target(path, target)
-        remove_leftovers(target.parent, target.name)
-        made: list[tuple[Path, BinaryIO]] = []
-        try:
-            with DeferredInterrupt():  # nothing comes between a file and who removes it
-                made.append(_new_file(target))
-            temporary, f = made[0]
+    with _named(path, (target.name, str(target.parent))):
+        if not target.parent.is_dir():
+            raise ConfigError(f"{path}: can't be written, there is no folder {target.parent}")
+        with open_folder(target.parent) as folder, atomic_in(folder, target.name, path) as f:
             yield f
-            f.flush()
-            os.fsync(f.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with DeferredInterrupt():
-                for temporary, f in made:
-                    temporary.unlink(missing_ok=True)
-                    _close(f)
-            raise
-        _close(f)
-        try:
-            sync_folder(target.parent)
-        except OSError as e:
-            raise OSError(e.errno, f"it has its name, but whether that is on disk is not known: {e.strerror}") from e
 
 
-def _new_file(target: Path) -> tuple[Path, BinaryIO]:
-    """A file beside the target, which is locked as long as it is open: who finds it knows that somebody writes it."""
+@contextlib.contextmanager
+def atomic_in(folder: int, name: str, path: Path) -> Iterator[BinaryIO]:
+    """`atomic_file` for a name in an open folder; a symbolic link of that name is an error. path: for messages."""
+    _check_target(folder, name, path)
+    remove_leftovers(folder, name)
+    made: list[tuple[str, BinaryIO]] = []
+    try:
+        with DeferredInterrupt():  # nothing comes between a file and who removes it
+            made.append(_new_file(folder, name))
+        temporary, f = made[0]
+        yield f
+        f.flush()
+        os.fsync(f.fileno())
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with DeferredInterrupt():
+            for temporary, f in made:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                _close(f)
+        raise
+    _close(f)
+    try:
+        sync_folder(folder)
+    except OSError as e:
+        raise OSError(e.errno, f"it has its name, but whether that is on disk is not known: {e.strerror}") from e
+
+
+def _new_file(folder: int, name: str) -> tuple[str, BinaryIO]:
+    """A file beside the target, which is locked as long as it is open: who finds it knows that it is being written."""
     while True:
-        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+        temporary = f".{name[:100]}.{secrets.token_hex(6)}.tmp"
         # Not tempfile: its files can be read by their owner alone, whatever the umask.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
             if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
                 return temporary, os.fdopen(descriptor, "wb")
         except BaseException:
             os.close(descriptor)
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
             raise
-        os.close(descriptor)  # somebody took it for a leftover, in the moment before it was locked
+        os.close(descriptor)  # another process took it for a leftover, in the moment before it was locked
 
 
 def _lock(descriptor: int) -> bool | None:
@@ -91,66 +139,77 @@ def _close(f: BinaryIO) -> None:
         f.close()
 
 
-def remove_leftovers(folder: Path, name: str | None = None) -> int:
-    """Removes files that `atomic_file` began, for a name or for any, and whose writers are no more: bytes freed.
+def remove_leftovers(folder: int, name: str | re.Pattern[str] = re.compile(".*", re.DOTALL)) -> int:
+    """Removes files that `atomic_file` began, for a name or such names, and whose writers are no more: bytes freed.
 
-    What can't be removed stays: it is in nobody's way.
+    folder: its descriptor. What can't be removed stays, and what is no regular file with this one name.
     """
     freed = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            match = TEMPORARY.fullmatch(entry.name)
-            if match and (name is None or match[1] == name[:100]):
-                freed += _remove_leftover(Path(entry.path))
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(folder):
+            match = TEMPORARY.fullmatch(entry)
+            if match and (match[1] == name[:100] if isinstance(name, str) else name.fullmatch(match[1])):
+                freed += _remove_leftover(folder, entry)
     return freed
 
 
-def _remove_leftover(path: Path) -> int:
+def _remove_leftover(folder: int, name: str) -> int:
     with contextlib.suppress(OSError), DeferredInterrupt():
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):  # a device isn't even opened
+            return 0
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=folder)
         try:
             if _lock(descriptor):
-                path.unlink()
-                return os.fstat(descriptor).st_size
+                return remove_file(folder, name, os.fstat(descriptor)) or 0
         finally:
             os.close(descriptor)
     return 0
 
 
-def sync_folder(folder: Path) -> None:
-    """Flushes the names in a folder to disk, where the file system can. Raises OSError if that fails."""
+def remove_file(folder: int, name: str, known: os.stat_result | None = None) -> int | None:
+    """Removes a regular file that has no other name, from an open folder: bytes freed. None of anything else, which
+    stays, also of another file than the one that is known. Raises OSError."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not _is_own(found) or (known is not None and not os.path.samestat(found, known)):
+        return None
+    os.unlink(name, dir_fd=folder)
+    return found.st_size
+
+
+def _is_own(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+
+
+def sync_folder(folder: int) -> None:
+    """Flushes the names in an open folder to disk, where the file system can. Raises OSError if that fails."""
     try:
-        with DeferredInterrupt():
-            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        os.fsync(folder)
     except OSError as e:
         if e.errno not in NOT_TO_SYNC:
             raise
 
 
-def _check_target(path: Path, target: Path) -> None:
-    if not target.parent.is_dir():
-        raise ConfigError(f"{path}: can't be written, there is no folder {target.parent}")
+def _check_target(folder: int, name: str, path: Path) -> None:
     try:
-        mode = target.stat().st_mode
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return
     if stat.S_ISDIR(mode):
         raise ConfigError(f"{path}: can't be written, this is a directory")
     if not stat.S_ISREG(mode):
-        raise ConfigError(f"{path}: can't be written, this is a device, a pipe or a socket: give the name of a file")
+        what = "a symbolic link" if stat.S_ISLNK(mode) else "a device, a pipe or a socket"
+        raise ConfigError(f"{path}: can't be written, this is {what}: give the name of a file")
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Errors of the system that name no file, or the temporary one, name ``path`` instead."""
+def _named(path: Path, names: tuple[str, ...]) -> Iterator[None]:
+    """Errors of the system that name no file, the temporary one or one of `names`, name ``path`` instead."""
     try:
         yield
     except OSError as e:
-        own = e.filename is None or TEMPORARY.fullmatch(os.path.basename(os.fsdecode(e.filename)))
-        if e.errno is None or not own:
+        name = e.filename
+        own = not isinstance(name, str | bytes) or TEMPORARY.fullmatch(os.path.basename(os.fsdecode(name)))
+        if e.errno is None or not (own or name in names):
             raise
         raise OSError(e.errno, e.strerror, str(path)) from e

@@ -1,7 +1,8 @@
 """Blocks of tokens that the snapshots in a folder have in common, each stored once, under the hash of what it holds.
 
 ``FOLDER/blocks/ab/cdef…`` holds `BLOCK_PANELS` panels of 16 tokens of every array that a snapshot names, one after
-another; its name is the BLAKE3 of that. Equal beginnings of sessions are equal bits, and so the same files.
+another; its name is the BLAKE3 of that. Equal beginnings of sessions are equal bits, and so the same files. Writers and
+collectors of garbage follow no symbolic link below ``FOLDER``, whose contents may be anybody's.
 
 Who writes a snapshot holds the file ``blocks/lock`` together with others, from the first block to the snapshot's name;
 who removes blocks holds it alone. So no process removes what another is about to refer to.
@@ -9,10 +10,13 @@ who removes blocks holds it alone. So no process removes what another is about t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +25,8 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from oxillama.errors import SnapshotDamagedError, SnapshotFileError, SnapshotFormatError
-from oxillama.gguf.output import atomic_file
+from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFileError, SnapshotFormatError
+from oxillama.gguf.output import atomic_in, open_folder, remove_file, remove_leftovers
 from oxillama.interrupt import DeferredInterrupt
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import Section
@@ -32,17 +36,23 @@ __all__ = ["BLOCK_FOLDER", "BLOCK_PANELS", "held", "put_block", "read_blocks", "
 
 BLOCK_FOLDER = "blocks"
 LOCK = "lock"
+BEGIN, REST = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{62}")  # of a block's name: folder, and file
+LINKS = (errno.ELOOP, errno.ENOTDIR)  # errors of those that are not followed
 BLOCK_PANELS = 4  # 64 tokens: of a model of a billion weights, 2 MB
 
 
 @contextmanager
-def held(folder: Path, *, alone: bool) -> Iterator[Path]:
-    """The folder of the blocks, made if it isn't there, held with others or alone. Raises SnapshotFileError."""
-    blocks, owned = folder / BLOCK_FOLDER, list[int]()
+def held(folder: int, label: str, *, alone: bool) -> Iterator[int]:
+    """The descriptor of the folder of the blocks, made if it isn't there, held with others or alone.
+
+    folder: the descriptor of the one that it is in. label: its path, for messages. Raises SnapshotFileError.
+    """
+    owned = list[int]()
     try:
         try:
-            _take(blocks, owned, alone=alone)
-            yield blocks
+            with _opened(folder, label) as blocks:
+                _take(blocks, label, owned, alone=alone)
+                yield blocks
         finally:
             _let_go(owned)
     except BaseException:  # of a signal, perhaps, that came before that had begun: nobody else could collect garbage
@@ -50,15 +60,32 @@ def held(folder: Path, *, alone: bool) -> Iterator[Path]:
         raise
 
 
-def _take(blocks: Path, owned: list[int], *, alone: bool) -> None:
+@contextmanager
+def _opened(folder: int, label: str) -> Iterator[int]:
+    with ExitStack() as stack:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(BLOCK_FOLDER, dir_fd=folder)
+            blocks = stack.enter_context(open_folder(BLOCK_FOLDER, folder))
+        except OSError as error:
+            reason = "it is a symbolic link, or no folder" if error.errno in LINKS else error.strerror
+            raise SnapshotFileError(f"{label!r}: there can be no blocks: {reason}") from error
+        yield blocks
+
+
+def _take(blocks: int, label: str, owned: list[int], *, alone: bool) -> None:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        blocks.mkdir(exist_ok=True)
         with DeferredInterrupt():
-            owned.append(os.open(blocks / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            owned.append(os.open(LOCK, flags, 0o666, dir_fd=blocks))
+        if not stat.S_ISREG(os.fstat(owned[0]).st_mode):
+            raise SnapshotFileError(f"{label!r}: there can be no blocks: the file {LOCK!r} in it is no regular file")
         fcntl.flock(owned[0], fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise SnapshotFileError(f"{str(blocks)!r}: there can be no blocks: {reason}") from error
+    except OSError as error:
+        if isinstance(error, SnapshotFileError):
+            raise
+        reason = f"the file {LOCK!r} in it is a symbolic link" if error.errno in LINKS else error.strerror
+        raise SnapshotFileError(f"{label!r}: there can be no blocks: {reason}") from error
 
 
 def _let_go(owned: list[int]) -> None:
@@ -72,26 +99,38 @@ def _let_go(owned: list[int]) -> None:
         owned.clear()
 
 
-def put_block(blocks: Path, parts: list[NDArray[Any]]) -> str:
-    """Stores a block unless it is there: its name. One that is there and damaged is written again."""
+def put_block(blocks: int, label: str, parts: list[NDArray[Any]]) -> str:
+    """Stores a block unless it is there: its name. One that is there and damaged is written again.
+
+    blocks, label: descriptor and path of their folder. Raises OSError, and ConfigError where the name is taken by what
+    is no regular file.
+    """
     h = blake3()
     for part in parts:
         h.update(cast(Any, part))
     digest = h.hexdigest()
-    path = blocks / digest[:2] / digest[2:]
-    if not _intact(path, digest):
-        path.parent.mkdir(exist_ok=True)
-        with atomic_file(path) as f:
-            for part in parts:
-                f.write(cast(Any, part))
+    begin, rest = digest[:2], digest[2:]
+    with suppress(FileExistsError):
+        os.mkdir(begin, dir_fd=blocks)
+    with open_folder(begin, blocks) as folder:
+        if not _intact(folder, rest, digest, sum(part.nbytes for part in parts)):
+            with atomic_in(folder, rest, Path(label, begin, rest)) as f:
+                for part in parts:
+                    f.write(cast(Any, part))
     return digest
 
 
-def _intact(path: Path, digest: str) -> bool:
+def _intact(folder: int, name: str, digest: str, size: int) -> bool:
     try:
-        return blake3(path.read_bytes()).hexdigest() == digest
-    except OSError:
+        block = FileSource(Path(name), folder)
+    except SnapshotFileError:
         return False
+    try:
+        return block.n_bytes == size and blake3(block.read(0, size)).hexdigest() == digest
+    except SnapshotError:
+        return False
+    finally:
+        block.close()
 
 
 def read_blocks(
@@ -143,14 +182,38 @@ def _block(source: Source, digest: str, size: int) -> memoryview:
     return data
 
 
-def remove_others(blocks: Path, wanted: set[str]) -> int:
-    """Removes the blocks that nobody wants, and what writers that died left of theirs: bytes that are free by that."""
-    freed = 0
-    for folder in sorted(path for path in blocks.iterdir() if path.is_dir()):
-        for path in list(folder.iterdir()):
-            if folder.name + path.name not in wanted:
-                freed += path.stat().st_size
-                path.unlink()
-        if not any(folder.iterdir()):
-            folder.rmdir()
-    return freed
+def remove_others(blocks: int, wanted: set[str]) -> tuple[int, list[str]]:
+    """Removes the blocks that nothing wants, and what killed writers left of theirs: bytes that are free by that, and
+    the names of what is no block of theirs and stays.
+
+    blocks: the descriptor of their folder, which is held alone. No link is followed, and nothing is removed but regular
+    files of one name, with the names of blocks, and the folders that they leave empty. Raises OSError.
+    """
+    freed, others = 0, []
+    for begin in sorted(os.listdir(blocks)):
+        if begin == LOCK:
+            continue
+        info = os.stat(begin, dir_fd=blocks, follow_symlinks=False)
+        if not BEGIN.fullmatch(begin) or not stat.S_ISDIR(info.st_mode):
+            others.append(begin)
+            continue
+        with open_folder(begin, blocks) as folder:
+            n_before = len(os.listdir(folder))
+            n, left = _remove_in(folder, {name[2:] for name in wanted if name[:2] == begin})
+            freed += n
+            others += [f"{begin}/{name}" for name in left]
+            if n_before and not os.listdir(folder):
+                os.rmdir(begin, dir_fd=blocks)
+    return freed, others
+
+
+def _remove_in(folder: int, wanted: set[str]) -> tuple[int, list[str]]:
+    freed, others = remove_leftovers(folder, REST), []
+    for name in sorted(os.listdir(folder)):
+        if name in wanted:
+            continue
+        n = remove_file(folder, name) if REST.fullmatch(name) else None
+        if n is None:
+            others.append(name)
+        freed += n or 0
+    return freed, others

@@ -46,26 +46,35 @@ class MemorySource:
 class FileSource:
     """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
 
-    def __init__(self, path: Path) -> None:
-        self.label = str(path)
+    def __init__(self, path: Path, parent: int | None = None, *, label: str | None = None) -> None:
+        """parent: the descriptor of the folder that path begins at. label: of messages, the path if there is none."""
+        self.label = str(path) if label is None else label
         self._dropped: weakref.finalize[[int], FileSource] | None = None
         self._reserved = np.empty(0, np.uint8)
-        self.folder: Path | None = Path(os.path.realpath(path)).parent if "\0" not in str(path) else None
+        known = parent is None and "\0" not in str(path)
+        self.folder: Path | None = Path(os.path.realpath(path)).parent if known else None
         try:
+            self._check(os.stat(path, dir_fd=parent))  # a device may do something when it is opened
             with DeferredInterrupt():  # nothing comes between a file and who closes it
                 # Not blocking, or the name of a pipe would wait for somebody to write.
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+                self._descriptor = os.open(path, flags, dir_fd=parent)
                 # Of one that a signal keeps from being closed. No __del__: Ctrl-C in that would be lost.
                 self._dropped = weakref.finalize(self, os.close, self._descriptor)
             info = os.fstat(self._descriptor)
+            self._check(info)
+        except SnapshotFileError:
+            self.close()
+            raise
         except (OSError, ValueError) as error:
             self.close()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise SnapshotFileError(f"{str(path)!r}: the snapshot can't be read: {reason}") from error
-        if not stat.S_ISREG(info.st_mode):
-            self.close()
-            raise SnapshotFileError(f"{path}: this is no regular file, and so no snapshot")
+            raise SnapshotFileError(f"{self.label!r}: the snapshot can't be read: {reason}") from error
         self.n_bytes = info.st_size
+
+    def _check(self, info: os.stat_result) -> None:
+        if not stat.S_ISREG(info.st_mode):
+            raise SnapshotFileError(f"{self.label}: this is no regular file, and so no snapshot")
 
     def read(self, offset: int, n: int) -> memoryview:
         if offset + n > self.n_bytes:

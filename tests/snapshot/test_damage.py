@@ -325,7 +325,7 @@ def test_a_failed_write_leaves_what_was_there(engine, tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patched:
 
-            def fail(*ignored):
+            def fail(*ignored, **also):
                 raise OSError(28, "No space left on device")
 
             patched.setattr(os, name, fail)
