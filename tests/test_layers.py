@@ -21,6 +21,7 @@ LAYERS = (
         "histograms",
         "imports",
         "interrupt",
+        "json_values",
         "lazy",
         "lives",
         "metrics",

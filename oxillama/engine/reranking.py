@@ -15,6 +15,7 @@ from oxillama.engine.embedding import EmbeddingRequest, NumberMethods
 from oxillama.engine.prompts import plain
 from oxillama.engine.request import Bell, Outbox
 from oxillama.errors import ConfigError, UnsupportedModelError
+from oxillama.json_values import fields_as_json
 from oxillama.models.classifier import Classifier
 from oxillama.tokenizer import Tokenizer
 
@@ -35,6 +36,10 @@ class RankedDocument:
     index: int
     score: float
     scores: NDArray[np.float32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """index, score and scores, in the form that `json.dumps` takes."""
+        return fields_as_json(self)
 
     def _key(self) -> tuple[int, float, bytes]:
         return self.index, self.score, self.scores.tobytes()

@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from oxillama.json_values import fields_as_json
 from oxillama.sampling.grammar.tools.calls import AnyToolCall, assistant_message
 from oxillama.speculative.stats import SpecStats
 
@@ -34,6 +35,10 @@ class Timings:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """The seconds by name."""
+        return fields_as_json(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -54,6 +59,10 @@ class Usage:
         """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
+    def to_dict(self) -> dict[str, Any]:
+        """prompt_tokens, completion_tokens, total_tokens and cached_tokens."""
+        return {**fields_as_json(self), "total_tokens": self.total_tokens}
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
@@ -73,6 +82,10 @@ class TokenLogprob:
     def text(self) -> str:
         """The bytes as text; U+FFFD in place of parts of characters."""
         return self.bytes.decode("utf-8", "replace")
+
+    def to_dict(self) -> dict[str, Any]:
+        """token_id, text, logprob (None: minus infinity), bytes as integers, and top."""
+        return {**fields_as_json(self), "text": self.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,10 @@ class Chunk:
     stop_reason: str | int | None = None
     end: TokenLogprob | None = None
     usage: Usage | None = field(default=None, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, in the form that `Completion.to_dict` has it."""
+        return fields_as_json(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +162,15 @@ class Completion:
         """The answer as a message for the next turn, with its calls as chat templates want them."""
         return assistant_message(self.text, self.tool_calls)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The completion as `json.dumps` takes it, also with allow_nan=False.
+
+        Keys: text, token_ids, finish_reason, stop_reason, index, tool_calls, usage, timings; logprobs, prompt_logprobs,
+        end and speculation, None where they were not asked for. Each is what the `to_dict` of its value gives; a
+        log-probability of minus infinity is None.
+        """
+        return {**fields_as_json(self, "prompt_tokens", "cached_tokens"), "usage": self.usage.to_dict()}
+
     def __str__(self) -> str:
         return self.text
 
@@ -164,6 +190,10 @@ class BeamHypothesis:
     finish_reason: FinishReason | None
     logprob: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name; a score or log-probability of minus infinity is None."""
+        return fields_as_json(self)
+
     def __str__(self) -> str:
         return self.text
 
@@ -174,6 +204,10 @@ class BatchFailure:
 
     index: int
     error: Exception
+
+    def to_dict(self) -> dict[str, Any]:
+        """index, and error as {"type": name of its class, "message": its text}."""
+        return {"index": self.index, "error": {"type": type(self.error).__name__, "message": str(self.error)}}
 
 
 class CancelToken:

@@ -1,6 +1,9 @@
 """What speculation did, in numbers."""
 
 from dataclasses import dataclass, fields
+from typing import Any
+
+from oxillama.json_values import fields_as_json
 
 __all__ = ["SpecStats"]
 
@@ -24,6 +27,10 @@ class SpecStats:
     draft_seconds: float = 0.0
     n1_fallbacks: int = 0
     off: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, in the form that `json.dumps` takes."""
+        return fields_as_json(self)
 
     def __add__(self, other: "SpecStats") -> "SpecStats":
         """Of both together; why it is off, of the second."""

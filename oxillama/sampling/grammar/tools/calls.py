@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.json_values import fields_as_json, json_value
+
 __all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "read_calls", "read_json"]
 
 ARGUMENT_KEYS = ("arguments", "parameters")
@@ -27,6 +29,12 @@ class ToolCall:
     offset: int = 0
     raw: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """As OpenAI's clients have it, with arguments as JSON text: id, type "function", function; offset and raw."""
+        arguments = json.dumps(json_value(self.arguments), ensure_ascii=False, allow_nan=False)
+        function = {"name": self.name, "arguments": arguments}
+        return {"id": self.id, "type": "function", "function": function, "offset": self.offset, "raw": self.raw}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokenToolCall:
@@ -40,6 +48,10 @@ class BrokenToolCall:
     complete: bool
     id: str
     offset: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, and type "broken"."""
+        return {"type": "broken", **fields_as_json(self)}
 
 
 AnyToolCall = ToolCall | BrokenToolCall

@@ -1,0 +1,38 @@
+"""Results as values that `json.dumps` takes, also with allow_nan=False."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+__all__ = ["fields_as_json", "json_value"]
+
+
+def json_value(value: Any) -> Any:
+    """`value` of None, bools, ints, floats, texts, lists and dicts alone.
+
+    Bytes are lists of integers. Numbers that JSON doesn't have are None, as the log-probability minus infinity of a
+    token that is impossible. What has a `to_dict` is what that gives. Raises TypeError for other values.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        return json_value(value.tolist())
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def fields_as_json(result: Any, *without: str) -> dict[str, Any]:
+    """The fields of a dataclass by name, but those that are to be left out."""
+    return {f.name: json_value(getattr(result, f.name)) for f in fields(result) if f.name not in without}
