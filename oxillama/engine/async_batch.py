@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
 
@@ -11,9 +11,9 @@ from oxillama.engine.batch import NO_SNAPSHOT
 from oxillama.engine.bell import CoroutineBell, engage
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt, StreamOptions, TextOptions, read_options
-from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
-from oxillama.errors import SnapshotError
+from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
@@ -26,25 +26,23 @@ T = TypeVar("T")
 # another thread and back, a millisecond on a busy machine, is done there.
 INLINE_CHARACTERS = 2000
 
-Add = Callable[[Any], Any]
-
 
 class AsyncBatch(Generic[T]):
     """The results of a batch, for `async for`; one task at a time reads them.
 
-    Left early (`aclose`, the end of an `async with` block, dropped, the waiting task cancelled), it ends what is under
-    way.
+    Left early (`aclose`, the end of an `async with` block, dropped), it ends what is under way. A task that is
+    cancelled while it waits, also by `asyncio.wait_for`, leaves the batch as it was: another call goes on.
     """
 
     _pipeline: Pipeline | None = None
 
-    def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterable[Any] | AsyncIterable[Any], add: Add):
-        """`add(prompt)`, awaited, adds a prompt to the pipeline."""
+    def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterable[Any] | AsyncIterable[Any]):
         self._core = core
         self._bell = pipeline.bell = CoroutineBell(core.loop)
         self._prompts = aiter(prompts) if isinstance(prompts, AsyncIterable) else iter(prompts)
-        self._add = add
         self._taking: asyncio.Task[tuple[Any, ...]] | None = None
+        self._making: asyncio.Task[Any] | None = None
+        self._reading = False
         self._pipeline = pipeline
 
     def __aiter__(self) -> Self:
@@ -54,29 +52,45 @@ class AsyncBatch(Generic[T]):
         pipeline = self._pipeline
         if pipeline is None:
             raise StopAsyncIteration
+        if self._reading:
+            raise GenerateError("another task waits for this already: results are for one task at a time")
+        self._reading = True
         try:
-            found = await self._next(pipeline)
-        except BaseException:
+            if pipeline.result is None and not await self._find(pipeline):
+                self._leave()
+                raise StopAsyncIteration
+        except EngineClosedError:
             self._leave()
             raise
-        if found is None:
-            self._leave()
-            raise StopAsyncIteration
-        return cast(T, pipeline.outcome(found))
+        finally:
+            self._reading = False
+        found, error = cast(tuple[Any, Exception | None], pipeline.result)
+        pipeline.result = None
+        if error is not None:
+            raise error
+        return cast(T, found)
 
-    async def _next(self, pipeline: Pipeline) -> Outcome | None:
+    async def _find(self, pipeline: Pipeline) -> bool:
+        """Sees to a result; False at the end."""
         pipeline.retry()
         while True:
-            if pipeline.wants_more and await self._took_one(pipeline):
+            if pipeline.can_put:
+                await self._put(pipeline)
+            elif pipeline.wants_more and await self._took_one(pipeline):
                 continue
-            if pipeline.ready():
-                return pipeline.take()
-            if pipeline.empty and (self._taking is None or not pipeline.wants_more):
-                if pipeline.broken is not None:
-                    raise pipeline.broken
-                return None
-            engage(self._core)
-            await self._bell.wait(lambda: pipeline.ready() or (self._taken and (pipeline.wants_more or pipeline.empty)))
+            elif pipeline.ready():
+                pipeline.give()
+                return True
+            elif pipeline.empty and (self._taking is None or not pipeline.wants_more):
+                error, pipeline.broken = pipeline.failure(), None
+                if error is not None:
+                    raise error
+                return False
+            else:
+                engage(self._core)
+                await self._bell.wait(
+                    lambda: pipeline.ready() or (self._taken and (pipeline.wants_more or pipeline.empty))
+                )
 
     @property
     def _taken(self) -> bool:
@@ -84,27 +98,39 @@ class AsyncBatch(Generic[T]):
 
     async def _took_one(self, pipeline: Pipeline) -> bool:
         """Takes a prompt, or the end, if there is one; does not wait for an asynchronous source."""
-        if isinstance(self._prompts, AsyncIterator):
-            if self._taking is None:
-                self._taking = asyncio.ensure_future(_next_of(self._prompts))
-                self._taking.add_done_callback(self._bell.ring_here)
-                await asyncio.sleep(0)  # most sources have one at once
-            if not self._taken:
-                return False
-            taking, self._taking = self._taking, None
-            prompt = taking.result()
-        else:
-            prompt = _take(self._prompts)
+        if not isinstance(self._prompts, AsyncIterator):
+            pipeline.take(self._prompts)
             await asyncio.sleep(0)  # however many are taken, other tasks go on
-        match prompt:
+            return True
+        if self._taking is None:
+            self._taking = asyncio.ensure_future(_next_of(self._prompts))
+            self._taking.add_done_callback(self._bell.ring_here)
+            await asyncio.sleep(0)  # most sources have one at once
+        if not self._taken:
+            return False
+        taking, self._taking = self._taking, None
+        error = asyncio.CancelledError() if taking.cancelled() else taking.exception()
+        match (None, error) if error else taking.result():
             case ():
-                pipeline.stop()
+                pipeline.exhausted = True
             case (None, error):
-                pipeline.stop(error)
-            case _:
-                await self._add(prompt[0])
-                engage(self._core)
+                pipeline.exhausted, pipeline.broken = True, error
+            case (prompt,):
+                pipeline.taken.append(prompt)
         return True
+
+    async def _put(self, pipeline: Pipeline) -> None:
+        """Queues the prompt that was taken; a long one is made in another thread, which a cancelled task leaves to the
+        next."""
+        if size_of([pipeline.taken[0]], pipeline.options) <= INLINE_CHARACTERS:
+            pipeline.put(pipeline.make())
+        else:
+            if self._making is None or self._making.cancelled():
+                self._making = asyncio.ensure_future(asyncio.to_thread(pipeline.make))
+            item = await asyncio.shield(self._making)
+            self._making = None
+            pipeline.put(item)
+        engage(self._core)
 
     def _leave(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -133,18 +159,8 @@ class AsyncBatch(Generic[T]):
         self._leave()
 
 
-def _take(prompts: Iterator[Any]) -> tuple[Any, ...]:
-    """(prompt,), () at the end, or (None, error)."""
-    try:
-        return (next(prompts),)
-    except StopIteration:
-        return ()
-    except Exception as error:
-        return None, error
-
-
 async def _next_of(prompts: AsyncIterator[Any]) -> tuple[Any, ...]:
-    """`_take` for asynchronous sources."""
+    """(prompt,), () at the end, or (None, error)."""
     try:
         return (await anext(prompts),)
     except StopAsyncIteration:
@@ -231,7 +247,7 @@ class AsyncBatchMethods:
         core = self.engine._core
         core.check_generates()
         pipeline = Pipeline(core, self.engine._maker, parsed, settings)
-        return AsyncBatch(core, pipeline, prompts, lambda p: made(size_of([p], parsed), lambda: pipeline.add(p)))
+        return AsyncBatch(core, pipeline, prompts)
 
 
 def size_of(prompts: Any, options: TextOptions | None = None) -> int:

@@ -10,10 +10,11 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
 
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import Prompt, StreamOptions, read_options
-from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Outcome, Pipeline, Progress, read_settings
+from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.texts import TextMaker
-from oxillama.errors import ConfigError, SnapshotError
+from oxillama.errors import ConfigError, EngineClosedError, SnapshotError
+from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["Batch", "BatchMethods"]
 
@@ -30,7 +31,12 @@ AWAY_SECONDS = 0.002
 
 
 class Batch(Iterator[T]):
-    """The results of a batch; ends, when dropped or closed (also as a context manager), what is under way."""
+    """The results of a batch; ends, when dropped or closed (also as a context manager), what is under way.
+
+    An interrupt (Ctrl-C, or a signal whose handler raises) leaves it as it was: asking for the next result goes on, and
+    each prompt has its result once. Only where the interrupt came out of the iterable of prompts itself, no more are
+    taken, and after the results of the others a GenerateError says so.
+    """
 
     _pipeline: Pipeline | None = None
 
@@ -45,41 +51,44 @@ class Batch(Iterator[T]):
         if pipeline is None:
             raise StopIteration
         away = time.perf_counter() - self._left_at
-        try:
-            found = self._next(pipeline)
-        except BaseException:
-            self.close()
-            raise
-        if found is None:
+        if pipeline.result is None and not self._find(pipeline):  # there is one if its caller was interrupted
             self.close()
             raise StopIteration
         if away > AWAY_SECONDS:
             pipeline.entrust()
         self._left_at = time.perf_counter()
-        return cast(T, pipeline.outcome(found))
+        found, error = cast(tuple[Any, Exception | None], pipeline.result)
+        pipeline.result = None  # from here on nothing is called, so that Python looks for no signals
+        if error is None:
+            return found  # type: ignore[no-any-return]
+        raise error
 
-    def _next(self, pipeline: Pipeline) -> Outcome | None:
-        pipeline.retry()
-        while pipeline.wants_more:
-            try:
-                prompt = next(self._prompts)
-            except StopIteration:
-                pipeline.stop()
-            except Exception as error:
-                pipeline.stop(error)
-            else:
-                pipeline.add(prompt)
-        if pipeline.empty:
-            if pipeline.broken is not None:
-                raise pipeline.broken
-            return None
-        if not pipeline.ready():
-            pipeline.take_back()
-            self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
-        if not pipeline.ready():
-            pipeline.cancel()
-            self._core.drive(pipeline.ready)
-        return pipeline.take()
+    def _find(self, pipeline: Pipeline) -> bool:
+        """Sees to a result; False at the end."""
+        try:
+            pipeline.retry()
+            while pipeline.can_put or pipeline.wants_more:
+                if not pipeline.taken:
+                    pipeline.take(self._prompts)
+                if pipeline.taken:
+                    pipeline.put(pipeline.make())
+            if pipeline.empty:
+                error = pipeline.failure()
+                pipeline.broken = None
+                if error is None:
+                    return False
+                raise error
+            if not pipeline.ready():
+                pipeline.take_back()
+                self._core.drive(lambda: pipeline.ready() or pipeline.cancelled)
+            if not pipeline.ready():
+                pipeline.cancel()
+                self._core.drive(pipeline.ready)
+            pipeline.give()
+        except EngineClosedError:
+            self.close()
+            raise
+        return True
 
     def snapshot(self, *ignored: object, **options: object) -> NoReturn:
         """Raises SnapshotError: the prompts that are to come are the caller's, and no file can hold an iterable.
@@ -91,9 +100,10 @@ class Batch(Iterator[T]):
 
     def close(self) -> None:
         """Ends what is under way and takes no more prompts; further calls do nothing."""
-        pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None:
-            pipeline.close()
+        if self._pipeline is not None:
+            with DeferredInterrupt():
+                pipeline, self._pipeline = self._pipeline, None
+                pipeline.close()
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +193,8 @@ class BatchMethods:
         ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
         max_in_flight: prompts taken whose results were not given yet, at most.
         errors: a prompt that fails has its error raised in its place, and asking for the next result goes on after it;
-            or "yield": a `BatchFailure` in its place. No other result is lost either way.
+            or "yield": a `BatchFailure` in its place. No other result is lost either way, nor by an interrupt: after
+            Ctrl-C, too, asking for the next result goes on.
         progress: True shows a bar on stderr; a function is called with the number of results given, and of all if
             `prompts` has a length, else None.
         n: so many completions of each prompt: a list of them is its result.

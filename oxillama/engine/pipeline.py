@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, Sized
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
+from types import GeneratorType
 from typing import Any, Literal, cast
 
 from oxillama.checks import check_bool, check_choice, check_int
@@ -17,13 +19,17 @@ from oxillama.engine.request import Bell, Outbox
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import TextMaker
-from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, QueueFullError
+from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, GenerateError, QueueFullError
+from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Outcome", "Pipeline", "Progress", "read_settings"]
 
 # Twice what runs in one step: the queue never runs dry while finished ones wait for their turn.
 MAX_IN_FLIGHT = 128
 MOST_IN_FLIGHT = 1 << 20
+
+# Iterators that run no code of their caller's.
+PLAIN: tuple[type, ...] = tuple(map(type, map(iter, ([], (), {}, {}.values(), set(), range(0)))))
 
 Errors = Literal["raise", "yield"]
 Outcome = Completion | list[Completion] | BatchFailure
@@ -79,13 +85,17 @@ class _Item(Outbox):
 class Pipeline:
     """Prompts in, results out; it waits for nothing itself.
 
-    exhausted: no more prompts come. broken: the error with which they ended.
+    An interrupt at any moment, or a cancelled task, leaves each prompt in one of these places, from which the next call
+    goes on: in the iterable, in `taken`, in flight, or in `result`.
+
+    taken: a prompt that the iterable gave and that is not queued yet. result: the next one to be given, and the error
+    to be raised in its place. exhausted: no more prompts come. broken: the error with which they ended.
     """
 
     def __init__(self, core: EngineCore, maker: TextMaker, options: TextOptions, settings: BatchSettings) -> None:
         self._core = core
         self._maker = maker
-        self._options = replace(options, serving=options.serving.counted_from("start"))
+        self.options = replace(options, serving=options.serving.counted_from("start"))
         self._settings = settings
         self._in_flight: dict[int, _Item] = {}
         self._finished: deque[_Item] = deque()
@@ -94,19 +104,26 @@ class Pipeline:
         self._held: _Item | None = None  # for which the engine's queue had no room
         self._show = _Show(settings.progress, settings.total)
         self.bell: Bell | None = None
+        self.taken: deque[Any] = deque()
+        self.result: tuple[Outcome, Exception | None] | None = None
         self.exhausted = False
         self.broken: BaseException | None = None
 
     @property
     def cancelled(self) -> bool:
-        token = self._options.cancel_token
+        token = self.options.cancel_token
         return token is not None and token.cancelled
 
     @property
     def wants_more(self) -> bool:
-        """Whether another prompt may be added."""
-        open_ = self._held is None and not self.exhausted and not self.cancelled
+        """Whether another prompt may be taken from the iterable."""
+        open_ = self._held is None and not (self.taken or self.exhausted or self.cancelled)
         return open_ and len(self._in_flight) < self._settings.max_in_flight
+
+    @property
+    def can_put(self) -> bool:
+        """Whether a prompt was taken that can be queued now."""
+        return bool(self.taken) and self._held is None and not self._closed
 
     @property
     def empty(self) -> bool:
@@ -118,76 +135,124 @@ class Pipeline:
             return bool(self._finished)
         return bool(self._in_flight) and not next(iter(self._in_flight.values())).n_open
 
-    def add(self, prompt: Any) -> None:
-        """Queues a prompt. Its error, if it has one, is its result; an EngineClosedError is raised."""
+    def take(self, prompts: Iterator[Any]) -> None:
+        """Takes a prompt, or the end or the error that comes in its place.
+
+        An interrupt inside the iterable's own code may have lost a prompt, and has ended a generator: no more are taken
+        then, and `failure` says so when the others have results.
+        """
+        generator = prompts if isinstance(prompts, GeneratorType) else None
+        plain = isinstance(prompts, PLAIN)
+        try:
+            # All in C: no signal comes between a prompt's leaving the iterable and its being here.
+            self.taken.extend(islice(prompts, 1))
+            if not self.taken:
+                self.exhausted = True
+        # Until the attributes are set nothing is called, and Python looks for no other signals.
+        except Exception as error:
+            if generator is not None and generator.gi_frame is not None:
+                raise  # of a signal's handler: a generator ends with its own
+            self.exhausted, self.broken = True, error
+        except BaseException as error:
+            trace = error.__traceback__
+            inside = not plain and trace is not None and trace.tb_next is not None
+            if inside and not self.taken and (generator is None or generator.gi_frame is None):
+                self.exhausted, self.broken = True, error
+            raise
+
+    def failure(self) -> Exception | None:
+        """The error to raise after the last result."""
+        error = self.broken
+        if error is None or isinstance(error, Exception):
+            return error
+        failure = GenerateError(
+            f"the iterable of prompts was interrupted ({type(error).__name__}) after {self._n_taken} prompts, which "
+            "have their results, and may have lost the next: give the others to another batch"
+        )
+        failure.__cause__ = error
+        return failure
+
+    def make(self) -> _Item:
+        """The prompt that was taken, ready to be queued, in any thread. Its error, if it has one, is in it."""
+        prompt, place = self.taken[0], self._n_taken
         finished = None if self._settings.ordered else self._finished
-        item = _Item(self._n_taken, self._options.n_each, finished, self.bell)
-        self._in_flight[item.place] = item
-        self._n_taken += 1
-        name = f"prompts[{item.place}]"
+        item = _Item(place, self.options.n_each, finished, self.bell)
+        name = f"prompts[{place}]"
         try:
             prompt = read_prompt(name, prompt, f"{name} must be")
             ids = self._maker.ids(name, prompt)
-            echo = self._maker.echo(prompt, ids, self._options)
-            item.requests = self._maker.group(ids, self._options, item, name=name, echo=echo)
-            self._submit(item)
-        except EngineClosedError:
-            raise
+            echo = self._maker.echo(prompt, ids, self.options)
+            item.requests = self._maker.group(ids, self.options, item, name=name, echo=echo)
         except Exception as error:
-            item.fail(error)
-        if self._closed:  # by the task that had this done in another thread
-            self.cancel()
+            item.error = error
+        return item
+
+    def put(self, item: _Item) -> None:
+        """Queues what was made. Raises EngineClosedError; another error is the prompt's result."""
+        with DeferredInterrupt():
+            if self._closed:  # by another task, while one waited for the item to be made
+                return
+            self._in_flight[item.place] = item
+            self._n_taken += 1
+            self.taken.popleft()
+            if item.error is None:
+                self._submit(item)
+            else:
+                item.fail(item.error)
 
     def retry(self) -> None:
         """Queues what the queue had no room for; its QueueFullError, if nothing of this batch is there to end first."""
-        item, self._held = self._held, None
-        if item is not None and item.n_open:  # not cancelled meanwhile
-            try:
+        if self._held is None:
+            return
+        with DeferredInterrupt():
+            item, self._held = self._held, None
+            if item.n_open:  # not cancelled meanwhile
                 self._submit(item)
-            except QueueFullError as error:
-                item.fail(error)
 
     def _submit(self, item: _Item) -> None:
         others = len(self._in_flight) > 1
         try:
             self._core.submit(item.requests, patient=others)
-        except QueueFullError:
-            if not others:
-                raise
-            self._held = item
+        except EngineClosedError:
+            raise
+        except Exception as error:
+            if others and isinstance(error, QueueFullError):
+                self._held = item
+            else:
+                item.fail(error)
 
-    def stop(self, error: BaseException | None = None) -> None:
-        """No more prompts come; those under way go on."""
-        self.exhausted, self.broken = True, error
-
-    def take(self) -> Outcome:
-        """A result that is ready. An EngineClosedError, the end of all, is raised."""
-        item = next(iter(self._in_flight.values())) if self._settings.ordered else self._finished.popleft()
-        del self._in_flight[item.place]
-        self._n_given += 1
-        self._show.tell(self._n_given)
+    def give(self) -> None:
+        """Makes one that is ready the `result`. An EngineClosedError, the end of all, is raised, as is what `progress`
+        raises."""
+        ordered = self._settings.ordered
+        item = next(iter(self._in_flight.values())) if ordered else self._finished[0]
         if isinstance(item.error, EngineClosedError):
             raise item.error
+        found = self._outcome(item)
+        failed = isinstance(found, BatchFailure) and self._settings.errors == "raise"
+        with DeferredInterrupt():
+            if not ordered:
+                self._finished.popleft()
+            del self._in_flight[item.place]
+            self._n_given += 1
+            self.result = found, cast(BatchFailure, found).error if failed else None
+        self._show.tell(self._n_given)
+
+    def _outcome(self, item: _Item) -> Outcome:
         if item.error is not None:
             return BatchFailure(item.place, item.error)
-        found = completions_of(item.requests, item.items, self._options.n_each, item.place)
+        found = completions_of(item.requests, item.items, self.options.n_each, item.place)
         if all(completion.finish_reason == "deadline" and not completion.token_ids for completion in found):
             return BatchFailure(item.place, self._too_late(item.place))
-        return cast(Completion, shaped(found, self._options.n, single=True))
+        return cast(Completion, shaped(found, self.options.n, single=True))
 
     def _too_late(self, place: int) -> DeadlineError:
-        serving = self._options.serving
+        serving = self.options.serving
         since = "its first step" if serving.deadline_from == "start" else "it was queued"
         return DeadlineError(
             f"prompts[{place}] had no token {serving.deadline} s after {since} (deadline): give it more time, or fewer "
             "prompts at once (max_in_flight)"
         )
-
-    def outcome(self, found: Outcome) -> Outcome:
-        """What a caller gets: raises the error of a failure if he wants that."""
-        if isinstance(found, BatchFailure) and self._settings.errors == "raise":
-            raise found.error
-        return found
 
     def _under_way(self) -> list[TextRequest]:
         """Requests of the prompts that were taken, some of them finished."""

@@ -235,7 +235,7 @@ def test_progress_as_a_bar(capsys):
     assert "3/3" in capsys.readouterr().err
 
 
-def test_a_raising_progress_ends_the_batch_alone():
+def test_a_raising_progress_harms_no_other_request():
     engine = make_engine()
     other = engine.stream([5], max_tokens=12, seed=1)
     first = next(other)

@@ -217,6 +217,8 @@ def test_leaving_a_batch_of_tasks_frees_its_blocks_at_once():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert pool.n_free < pool.n  # it could be asked again
+        await batch.aclose()
         await engine.generate([4], max_tokens=1, cache_prompt=False)  # at most the step that was under way
         assert pool.n_free == pool.n
 
