@@ -141,6 +141,50 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
 
+    @overload
+    async def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: None = None,
+        **options: Any,
+    ) -> Completion: ...  # fmt: skip
+
+    @overload
+    async def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: int,
+        **options: Any,
+    ) -> list[Completion]: ...  # fmt: skip
+
+    @overload
+    async def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[True], **options: Any
+    ) -> AsyncChunks: ...
+
+    @overload
+    async def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: bool, **options: Any
+    ) -> Completion | list[Completion] | AsyncChunks: ...
+
+    async def infill(
+        self,
+        prefix: str,
+        suffix: str,
+        *,
+        suffix_first: bool = False,
+        stream: bool = False,
+        on_token: Callable[..., object] | None = None,
+        **options: Any,
+    ) -> Completion | list[Completion] | AsyncChunks:
+        """The text between two others, as `Engine.infill` gives it."""
+        engine = self.engine
+        engine._check_infill(options)
+        ids = await made(
+            size_of([prefix, suffix]), lambda: engine.infill_tokens(prefix, suffix, suffix_first=suffix_first)
+        )
+        if not check_bool("stream", stream):
+            return cast(Completion, await self.generate(ids, on_token=on_token, **options))
+        if on_token is not None:
+            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
+        return self.stream(ids, **options)
+
     async def beam_search(
         self,
         prompt: Prompt,

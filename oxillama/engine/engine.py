@@ -18,7 +18,7 @@ from oxillama.engine.core import EngineCore
 from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, check_options, parse_options
-from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, read_prompt, read_prompts
+from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, infill_ids, read_prompt, read_prompts
 from oxillama.engine.request import Outbox
 from oxillama.engine.reranking import RankMethods
 from oxillama.engine.results import CancelToken, Completion
@@ -260,6 +260,59 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         """The prompt that `chat` makes of messages, as token ids."""
         return chat_ids(self.tokenizer, messages, tools, chat_template)
 
+    @overload
+    def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: None = None,
+        **options: Any,
+    ) -> Completion: ...  # fmt: skip
+
+    @overload
+    def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: int,
+        **options: Any,
+    ) -> list[Completion]: ...  # fmt: skip
+
+    @overload
+    def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[True], **options: Any
+    ) -> Chunks: ...
+
+    @overload
+    def infill(
+        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: bool, **options: Any
+    ) -> Completion | list[Completion] | Chunks: ...
+
+    def infill(
+        self,
+        prefix: str,
+        suffix: str,
+        *,
+        suffix_first: bool = False,
+        stream: bool = False,
+        on_token: Callable[..., object] | None = None,
+        **options: Any,
+    ) -> Completion | list[Completion] | Chunks:
+        """The text between two others, by a model that was trained for fill-in-the-middle: code, mostly.
+
+        prefix, suffix: the texts around the gap, which may be empty; what they hold is never read as control tokens.
+        suffix_first: the suffix comes first in the prompt, for models that were trained so (llama.cpp: spm_infill).
+        stream: give chunks as they come. Other options are those of `generate` but `echo`.
+
+        Raises UnsupportedModelError if the model's file lacks one of the tokens that mark prefix, suffix and middle,
+        and what `generate` raises.
+        """
+        self._check_infill(options)
+        ids = self.infill_tokens(prefix, suffix, suffix_first=suffix_first)
+        if not check_bool("stream", stream):
+            return cast(Completion, self.generate(ids, on_token=on_token, **options))
+        if on_token is not None:
+            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
+        return self.stream(ids, **options)
+
+    def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:
+        """The prompt that `infill` makes of the texts around a gap, as token ids, for `batch` and others."""
+        return infill_ids(self.tokenizer, prefix, suffix, suffix_first)
+
     def conversation(self) -> Conversation:
         """A dialogue that keeps its KV between turns."""
         return Conversation(self._core, self._maker, self._snapshots)
@@ -278,6 +331,13 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         return f"<Engine {spec.arch} {spec.name!r}, {spec.n_layers} layers, n_vocab {self.n_vocab}, {state}>"
 
     # ---- how it is done
+
+    def _check_infill(self, options: dict[str, Any]) -> None:
+        """Raises TypeError and ConfigError for options that `infill` doesn't have."""
+        check_options("infill", options)
+        if options.get("echo"):
+            raise ConfigError("echo is not for infill(), whose text stands between two others")
+        self._core.check_generates()
 
     def _chat_ids(
         self, messages: Messages, tools: Tools, chat_template: str | None, options: dict[str, Any]

@@ -70,6 +70,7 @@ _KEYWORDS = {
         *("tools", "tool_choice", "tool_format", "constrain_tools", "chat_template", "stream", "on_token"),
         *_ALL,
     ),
+    "infill": ("suffix_first", "stream", "on_token", *_ALL),
 }
 
 
@@ -106,7 +107,7 @@ class TextOptions:
 
 
 def check_options(function: str, options: Mapping[str, Any]) -> None:
-    """Raises TypeError for keywords that `function` ("generate", "stream", "batch" or "chat") doesn't have."""
+    """Raises TypeError for keywords that `function` (a key of _KEYWORDS) doesn't have."""
     check_keywords(function, options, _KEYWORDS[function])
 
 

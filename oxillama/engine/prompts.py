@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oxillama.checks import check_int, check_type
+from oxillama.checks import check_bool, check_int, check_type
 from oxillama.config import SamplerConfig
-from oxillama.errors import ConfigError, TokenizerError
+from oxillama.errors import ConfigError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import ChatTemplate, Tokenizer
 from oxillama.tokenizer.messages import checked_messages
@@ -19,6 +19,7 @@ __all__ = [
     "check_stop",
     "check_token",
     "check_tokens",
+    "infill_ids",
     "make_chain",
     "plain",
     "read_prompt",
@@ -152,3 +153,28 @@ def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_templa
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids
+
+
+def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: bool) -> list[int]:
+    """Token ids of the prompt for the text between `prefix` and `suffix`, with BOS where the model wants one.
+
+    The order is that of llama.cpp: prefix, suffix, middle, or with `suffix_first` suffix, prefix, middle. The suffix
+    gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens that the
+    model's file lacks, ConfigError, TokenizerError.
+    """
+    check_bool("suffix_first", suffix_first)
+    for name, text in (("prefix", prefix), ("suffix", suffix)):
+        if not isinstance(text, str):
+            raise ConfigError(f"{name} must be a str, not {type(text).__name__}")
+    marks = {"fim_pre": tokenizer.fim_pre_id, "fim_suf": tokenizer.fim_suf_id, "fim_mid": tokenizer.fim_mid_id}
+    if missing := [name for name, mark in marks.items() if mark is None]:
+        keys = ", ".join(f"tokenizer.ggml.{name}_token_id" for name in missing)
+        raise UnsupportedModelError(
+            f"the model's file names no fill-in-the-middle tokens {', '.join(missing)}: use a model that was trained "
+            f"for it, or if it has them under other names, give their ids with overrides= ({keys})"
+        )
+    before, after, middle = ([mark] for mark in marks.values() if mark is not None)
+    before += tokenizer.encode(prefix, add_special=False)
+    after += tokenizer.encode(suffix, add_special=False, continuation=True)
+    bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+    return bos + (after + before if suffix_first else before + after) + middle

@@ -42,8 +42,8 @@ MADE: dict[str, Callable[[], Draft]] = {"lookup": PromptLookup, "grammar": Gramm
 class SpeculativeEngine:
     """A model whose texts a draft guesses ahead. Use as a context manager, or call `close`.
 
-    `generate`, `stream`, `chat` and `batch` are those of `Engine`, with all their options, and give the same; sooner,
-    where guesses come true. `draft=None` there is for once without. For all else there is `engine`.
+    `generate`, `stream`, `chat`, `infill` and `batch` are those of `Engine`, with all their options, and give the same;
+    sooner, where guesses come true. `draft=None` there is for once without. For all else there is `engine`.
 
     engine: the model. draft: what guesses for it. Both are closed with it if they were loaded by it. accepted_tokens,
     rng_state: what a snapshot of the original says of its last round, for the next one that is written; () and None.
@@ -120,6 +120,10 @@ class SpeculativeEngine:
     def chat(self, messages: Messages, **options: Any) -> Any:
         """Answers messages as `Engine.chat` does."""
         return self.engine.chat(messages, **self._with(options))
+
+    def infill(self, prefix: str, suffix: str, **options: Any) -> Any:
+        """The text between two others, as `Engine.infill` gives it."""
+        return self.engine.infill(prefix, suffix, **self._with(options))
 
     def batch(self, prompts: Iterable[Any], **options: Any) -> Batch[Any]:
         """The results of any number of prompts as they come, as `Engine.batch` gives them."""

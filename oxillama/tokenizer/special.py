@@ -9,9 +9,26 @@ from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED, Speci
 if TYPE_CHECKING:
     from oxillama.gguf import Metadata
 
-__all__ = ["BERT_TEXTS", "Partition", "end_of_generation", "strip_rules"]
+__all__ = ["BERT_TEXTS", "FIM_TEXTS", "Partition", "end_of_generation", "strip_rules"]
 
 BERT_TEXTS = {"cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]", "pad": "[PAD]", "mask": "[MASK]"}
+
+# Tokens of fill-in-the-middle, which most files name by their texts alone (as llama.cpp knows them): where the text
+# before the gap begins, the text after it, and the text in it.
+FIM_TEXTS = {
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim▁begin\uff5c>", "<PRE>", "▁<PRE>"),
+        *("<|code_prefix|>", "<|prefix|>"),
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\uff5cfim▁hole\uff5c>", "<SUF>", "▁<SUF>"),
+        *("<|code_suffix|>", "<|suffix|>"),
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim▁end\uff5c>", "<MID>", "▁<MID>"),
+        *("<|code_middle|>", "<|middle|>"),
+    ),
+}
 
 _SPACES = re.compile(r"\s*")
 
@@ -33,9 +50,14 @@ _EOG_ALWAYS = (
     "<turn|>",
     "<|tool_response>",
     "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek's, with fullwidth bars
+    # Padding, repositories and files of fill-in-the-middle: what follows them is another text.
+    *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<|file_sep|>"),
 )
 # Texts that also are something else in some vocabulary (``</s>`` is HTML in Gemma's): only as control tokens.
-_EOG_IF_CONTROL = ("<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<eos>", "[e~[", "</s>")
+_EOG_IF_CONTROL = (
+    *("<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "<eos>", "[e~[", "</s>"),
+    *("<PAD>", "[PAD]", "<REPO>", "<reponame>"),
+)
 
 
 def end_of_generation(ids: Mapping[str, int], types: list[int], special: SpecialIds) -> frozenset[int]:

@@ -21,6 +21,9 @@ class SpecialIds:
     pad: int | None = None
     mask: int | None = None
     cls: int | None = None
+    fim_pre: int | None = None
+    fim_suf: int | None = None
+    fim_mid: int | None = None
     fim_pad: int | None = None
     fim_rep: int | None = None
     fim_sep: int | None = None

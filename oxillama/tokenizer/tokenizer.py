@@ -31,6 +31,8 @@ class Tokenizer:
         n_vocab: number of tokens; ids are 0 .. n_vocab - 1.
         bos_id, eos_id, eot_id, eom_id, unk_id, sep_id, pad_id, mask_id, cls_id: special ids, ``None`` where there
             is none.
+        fim_pre_id, fim_suf_id, fim_mid_id: those of fill-in-the-middle, which stand before the text before the gap, the
+            text after it, and the text in it; ``None`` where there is none.
         eog_ids: tokens that end generation.
         add_bos, add_eos, add_sep: what ``add_special=True`` adds.
         add_space_prefix: whether a space is put before text (sentencepiece vocabularies).
@@ -49,6 +51,7 @@ class Tokenizer:
         self.bos_id, self.eos_id, self.eot_id, self.eom_id = special.bos, special.eos, special.eot, special.eom
         self.unk_id, self.sep_id, self.pad_id = special.unk, special.sep, special.pad
         self.mask_id, self.cls_id = special.mask, special.cls
+        self.fim_pre_id, self.fim_suf_id, self.fim_mid_id = special.fim_pre, special.fim_suf, special.fim_mid
         self.eog_ids = vocab.eog_ids
         self.add_bos, self.add_eos, self.add_sep = vocab.add_bos, vocab.add_eos, vocab.add_sep
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
@@ -86,13 +89,17 @@ class Tokenizer:
 
     # ---- text -> tokens
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str, add_special: bool = True, parse_special: bool = False, *, continuation: bool = False
+    ) -> list[int]:
         """Token ids of ``text``.
 
         Args:
             add_special: add BOS, EOS or separator tokens as the model's metadata says.
             parse_special: read the text of control tokens (``<|im_end|>``) as those tokens. Leave it off for text
                 that users wrote. User-defined tokens are always recognised, as they are ordinary vocabulary.
+            continuation: ``text`` continues another one: the space that ``add_space_prefix`` puts before text is left
+                out.
 
         Raises:
             TokenizerError: ``text`` is not a str, holds a lone surrogate, or can't be spelt in the vocabulary.
@@ -109,7 +116,7 @@ class Tokenizer:
         if add_special and self.add_bos and self.bos_id is not None:
             out.append(self.bos_id)
         prefix = self.add_space_prefix and self.model == "llama"
-        after_special = True
+        after_special = not continuation
         for piece in (self._partition_all if parse_special else self._partition_user)(text):
             if isinstance(piece, int):
                 out.append(piece)

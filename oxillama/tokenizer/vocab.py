@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oxillama.errors import MissingKeyError, TokenizerError, UnsupportedModelError
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer, known_pre_tokenizers, pre_tokenizer
-from oxillama.tokenizer.special import BERT_TEXTS, end_of_generation, strip_rules
+from oxillama.tokenizer.special import BERT_TEXTS, FIM_TEXTS, end_of_generation, strip_rules
 from oxillama.tokenizer.token_types import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, SpecialIds
 
 if TYPE_CHECKING:
@@ -35,10 +35,16 @@ _ID_KEYS = {
     "pad": "padding_token_id",
     "mask": "mask_token_id",
     "cls": "cls_token_id",
+    "fim_pre": "fim_pre_token_id",
+    "fim_suf": "fim_suf_token_id",
+    "fim_mid": "fim_mid_token_id",
     "fim_pad": "fim_pad_token_id",
     "fim_rep": "fim_rep_token_id",
     "fim_sep": "fim_sep_token_id",
 }
+
+# What files had before those above.
+_OLD_KEYS = {"fim_pre": "prefix_token_id", "fim_suf": "suffix_token_id", "fim_mid": "middle_token_id"}
 
 _BYTE_TEXT = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -227,6 +233,8 @@ def _special_ids(meta: "Metadata", model: str, ids: dict[str, int], n_vocab: int
     found: dict[str, int | None] = {}
     defaults = _DEFAULT_IDS.get(model, {})
     for name, key in _ID_KEYS.items():
+        if name in _OLD_KEYS and _P + key not in meta:
+            key = _OLD_KEYS[name]
         if _P + key in meta:
             value = meta.get_int(_P + key)
             if not 0 <= value < n_vocab:
@@ -234,6 +242,8 @@ def _special_ids(meta: "Metadata", model: str, ids: dict[str, int], n_vocab: int
             found[name] = value
         elif model == "bert":
             found[name] = ids.get(BERT_TEXTS.get(name, ""))
+        elif name in FIM_TEXTS:
+            found[name] = next((ids[text] for text in FIM_TEXTS[name] if text in ids), None)
         else:
             default = defaults.get(name, n_vocab)
             found[name] = default if default < n_vocab else None

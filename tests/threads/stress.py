@@ -74,7 +74,8 @@ def engines(folder):
 def beside(engine, paths, ranker, closing):
     """What all threads use with an engine: drafts, an engine that ranks, and others of the same model.
 
-    whole: one whose weights can be shared. pushing: one on which adapters are pushed.
+    whole: one whose weights can be shared. pushing: one on which adapters are pushed, and that has tokens of
+    fill-in-the-middle.
     """
     import oxillama as ox
     from oxillama.engine.loading import shipped_draft
@@ -84,7 +85,8 @@ def beside(engine, paths, ranker, closing):
 
     whole = engine if engine.config.offload is None else own(ox.load(num_threads=1, kv_budget=1 << 24))
     draft = own(ox.DraftModel(shipped_draft(), num_threads=1))
-    pushing = own(ox.load(num_threads=1, context_size=256, kv_budget=1 << 24))
+    marks = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 50)}
+    pushing = own(ox.load(num_threads=1, context_size=256, kv_budget=1 << 24, overrides=marks))
     for letter, path in zip("ab", paths, strict=True):
         pushing.load_lora(letter, path)
     return SimpleNamespace(
