@@ -41,7 +41,12 @@ def _run(arguments: list[str]) -> int:
     with DeferredInterrupt():
         from oxillama.cli.arguments import parse
 
-        args = parse(arguments)
+        try:
+            args = parse(arguments)
+        except SystemExit:  # with a help text that is still buffered
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            raise
     if sys.stdout is None:
         raise OSError("standard output is closed")
     status: int = args.command(args)
@@ -75,6 +80,9 @@ def _message(error: Exception) -> str:
     """One line, with flags for the names of settings."""
     if isinstance(error, MemoryError) and not isinstance(error, OxiLlamaError):
         return f"out of memory{f' ({error})' if str(error) else ''}: use a smaller model or --context-size"
+    if isinstance(error, OSError) and not isinstance(error, OxiLlamaError) and error.strerror:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{place}{error.strerror}"
     from oxillama.cli.arguments import with_flags
 
     return with_flags(" ".join(str(error).split()))

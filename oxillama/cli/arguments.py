@@ -10,7 +10,8 @@ from typing import NoReturn
 
 import oxillama
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
-from oxillama.cli.options import SAMPLING, add_engine_options, add_text_options
+from oxillama.cli.files import is_model
+from oxillama.cli.options import SAMPLING, add_engine_options, add_model_option, add_text_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
 from oxillama.interrupt import DeferredInterrupt
 
@@ -30,6 +31,8 @@ FLAGS |= {
         "context_size",
         "allow_requantize",
         "kv_type",
+        "kv_budget",
+        "logit_bias",
         "max_tokens",
         "stop",
         "deadline",
@@ -45,6 +48,10 @@ FLAGS |= {
 FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
 
 
+# What follows the model on the command lines that take a text.
+TEXTS = {"run": ' "PROMPT"', "tokenize": ' "TEXT"', "embed": ' "TEXT"', "rerank": ' "QUERY" "TEXT"'}
+
+
 class Parser(argparse.ArgumentParser):
     """One that reports an error in one line."""
 
@@ -57,7 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser("oxillama", description="Run language models in GGUF files on the CPU.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"oxillama {oxillama.__version__}")
     parser.add_argument("--debug", action="store_true", help="show a traceback for errors")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
     def add(name: str, module: str, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -74,7 +82,8 @@ def make_parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", metavar="TEXT", help="system message")
     add_text_options(chat)
     info = add("info", "tools", "Tell what is in a GGUF file.")
-    info.add_argument("file", nargs="?", metavar="FILE", help="default: the model that ships with oxillama")
+    info.add_argument("file", nargs="?", metavar="FILE", help="the same as -m FILE")
+    add_model_option(info)
     info.add_argument("-c", "--context-size", type=int, metavar="N", help="for the memory estimate")
     add_offload(info)
     _add_tool_commands(add)
@@ -82,17 +91,38 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What a command line says. Errors, which name the command's own help, end the process."""
-    args, unknown = make_parser().parse_known_args(arguments)
+    """What a command line says. Errors, which name the command's own help, end the process.
+
+    Without a command it ends with the help and status 1, as git does.
+    """
+    parser = make_parser()
+    args, unknown = parser.parse_known_args(arguments)
+    if args.command is None:
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.print_help()
+        parser.exit(1)
+    check_model_is_no_text(args, unknown)
     if unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return args
 
 
+def check_model_is_no_text(args: argparse.Namespace, unknown: Sequence[str]) -> None:
+    """Ends the process for a model's file in the place of a text, with the command line that was meant."""
+    command = args.parser.prog.split()[-1]
+    texts = [getattr(args, name, None) for name in ("prompt", "text", "query")]
+    if not hasattr(args, "model"):
+        return
+    for text in [*(text[0] if isinstance(text, list) and text else text for text in texts), *unknown]:
+        if isinstance(text, str) and not text.startswith("-") and is_model(text):
+            args.parser.error(f"a model's file is given with -m: oxillama {command} -m {text}{TEXTS.get(command, '')}")
+
+
 def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
     tokenize = add("tokenize", "tools", "Print the token ids of a text as JSON.")
     tokenize.add_argument("text", nargs="?", metavar="TEXT", help="- or nothing reads standard input")
-    tokenize.add_argument("-m", "--model", metavar="FILE", help="default: the model that ships with oxillama")
+    add_model_option(tokenize)
     tokenize.add_argument("--no-special", action="store_true", help="without the tokens that begin and end a text")
     tokenize.add_argument("--parse-special", action="store_true", help='read text like "<|im_end|>" as that token')
     tokenize.add_argument("--pieces", action="store_true", help="a line for each token: id and text")

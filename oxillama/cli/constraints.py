@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from oxillama.errors import ConfigError
+from oxillama.cli.files import read_text_file
 
 __all__ = ["CONSTRAINT_FLAGS", "add_constraints", "read_constraints"]
 
@@ -26,19 +25,10 @@ def add_constraints(parser: argparse.ArgumentParser) -> None:
 
 
 def read_constraints(args: argparse.Namespace) -> dict[str, Any]:
-    """Keywords for `Engine.stream`. Raises ConfigError for a file that isn't text, OSError if it can't be read."""
+    """Keywords for `Engine.stream`. Raises ConfigError for a file that isn't text, or can't be read."""
     given = {name: getattr(args, name) for name in CONSTRAINT_FLAGS}
     for name in ("grammar", "json_schema"):
         path = getattr(args, f"{name}_file")
         if path is not None:
-            given[name] = _read(f"{CONSTRAINT_FLAGS[name]}-file", path)
+            given[name] = read_text_file(f"{CONSTRAINT_FLAGS[name]}-file", path)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _read(flag: str, path: str) -> str:
-    if not path:
-        raise ConfigError(f"{flag} is empty: give a file")
-    try:
-        return Path(path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{flag} {path} is not UTF-8 at byte {error.start}: text is needed") from None

@@ -6,17 +6,18 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.options import named_file, scaled
+from oxillama.cli.files import named_file, output_file, scaled
 
 __all__ = ["merge_lora"]
 
 
 def merge_lora(args: argparse.Namespace) -> int:
     """Writes a model's file with adapters in its weights; the summary goes to stderr."""
+    destination = output_file("OUT", args.destination)  # before anything is downloaded
     summary = oxillama.merge_lora(
         named_file("BASE", args.base),
         [(named_file("ADAPTER", args.adapter), args.scale), *scaled("--also", args.also)],
-        named_file("OUT", args.destination),
+        destination,
         type=args.type,
         num_threads=args.threads,
     )

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama
 from oxillama.cli.constraints import add_constraints, read_constraints
-from oxillama.cli.values import add_offload, pairs, read_offload
+from oxillama.cli.files import model_file, named_file, scaled
+from oxillama.cli.progress import LoadingLine
+from oxillama.cli.values import add_offload, biases, pairs, read_offload, size_of
 from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
@@ -19,13 +21,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SAMPLING",
     "add_engine_options",
+    "add_model_option",
     "add_text_options",
     "draft_options",
     "load_engine",
-    "model_file",
-    "named_file",
     "read_prompt",
-    "scaled",
     "text_options",
 ]
 
@@ -59,13 +59,22 @@ SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
+def add_model_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Which model."""
+    parser.add_argument(
+        "-m", "--model", metavar="FILE",
+        help="GGUF file, or hf:OWNER/REPO/FILE of the Hugging Face Hub; default: the model that ships with oxillama",
+    )  # fmt: skip
+
+
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """What model, and how it is loaded."""
     group = parser.add_argument_group("model")
-    group.add_argument("-m", "--model", metavar="FILE", help="GGUF file; default: the model that ships with oxillama")
+    add_model_option(group)
     group.add_argument("-c", "--context-size", type=int, metavar="N", help="tokens of prompt and output together")
     group.add_argument("-t", "--threads", type=int, metavar="N", help="default: see `oxillama show-config`")
     group.add_argument("--kv-type", default="f16", metavar="TYPE", help="f16 (default), f32 or q8_0")
+    group.add_argument("--kv-budget", metavar="SIZE", help="memory for keys and values, as 800M or 4G")
     group.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a step; default 512")
     group.add_argument("--no-repack", action="store_true", help="leave the weights as they are in the file")
     add_offload(group)
@@ -94,6 +103,10 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         default = getattr(defaults, name)
         shown = "random" if default is None else default
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"{text}; default {shown}")
+    group.add_argument(
+        "--logit-bias", action="append", default=[], metavar="ID=X",
+        help="add X to this token's logit, -inf bans it; may be repeated; `oxillama tokenize` tells ids",
+    )  # fmt: skip
     add_constraints(parser)
     group = parser.add_argument_group("guessing ahead, which changes no text")
     group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
@@ -102,10 +115,17 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_engine(args: argparse.Namespace) -> Engine:
-    """The engine that a command line asks for. Ctrl-C counts when it is loaded: loading imports modules."""
+    """The engine that a command line asks for, with a line of progress if that takes long.
+
+    Ctrl-C counts between tensors, and when it is loaded: loading imports modules.
+    """
     options, adapters = engine_options(args), adapters_of(args)
-    with DeferredInterrupt():
-        engine = oxillama.load(**options)
+    with DeferredInterrupt() as interrupt:
+        from oxillama.engine.loading import load_parts
+
+        config = oxillama.EngineConfig(**options)
+        with LoadingLine(interrupt) as line:
+            engine = oxillama.Engine(config, parts=load_parts(config, line.update))
         for path, scale in adapters:
             engine.apply_lora(path, scale)
         return engine
@@ -116,29 +136,6 @@ def adapters_of(args: argparse.Namespace) -> list[tuple[str, float]]:
     return [(named_file("--lora", path), 1.0) for path in args.lora] + scaled("--lora-scaled", args.lora_scaled)
 
 
-def scaled(flag: str, given: list[list[str]]) -> list[tuple[str, float]]:
-    """Pairs of a file and a number. ConfigError, with the flag, for other things."""
-    found = []
-    for path, scale in given:
-        try:
-            found.append((named_file(flag, path), float(scale)))
-        except ValueError:
-            raise oxillama.ConfigError(f"{flag} must have a number after the file, not {scale!r}") from None
-    return found
-
-
-def model_file(name: str, given: str | None) -> str | None:
-    """A file as given, if it is. ConfigError for an empty name, as an unset variable of a shell leaves it."""
-    return None if given is None else named_file(name, given, ", or leave it out for the one that ships")
-
-
-def named_file(name: str, given: str, otherwise: str = "") -> str:
-    """A file as given. ConfigError for an empty name; `otherwise` is said after the remedy."""
-    if not given:
-        raise oxillama.ConfigError(f"{name} is empty: give a GGUF file{otherwise}")
-    return given
-
-
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `oxillama.load`."""
     return {
@@ -146,6 +143,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "context_size": args.context_size,
         "num_threads": args.threads,
         "kv_type": args.kv_type,
+        "kv_budget": None if args.kv_budget is None else size_of("--kv-budget", args.kv_budget),
         "prefill_chunk_size": args.chunk_size,
         "repack": not args.no_repack,
         "offload": read_offload(args),
@@ -170,6 +168,8 @@ def text_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `Engine.stream`."""
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
     sampling |= read_constraints(args)
+    if args.logit_bias:
+        sampling["logit_bias"] = biases("--logit-bias", args.logit_bias)
     if args.deadline is not None:
         sampling["deadline"] = args.deadline
     return {"max_tokens": args.max_tokens, "stop": args.stop, "ignore_eos": args.ignore_eos, **sampling}

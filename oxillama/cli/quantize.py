@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.options import named_file
+from oxillama.cli.files import named_file, output_file
 from oxillama.gguf import QuantizeSummary
 
 __all__ = ["quantize"]
@@ -14,9 +14,10 @@ __all__ = ["quantize"]
 
 def quantize(args: argparse.Namespace) -> int:
     """Writes a file again in another type, or tells with --dry-run what it would do; the summary goes to stderr."""
+    destination = output_file("OUT", args.destination)  # before anything is downloaded
     summary = oxillama.gguf.quantize_file(
         named_file("IN", args.source),
-        named_file("OUT", args.destination),
+        destination,
         args.type,
         num_threads=args.threads,
         tensor_types=tensor_types(args.tensor_type),

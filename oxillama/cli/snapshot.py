@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from oxillama.errors import ConfigError
 from oxillama.gguf.values import printable
@@ -15,7 +16,7 @@ def snapshot(args: argparse.Namespace) -> int:
     """Prints what a snapshot is of, without its model."""
     if not args.file:
         raise ConfigError("FILE is empty: give a snapshot")
-    for name, value in described(snapshot_info(args.file)):
+    for name, value in described(snapshot_info(os.path.expanduser(args.file))):
         print(f"{name:<18}{printable(value)}")
     return 0
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import oxillama
 from oxillama.cli.options import draft_options, load_engine, read_prompt, text_options
 from oxillama.cli.values import offload_line
+
+if TYPE_CHECKING:
+    from oxillama.engine.completions import Chunks
+    from oxillama.engine.results import FinishReason
 
 __all__ = ["deadline_line", "run", "speed_line"]
 
@@ -23,30 +29,39 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args.prompt, "PROMPT")
     if not prompt:
         raise oxillama.ConfigError("PROMPT is empty: give at least one character")
+    options = text_options(args)  # what is wrong with them is found before anything is loaded
     with load_engine(args) as engine, draft_options(args) as drafting:
         ids = engine.tokenize(prompt)
-        started = time.perf_counter()
-        stream = engine.stream(ids, **text_options(args), **drafting)
-        if args.echo:
-            print(prompt, end="", flush=True)
-        first = ended = started
-        n_tokens, reason = 0, None
-        try:
-            for chunk in stream:
-                print(chunk.text, end="", flush=True)
-                n_tokens, reason = n_tokens + len(chunk.token_ids), chunk.finish_reason
-                ended = time.perf_counter()
-                first = ended if first == started else first
-        finally:
-            print(flush=True)
-            stream.close()
-            print(speed_line(len(ids), n_tokens, first - started, ended - first), file=sys.stderr)
-            if counts := engine.offload_counts():
-                print(offload_line(counts), file=sys.stderr)
+        with closing(engine.stream(ids, **options, **drafting)) as stream:
+            if args.echo:
+                print(prompt, end="", flush=True)
+            reason = _print(stream, len(ids))
+        if counts := engine.offload_counts():
+            print(offload_line(counts), file=sys.stderr)
     if reason == "deadline":
         print(deadline_line(args.deadline), file=sys.stderr)
         return TIMED_OUT
     return 0
+
+
+def _print(stream: Chunks, n_prompt: int) -> FinishReason | None:
+    """Prints a text as it comes, and then, also if it is interrupted, how fast that was; gives why it ended."""
+    first = ended = started = time.perf_counter()
+    n_tokens, reason, failed = 0, None, False
+    try:
+        for chunk in stream:
+            print(chunk.text, end="", flush=True)
+            n_tokens, reason = n_tokens + len(chunk.token_ids), chunk.finish_reason
+            ended = time.perf_counter()
+            first = ended if first == started else first
+    except oxillama.OxiLlamaError:
+        failed = True
+        raise
+    finally:
+        if n_tokens or not failed:
+            print(flush=True)
+            print(speed_line(n_prompt, n_tokens, first - started, ended - first), file=sys.stderr)
+    return reason
 
 
 def deadline_line(seconds: float) -> str:

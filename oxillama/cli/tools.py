@@ -8,14 +8,17 @@ from collections.abc import Iterator
 
 import oxillama
 from oxillama.checks import check_int
-from oxillama.cli.options import load_engine, model_file, read_prompt
+from oxillama.cli.files import model_file
+from oxillama.cli.options import load_engine, read_prompt
 from oxillama.cli.values import read_offload
 from oxillama.config import MAX_CONTEXT, OffloadPolicy
 from oxillama.engine.loading import shipped_model
+from oxillama.engine.pooling import read_pooling
 from oxillama.engine.sizes import kept_bytes
 from oxillama.gguf import GGUFFile
 from oxillama.gguf.values import printable
 from oxillama.models import ModelSpec, find_architecture, load_model
+from oxillama.models.classifier import has_classifier
 from oxillama.models.registry import UNVERIFIED
 from oxillama.models.weights import Weights
 from oxillama.offload import MemoryPressureProbe
@@ -30,9 +33,13 @@ def info(args: argparse.Namespace) -> int:
     """Prints what a file holds, the memory it would take, and whether its architecture and metadata can be run."""
     if args.context_size is not None:
         check_int("--context-size", args.context_size, 1, MAX_CONTEXT)
-    with oxillama.gguf.open(model_file("FILE", args.file) or shipped_model()) as file:
-        kept = None
+    if args.file is not None and args.model is not None:
+        raise oxillama.ConfigError("FILE and --model are both given: give one of them")
+    path = model_file("FILE", args.file) if args.model is None else model_file("--model", args.model)
+    with oxillama.gguf.open(path or shipped_model()) as file:
+        kept, made_for = None, ""
         try:
+            made_for = purpose(file)
             kept = kept_bytes(ModelSpec.read(file).states)
             verified = find_architecture(file.metadata.arch).verified
             verdict = f"yes, {verified if verified == UNVERIFIED else f'verified with {verified}'}"
@@ -43,8 +50,20 @@ def info(args: argparse.Namespace) -> int:
         if policy is not None and verdict.startswith("yes"):
             for name, line in offload_lines(file, policy):
                 print(f"{name:<18}{line}")
+        if verdict.startswith("yes"):
+            print(f"{'made for':<18}{made_for}")
         print(f"{'runs':<18}{printable(verdict)}")
     return 0
+
+
+def purpose(file: GGUFFile) -> str:
+    """What the model of a file was trained to give: text, embeddings, or scores; and the commands for it."""
+    spec, metadata = ModelSpec.read(file), file.metadata
+    if has_classifier(spec, Weights(file)):
+        return "ranking documents (oxillama rerank)"
+    if not spec.causal or f"{metadata.arch}.pooling_type" in metadata:
+        return f"embedding texts (oxillama embed), pooling {read_pooling(metadata)}"
+    return "generating text (oxillama run, chat)"
 
 
 def offload_lines(file: GGUFFile, policy: OffloadPolicy) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from oxillama.config import OffloadPolicy
 from oxillama.errors import ConfigError
 
-__all__ = ["OFFLOAD_FLAGS", "add_offload", "offload_line", "pairs", "read_offload"]
+__all__ = ["OFFLOAD_FLAGS", "add_offload", "biases", "offload_line", "pairs", "read_offload", "size_of"]
 
 OFFLOAD_FLAGS = {
     "offload": "--offload",
@@ -37,6 +37,23 @@ def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
     return found
 
 
+def biases(flag: str, entries: list[str]) -> dict[int, float]:
+    """ID=X as a mapping. ConfigError, with the flag, for anything else, and for an ID that comes twice."""
+    found: dict[int, float] = {}
+    for entry in entries:
+        token, _, bias = entry.partition("=")
+        if not token.isdecimal() or not token.isascii():
+            raise ConfigError(f"{flag} must be ID=X, a token's id and a number, not {entry!r}")
+        try:
+            value = float(bias)
+        except ValueError:
+            raise ConfigError(f"{flag} must be ID=X, a token's id and a number, not {entry!r}") from None
+        if int(token) in found:
+            raise ConfigError(f"{flag} was given twice for token {token}, with {found[int(token)]:g} and {value:g}")
+        found[int(token)] = value
+    return found
+
+
 def add_offload(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Options that make an `OffloadPolicy`."""
     parser.add_argument(
@@ -53,15 +70,15 @@ def read_offload(args: argparse.Namespace) -> OffloadPolicy | None:
     if args.offload is None and not args.pin and not args.offload_direct:
         return None
     automatic = args.offload == "auto"
-    budget = None if args.offload is None or automatic else size_of("--offload", args.offload)
+    budget = None if args.offload is None or automatic else size_of("--offload", args.offload, ", or auto")
     return OffloadPolicy(budget=budget, pinned=args.pin, automatic=automatic, direct=args.offload_direct)
 
 
-def size_of(flag: str, text: str) -> int:
+def size_of(flag: str, text: str, otherwise: str = "") -> int:
     """Bytes of 800M or 4G, which are powers of 1024. ConfigError, with the flag, for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{flag} must be a number of bytes, as 800M or 4G, or auto, not {text!r}")
+        raise ConfigError(f"{flag} must be a number of bytes, as 800M or 4G{otherwise}, not {text!r}")
     return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
 
 

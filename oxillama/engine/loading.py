@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
@@ -32,7 +32,17 @@ if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
     from oxillama.models.registry import Model
 
-__all__ = ["DEFAULT_CONTEXT", "EngineParts", "load_parts", "make_config", "shipped_draft", "shipped_model"]
+__all__ = [
+    "DEFAULT_CONTEXT",
+    "EngineParts",
+    "LoadProgress",
+    "load_parts",
+    "make_config",
+    "shipped_draft",
+    "shipped_model",
+]
+
+LoadProgress = Callable[[int, int], object]  # bytes of tensors that are loaded, bytes of all
 
 # What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
 DEFAULT_CONTEXT = 4096
@@ -79,15 +89,18 @@ def shipped_file(name: str, remedy: str) -> str:
     return path
 
 
-def load_parts(config: EngineConfig) -> EngineParts:
-    """Opens, checks and loads everything that `config` names. Raises LoadError and its children, or ConfigError."""
+def load_parts(config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
+    """Opens, checks and loads everything that `config` names. Raises LoadError and its children, or ConfigError.
+
+    progress: called after each tensor that is rewritten for the kernels; what it raises ends the loading.
+    """
     source = shipped_model() if config.model_path is None else config.model_path
     file = gguf.open(source, overrides=config.overrides)
     with file:  # what was taken from it stays valid
-        return _load(file, config)
+        return _load(file, config, progress)
 
 
-def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
+def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -> EngineParts:
     num_threads = config.num_threads or default_num_threads()
     # Everything that can be wrong is found before the weights are read.
     if isinstance(config.rope, RopeConfig):
@@ -108,13 +121,28 @@ def _load(file: GGUFFile, config: EngineConfig) -> EngineParts:
     place = None
     if isinstance(config.offload, OffloadPolicy) and config.offload.active:
         place = partial(place_weights, file, config.offload, config.repack, num_threads, pagers)
-    model = load_model(file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place)
+    model = load_model(
+        file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place,
+        progress=None if progress is None else counted(progress, sum(t.nbytes for t in file.tensors.values())),
+    )  # fmt: skip
     runner = make_runner(model, config, sizes, num_threads, pagers[0] if pagers else None)
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, identity, other,
         step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None),
     )  # fmt: skip
+
+
+def counted(progress: LoadProgress, total: int) -> Callable[[int], None]:
+    """A function of the bytes of one tensor, which tells `progress` those of all so far."""
+    done = 0
+
+    def add(n_bytes: int) -> None:
+        nonlocal done
+        done += n_bytes
+        progress(done, total)
+
+    return add
 
 
 def make_runner(

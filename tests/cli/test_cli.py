@@ -2,36 +2,18 @@
 
 import contextlib
 import importlib
-import io
 import json
 import signal
-import sys
 
 import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.cli import main
 from oxillama.engine.loading import shipped_model
 from tests.engine.test_reranking import BERT, DOCUMENTS, QUERY, changed
 from tests.models.test_classifier import HEADS, with_head
 
 ONE_THREAD = ["-t", "1"]
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """run(arguments..., stdin=text) -> (status, standard output, standard error)."""
-
-    def call(*args, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        try:
-            status = main([str(a) for a in args])
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +121,6 @@ def test_run_options_reach_the_engine(run, engine):
         (["run", "x", "--override", "llama.block_count=none"], "llama.block_count"),
         (["run", "word " * 2000], "--context-size is 1024"),
         (["frobnicate"], "invalid choice: 'frobnicate'"),
-        ([], "COMMAND"),
         (["info", "no.gguf"], "no.gguf"),
         (["info", "-c", "0"], "--context-size must"),
         (["tokenize", "x", "-m", "no.gguf"], "no.gguf"),
@@ -174,10 +155,10 @@ def test_debug_shows_the_traceback(run, args):
 
 @pytest.mark.parametrize("error", [MemoryError(), MemoryError("Unable to allocate 9 EiB")])
 def test_no_memory_is_one_line(run, monkeypatch, error):
-    def load(**options):
+    def load(*given):
         raise error
 
-    monkeypatch.setattr(ox, "load", load)
+    monkeypatch.setattr("oxillama.engine.loading.load_parts", load)
     status, _, err = run("run", "x")
     assert status == 2
     assert err.startswith("oxillama: error: out of memory")
@@ -190,7 +171,7 @@ def test_files_keep_their_names_in_messages(run):
     assert "context_size.gguf" in run("run", "x", "-m", "context_size.gguf")[2]
 
 
-@pytest.mark.parametrize("place", ["oxillama.cli.arguments.make_parser", "oxillama.load"])
+@pytest.mark.parametrize("place", ["oxillama.cli.arguments.make_parser", "oxillama.engine.loading.load_parts"])
 def test_ctrl_c_is_not_lost_when_an_import_swallows_it(run, monkeypatch, place):
     module, _, name = place.rpartition(".")
     original = getattr(importlib.import_module(module), name)
@@ -204,6 +185,14 @@ def test_ctrl_c_is_not_lost_when_an_import_swallows_it(run, monkeypatch, place):
     status, out, err = run("run", "The cat", "-n", 3, *ONE_THREAD)
     assert (status, out, err) == (130, "", "\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_no_command_prints_the_help(run):
+    status, out, err = run()
+    assert (status, err) == (1, "")  # as of git
+    assert out == run("--help")[1]
+    assert run("--debug")[:2] == (1, out)
+    assert run("--nope")[0] == 2
 
 
 def test_version_and_help(run):
@@ -230,6 +219,8 @@ def test_info(run):
     for word in ("llama", "Q8_0", "1,536", "chat template", "memory"):
         assert word in out
     assert run("info", shipped_model())[1] == out
+    assert run("info", "-m", shipped_model())[1] == out
+    assert "FILE and --model are both given" in run("info", "-m", "a.gguf", "b.gguf")[2]
 
 
 def test_tokenize(run, engine):

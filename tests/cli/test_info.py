@@ -8,6 +8,7 @@ import pytest
 import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.cli import main
+from tests.models.test_classifier import HEADS, with_head
 from tests.models.tiny import tiny
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
@@ -41,6 +42,26 @@ def test_the_estimate_is_what_an_engine_reserves(told, name):
     assert lines["runs"] == "yes, verified with transformers, llama.cpp;"
 
 
+@pytest.mark.parametrize(
+    ("arch", "keys", "purpose"),
+    [
+        ("llama", {}, "generating text (oxillama run, chat);"),
+        ("mamba", {}, "generating text (oxillama run, chat);"),
+        ("bert", {}, "embedding texts (oxillama embed), pooling mean;"),
+        ("bert", {"bert.pooling_type": 2}, "embedding texts (oxillama embed), pooling cls;"),
+        ("qwen3", {"qwen3.pooling_type": 3}, "embedding texts (oxillama embed), pooling last;"),
+    ],
+)
+def test_what_a_model_is_made_for(told, tmp_path, arch, keys, purpose):
+    with gguf.open(MODELS / f"{arch}.gguf") as file:
+        gguf.write_gguf(tmp_path / "m.gguf", dict(file.metadata.items()) | keys, file.tensors)
+    assert told(tmp_path / "m.gguf")["made for"] == purpose
+
+
+def test_a_model_with_a_classifier_ranks(told, tmp_path):
+    assert told(with_head(tmp_path, head=HEADS["output"]))["made for"] == "ranking documents (oxillama rerank);"
+
+
 def test_layers_without_attention(told):
     lines = told(MODELS / "mamba.gguf")
     assert lines["heads"] == lines["feed forward"] == "none;"
@@ -57,6 +78,7 @@ def test_what_is_refused_is_described_with_the_reason(told, tmp_path):
     lines = told(tmp_path / "grok.gguf")
     assert lines["runs"].startswith("no: architecture 'grok' is not supported: its authors' code caps")
     assert "for the KV cache of" in lines["memory"]
+    assert "made for" not in lines
     assert told(tiny("xverse", tmp_path))["runs"] == "yes, not verified;"
 
 

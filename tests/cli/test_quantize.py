@@ -77,4 +77,4 @@ def test_requantising_needs_the_flag(run, tmp_path):
 def test_both_files_are_needed(run, source, destination, name):
     status, _, err = run(source, destination, "Q8_0")
     assert status == 2
-    assert err == f"oxillama: error: {name} is empty: give a GGUF file\n"
+    assert err.startswith(f"oxillama: error: {name} is empty: give ")
