@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from oxillama.errors import ConfigError
 
-__all__ = ["CONSTRAINTS", "JsonSchema", "checked_constraints"]
+__all__ = ["CONSTRAINTS", "SCHEMA_MODES", "JsonSchema", "SchemaMode", "checked_constraints"]
 
 JsonSchema = Mapping[str, Any] | bool | str
+SchemaMode = Literal["generate", "full"]
+SCHEMA_MODES = ("generate", "full")
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
 

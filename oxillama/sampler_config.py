@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
-from oxillama.checks import MAX_CONTEXT, check_float, check_int, suggests_fields
-from oxillama.constraints import CONSTRAINTS, JsonSchema, checked_constraints
+from oxillama.checks import MAX_CONTEXT, check_choice, check_float, check_int, suggests_fields
+from oxillama.constraints import CONSTRAINTS, SCHEMA_MODES, JsonSchema, SchemaMode, checked_constraints
 from oxillama.errors import ConfigError
 
 __all__ = ["Biases", "Breakers", "SamplerConfig", "SamplingOptions"]
@@ -65,6 +65,10 @@ class SamplerConfig:
     json_schema: a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.
     regex: a pattern that the whole text must match. choices: texts of which it must be one.
         One of grammar, json_schema, regex and choices can be given.
+    schema_mode: "generate" holds the text to what programs read easily of a schema's instances (and of a tool's
+        arguments): integers are at most 19 digits without point or exponent, other numbers have about 17 digits, values
+        that the schema lists are spelled as `json.dumps(..., ensure_ascii=False)` does, objects have no properties but
+        those that the schema names, unless `additionalProperties` says which. "full" allows all instances.
     mirostat: 1 or 2 (its version) steers to a surprise of `mirostat_tau` bits a token, in steps of `mirostat_eta`, and
         takes the place of all that follows but the temperature; 0 is off.
     top_k: keep the k likeliest tokens; 0 keeps all.
@@ -115,6 +119,7 @@ class SamplerConfig:
     dynatemp_exponent: float = 1.0
     logit_bias: Mapping[int, float] | None = None
     banned_tokens: Iterable[int] = ()
+    schema_mode: SchemaMode = "generate"
 
     def __post_init__(self) -> None:
         for name, (least, most) in _FLOATS.items():
@@ -124,6 +129,7 @@ class SamplerConfig:
                 self._set(name, check_int(name, getattr(self, name), low, high))
         for name, checked in checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}).items():
             self._set(name, checked)
+        check_choice("schema_mode", self.schema_mode, SCHEMA_MODES)
         if self.mirostat and not self.temperature:
             raise ConfigError("temperature must be above 0 with mirostat, which draws at random, not 0")
         self._set("dry_sequence_breakers", _checked_breakers(self.dry_sequence_breakers))
@@ -266,3 +272,4 @@ class SamplingOptions(TypedDict, total=False):
     dynatemp_exponent: float
     logit_bias: Mapping[int, float] | None
     banned_tokens: Iterable[int]
+    schema_mode: SchemaMode

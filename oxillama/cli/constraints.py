@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from oxillama.cli.files import read_text_file
+from oxillama.constraints import SCHEMA_MODES
 
 __all__ = ["CONSTRAINT_FLAGS", "add_constraints", "read_constraints"]
 
@@ -20,6 +21,11 @@ def add_constraints(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--grammar-file", metavar="FILE", help="the same from a file")
     one.add_argument("--json-schema", metavar="JSON", help="JSON that follows this schema; {} is any")
     one.add_argument("--json-schema-file", metavar="FILE", help="the same from a file")
+    group.add_argument(
+        "--schema-mode",
+        choices=SCHEMA_MODES,
+        help="generate (default): plain numbers, no properties but those named; full: all that the schema allows",
+    )
     one.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
     one.add_argument("--choices", metavar="TEXT", action="append", help="this text, or another if it is repeated")
 
@@ -31,4 +37,4 @@ def read_constraints(args: argparse.Namespace) -> dict[str, Any]:
         path = getattr(args, f"{name}_file")
         if path is not None:
             given[name] = read_text_file(f"{CONSTRAINT_FLAGS[name]}-file", path)
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in (given | {"schema_mode": args.schema_mode}).items() if value is not None}

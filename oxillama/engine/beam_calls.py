@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from oxillama.checks import check_bool, check_keywords, check_type
 from oxillama.config import SamplerConfig, field_names
-from oxillama.constraints import CONSTRAINTS, JsonSchema
+from oxillama.constraints import CONSTRAINTS, JsonSchema, SchemaMode
 from oxillama.engine.beam_rounds import BeamRounds
 from oxillama.engine.beam_search import BeamOptions, BeamSearch
 from oxillama.engine.beams import BeamSearchConfig
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["BeamKeywords", "BeamMethods", "start_search"]
 
 # Fields of SamplerConfig that say what may come, and not how to draw.
-SHAPING = (*CONSTRAINTS, "logit_bias", "banned_tokens")
+SHAPING = (*CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens")
 # Options of one text, with which a search of the likeliest has no meaning.
 TEXT_FIELDS = ("echo", "stopping_criteria")
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
@@ -45,6 +45,7 @@ class BeamKeywords(TypedDict, total=False):
     early_stopping: bool
     grammar: str | None
     json_schema: JsonSchema | None
+    schema_mode: SchemaMode
     regex: str | None
     choices: SequenceOf[str] | None
     logit_bias: Mapping[int, float] | None
@@ -76,8 +77,8 @@ class BeamMethods:
         """The likeliest continuations of a prompt that are found with several beams, by falling score.
 
         config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come:
-            `grammar`, `json_schema`, `regex`, `choices` and `banned_tokens` leave log-probabilities as they are, and
-            `logit_bias` adds to them; and `priority`, `deadline`, `deadline_from`,
+            `grammar`, `json_schema` (with `schema_mode`), `regex`, `choices` and `banned_tokens` leave
+            log-probabilities as they are, and `logit_bias` adds to them; and `priority`, `deadline`, `deadline_from`,
             `cache_prompt`, `cache_salt`.
             Nothing is drawn at random: other fields of `SamplerConfig` have no place here.
         ignore_eos: end-of-generation tokens are tokens like others.

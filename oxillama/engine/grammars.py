@@ -3,8 +3,10 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from oxillama.constraints import SchemaMode
 from oxillama.engine.tool_use import ToolUse
 from oxillama.lazy import lazy
+from oxillama.sampler_config import SamplerConfig
 from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
 from oxillama.tokenizer import Tokenizer
@@ -22,12 +24,6 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._kept: dict[Hashable, Held] = {}
-        self._compilers: dict[str, Callable[[Any], Grammar]] = {
-            "grammar": lambda text: Grammar.parse(text, token_id=tokenizer.token_to_id),
-            "json_schema": JsonSchemaCompiler.compile,
-            "regex": Grammar.from_regex,
-            "choices": Grammar.from_choices,
-        }
 
     @lazy
     def _vocabulary(self) -> Vocabulary:
@@ -35,18 +31,29 @@ class Grammars:
         t = self._tokenizer
         return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
 
-    def state(self, constraint: tuple[str, Any] | None, tools: ToolUse | None = None) -> GrammarState | None:
-        """The beginning of a text under `SamplerConfig.constraint`, or with calls of tools. Raises GrammarError."""
-        if constraint is not None:
-            kind, source = constraint
-            grammar, triggers = self._found(constraint, lambda: (self._compilers[kind](source), ()))
+    def state(self, config: SamplerConfig, tools: ToolUse | None = None) -> GrammarState | None:
+        """The beginning of a text under the constraint of a request's settings, or with calls of tools.
+
+        Raises GrammarError.
+        """
+        mode = config.schema_mode
+        if config.constraint is not None:
+            kind, source = config.constraint
+            known = (kind, source, mode) if kind == "json_schema" else config.constraint
+            grammar, triggers = self._found(known, lambda: (self._compiled(kind, source, mode), ()))
         elif tools is not None and tools.tools is not None:
-            grammar, triggers = self._found(
-                (tools.format, tools.tools, tools.choice), lambda: tools.grammar(self._tokenizer)
-            )
+            key = (tools.format, tools.tools, tools.choice, mode)
+            grammar, triggers = self._found(key, lambda: tools.grammar(self._tokenizer, mode))
         else:
             return None
         return grammar.state(self._vocabulary, triggers=triggers)
+
+    def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
+        if kind == "json_schema":
+            return JsonSchemaCompiler.compile(source, mode=mode)
+        if kind == "grammar":
+            return Grammar.parse(source, token_id=self._tokenizer.token_to_id)
+        return Grammar.from_regex(source) if kind == "regex" else Grammar.from_choices(source)
 
     def _found(self, key: Hashable, make: Callable[[], Held]) -> Held:
         """What is kept under this key, made if it isn't there."""

@@ -61,7 +61,7 @@ class TextMaker:
 
     def plain_sampler(self, chain: SamplerChain) -> Sampler:
         """At the beginning of a text, whatever the prompt."""
-        return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config.constraint))
+        return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config))
 
     def _stream(self, tools: ToolUse | None) -> TokenStream:
         make = partial(self._tokenizer.stream, skip_special=True)
@@ -117,7 +117,7 @@ class TextMaker:
 
     def prepare(self, options: TextOptions) -> None:
         """Compiles what the text must follow. Raises GrammarError."""
-        self._grammars.state(options.chain.config.constraint, options.tool_use)
+        self._grammars.state(options.chain.config, options.tool_use)
 
     def bind(self, drafts: DraftOptions) -> None:
         """Makes drafts known to the engine before a request uses them. Raises ConfigError if one is of no use here."""
@@ -185,7 +185,7 @@ class TextMaker:
                 options.chain,
                 prompt=ids,
                 scratch=self._scratch,
-                grammar=self._grammars.state(options.chain.config.constraint, tools),
+                grammar=self._grammars.state(options.chain.config, tools),
                 token_bytes=self._tokenizer.token_bytes,
                 processors=options.processors,
             ),

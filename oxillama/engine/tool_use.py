@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from oxillama.checks import check_bool, check_choice, check_int
+from oxillama.constraints import SchemaMode
 from oxillama.errors import ConfigError
 from oxillama.sampling.grammar import Grammar
 from oxillama.sampling.grammar.tools import (
@@ -51,15 +52,16 @@ class ToolUse:
         if self.tools is not None:  # frozen, so that nobody can change them
             object.__setattr__(self, "tools", _frozen(self.tools))
 
-    def grammar(self, tokenizer: Tokenizer) -> tuple[Grammar, tuple[str, ...]]:
-        """What calls are held to, and the texts that put it in force. Raises GrammarError."""
+    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:
+        """What calls are held to, and the texts that put it in force. mode: as `JsonSchemaCompiler.compile` has it,
+        for the arguments. Raises GrammarError."""
 
         def control_token(text: str) -> int | None:
             token = tokenizer.token_to_id(text)
             return token if token is not None and tokenizer.is_special(token) else None
 
         tools = read_tools([json.loads(tool) for tool in cast(tuple[str, ...], self.tools)])
-        return tool_grammar(find_format(self.format, None), tools, self.choice, control_token)
+        return tool_grammar(find_format(self.format, None), tools, self.choice, control_token, mode)
 
     @property
     def detector(self) -> ToolCallDetector:

@@ -70,6 +70,7 @@ def save_search(maker: SnapshotMaker, search: BeamSearch, path: Any, *, compress
 
 def settings_of(options: BeamOptions) -> dict[str, Any]:
     config, shaping = options.config, sampler_config_state(options.chain.config)
+    shaping["schema_mode"] = options.chain.config.schema_mode
     return {
         "beam_width": config.beam_width,
         "length_penalty": config.length_penalty,

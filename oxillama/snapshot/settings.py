@@ -52,7 +52,7 @@ def config_fields(given: Fields, label: str) -> dict[str, Any]:
 
 def config_of(state: Mapping[str, Any]) -> SamplerConfig:
     """Settings of a sampler. Raises ConfigError, and TypeError for an unknown one."""
-    values = dict(state)
+    values = {"schema_mode": "full", **state}  # there was no other when the setting had no name
     biases = values.get("logit_bias")
     if isinstance(biases, dict):
         values["logit_bias"] = {int(token): -math.inf if bias is None else bias for token, bias in biases.items()}
@@ -83,7 +83,9 @@ def chain_state(chain: SamplerChain) -> dict[str, Any]:
 
 
 # Defaults that may change one day must not change what a snapshot says.
-ALWAYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repetition_penalty_window", "seed")
+ALWAYS = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repetition_penalty_window", "seed", "schema_mode",
+)  # fmt: skip
 
 
 def read_chain(given: Fields, label: str, own: SamplerChain | None) -> SamplerChain:

@@ -221,7 +221,7 @@ def _kv_of(maker: SnapshotMaker, saved: Saved, n: int) -> KvV1:
 
 
 def _sampler_of(config: SamplerConfig, given: Any) -> SamplerV1:
-    known = {*SAMPLER, "grammar"}
+    known = {*SAMPLER, "grammar", "schema_mode"}
     for name in sampler_config_state(config):
         if name not in known:
             raise SnapshotError(f"format=1 has no place for the sampler's {name}: use format=2")

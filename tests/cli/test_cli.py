@@ -371,6 +371,8 @@ def test_run_holds_the_text_to_what_is_asked(run, tmp_path):
         (["--grammar", 'root ::= "x" | "y"'], {"x", "y"}),
         (["--json-schema", '{"enum": ["x", "y"]}'], {'"x"', '"y"'}),
         (["--json-schema-file", tmp_path / "s.json"], {"null"}),
+        (["--json-schema", '{"const": 1}'], {"1"}),
+        (["--json-schema", '{"const": 1e16}', "--schema-mode", "generate"], {"1e+16"}),
         (["--grammar-file", tmp_path / "g.gbnf"], {"é", "à"}),
     ):
         status, out, _ = run("run", "Once", *flags, *ONE_THREAD)
@@ -390,6 +392,7 @@ def test_chat_holds_answers_to_what_is_asked(run):
         (["--regex", "("], "column 1"),
         (["--json-schema", "{"], "--json-schema must be a schema as a dict, a bool or JSON text"),
         (["--json-schema", '{"$ref": "https://example.org/remote"}'], "remote"),
+        (["--json-schema", "{}", "--schema-mode", "wide"], "argument --schema-mode: invalid choice: 'wide'"),
         (["--regex", "a", "--choices", "b"], "argument --choices: not allowed with argument --regex"),
         (["--grammar", "a", "--grammar-file", "b"], "not allowed with argument --grammar"),
         (["--grammar-file", "/no/such/file"], "/no/such/file"),

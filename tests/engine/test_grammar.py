@@ -213,6 +213,64 @@ def test_schemas_in_every_form(engine):
         assert ox.JsonSchemaCompiler.compile(True).accepts(text) or len(engine.tokenize(text)) > 100
 
 
+LEAVES = {"integer": {"type": "integer"}, "enum": {"enum": [7, 15, 300]}, "const": {"const": 15}}
+
+
+def placed(leaf):
+    """A schema with the leaf as the first property, one in the middle, the last one, and the last one of the last."""
+    text = {"enum": ["a", "bc"]}
+    return {
+        "first": {"n": leaf, "s": text, "t": text},
+        "middle": {"s": text, "n": leaf, "t": text},
+        "last": {"s": text, "t": text, "n": leaf},
+        "nested": {"s": text, "o": {"type": "object", "properties": {"n": leaf}, "required": ["n"]}},
+    }
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+def test_integers_are_written_as_integers_and_end(engine, kind):
+    """As the model is, at any place of the property; a model that may write a point here never ends its zeros."""
+    for properties in placed(LEAVES[kind]).values():
+        schema = {"type": "object", "properties": properties, "required": list(properties)}
+        prompts = [f"The number {i} in JSON: " for i in range(4)]
+        for options in ({"temperature": 0.0}, {"temperature": 1.0, "seed": 3}):
+            for done in engine.batch(prompts, json_schema=schema, max_tokens=120, repetition_penalty=1.0, **options):
+                value = json.loads(done.text)
+                number = value.get("n", value.get("o", {}).get("n"))
+                assert (done.finish_reason, type(number)) == ("stop", int), done.text
+                assert kind == "integer" or number in (7, 15, 300)
+                assert value.keys() == properties.keys()
+
+
+def test_the_mode_of_schemas(engine):
+    """Every way to give it, and both modes of the same schema beside each other."""
+    schema = {"const": 15}
+    assert engine.generate("x", json_schema=schema, seed=1).text == "15"
+    options = {"json_schema": schema, "logit_bias": dict.fromkeys(engine.tokenize(".0", add_special=False), 20.0)}
+    assert engine.generate("x", max_tokens=9, **options).text == "15"
+    assert engine.generate("x", max_tokens=9, schema_mode="full", **options).text.startswith("15.0")
+    found = engine.beam_search("x", beam_width=2, max_new_tokens=9, schema_mode="full", **options)
+    assert found[0].text.startswith("15.0")
+    assert engine.beam_search("x", beam_width=2, max_new_tokens=9, **options)[0].text == "15"
+    with pytest.raises(ox.ConfigError, match=r"^schema_mode must be one of generate, full, not 'wide'"):
+        engine.generate("x", json_schema=schema, schema_mode="wide")
+
+
+@pytest.mark.parametrize("mode", ["generate", "full"])
+def test_arguments_of_tools_in_each_mode(engine, mode):
+    parameters = {
+        "type": "object",
+        "properties": {"n": {"const": 15}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    use = ox.ToolUse("hermes", tools=[{"name": "add", "parameters": parameters}], choice="add")
+    bias = dict.fromkeys(engine.tokenize(".0", add_special=False), 20.0)
+    done = engine.generate("x", tool_use=use, schema_mode=mode, logit_bias=bias, temperature=0.0, max_tokens=80)
+    written = done.tool_calls[0].raw.partition('"n": ')[2]
+    assert written.startswith("15.0" if mode == "full" else "15}}"), done
+
+
 def test_schemas_that_cannot_be_honoured(engine):
     with pytest.raises(ox.GrammarError, match="#"):
         engine.generate("x", json_schema={"$ref": "https://example.org/remote"})

@@ -240,24 +240,24 @@ def test_calls_that_are_required_fit_their_schemas(engine, form, choice):
 def test_calls_that_the_model_begins_fit_their_schemas(engine, form):
     """A bias makes it begin one at once; which one, and with what, is up to it."""
     use = ox.ToolUse(form, tools=HELD)
-    state = engine._maker._grammars.state(None, use)
+    state = engine._maker._grammars.state(ox.SamplerConfig(), use)
     opening = use.format.begin if not use.format.bare else '{"name": "'
     tokens = engine.tokenize(opening, add_special=False, parse_special=True)
     for token in tokens:
         state.advance(token)
     held = ox.Sampler(ox.SamplerConfig(seed=1, **RANDOM), grammar=state)
-    text = opening
+    raw = opening.encode()
     row = engine.prefill(engine.tokenize("The") + tokens)
     for _ in range(60):
         token = held.sample(row)
         if token in engine.tokenizer.eog_ids:
             break
         held.accept(token)
-        text += engine.tokenizer.token_bytes(token).decode("utf-8", "replace")
+        raw += engine.tokenizer.token_bytes(token)
         row = engine.forward_one(token)
     engine.reset()
     detector = ox.ToolCallDetector(form)
-    calls = [e for e in detector.push(text) + detector.finish() if not isinstance(e, str)]
+    calls = [e for e in detector.push(raw.decode("utf-8", "replace")) + detector.finish() if not isinstance(e, str)]
     assert calls
     whole = [c for c in calls if isinstance(c, ox.ToolCall)]
     assert all(c.complete is False for c in calls if isinstance(c, ox.BrokenToolCall))

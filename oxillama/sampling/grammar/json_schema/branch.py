@@ -30,6 +30,7 @@ class Branch:
         "unevaluated",
         "values",
         "without",
+        "written",
     )
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class Branch:
         self.numbers = Numbers()
         self.values: frozenset[Fraction] | None = None  # the only numbers
         self.without: frozenset[Fraction] = frozenset()  # numbers that are not
+        self.written: dict[Fraction, str] = {}  # listed numbers, as they are spelled
         self.strings = Strings()
         self.arrays: list[Literal] = []
         self.objects: list[Literal] = []
@@ -55,7 +57,7 @@ class Branch:
 
     def copy(self) -> "Branch":
         other = Branch.__new__(Branch)
-        for name in ("types", "numbers", "values", "without", "strings", "any_order", "_held"):
+        for name in ("types", "numbers", "values", "without", "written", "strings", "any_order", "_held"):
             setattr(other, name, getattr(self, name))
         other.arrays, other.objects, other.forks = list(self.arrays), list(self.objects), list(self.forks)
         other.unevaluated = list(self.unevaluated)

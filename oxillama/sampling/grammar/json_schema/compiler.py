@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from oxillama.constraints import SCHEMA_MODES, SchemaMode
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import RuleSet
 from oxillama.sampling.grammar.json_schema.arrays import array_expr
@@ -69,13 +70,18 @@ class JsonSchemaCompiler:
 
     @staticmethod
     def compile(
-        schema: "dict[str, Any] | bool | str", *, whitespace: str = "json", draft: int | None = None
+        schema: "dict[str, Any] | bool | str",
+        *,
+        mode: SchemaMode = "full",
+        whitespace: str = "json",
+        draft: int | None = None,
     ) -> Grammar:
         """The grammar of a schema's instances.
 
-        schema: as `json.loads` gives it, or its text. whitespace: "json" as `json.dumps` writes by default, "flexible"
-        for any that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what
-        any of them asserts is asserted. In draft 4 an integer is written without a point.
+        schema: as `json.loads` gives it, or its text. mode: "full" for all instances, "generate" for what a model is to
+        write, which is some of them (below). whitespace: "json" as `json.dumps` writes by default, "flexible" for any
+        that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what any of them
+        asserts is asserted. In draft 4 an integer is written without a point.
 
         Properties come in the order of `properties`, each once; those that it doesn't name may stand anywhere, and come
         twice: a reader keeps the last, and each is valid by itself. (Without an order, past 400 optional ones in a row,
@@ -83,22 +89,44 @@ class JsonSchemaCompiler:
         asked of them, in any way. Numbers are compared as the decimals that they are. Formats assert. Unknown keywords
         and formats say nothing.
 
+        To generate, integers are digits without point or exponent, and those of 64 bits unless bounds or divisors ask
+        for greater ones; other numbers have about 17 significant digits and are finite floats. Names and values that
+        the schema lists are spelled as `json.dumps(..., ensure_ascii=False)` does, with the keys of an object in their
+        order. An object with `properties`, of which no schema says what others it may have (`additionalProperties`,
+        `unevaluatedProperties`), has only those that are named, are required, or meet one of `patternProperties`;
+        unless `minProperties` asks for more. "flexible" whitespace is a space behind a comma or a colon, or none.
+
         Raises GrammarError that names keyword and place for what can't be honoured.
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
+        narrow = _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
-        rules = RuleSet()
         schema = _read(schema)
         documents = Documents(schema, draft or draft_of(schema))
-        return Grammar.from_rules(rules, _Compilation(documents, whitespace == "flexible", rules).root())
+        texts = Texts(RuleSet(), whitespace == "flexible", narrow=narrow)
+        try:
+            return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+        except GrammarError:
+            if not texts.counted_on_names:
+                raise
+        texts = Texts(RuleSet(), whitespace == "flexible", narrow=narrow)
+        texts.counts_on_names = False
+        return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
 
     @staticmethod
-    def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str") -> int:
+    def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str", *, mode: SchemaMode = "full") -> int:
         """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
+        texts = Texts(rules, False, narrow=_is_narrow(mode))
         schema = _read(schema)
-        return _Compilation(Documents(schema, draft_of(schema)), False, rules).root()
+        return _Compilation(Documents(schema, draft_of(schema)), texts).root()
+
+
+def _is_narrow(mode: str) -> bool:
+    if mode not in SCHEMA_MODES:
+        raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
+    return mode == "generate"
 
 
 def _read(schema: Any) -> Schema:
@@ -115,11 +143,11 @@ def _read(schema: Any) -> Schema:
 class _Compilation:
     """One run: demands that became rules, and those whose rules are still to be defined."""
 
-    def __init__(self, documents: Documents, flexible: bool, rules: RuleSet, texts: Texts | None = None) -> None:
+    def __init__(self, documents: Documents, texts: Texts) -> None:
         self.documents = documents
-        self.rules = rules
-        self.texts = texts or Texts(self.rules, flexible)
-        self.tableau = Tableau(documents)
+        self.rules = texts.rules
+        self.texts = texts
+        self.tableau = Tableau(documents, texts.narrow)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, Sequence[Literal]]] = []
 
@@ -173,10 +201,10 @@ class _Compilation:
         draft = self.documents.draft
 
         def make(own: Texts) -> int:
-            return _Compilation(Documents(literal.schema, draft), False, own.rules, own).expression([literal])
+            return _Compilation(Documents(literal.schema, draft), own).expression([literal])
 
         try:
-            return self.texts.kept((draft, key), make)
+            return self.texts.kept((draft, self.texts.narrow, key), make)
         except GrammarError:  # there are none, or it can't be honoured, which is then said
             return None
 
@@ -218,7 +246,7 @@ class _Compilation:
     def of_numbers(self, branch: Branch) -> list[int]:
         n, texts = branch.numbers, self.texts
         if branch.values is not None:
-            return [constant_expr(self.rules, v, n.plain) for v in sorted(branch.values - branch.without) if v in n]
+            return [self.constant(branch, v) for v in sorted(branch.values - branch.without) if v in n]
         if n == Numbers() and not branch.without:
             return [texts.shared("number")]
         if n == Numbers(integer=True) and not branch.without:
@@ -230,7 +258,16 @@ class _Compilation:
                 n = n.above(hole, True)
         return [*found, self.between(n)]
 
+    def constant(self, branch: Branch, value: Fraction) -> int:
+        """One number: as the schema writes it, for generating, an integer without a point where one is asked for."""
+        if not self.texts.narrow:
+            return constant_expr(self.rules, value, branch.numbers.plain)
+        text = str(value) if branch.numbers.integer else branch.written[value]
+        return self.rules.literal(text.encode())
+
     def between(self, numbers: Numbers) -> int:
+        if self.texts.narrow:
+            numbers = numbers.for_generating()
         return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
 
     def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
@@ -241,7 +278,7 @@ class _Compilation:
         """The expressions of all single values that a demand leaves; None if there may be many."""
         scalars: set[int] = set()
         texts: set[str] = set()
-        numbers: set[Fraction] = set()
+        numbers: dict[Fraction, int] = {}
         for branch in self.tableau.branches(literals):
             if branch.types & (ARRAY | OBJECT):
                 return None
@@ -249,7 +286,9 @@ class _Compilation:
             if branch.types & NUMBER:
                 if branch.values is None:
                     return None
-                numbers |= {v for v in branch.values - branch.without if v in branch.numbers}
+                for v in branch.values - branch.without:
+                    if v in branch.numbers:
+                        numbers.setdefault(v, self.constant(branch, v))
             if branch.types & STRING:
                 if branch.strings.allowed is None:
                     return None
@@ -257,6 +296,6 @@ class _Compilation:
         words = {NULL: b"null", TRUE: b"true", FALSE: b"false"}
         return [
             *(self.rules.literal(words[bit]) for bit in sorted(scalars)),
-            *(constant_expr(self.rules, v) for v in sorted(numbers)),
+            *(numbers[v] for v in sorted(numbers)),
             *(self.texts.written(text) for text in sorted(texts)),
         ]

@@ -1,11 +1,18 @@
-"""Single numbers in all their spellings."""
+"""Single numbers: as they are written in a schema, and in all their spellings."""
 
+import json
+from decimal import Decimal
 from fractions import Fraction
 
 from oxillama.sampling.grammar.automaton import RuleSet
 from oxillama.sampling.grammar.json_schema.digits import DOWN, UP, decimal_digits, exponent_of
 
-__all__ = ["constant_expr"]
+__all__ = ["constant_expr", "spelled"]
+
+
+def spelled(value: int | float | Decimal) -> str:
+    """A number as `json.dumps` writes it; a Decimal without an exponent."""
+    return f"{value:f}" if isinstance(value, Decimal) else json.dumps(value)
 
 
 def constant_expr(rules: RuleSet, value: Fraction, plain: bool = False) -> int:

@@ -1,6 +1,6 @@
 """Formats of strings, as patterns. Each matches a subset of its specification; the comments say what is left out."""
 
-__all__ = ["FORMATS", "REFUSED"]
+__all__ = ["FORMATS", "NARROW_FORMATS", "REFUSED"]
 
 # RFC 3339, section 5.6, with the days that months have.
 _LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -118,5 +118,7 @@ FORMATS = {
     "regex": _regex(),
     "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }
+# For generating: what has any number of digits, with as many as programs read.
+NARROW_FORMATS = {name: FORMATS[name].replace("[0-9]+", "[0-9]{1,9}") for name in ("time", "date-time", "duration")}
 # Standard, but not honoured: anything else is a name of somebody's own, and says nothing about validity.
 REFUSED = ("idn-email", "idn-hostname")

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.dfa import Part
 from oxillama.sampling.grammar.json_schema.branch import Branch
 from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
+from oxillama.sampling.grammar.json_schema.constants import spelled
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
 from oxillama.sampling.grammar.json_schema.made_up import absent, composite, made, present
@@ -50,19 +52,21 @@ def _types(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, d
 def _values(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """`enum` and `const`. Arrays and objects become schemas of their own."""
     values = [literal.schema["const"]] if keyword == "const" else listed(literal, keyword)
-    mask, texts, numbers, others = 0, [], [], []
+    mask, texts, others = 0, [], []
+    numbers: dict[Fraction, str] = {}
     for i, value in enumerate(values):
         kind = type_of(value)
         mask |= kind
         if kind == STRING:
             texts.append(value)
         elif kind == NUMBER:
-            numbers.append(finite(literal, keyword, value))
+            numbers.setdefault(finite(literal, keyword, value), spelled(value))
         elif kind in (ARRAY, OBJECT):
             others.append(made(tableau.documents, literal, keyword, composite(value), i))
     branch.types &= mask
     branch.strings = branch.strings.among(frozenset(texts))
     branch.values = frozenset(numbers) if branch.values is None else branch.values & frozenset(numbers)
+    branch.written = numbers | branch.written
     if others:
         scalars = made(tableau.documents, literal, keyword, {"\0types": mask & ~(ARRAY | OBJECT)}, "scalars")
         branch.forks.append([[scalars], *([other] for other in others)])
@@ -186,7 +190,8 @@ def _pattern(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
         if not isinstance(value, str) or value not in FORMATS:
             return
     try:
-        parts = format_parts(value) if name == "format" else pattern_parts(value)
+        narrow = tableau.narrow and keyword == "format"
+        parts = format_parts(value, narrow) if name == "format" else pattern_parts(value)
     except (GrammarError, TypeError) as error:
         raise refusal(literal.path, name, str(error)) from None
     if keyword != name and len(parts) > 1:

@@ -2,8 +2,12 @@
 
 Numbers are written as `json.dumps` does: plain, or in its exponent form (one digit before the point, an exponent from
 16 up or from -5 down). Comparisons are of decimals, exactly, at any length.
+
+Numbers for generating (`Numbers.narrow`) have bounded spellings: integers are digits alone, of 64 bits unless bounds or
+divisors ask for more; others have about 17 significant digits and the exponents of finite floats.
 """
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -22,6 +26,7 @@ from oxillama.sampling.grammar.json_schema.digits import (
     sign,
     step,
 )
+from oxillama.sampling.grammar.json_schema.spelling import Limits, integer_top
 
 __all__ = ["Numbers", "number_expr"]
 
@@ -36,6 +41,7 @@ class Numbers:
     """A set of numbers. low, high: None for no bound; `open`: without the bound itself. integer: None for either kind.
 
     multiples: numbers that must divide; others: numbers that must not. plain: integers have neither point nor exponent.
+    narrow: with the bounded spellings for generating.
     """
 
     low: Fraction | None = None
@@ -46,6 +52,7 @@ class Numbers:
     multiples: frozenset[Fraction] = frozenset()
     others: frozenset[Fraction] = frozenset()
     plain: bool = False
+    narrow: bool = False
 
     def above(self, bound: Fraction, is_open: bool) -> "Numbers":
         if self.low is None or (bound, is_open) > (self.low, self.low_open):
@@ -62,6 +69,22 @@ class Numbers:
         if self.integer is (not integer):
             return replace(self, low=Fraction(1), high=Fraction(0))
         return replace(self, integer=integer)
+
+    def for_generating(self) -> "Numbers":
+        """The same set, of which integers are written without a point, and all spellings are bounded."""
+        integer = self.integer
+        if integer is None and any(m.denominator == 1 for m in self.multiples):
+            integer = True
+        return replace(self, integer=integer, plain=integer is True, narrow=True)
+
+    def least_magnitude(self, bound: Fraction, is_open: bool) -> Fraction:
+        """The smallest magnitude above 0 that is not below a bound and that the divisors divide."""
+        divisors = [*self.multiples, *([Fraction(1)] if self.integer else [])]
+        if not divisors:
+            return bound
+        step = Fraction(math.lcm(*(m.numerator for m in divisors)), math.gcd(*(m.denominator for m in divisors)))
+        times = math.ceil(bound / step)
+        return step * (times + (times * step == bound and (is_open or not bound)))
 
     def __contains__(self, value: Fraction) -> bool:
         return (
@@ -84,7 +107,13 @@ def number_expr(rules: RuleSet, numbers: Numbers) -> int:
 
 @lru_cache(maxsize=512)
 def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int]]:
-    n, edges, finals = _Builder(numbers).build()
+    try:
+        n, edges, finals = _Builder(numbers).build()
+    except GrammarError:
+        if not numbers.narrow:
+            raise
+        # A large divisor: its remainders alone take so many states that digits can't be counted as well.
+        n, edges, finals = _Builder(replace(numbers, narrow=False)).build()
     return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals
 
 
@@ -102,6 +131,9 @@ class _Builder:
         self.finals: set[int] = set()
         self.powers: set[int] = set()  # nodes whose exponents are there
         self.allowed: dict[tuple[int, ...], list[int]] = {}
+        self.limits = Limits()
+        self.remainder_of: list[dict[int, int]] = [{} for _ in self.moduli]
+        self.classes: list[dict[tuple[int, ...], int]] = [{} for _ in self.moduli]
 
     def build(self) -> tuple[int, list[Edge], list[int]]:
         n = self.numbers
@@ -109,15 +141,29 @@ class _Builder:
         zero = Fraction(0)
         if n.high is None or n.high >= 0:
             low, is_open = (zero, False) if n.low is None or n.low < 0 else (n.low, n.low_open)
-            self.side(0, Side(low, is_open, n.high, n.high_open), False)
+            self.side(0, self.magnitudes(low, is_open, n.high, n.high_open, False), False)
         if n.low is None or n.low < 0 or (n.low == 0 and not n.low_open):
             low, is_open = (
                 (zero, n.high == 0 and n.high_open) if n.high is None or n.high >= 0 else (-n.high, n.high_open)
             )
             minus = self.node(("minus",))
             self.edges.append((0, "-", "-", minus))
-            self.side(minus, Side(low, is_open, None if n.low is None else -n.low, n.low_open), True)
+            high = None if n.low is None else -n.low
+            self.side(minus, self.magnitudes(low, is_open, high, n.low_open, True), True)
         return len(self.known), self.edges, sorted(self.finals)
+
+    def magnitudes(self, low: Fraction, low_open: bool, high: Fraction | None, high_open: bool, negative: bool) -> Side:
+        """Those of one sign, and what limits their spelling."""
+        n = self.numbers
+        if not n.narrow:
+            return Side(low, low_open, high, high_open)
+        least = n.least_magnitude(low, low_open)
+        if n.plain and high is None and not n.multiples:  # there, states are remainders too: digits are counted alone
+            high = integer_top(least, negative)
+        side = Side(low, low_open, high, high_open)
+        behind = max(self.places, 1) if n.multiples else None
+        self.limits = Limits.narrow(side, least, behind, self.places, n.plain, self.has_exponents())
+        return side
 
     def node(self, state: tuple[object, ...]) -> int:
         if state not in self.known:
@@ -159,7 +205,23 @@ class _Builder:
         self.edges.append((source, c, c, target))
 
     def remainders(self, rest: tuple[int, ...], digit: int) -> tuple[int, ...]:
-        return tuple((10 * r + digit) % m for r, m in zip(rest, self.moduli, strict=True))
+        return tuple(self.remainder(i, (10 * r + digit) % self.moduli[i]) for i, r in enumerate(rest))
+
+    def remainder(self, i: int, rest: int) -> int:
+        """The first remainder by divisor i that was met and that no digits behind it tell from this one: for a divisor
+        of 1000, all that matters is how many zeros are at the end."""
+        known = self.remainder_of[i].get(rest)
+        if known is None:
+            m, power = self.moduli[i], 1
+            ends = []  # by the number of digits behind it: those that make a multiple, -1 for none
+            while True:
+                end = -rest * power % m
+                ends.append(end if end < power else -1)
+                if power >= m:
+                    break
+                power *= 10
+            known = self.remainder_of[i][rest] = self.classes[i].setdefault(tuple(ends), rest)
+        return known
 
     def divides(self, rest: tuple[int, ...], places: int, excess: bool) -> bool:
         """Whether the divisors divide what must be, and nothing else. excess: digits behind the last place matter."""
@@ -180,13 +242,15 @@ class _Builder:
             and self.divides(rest, 0, False)
         ) and not (zero and negative):
             self.finals.add(here)
-        if not self.numbers.plain:
-            point = self.node(("part", negative, 0, ended, rest, False, False))
+        left = self.limits.places(n, zero)
+        if not self.numbers.plain and left:
+            point = self.node(("part", negative, 0, ended, rest, False, False, left))
             self.edges.append((here, ".", ".", point))
-        if zero:
+        most = self.limits.whole
+        if zero or (most is not None and n >= most):
             return
         for digit in range(10):
-            if n > side.n_whole:
+            if n > side.n_whole and most is None:
                 following = cmp, n
             else:
                 following = step(cmp, side.whole, n, digit) if n < side.n_whole else cmp, n + 1
@@ -202,9 +266,13 @@ class _Builder:
         rest: tuple[int, ...],
         nonzero: bool,
         excess: bool,
+        left: int,
     ) -> None:
-        """`n` digits behind the point, counted as far as they matter. nonzero: one of them is; excess: one too far."""
-        here = self.node(("part", negative, n, cmp, rest, nonzero, excess))
+        """`n` digits behind the point, counted as far as they matter. nonzero: one of them is; excess: one too far;
+        left: how many more there may be, -1 for any number."""
+        if not left:
+            return
+        here = self.node(("part", negative, n, cmp, rest, nonzero, excess, left))
         top = max(side.n_part, self.places, 1)
         for digit in range(10):
             if digit and self.numbers.integer:
@@ -213,7 +281,7 @@ class _Builder:
             rests = self.remainders(rest, digit) if n < self.places else rest
             far = excess or bool(digit and n >= self.places and self.moduli)
             some = nonzero or bool(digit and self.numbers.integer is not None)
-            state = ("part", negative, min(n + 1, top), following, rests, some, far)
+            state = ("part", negative, min(n + 1, top), following, rests, some, far, max(left - 1, -1))
             self.edge(here, digit, state)
             fits = side.fits(settled(following, side.part, n + 1)) and self.divides(rests, min(n + 1, self.places), far)
             if fits and (self.numbers.integer is not False or some):
@@ -235,7 +303,7 @@ class _Builder:
         if n == 1:
             point = self.node(("mantissa point", negative, cmp))
             self.edges.append((here, ".", ".", point))
-        bounded = self.numbers.integer is not None or bool(self.moduli)
+        bounded = self.numbers.integer is not None or bool(self.moduli) or self.numbers.narrow
         top = max(side.n_mantissa, 2)
         if not bounded or n <= DIGITS:
             for digit in range(10):
@@ -255,12 +323,13 @@ class _Builder:
         self.exponent_edges(here, self.allowed[key])
 
     def exponents(self, n: int) -> list[int]:
+        first, last = self.limits.exponents
         if self.moduli:  # the last of n digits counts a thousand at least
-            return [] if self.numbers.integer is False else list(range(max(UP[0], n + 2), UP[1] + 1))
+            return [] if self.numbers.integer is False else list(range(max(UP[0], n + 2), last + 1))
         if self.numbers.integer:
-            return list(range(UP[0], UP[1] + 1))
-        down = list(range(DOWN[0], DOWN[1] + 1))
-        return down if self.numbers.integer is False else [*down, *range(UP[0], UP[1] + 1)]
+            return list(range(UP[0], last + 1))
+        down = list(range(first, DOWN[1] + 1))
+        return down if self.numbers.integer is False else [*down, *range(UP[0], last + 1)]
 
     def exponent_edges(self, here: int, allowed: list[int]) -> None:
         """`e+16`: all exponents of a list, two digits or three."""

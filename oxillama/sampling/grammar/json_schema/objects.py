@@ -39,6 +39,19 @@ class _Speaker:
     patterns: list[tuple[str, Parts, Literal]]
     additional: Literal | None
 
+    @property
+    def names(self) -> bool:
+        """Whether the schema was written with a list of properties."""
+        return "properties" in self.literal.schema and "\0types" not in self.literal.schema
+
+    @property
+    def opens(self) -> bool:
+        """Whether the schema says what other properties there may be."""
+        schema = self.literal.schema
+        if "\0types" in schema:
+            return False
+        return "additionalProperties" in schema or schema.get("unevaluatedProperties", False) is not False
+
     def demands(self, name: str) -> list[Literal]:
         """What it asks of the value of a property."""
         found = [self.properties[name]] if name in self.properties else []
@@ -56,7 +69,7 @@ def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: V
     if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
         return rules.alt(())
     _simplify(plan, literals)
-    if any_order and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
+    if any_order and not texts.narrow and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
         plan.groups = [[pair] for pair in plan.pairs]
     if is_graph(plan):
         body = graph_expr(texts, plan, literals)
@@ -114,11 +127,24 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
                 return None
         if group:
             plan.groups.append(group)
+    closed = _is_closed(texts, speakers, plan)
     for chosen in range(1 << len(plan.wanted)):
-        other = _others(texts, speakers, frozenset(named), *_narrowed(plan.wanted, chosen, sets), value)
+        choice = _narrowed(plan.wanted, chosen, sets)
+        other = _others(texts, speakers, frozenset(named), *choice, value, closed)
+        if closed and other is None and plan.least > sum(pair.required for pair in plan.pairs):
+            if len(plan.pairs) < plan.least or not texts.counts_on_names:
+                other = _others(texts, speakers, frozenset(named), *choice, value, False)
+            else:
+                texts.counted_on_names = True
         if other is not None:
             plan.others.append((chosen, other))
     return plan
+
+
+def _is_closed(texts: Texts, speakers: list[_Speaker], plan: Plan) -> bool:
+    """Whether an object for generating has only the properties that schemas name, all of them together, and those that
+    are required or meet a pattern: some schema names properties, and none says what others there may be."""
+    return texts.narrow and not plan.wanted and any(s.names for s in speakers) and not any(s.opens for s in speakers)
 
 
 def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
@@ -171,9 +197,10 @@ def _others(
     sets: list[Strings],
     values: list[Literal],
     value: Value,
+    closed: bool,
 ) -> int | None:
     """A property that is not named: for each choice of patterns that its name meets, what these ask of its value.
-    values: what is asked of it besides."""
+    values: what is asked of it besides; closed: its name meets one at least."""
     rules = texts.rules
     cells = _cells(
         {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
@@ -181,7 +208,7 @@ def _others(
     pairs = []
     for met, choices in cells.items():
         demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
-        if any(demand.schema is False for demand in demands):
+        if any(demand.schema is False for demand in demands) or (closed and not met):
             continue
         keys = []
         for s in (s.having(*parts) for s in sets for parts in choices):

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.dfa import Dfa, Part, matches
-from oxillama.sampling.grammar.json_schema.formats import FORMATS
+from oxillama.sampling.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.sampling.grammar.json_schema.others import is_plain_text, others_expr
 from oxillama.sampling.grammar.json_schema.texts import Texts
 from oxillama.sampling.grammar.regex import Node, parse_regex
@@ -21,9 +21,10 @@ def pattern_parts(pattern: str) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=64)
-def format_parts(name: str) -> tuple[Part, ...]:
-    """What a string of a format must meet."""
-    return tuple(conditions(parse_regex(FORMATS[name]), whole=True))
+def format_parts(name: str, narrow: bool = False) -> tuple[Part, ...]:
+    """What a string of a format must meet. narrow: with bounded numbers of digits, for generating."""
+    pattern = NARROW_FORMATS.get(name) if narrow else None
+    return tuple(conditions(parse_regex(pattern or FORMATS[name]), whole=True))
 
 
 @dataclass(frozen=True, slots=True)

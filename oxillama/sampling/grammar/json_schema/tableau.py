@@ -23,10 +23,11 @@ MAX_WORK = 20_000
 
 
 class Tableau:
-    """Works demands off, for one document."""
+    """Works demands off, for one document. narrow: for generating."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, narrow: bool = False) -> None:
         self.documents = documents
+        self.narrow = narrow
         self.disjoint = Disjoint(documents)
         self.work = 0
         self.links: Links | None = None  # kept once a schema asks what is unevaluated

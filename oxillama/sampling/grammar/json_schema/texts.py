@@ -1,11 +1,13 @@
 """Pieces of JSON text that all schemas share, as expressions: separators, strings, numbers, any value."""
 
+import json
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import Automaton, Range, RuleSet, Sequence, character_ranges, utf8_sequences
 from oxillama.sampling.grammar.json_schema.numbers import Numbers, number_expr
+from oxillama.sampling.grammar.json_schema.spelling import free_number
 
 __all__ = ["Texts"]
 
@@ -22,16 +24,22 @@ class Texts:
 
     Characters of strings are spelled as `json.dumps` does with or without `ensure_ascii`; where nothing is asked of a
     string, any spelling of JSON's is allowed.
+
+    narrow: for generating. Numbers are bounded; texts that the schema names are spelled in one way, in UTF-8; flexible
+    whitespace is a space behind a comma or a colon, or none.
     """
 
-    def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False) -> None:
+    def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False, narrow: bool = False) -> None:
         """`inner`: the rules are those of something that is kept, which consists of nothing that is kept itself."""
         self.rules = rules
         self.inner = inner
-        space = (
-            rules.repeat(rules.alt([rules.literal(c) for c in (b" ", b"\n", b"\t", b"\r")]), 0) if flexible else None
-        )
-        self.flexible = flexible
+        self.flexible, self.narrow = flexible, narrow
+        # Whether closed objects may have as many properties as are asked for by names alone, though some of these may
+        # have no value that is valid; and whether that was done.
+        self.counts_on_names, self.counted_on_names = True, False
+        space = None
+        if flexible and not narrow:
+            space = rules.repeat(rules.alt([rules.literal(c) for c in (b" ", b"\n", b"\t", b"\r")]), 0)
         self.comma = self._between(space, b",", b", ")
         self.colon = self._between(space, b":", b": ")
         self.open_object, self.close_object = self._after(space, b"{"), self._before(space, b"}")
@@ -42,7 +50,9 @@ class Texts:
 
     def _between(self, space: int | None, mark: bytes, plain: bytes) -> int:
         rules = self.rules
-        return rules.literal(plain) if space is None else rules.seq((space, rules.literal(mark), space))
+        if space is None:
+            return rules.alt((rules.literal(plain), rules.literal(mark))) if self.flexible else rules.literal(plain)
+        return rules.seq((space, rules.literal(mark), space))
 
     def _after(self, space: int | None, mark: bytes) -> int:
         return self.rules.literal(mark) if space is None else self.rules.seq((self.rules.literal(mark), space))
@@ -53,7 +63,7 @@ class Texts:
     def shared(self, name: str) -> int:
         """A call of one of the rules that are the same for every schema: string, number, integer, boolean, value..."""
         if name in KEPT and not self.inner:
-            return self.kept((name, self.flexible), lambda texts: texts.shared(name))
+            return self.kept((name, self.flexible, self.narrow), lambda texts: texts.shared(name))
         return self.helper(name, getattr(self, "_" + name))
 
     def maybe(self, expr: int) -> int:
@@ -71,7 +81,7 @@ class Texts:
         """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
         much, or if it matches nothing."""
         if name not in self._rules:
-            self._rules[name] = self.rules.linked("", _kept(name, make, self.flexible))
+            self._rules[name] = self.rules.linked("", _kept(name, make, self.flexible, self.narrow))
         return self.rules.rule(self._rules[name])
 
     # ---- strings
@@ -100,6 +110,8 @@ class Texts:
             raise GrammarError(f"{text!r} has half of a surrogate pair, which is no character") from None
         if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
             return self.rules.literal(b'"' + raw + b'"')
+        if self.narrow:
+            return self.rules.literal(json.dumps(text, ensure_ascii=False).encode())
         parts = [self.quote]
         for c in text:
             raws, escaped = _spellings(((ord(c), ord(c)),))
@@ -132,6 +144,8 @@ class Texts:
 
     def _number(self) -> int:
         r = self.rules
+        if self.narrow:
+            return free_number(r)
         digits = r.repeat(r.range(0x30, 0x39), 1)
         whole = r.alt((r.literal(b"0"), r.seq((r.range(0x31, 0x39), r.repeat(r.range(0x30, 0x39), 0)))))
         sign = r.repeat(r.alt((r.literal(b"+"), r.literal(b"-"))), 0, 1)
@@ -140,7 +154,8 @@ class Texts:
         return r.seq((r.repeat(r.literal(b"-"), 0, 1), whole, part, r.repeat(power, 0, 1)))
 
     def _integer(self) -> int:
-        return number_expr(self.rules, Numbers(integer=True))
+        integers = Numbers(integer=True)
+        return number_expr(self.rules, integers.for_generating() if self.narrow else integers)
 
     def _boolean(self) -> int:
         return self.rules.alt((self.rules.literal(b"true"), self.rules.literal(b"false")))
@@ -166,12 +181,12 @@ class Texts:
 _automata: dict[Hashable, Automaton] = {}  # the one that was used last comes last
 
 
-def _kept(name: Hashable, make: Callable[[Texts], int], flexible: bool) -> Automaton:
+def _kept(name: Hashable, make: Callable[[Texts], int], flexible: bool, narrow: bool) -> Automaton:
     found = _automata.pop(name, None)
     if found is None:
         rules = RuleSet()
         root = rules.new_rule("root")
-        rules.define(root, make(Texts(rules, flexible, inner=True)))
+        rules.define(root, make(Texts(rules, flexible, inner=True, narrow=narrow)))
         found = Automaton(rules, root)
     if found.n_states <= MAX_KEPT_STATES:
         while len(_automata) >= MAX_KEPT:

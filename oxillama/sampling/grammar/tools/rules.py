@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 
+from oxillama.constraints import SchemaMode
 from oxillama.errors import GrammarError
 from oxillama.sampling.grammar.automaton import RuleSet
 from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
@@ -16,16 +17,21 @@ ControlToken = Callable[[str], int | None]
 
 
 def tool_grammar(
-    format: ToolFormat, tools: Mapping[str, Schema], choice: str, token: ControlToken
+    format: ToolFormat,
+    tools: Mapping[str, Schema],
+    choice: str,
+    token: ControlToken,
+    mode: SchemaMode = "generate",
 ) -> tuple[Grammar, tuple[str, ...]]:
     """The grammar of calls of tools, and the texts that put it in force (none: it holds from the beginning).
 
     choice: "required" is calls and nothing else, a tool's name is one call of it, "auto" is any text up to the first
-    call, and then nothing but calls. token: the id of the control token with a text, or None.
+    call, and then nothing but calls. token: the id of the control token with a text, or None. mode: how arguments
+    follow their schemas, as `JsonSchemaCompiler.compile` has it.
 
     Raises GrammarError, which names the tool, for a schema that can't be compiled.
     """
-    makers = _Calls(format, tools, token)
+    makers = _Calls(format, tools, token, mode)
     rules = makers.rules
     root = rules.new_rule("root")
     triggers: tuple[str, ...] = ()
@@ -45,12 +51,13 @@ def tool_grammar(
 class _Calls:
     """Expressions of calls."""
 
-    def __init__(self, format: ToolFormat, tools: Mapping[str, Schema], token: ControlToken) -> None:
+    def __init__(self, format: ToolFormat, tools: Mapping[str, Schema], token: ControlToken, mode: SchemaMode) -> None:
         if not tools:
             raise GrammarError("there are no tools to call")
         self.format = format
         self.rules = RuleSet()
         self.token = token
+        self.mode = mode
         self.begin_token = token(format.begin.strip())
         self.arguments = {name: self.compiled(name, schema) for name, schema in tools.items()}
 
@@ -61,7 +68,7 @@ class _Calls:
         if "object" not in (kind if isinstance(kind, list) else [kind]):
             raise GrammarError(f"the parameters of the tool {name!r} must be of type object, not {kind!r:.60}")
         try:
-            return JsonSchemaCompiler.add_to(self.rules, {**described, "type": "object"})
+            return JsonSchemaCompiler.add_to(self.rules, {**described, "type": "object"}, mode=self.mode)
         except GrammarError as error:
             raise GrammarError(f"the parameters of the tool {name!r}: {error}") from None
 
