@@ -39,12 +39,16 @@ def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fiel
     return oxillama.load(download(repo_id, filename, revision=revision), **fields)
 
 
-def download(repo_id: str, filename: str, *, revision: str | None = None) -> str:
-    """Path of the file in the local cache, as `from_hub` says; a split model is fetched whole."""
+def download(repo_id: str, filename: str, *, revision: str | None = None, cached: bool = False) -> str:
+    """Path of the file in the local cache, as `from_hub` says; a split model is fetched whole.
+
+    cached: it must be there already: no network is asked.
+    """
     check_names(repo_id, filename)
     if revision is not None and (not isinstance(revision, str) or not revision):
         raise ConfigError(f"revision must be a string of at least one character or None, not {revision!r}")
-    paths = [_fetch(repo_id, part, revision) for part in shard_names(filename)]
+    find = _cached if cached else _fetch
+    paths = [find(repo_id, part, revision) for part in shard_names(filename)]
     return paths[0]
 
 
@@ -77,13 +81,34 @@ def shard_names(filename: str) -> list[str]:
     return [f"{base}-{i:05}-of-{count}.gguf" for i in range(1, int(count) + 1)]
 
 
+def _cached(repo_id: str, filename: str, revision: str | None) -> str:
+    # Not hf_hub_download(local_files_only=True): that asks the Hub for other things all the same.
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError as error:
+        raise LoadError(f"the Hub's cache needs huggingface_hub, which can't be imported ({error})") from error
+    try:
+        path = try_to_load_from_cache(repo_id, filename, revision=revision)
+    except Exception as error:  # its releases raise errors of several kinds for names that can't be
+        raise LoadError(
+            f"can't find {_named(repo_id, filename, revision)} in the cache: {_first_line(error)}"
+        ) from error
+    if not isinstance(path, str):
+        raise ModelNotFoundError(f"{_named(repo_id, filename, revision)} is not in the Hub's local cache")
+    return path
+
+
+def _named(repo_id: str, filename: str, revision: str | None) -> str:
+    return f"{filename!r} of {repo_id!r}" + (f" at {revision!r}" if revision else "")
+
+
 def _fetch(repo_id: str, filename: str, revision: str | None) -> str:
     try:
         from huggingface_hub import constants, hf_hub_download
         from huggingface_hub import errors as hub_errors
     except ImportError as error:
         raise LoadError(f"from_hub needs huggingface_hub, which can't be imported ({error})") from error
-    what = f"{filename!r} of {repo_id!r}" + (f" at {revision!r}" if revision else "")
+    what = _named(repo_id, filename, revision)
     absent = (
         hub_errors.EntryNotFoundError,
         hub_errors.LocalEntryNotFoundError,

@@ -23,6 +23,8 @@ REQUEST_SLOTS = RUNNING_SLOTS + MAX_CHECKPOINTS
 # More slots than those of all sequences that can run at once are never needed, whatever the budget.
 MAX_SLOTS = MAX_RUNNING * REQUEST_SLOTS
 
+MAX_BLOCKS = (1 << 31) - 1  # ids of a kind
+
 # Part of the memory for weights that the forward pass may take beside, and tokens of a step in any case: of fewer each
 # would have all weights read for itself.
 FORWARD_PART = 16
@@ -58,7 +60,11 @@ def choose_sizes(states: Sequence[LayerShape], context_size: int, config: Engine
             f"kv_budget must be at least {least_bytes} bytes, {' and '.join(parts)} for this model, not "
             f"{config.kv_budget}"
         )
-    return _sizes(states, _divide(config.kv_budget, need, least, sizes))
+    numbers = _divide(config.kv_budget, need, least, sizes)
+    if max(numbers) > MAX_BLOCKS:
+        most = MAX_BLOCKS * min(size for size in sizes if size)
+        raise ConfigError(f"kv_budget must be at most about {most} bytes for this model, not {config.kv_budget}")
+    return _sizes(states, numbers)
 
 
 def _request_needs(

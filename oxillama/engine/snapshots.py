@@ -115,21 +115,27 @@ class SnapshotMethods:
         model_path: ModelSource | Engine = None,
         *,
         adapters: Iterable[Path | Lora] = (),
+        allow_download: bool = False,
         **fields: Unpack[EngineOptions],
     ) -> Self:
         """Loads the model that a snapshot is of, with its settings and adapters, and the session that was saved.
 
         Of a request for text, or a search's best beam, the session gets what was computed; `resume` goes on with it.
 
-        model_path: where the model is, if not where it was; a copy will do. A model of the Hub is found in its cache.
-            Or a loaded engine: its weights are shared, and stay after it is closed, and nothing is loaded.
+        model_path: where the model is, if not where it was; a copy will do. Or a loaded engine: its weights are shared,
+            and stay after it is closed, and nothing is loaded.
         adapters: those that are not where they were. fields: settings in place of those that were saved.
+        allow_download: a model of the Hub that is neither where it was nor in the Hub's local cache may be fetched,
+            with the token of this user; by the name that the snapshot has, which is anybody's.
+
+        Files that a snapshot names (model, tokenizer_path, adapters) are read where nothing is given in their place,
+        if they are regular files, and used if they have the size, the ends and the digest that it says.
 
         Raises SnapshotError and its children, LoadError and its children, ConfigError.
         """
         from oxillama.snapshot.restoring import restored
 
-        return restored(cls, path, model_path, adapters, fields)  # type: ignore[type-var]
+        return restored(cls, path, model_path, adapters, allow_download, fields)  # type: ignore[type-var]
 
     @classmethod
     def restore_bytes(
@@ -138,12 +144,13 @@ class SnapshotMethods:
         model_path: ModelSource | Engine = None,
         *,
         adapters: Iterable[Path | Lora] = (),
+        allow_download: bool = False,
         **fields: Unpack[EngineOptions],
     ) -> Self:
         """`restore` of the bytes of a snapshot."""
         from oxillama.snapshot.restoring import restored
 
-        return restored(cls, data, model_path, adapters, fields)  # type: ignore[type-var]
+        return restored(cls, data, model_path, adapters, allow_download, fields)  # type: ignore[type-var]
 
     def resume(
         self,
@@ -214,8 +221,8 @@ class AsyncSnapshots:
         from oxillama.engine.engine import Engine
         from oxillama.snapshot.restoring import restored
 
-        adapters = options.pop("adapters", ())
-        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, options)
+        adapters, allow_download = options.pop("adapters", ()), options.pop("allow_download", False)
+        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, allow_download, options)
         return cls(engine)  # type: ignore[call-arg]
 
     async def resume(self, snapshot: Place, **options: Any) -> AsyncChunks:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from oxillama.errors import ConfigError
 from oxillama.interrupt import DeferredInterrupt
 
-__all__ = ["atomic_file", "atomic_in", "open_folder", "remove_file", "remove_leftovers", "sync_folder"]
+__all__ = ["atomic_file", "atomic_in", "names_in", "open_folder", "remove_file", "remove_leftovers", "sync_folder"]
 
 TEMPORARY = re.compile(r"\.(.{1,100})\.[0-9a-f]{12}\.tmp", re.DOTALL)
 # Of file systems that can't flush a folder, and of folders that may be written to and not be read.
@@ -55,6 +55,13 @@ def _release(owned: list[int]) -> None:
         while owned:
             with contextlib.suppress(OSError):
                 os.close(owned.pop())
+
+
+def names_in(folder: int) -> list[str]:
+    """What is in an open folder, sorted. Raises OSError."""
+    # By a descriptor of its own: others of this one share its place in the list, and a way back that fails is silent.
+    with open_folder(".", folder) as again:
+        return sorted(os.listdir(again))
 
 
 @contextlib.contextmanager
@@ -146,7 +153,7 @@ def remove_leftovers(folder: int, name: str | re.Pattern[str] = re.compile(".*",
     """
     freed = 0
     with contextlib.suppress(OSError):
-        for entry in os.listdir(folder):
+        for entry in names_in(folder):
             match = TEMPORARY.fullmatch(entry)
             if match and (match[1] == name[:100] if isinstance(name, str) else name.fullmatch(match[1])):
                 freed += _remove_leftover(folder, entry)

@@ -26,7 +26,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFileError, SnapshotFormatError
-from oxillama.gguf.output import atomic_in, open_folder, remove_file, remove_leftovers
+from oxillama.gguf.output import atomic_in, names_in, open_folder, remove_file, remove_leftovers
 from oxillama.interrupt import DeferredInterrupt
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.layout import Section
@@ -187,10 +187,10 @@ def remove_others(blocks: int, wanted: set[str]) -> tuple[int, list[str]]:
     the names of what is no block of theirs and stays.
 
     blocks: the descriptor of their folder, which is held alone. No link is followed, and nothing is removed but regular
-    files of one name, with the names of blocks, and the folders that they leave empty. Raises OSError.
+    files of one name, with the names of blocks. Raises OSError.
     """
     freed, others = 0, []
-    for begin in sorted(os.listdir(blocks)):
+    for begin in names_in(blocks):
         if begin == LOCK:
             continue
         info = os.stat(begin, dir_fd=blocks, follow_symlinks=False)
@@ -198,18 +198,15 @@ def remove_others(blocks: int, wanted: set[str]) -> tuple[int, list[str]]:
             others.append(begin)
             continue
         with open_folder(begin, blocks) as folder:
-            n_before = len(os.listdir(folder))
             n, left = _remove_in(folder, {name[2:] for name in wanted if name[:2] == begin})
-            freed += n
-            others += [f"{begin}/{name}" for name in left]
-            if n_before and not os.listdir(folder):
-                os.rmdir(begin, dir_fd=blocks)
+        freed += n
+        others += [f"{begin}/{name}" for name in left]
     return freed, others
 
 
 def _remove_in(folder: int, wanted: set[str]) -> tuple[int, list[str]]:
     freed, others = remove_leftovers(folder, REST), []
-    for name in sorted(os.listdir(folder)):
+    for name in names_in(folder):
         if name in wanted:
             continue
         n = remove_file(folder, name) if REST.fullmatch(name) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -11,7 +12,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from oxillama.errors import SnapshotMismatchError
+from oxillama.errors import ModelNotFoundError, OxiLlamaError, SnapshotMismatchError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
 from oxillama.gguf.source import FileSource
@@ -22,6 +23,8 @@ __all__ = ["PROBE_BYTES", "ModelFingerprint", "ModelIdentity", "hub_origin"]
 
 PROBE_BYTES = 8 << 20  # of a file's head and tail
 READ_BYTES = 1 << 20  # at once
+
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
@@ -48,6 +51,23 @@ class ModelFingerprint:
         """Of a GGUF file, the first one of a split model, or of its bytes. Raises LoadError if it can't be read."""
         with open_gguf(source) as file:
             return ModelIdentity(file, probe_size).fingerprint
+
+    @classmethod
+    def of_ends(cls, path: str | os.PathLike[str]) -> ModelFingerprint:
+        """What can be told of a file without reading what it means: of a split model's first file, the head alone.
+
+        Raises ModelNotFoundError if it can't be opened, ModelFileError if it is no regular file or can't be read.
+        """
+        try:
+            file = FileSource(Path(path))
+        except (OSError, ValueError) as error:
+            if isinstance(error, OxiLlamaError):
+                raise
+            raise ModelNotFoundError(f"{os.fspath(path)!r}: the file can't be read: {error}") from error
+        head = _digest(file, 0, min(file.size, PROBE_BYTES))
+        if _SHARD.search(str(path)):
+            return cls(0, 0, head, b"")
+        return cls(file.size, 0, head, _digest(file, max(0, file.size - PROBE_BYTES), file.size))
 
     def check(self, found: ModelFingerprint, label: str, given_as: str = "model_path") -> None:
         """Raises SnapshotMismatchError, which names the field, unless `found` is of the same model."""

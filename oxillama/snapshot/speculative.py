@@ -31,7 +31,8 @@ from oxillama.snapshot.draft_sessions import DraftSession
 from oxillama.snapshot.drafts import check_same, described, descriptions, model_of, read_options, remade
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.maker import WRITER, check_format, path_of
-from oxillama.snapshot.restoring import engine_settings, model_source, restored
+from oxillama.snapshot.named_files import check_tokenizer, model_source
+from oxillama.snapshot.restoring import engine_settings, restored
 from oxillama.snapshot.saved import Reader, Rows, Saved, check_part
 from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
 from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
@@ -143,17 +144,19 @@ def restored_speculative(
     model_path: ModelSource | Engine,
     draft: Any,
     adapters: Iterable[Any],
+    allow_download: bool,
     given: Mapping[str, Any],
 ) -> S:
     """`SpeculativeEngine.restore`."""
+    check_bool("allow_download", allow_download)
     source = open_source(place)
     try:
         found = _found(source)
     finally:
         source.close()
     with ExitStack() as closing:
-        drafts = _restored_drafts(found, draft, source.label, closing)
-        engine = restored(Engine, found.target, model_path, adapters, given)
+        drafts = _restored_drafts(found, draft, source.label, closing, allow_download)
+        engine = restored(Engine, found.target, model_path, adapters, allow_download, given)
         closing.callback(engine.close)
         try:
             spec = kind(engine, drafts if len(drafts) > 1 else drafts[0], seed=found.seed, **found.options)
@@ -217,7 +220,7 @@ def _found_version1(data: bytes, label: str) -> _Found:
     )
 
 
-def _restored_drafts(found: _Found, given: Any, label: str, closing: ExitStack) -> list[Any]:
+def _restored_drafts(found: _Found, given: Any, label: str, closing: ExitStack, allow_download: bool) -> list[Any]:
     """Raises SnapshotMismatchError for a draft that is missing, or another one than it was."""
     alone = given is None or isinstance(given, Draft | str | bytes | bytearray | memoryview | os.PathLike | Engine)
     own = [given] * (len(found.drafts) if given is None else 1) if alone else list(given)
@@ -225,7 +228,10 @@ def _restored_drafts(found: _Found, given: Any, label: str, closing: ExitStack) 
         raise SnapshotMismatchError(f"{label}: it was made with {len(found.drafts)} drafts, and {len(own)} are given")
     drafts = []
     for i, (one, mine) in enumerate(zip(found.drafts, own, strict=True)):
-        draft = _model(found.sessions[i], mine, closing) if i in found.sessions else _other(one, mine, label)
+        if i in found.sessions:
+            draft = _model(found.sessions[i], mine, closing, allow_download)
+        else:
+            draft = _other(one, mine, label)
         if found.options.get("acceptance") == "rejection":
             check_same(draft, one, label)
         drafts.append(draft)
@@ -241,7 +247,7 @@ def _other(one: Fields, given: Any, label: str) -> Any:
     return draft
 
 
-def _model(source: Source, given: Any, closing: ExitStack) -> Draft:
+def _model(source: Source, given: Any, closing: ExitStack, allow_download: bool) -> Draft:
     """A draft model, with the settings that it had; one that is loaded, as it is."""
     named = isinstance(given, str) and given in NAMED
     if named or (isinstance(given, Draft) and not isinstance(given, type)):
@@ -250,8 +256,10 @@ def _model(source: Source, given: Any, closing: ExitStack) -> Draft:
         return cast(Draft, given)
     settings, told = engine_settings(source)
     if isinstance(given, Engine):
-        settings = {name: value for name, value in settings.items() if name in OF_USE}
-    place = given if isinstance(given, Engine) else model_source(told, given, source.label, "draft")
-    draft = DraftModel(place, **settings)
+        draft = DraftModel(given, **{name: value for name, value in settings.items() if name in OF_USE})
+    else:
+        check_tokenizer(told, settings, source.label)
+        place = model_source(told, given, source.label, "draft", allow_download=allow_download)
+        draft = DraftModel(place, **settings)
     closing.callback(draft.close)
     return draft

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, SnapshotFileError
-from oxillama.gguf.output import open_folder, remove_leftovers, sync_folder
+from oxillama.gguf.output import names_in, open_folder, remove_leftovers, sync_folder
 from oxillama.snapshot.blocks import BLOCK_FOLDER, BLOCK_PANELS, held, put_block, remove_others
 from oxillama.snapshot.layout import MAGIC
 from oxillama.snapshot.saved import Reader, Rows, Saved
@@ -65,8 +65,8 @@ def collect_garbage(folder: str | os.PathLike[str]) -> int:
 
     Removes what writers of snapshots left that were killed, too. Waits until nobody writes a snapshot with shared
     blocks there. Nothing else is removed, and no symbolic link in the folder is followed to it: only regular files
-    without another name that are named as blocks or temporary files are, and the folders that they leave empty. What is
-    found among the blocks beside these stays, and a warning is logged.
+    without another name that are named as blocks or temporary files are; no folders. What is found among the blocks
+    beside these stays, and a warning is logged.
 
     Raises SnapshotError's children, and removes no block then, if a snapshot in it can't be read: what that needs is
     not known. ConfigError if there are no blocks.
@@ -96,7 +96,7 @@ def collect_garbage(folder: str | os.PathLike[str]) -> int:
 def _wanted(place: int, path: Path) -> set[str]:
     """Names of the blocks that the snapshots in an open folder need. path: its path, for messages."""
     found: set[str] = set()
-    for name in sorted(os.listdir(place)):
+    for name in names_in(place):
         if _is_file(place, name):
             try:
                 found |= _needed(FileSource(Path(name), place, label=str(path / name)))

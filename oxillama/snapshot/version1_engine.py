@@ -74,7 +74,8 @@ def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
     elif v.tokenizer_path is not None:
         log.warning("%s: its tokenizer %s is no GGUF file: the model's own is used", label, v.tokenizer_path)
     none: dict[str, Any] = {"files": {}, "named": {}, "pushed": []}
-    return settings, Fields({"model": {"path": v.model_path, "hub": None}, "adapters": none}, label)
+    model = {"path": v.model_path, "hub": None, "fingerprint": v.model_fingerprint.state()}
+    return settings, Fields({"model": model, "adapters": none}, label)
 
 
 # ---- in

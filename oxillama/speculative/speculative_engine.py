@@ -167,18 +167,19 @@ class SpeculativeEngine:
         draft: Any = None,
         *,
         adapters: Iterable[Path | Lora] = (),
+        allow_download: bool = False,
         **fields: Unpack[EngineOptions],
     ) -> Self:
         """Loads both models of a snapshot, which may be one of the original, with the session and all settings.
 
         model_path, draft: where they are, if not where they were; a draft of one's own class must be given. adapters,
-        fields: as for `Engine.restore`, of the model.
+        fields: as for `Engine.restore`, of the model. allow_download: of both models.
 
         Raises what `Engine.restore` raises; SnapshotMismatchError for another draft than the one that was saved.
         """
         from oxillama.snapshot.speculative import restored_speculative
 
-        return restored_speculative(cls, path, model_path, draft, adapters, fields)
+        return restored_speculative(cls, path, model_path, draft, adapters, allow_download, fields)
 
     @classmethod
     def restore_bytes(
@@ -188,12 +189,13 @@ class SpeculativeEngine:
         draft: Any = None,
         *,
         adapters: Iterable[Path | Lora] = (),
+        allow_download: bool = False,
         **fields: Unpack[EngineOptions],
     ) -> Self:
         """`restore` of the bytes of a snapshot."""
         from oxillama.snapshot.speculative import restored_speculative
 
-        return restored_speculative(cls, data, model_path, draft, adapters, fields)
+        return restored_speculative(cls, data, model_path, draft, adapters, allow_download, fields)
 
     def resume(
         self, snapshot: Path | bytes | bytearray | memoryview, **options: Any

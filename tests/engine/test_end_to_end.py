@@ -175,6 +175,11 @@ def test_kv_budget(engine):
         assert len(small.generate([5], ignore_eos=True).token_ids) == 47
         with pytest.raises(ox.KvCacheFullError, match="3 in all"):
             small.generate([5] * 40, max_tokens=40)
+    for huge in (1 << 45, 1 << 62):
+        with pytest.raises(
+            ox.ConfigError, match=f"kv_budget must be at most about .* bytes for this model, not {huge}"
+        ):
+            ox.load(kv_budget=huge)
     with pytest.raises(ox.ConfigError, match=f"kv_budget must be at least {block} bytes"):
         ox.load(kv_budget=block - 1)
 

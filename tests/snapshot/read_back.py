@@ -1,4 +1,4 @@
-"""python -m tests.snapshot.read_back [MODEL...]: whatever is written is read again, to the bit; half an hour.
+"""python -m tests.snapshot.read_back [MODEL...]: whatever is written is read again, to the bit; an hour for all models.
 
 The truth is `Engine.forward_logits`, which knows neither sessions nor files: every file's session must be put back with
 as many tokens computed as it had (not computed again), and go on with the logits of its tokens.
@@ -24,7 +24,8 @@ SMALL_STEPS = {"prefill_chunk_size": 16, "context_size": 250}
 SHORT = {"bloom": 64, "chatglm-split": 48}  # contexts
 # One of each kind of state and attention, and all with windows.
 KINDS = ("llama", "gemma2", "gemma3", "gpt-oss", "cohere2", "exaone4", "mamba2", "jamba", "falcon-h1", "deepseek2")
-EDGES = (1, 15, 16, 17, 31, 33, 63, 64, 65, 78, 79, 80, 81, 111, 143, 144, 160, 207)
+EDGES = (1, 15, 16, 17, 20, 31, 33, 60, 63, 64, 65, 78, 79, 80, 81, 100, 111, 143, 144, 160, 170, 200, 207)
+LAST = 3  # lengths right before one, each of which is its base
 COMPRESS = bool(compression._library()[0])
 
 
@@ -43,7 +44,7 @@ def check(engine: ox.Engine, path: Path, tokens: list[int], n_computed: int) -> 
 
 
 def lengths(engine: ox.Engine, folder: Path, edges: Iterable[int]) -> int:
-    """Every pair of lengths, one as the base of the other: how many files were read."""
+    """Every length, with each of the edges, and of the last few lengths, as its base: how many files were read."""
     tokens, done = tokens_of(engine, engine.context_size - 1), 0
     rows = engine.forward_logits(tokens)
     before: list[Path] = []
@@ -62,6 +63,8 @@ def lengths(engine: ox.Engine, folder: Path, edges: Iterable[int]) -> int:
             if base is not None:
                 path.unlink()
         before.append(folder / f"{n}-")
+        if len(before) > LAST and int(before[-LAST - 1].name[:-1]) not in EDGES:
+            before.pop(-LAST - 1).unlink()
     return done
 
 
@@ -165,7 +168,7 @@ def main(names: list[str]) -> None:
             with opened(name, **fields) as engine:
                 with tempfile.TemporaryDirectory() as folder:
                     done += lengths(engine, Path(folder), every)
-                for seed in range(20):
+                for seed in range(10):
                     with tempfile.TemporaryDirectory() as folder:
                         Walk(engine, Path(folder), seed).run(60)
                     with tempfile.TemporaryDirectory() as folder:

@@ -52,14 +52,14 @@ def test_the_cache_of_a_hub(tmp_path, monkeypatch):
     path.unlink()
     asked = []
 
-    def download(repo_id, filename, *, revision):
-        asked.append((repo_id, filename, revision))
+    def download(repo_id, filename, *, revision, cached):
+        asked.append((repo_id, filename, revision, cached))
         return path_of("llama")
 
     monkeypatch.setattr("oxillama.hub.download", download)
     with ox.Engine.restore_bytes(saved) as engine:
         assert engine.position == 3
-    assert asked == [("owner/my--model", "sub/tiny.gguf", "c0ffee")]
+    assert asked == [("owner/my--model", "sub/tiny.gguf", "c0ffee", True)]
 
 
 def test_another_tokenizer(tmp_path):
