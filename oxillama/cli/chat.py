@@ -4,82 +4,127 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
-import oxillama
+from oxillama.cli.dialogue import Dialogue, note
+from oxillama.cli.files import read_text_file
 from oxillama.cli.options import draft_options, load_engine, text_options
-from oxillama.cli.text import deadline_line
-from oxillama.engine.options import TextOptions, parse_options
+from oxillama.engine.options import read_options
+from oxillama.errors import ConfigError
+from oxillama.gguf.values import printable
+from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
-    from oxillama.engine.conversation import Conversation
 
 __all__ = ["chat"]
 
+COMMAND = re.compile(r"/[a-z]+")
+HELP = """\
+/help          lists this
+/reset         forgets everything but the system message
+/exit, /quit   leaves, as Ctrl-D does
+Ctrl-C         stops an answer, of which counts what was said; at the prompt, a new line; twice, leaves
+Other lines are messages."""
+
 
 def chat(args: argparse.Namespace) -> int:
-    """Reads messages until the end; each turn computes only what is new."""
+    """Answers messages until the end. The status is 1 if a line that isn't typed at a terminal has no whole answer."""
     if sys.stdin is None:
-        raise oxillama.ConfigError("standard input is closed: chat reads its messages there")
-    with load_engine(args) as engine, draft_options(args) as drafting:
-        given = text_options(args) | drafting
-        options = parse_options(
-            "chat",
-            max_tokens=given.pop("max_tokens"),
-            stop=given.pop("stop"),
-            ignore_eos=given.pop("ignore_eos"),
-            sampler=None,
-            cancel_token=None,
-            sampling=given,
-        )
-        conversation = engine.conversation()
-        opening = [{"role": "system", "content": args.system}] if args.system else []
-        messages = list(opening)
-        while (line := _read()) is not None:
-            match line.strip():
-                case "":
-                    continue
-                case "/exit" | "/quit":
-                    break
-                case "/reset":
-                    messages = list(opening)
-                    conversation.reset()
-                case text:
-                    _turn(engine, conversation, messages, text, options)
-    return 0
-
-
-def _read() -> str | None:
-    """The next line; None at the end of the input, or for Ctrl-C."""
+        raise ConfigError("standard input is closed: chat reads its messages there")
+    template = None if args.chat_template is None else read_text_file("--chat-template", args.chat_template)
+    given = text_options(args)  # what is wrong with them is found before anything is loaded
     terminal = sys.stdin.isatty()
-    try:
-        return input("> " if terminal else "")
-    except (EOFError, KeyboardInterrupt):
+    with load_engine(args) as engine, draft_options(args) as drafting:
+        options = read_options("chat", given | drafting)
+        opening = [{"role": "system", "content": args.system}] if args.system else []
+        dialogue = Dialogue(engine, options, opening, template, interactive=terminal)
         if terminal:
-            print()
+            with DeferredInterrupt(), contextlib.suppress(ImportError):  # input() edits lines with it, if it is there
+                importlib.import_module("readline")
+            note(greeting(engine))
+            typed(dialogue)
+            return 0
+        return int(not piped(dialogue))
+
+
+def greeting(engine: Engine) -> str:
+    """What model it is."""
+    path = engine.config.model_path
+    file = os.path.basename(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else "ships with oxillama"
+    spec = engine.model_config
+    names = f"{spec.name or spec.arch} ({file}, {spec.arch}, context of {engine.context_size:,} tokens)"
+    return f"{printable(names)}: /help lists what can be typed."
+
+
+def typed(dialogue: Dialogue) -> None:
+    """Answers lines from a terminal, until Ctrl-D or a second Ctrl-C in a row at an empty line."""
+    interrupted = False
+    while True:
+        try:
+            line = read_line()
+            interrupted = False
+            if line is None or not obey(dialogue, line)[0]:
+                return
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            if half_typed():
+                interrupted = False
+            elif interrupted:
+                return
+            else:
+                interrupted = True
+                note("(Ctrl-C again, or Ctrl-D, leaves)")
+
+
+def half_typed() -> bool:
+    """Whether Ctrl-C took away a line that was begun."""
+    readline = sys.modules.get("readline")
+    return readline is not None and bool(readline.get_line_buffer())
+
+
+def piped(dialogue: Dialogue) -> bool:
+    """Answers the lines of standard input; whether all of them have a whole answer."""
+    fine = True
+    for line in sys.stdin:
+        goes_on, whole = obey(dialogue, line)
+        fine = fine and whole
+        if not goes_on:
+            break
+    return fine
+
+
+def read_line() -> str | None:
+    """The next line that is typed; None at the end of the input."""
+    prompt = "> "
+    if not sys.stdout.isatty():  # where input() would write it
+        print(prompt, end="", file=sys.stderr, flush=True)
+        prompt = ""
+    try:
+        return input(prompt)
+    except EOFError:
+        print(file=sys.stderr)
         return None
 
 
-def _turn(
-    engine: Engine, conversation: Conversation, messages: list[dict[str, str]], text: str, options: TextOptions
-) -> None:
-    """One message and its answer, which Ctrl-C cuts short; what was said until then counts."""
-    messages.append({"role": "user", "content": text})
-    answer, reason = [], None
-    try:
-        stream = conversation.stream(engine.chat_tokens(messages), options)
-        with contextlib.closing(stream), contextlib.suppress(KeyboardInterrupt):
-            for chunk in stream:
-                print(chunk.text, end="", flush=True)
-                answer.append(chunk.text)
-                reason = chunk.finish_reason
-    except oxillama.ContextOverflowError as error:
-        messages.pop()
-        print(f"oxillama: error: {error} (/reset starts anew)", file=sys.stderr)
-        return
-    print(flush=True)
-    if reason == "deadline":
-        print(deadline_line(options.serving.deadline or 0.0), file=sys.stderr)
-    messages.append({"role": "assistant", "content": "".join(answer)})
+def obey(dialogue: Dialogue, line: str) -> tuple[bool, bool]:
+    """Does what a line asks for: whether to go on, and whether it was done."""
+    match line.strip():
+        case "":
+            pass
+        case "/exit" | "/quit":
+            return False, True
+        case "/reset":
+            dialogue.reset()
+        case "/help":
+            note(HELP)
+        case word if COMMAND.fullmatch(word):
+            note(f"{word} is no command: /help lists them")
+            return True, False
+        case text:
+            return True, dialogue.answer(text)
+    return True, True

@@ -10,10 +10,10 @@ from oxillama.cli import main
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """run(arguments..., stdin=text) -> (status, standard output, standard error)."""
+    """run(arguments..., stdin=text or stream) -> (status, standard output, standard error)."""
 
     def call(*args, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
         try:
             status = main([str(a) for a in args])
         except SystemExit as end:

@@ -282,83 +282,6 @@ def test_show_config(run):
     assert "tier_in_use" in out
 
 
-# ---- chat
-
-
-def test_chat_answers_each_line_and_remembers(run, engine):
-    messages, expected = [], ""
-    for line in ("What is 2 + 3?", "Tell me a story about a cat."):
-        messages.append({"role": "user", "content": line})
-        answer = engine.chat(messages, max_tokens=30, seed=1).text
-        messages.append({"role": "assistant", "content": answer})
-        expected += answer + "\n"
-    lines = "What is 2 + 3?\n\nTell me a story about a cat.\n"
-    status, out, err = run("chat", "-n", 30, "--seed", 1, *ONE_THREAD, stdin=lines)
-    assert (status, out, err) == (0, expected, "")
-
-
-def test_chat_computes_only_what_is_new(run, monkeypatch):
-    from oxillama.engine.runner import Runner
-
-    computed = []
-    forward = Runner.forward
-
-    def counting(self, spans, poll=None):
-        computed.append([len(s.tokens) for s in spans])
-        return forward(self, spans, poll)
-
-    monkeypatch.setattr(Runner, "forward", counting)
-    run("chat", "-n", 20, "--seed", 1, "--system", "Be kind.", *ONE_THREAD, stdin="What is 2 + 3?\nWhat is 4 + 4?\n")
-    prompts = [spans[0] for spans in computed if spans[0] > 1]
-    assert len(prompts) == 2
-    # The second turn is the end of the first answer, a question and markers: shorter than the first with its system
-    # message, although it comes after it.
-    assert prompts[1] < prompts[0]
-
-
-def test_chat_reset_and_exit(run, engine):
-    answer = engine.chat([{"role": "user", "content": "Hello!"}], max_tokens=20, seed=1).text
-    lines = "Hello!\n/reset\nHello!\n/exit\nHello!\n"
-    assert run("chat", "-n", 20, "--seed", 1, *ONE_THREAD, stdin=lines)[1] == f"{answer}\n{answer}\n"
-
-
-def test_chat_survives_a_message_that_is_too_long(run, engine):
-    answer = engine.chat([{"role": "user", "content": "Hello!"}], max_tokens=20, seed=1).text
-    lines = "word " * 3000 + "\nHello!\n"
-    status, out, err = run("chat", "-n", 20, "--seed", 1, *ONE_THREAD, stdin=lines)
-    assert (status, out) == (0, f"{answer}\n")
-    assert "/reset" in err
-    assert len(err.splitlines()) == 1
-
-
-def test_ctrl_c_in_chat_stops_the_answer_alone(run, monkeypatch):
-    from oxillama.engine.runner import Runner
-
-    forward, calls = Runner.forward, []
-
-    def interrupted(self, spans, poll=None):
-        calls.append(1)
-        if len(calls) == 5:
-            signal.raise_signal(signal.SIGINT)
-        return forward(self, spans, poll)
-
-    monkeypatch.setattr(Runner, "forward", interrupted)
-    lines = "Tell me a story about a cat.\nWhat is 2 + 3?\n"
-    status, out, err = run("chat", "-n", 30, "--temperature", 0, *ONE_THREAD, stdin=lines)
-    assert (status, err) == (0, "")
-    assert len(out.splitlines()) == 2
-    assert len(out.splitlines()[0]) < 60
-
-
-@pytest.mark.parametrize("key", [KeyboardInterrupt, EOFError])
-def test_ctrl_c_and_ctrl_d_at_the_prompt_leave(run, monkeypatch, key):
-    def press(prompt=""):
-        raise key
-
-    monkeypatch.setattr("builtins.input", press)
-    assert run("chat", *ONE_THREAD) == (0, "", "")
-
-
 # ---- what the text may be
 
 
@@ -378,11 +301,6 @@ def test_run_holds_the_text_to_what_is_asked(run, tmp_path):
         status, out, _ = run("run", "Once", *flags, *ONE_THREAD)
         assert status == 0
         assert out.strip() in texts
-
-
-def test_chat_holds_answers_to_what_is_asked(run):
-    _, out, _ = run("chat", "--choices", "yes", "--choices", "no", *ONE_THREAD, stdin="Hello\nHello\n")
-    assert {line.removeprefix("> ") for line in out.split()} <= {"yes", "no"}
 
 
 @pytest.mark.parametrize(
