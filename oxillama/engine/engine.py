@@ -73,7 +73,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         capacity = core.scheduler.capacity
         self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
         self._snapshots = make_snapshots(core, self.config, parts, self._loras)
-        self._session = Session(core, self.n_vocab, self.context_size, ServingOptions(), self._snapshots)
+        self._session = Session(core, self._maker, ServingOptions(), self._snapshots)
         self._pooling, self._classifier = parts.pooling, parts.classifier
         self._end_ids = self.tokenizer.eog_ids
 

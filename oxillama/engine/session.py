@@ -9,23 +9,26 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.checks import check_int
+from oxillama.config import SamplingOptions
 from oxillama.engine.core import EngineCore
 from oxillama.engine.prompts import check_token, check_tokens
 from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
+from oxillama.engine.session_sampler import SamplerLike, SessionSampler
 from oxillama.engine.snapshots import SessionSnapshots
+from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
 from oxillama.interrupt import DeferredInterrupt
 from oxillama.lora import NO_LORAS, LoraSet
-from oxillama.sampling import Sampler
+from oxillama.sampling import LogitsProcessor, Sampler
 
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import SnapshotMaker
@@ -50,31 +53,25 @@ class Session(SessionSnapshots):
     its own there. Its KV blocks are kept between calls until `close` (or the end of a `with` block), or until it is
     dropped; if others can't run without them they are lost, and computed again by the next call.
 
+    `sample` draws a token to go on with, by a sampler that the session keeps.
+
     It uses the adapters of its own, or those that are pushed at the time of a call: after a change of these the tokens
     so far are computed again. A session is for one thread at a time: another one that comes in between gets a
     GenerateError.
-
-    sampler: one that chooses its tokens, if it is to be in snapshots of the session, and was in the one that it is of.
     """
 
-    def __init__(
-        self,
-        core: EngineCore,
-        n_vocab: int,
-        context_size: int,
-        serving: ServingOptions,
-        snapshots: SnapshotMaker,
-    ) -> None:
+    def __init__(self, core: EngineCore, maker: TextMaker, serving: ServingOptions, snapshots: SnapshotMaker) -> None:
         self._core = core
         self._snapshots = snapshots
         self._loras = snapshots.loras
-        self._n_vocab = n_vocab
-        self._context_size = context_size
+        self._maker = maker
+        self._n_vocab = maker.n_vocab
+        self._context_size = maker.context_size
         self._serving = serving
         self._kv_type = kv_type = snapshots.config.kv_type
         self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
         self._logits: tuple[NDArray[np.float32], int] | None = None
-        self.sampler: Sampler | None = None
+        self._sampling = SessionSampler(maker.sampler)
         self._in_use = threading.Lock()
         self._release = weakref.finalize(self, core.loop.post, partial(core.scheduler.rewind, self._sequence, 0))
         self._release.atexit = False
@@ -97,8 +94,54 @@ class Session(SessionSnapshots):
         return found if at == self.position else None
 
     @property
+    def sampler(self) -> Sampler | None:
+        """What `sample` draws by; None before its first call. It goes into snapshots of the session, and into forks.
+
+        Set to None, it is forgotten. A `Sampler` of one's own may take its place, for `sample` or for use by hand.
+        """
+        return self._sampling.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Sampler | None) -> None:
+        self._sampling.put(sampler)
+
+    @property
     def closed(self) -> bool:
         return not self._release.alive
+
+    def sample(
+        self,
+        sampler: SamplerLike = None,
+        *,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> int:
+        """Draws a token to follow the session's tokens, by `logits`; `forward_one` appends it, or another one.
+
+        sampler, logits_processors, sampling: as for `generate`, or a `Sampler`. The session keeps the sampler that is
+            made of them, and what it remembers: calls that give the same settings again, or none, go on with it. Other
+            settings begin anew here, with a grammar at its beginning.
+
+        What the session holds at the first draw is the prompt; tokens after it, drawn or not, are the text, which
+        penalties see and a grammar must allow. So a loop of this and `forward_one` gives the tokens that `generate`
+        gives for the same seed, up to the token that ends the text (`Engine.is_eos`), which is drawn like others. Each
+        call draws anew. Where the session goes back (`truncate`, `forward_decode` at an earlier position), so does the
+        sampler: after the same tokens, it draws the same ones again. Where it goes back into the prompt, the next draw
+        is a first one: it gives another text, unless there is a seed.
+
+        Raises GenerateError if there are no logits, if they are no numbers, or while another thread uses the session;
+        GrammarError if no token can follow, or the session got one that may not; ConfigError, TypeError.
+        """
+        self._check_open()
+        with self._exclusive():
+            self._sampling.choose(sampler, logits_processors, dict(sampling))
+            logits = self.logits
+            if logits is None:
+                raise GenerateError(
+                    "the session has no logits to draw from: prefill() it, or after truncate() put its last token "
+                    "there again with forward_decode()"
+                )
+            return self._sampling.draw(logits, self._sequence.tokens)
 
     def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
         """Appends tokens; logits of the last one, float32 [n_vocab].
@@ -128,8 +171,10 @@ class Session(SessionSnapshots):
         self._check_open()
         keep = check_int("n", n, 0, self.position)
         with self._exclusive():
-            self._logits = self._logits if keep == self.position else None
-            self._core.change(lambda: self._rewind(keep))
+            if keep < self.position:
+                self._logits = None
+                self._core.change(lambda: self._rewind(keep))
+                self._sampling.went_back(keep)
 
     def reset(self) -> None:
         """Forgets everything."""
@@ -142,10 +187,10 @@ class Session(SessionSnapshots):
         What a model's recurrent layers keep isn't shared, and computed again by the other's first call.
         """
         self._check_open()
-        twin = Session(self._core, self._n_vocab, self._context_size, self._serving, self._snapshots)
+        twin = Session(self._core, self._maker, self._serving, self._snapshots)
         with self._exclusive():
             self._core.change(lambda: self._share(twin._sequence))
-            twin._logits = self._logits
+            twin._logits, twin._sampling = self._logits, self._sampling.fork()
         return twin
 
     def _share(self, sequence: Sequence) -> None:
@@ -182,7 +227,12 @@ class Session(SessionSnapshots):
                 "truncate() or reset() the session, or load with a larger context_size"
             )
         with self._exclusive():
-            logits = self._compute(ids, start)
+            back = start < self.position
+            try:
+                logits = self._compute(ids, start)
+            finally:
+                if back:
+                    self._sampling.went_back(start)
             self._logits = logits.copy(), start + len(ids)
             return logits
 
@@ -245,10 +295,10 @@ class SessionMethods:
     """The engine's own session, as methods of the engine: each raises what that of `Session` raises."""
 
     _core: EngineCore
+    _maker: TextMaker
     _session: Session
     _snapshots: SnapshotMaker
     _end_ids: Collection[int]
-    context_size: int
     n_vocab: int
 
     def session(self, *, cache_prompt: bool = True, cache_salt: str | None = None, lora: Any = None) -> Session:
@@ -259,7 +309,7 @@ class SessionMethods:
         """
         self._core.check_generates()
         serving = ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt, lora=lora)
-        return Session(self._core, self.n_vocab, self.context_size, serving, self._snapshots)
+        return Session(self._core, self._maker, serving, self._snapshots)
 
     def fork(self) -> Session:
         """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
@@ -289,6 +339,16 @@ class SessionMethods:
     def forward_one(self, token: int) -> NDArray[np.float32]:
         """Appends one token to the session; its logits."""
         return self._session.forward_one(token)
+
+    def sample(
+        self,
+        sampler: SamplerLike = None,
+        *,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> int:
+        """Draws a token to follow the session's; see `Session.sample`."""
+        return self._session.sample(sampler, logits_processors=logits_processors, **sampling)
 
     def truncate(self, n: int) -> None:
         """Forgets all but the session's first n tokens. Raises ConfigError outside 0 … position."""

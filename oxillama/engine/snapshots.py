@@ -20,7 +20,7 @@ from oxillama.engine.core import EngineCore
 from oxillama.engine.results import CancelToken
 from oxillama.engine.stopping import Criteria
 from oxillama.lora import Lora, LoraRegistry
-from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling import LogitsProcessor, SamplerChain
 
 if TYPE_CHECKING:
     from oxillama.engine.beam_rounds import BeamRounds
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from oxillama.engine.sequence import Sequence
     from oxillama.engine.serving import ServingOptions
     from oxillama.engine.session import Session
+    from oxillama.engine.session_sampler import SessionSampler
     from oxillama.engine.speculation import DraftLike
     from oxillama.snapshot import SnapshotInfo
     from oxillama.snapshot.maker import Known, SnapshotMaker
@@ -49,7 +50,7 @@ class SessionSnapshots:
     _snapshots: SnapshotMaker
     _sequence: Sequence
     _serving: ServingOptions
-    sampler: Sampler | None
+    _sampling: SessionSampler
     logits: Any
     _exclusive: Callable[[], AbstractContextManager[None]]
     _check_open: Callable[[], None]
@@ -69,7 +70,9 @@ class SessionSnapshots:
             return self._snapshots.pack(self._take, compress=compress, format=format)
 
     def _take(self, known: Known) -> Saved:
-        return self._snapshots.session(self._sequence, self._serving, self.logits, self.sampler, known)
+        sampling = self._sampling
+        sampling.settle(self._sequence.tokens)
+        return self._snapshots.session(self._sequence, self._serving, self.logits, sampling, known)
 
 
 class SnapshotMethods:
@@ -169,7 +172,7 @@ class SnapshotMethods:
         taken from a snapshot is never lent to other requests: it may be anybody's.
 
         snapshot: path or bytes. sampler, logits_processors, stopping_criteria: functions of the caller's own, which no
-            file can hold, given again; `sampler` is a chain with the same stages.
+            file can hold, given again; `sampler` is a chain with the same stages. Of a session, those of its sampler.
         draft: who guesses ahead from here on, as for `generate`, with the options of the request. Without it, "lookup"
             and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs time
             alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.

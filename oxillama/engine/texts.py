@@ -1,5 +1,6 @@
 """From prompts and options to requests that generate text."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from oxillama.engine.tool_use import ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.kernels.sampling import Candidates
 from oxillama.lora import LoraRegistry, LoraSet
-from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.speculative.draft import Target
 from oxillama.tokenizer import Tokenizer, TokenStream
 
@@ -50,6 +51,11 @@ class TextMaker:
         return self._n_vocab
 
     @property
+    def context_size(self) -> int:
+        """Tokens of one request, prompt and output together."""
+        return self._context_size
+
+    @property
     def end_ids(self) -> frozenset[int]:
         """The tokens that end a text."""
         return self._tokenizer.eog_ids
@@ -62,6 +68,17 @@ class TextMaker:
     def plain_sampler(self, chain: SamplerChain) -> Sampler:
         """At the beginning of a text, whatever the prompt."""
         return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config))
+
+    def sampler(self, chain: SamplerChain, prompt: list[int], processors: Iterable[LogitsProcessor]) -> Sampler:
+        """At the beginning of a text after a prompt, to be used by one thread beside the engine's steps.
+
+        Raises ConfigError for token ids that the model doesn't have, GrammarError.
+        """
+        chain.config.check_ids(self._n_vocab)
+        grammar = self._grammars.state(chain.config)
+        return Sampler(
+            chain, prompt=prompt, grammar=grammar, token_bytes=self._tokenizer.token_bytes, processors=processors
+        )
 
     def _stream(self, tools: ToolUse | None) -> TokenStream:
         make = partial(self._tokenizer.stream, skip_special=True)

@@ -38,7 +38,8 @@ class Breaks:
         self.last: list[int] = []
 
     def start(self, tokens: Sequence[int], window: int | None) -> None:
-        """Looks for the last break of a prompt."""
+        """Looks for the last break of a prompt, and forgets those that there were."""
+        self.last = []
         first = 0 if window is None else max(0, len(tokens) - window)
         for end in range(len(tokens), first, -1):
             if self._is_break(tokens, end):

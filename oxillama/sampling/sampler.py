@@ -1,5 +1,6 @@
 """`Sampler`: a chain at work on one request."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -127,6 +128,14 @@ class Sampler:
     def rewind(self, n: int) -> None:
         """Takes back the last n tokens, and what was drawn since then. Raises ConfigError if fewer were accepted."""
         self.memory.rewind(check_int("n", n, 0, self.memory.n_accepted))
+
+    def restart(self, prompt: Iterable[int] = (), *, reseed: bool = False) -> None:
+        """As before its first token, after another prompt. Raises ConfigError for token ids that are negative.
+
+        reseed: without a seed in the settings, what is drawn from here on is not what was drawn before.
+        """
+        seed = int.from_bytes(os.urandom(8), "little") if reseed and self.config.seed is None else None
+        self.memory.restart(self.config, check_ids("prompt", prompt), seed)
 
     def copy(self) -> "Sampler":
         """One that goes on independently from the same state."""

@@ -128,6 +128,16 @@ class SamplerState:
         del self._rngs[n_left:], self._mus[n_left:]
         self.rng.state, self.mu = self._rngs[-1], self._mus[-1]
 
+    def restart(self, config: SamplerConfig, prompt: Sequence[int], seed: int | None) -> None:
+        """As before the first token after another prompt; with the generator of then, or of this seed."""
+        self.rewind(self.n_accepted)
+        self.history, self.n_prompt = History(self.history.size, prompt), len(prompt)
+        if self.breaks is not None:
+            self.breaks.start(self.history.tokens, config.dry_window)
+        if seed is not None:
+            self.rng = XorShift64(seed)
+            self._rngs[0] = self.rng.state
+
     def copy(self) -> "SamplerState":
         twin = object.__new__(SamplerState)
         twin.rng, twin.mu = XorShift64(self.rng.state), self.mu

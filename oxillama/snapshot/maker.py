@@ -25,7 +25,6 @@ from oxillama.errors import (
 )
 from oxillama.kernels._table import tier
 from oxillama.lazy import lazy
-from oxillama.sampling import Sampler
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.holding import Holding
 from oxillama.snapshot.layout import Section
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from oxillama.engine.request import Outbox
     from oxillama.engine.sequence import Sequence
     from oxillama.engine.serving import ServingOptions
+    from oxillama.engine.session_sampler import SessionSampler
     from oxillama.engine.stream import TextRequest
     from oxillama.lora import LoraRegistry
 
@@ -178,7 +178,7 @@ class SnapshotMaker:
 
     def session(
         self, sequence: Sequence, serving: ServingOptions, logits: NDArray[np.float32] | None,
-        sampler: Sampler | None, known: Known,
+        sampling: SessionSampler | None, known: Known,
     ) -> Saved:  # fmt: skip
         """Of a low-level session. In a turn of the loop."""
         state = {
@@ -186,8 +186,12 @@ class SnapshotMaker:
             "session": {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt},
         }
         more = {} if logits is None else {"logits": Rows.whole(logits)}
-        if sampler is not None:
-            state["sampler"], marks = sampler_state(sampler)
+        sampler = None if sampling is None else sampling.sampler
+        if sampling is not None and sampler is not None:
+            if sampler.memory.grammar is not None and sampler.config.constraint is None:
+                raise SnapshotError("the sampler's grammar can't be saved: give it as a setting, grammar= or another")
+            described, marks = sampler_state(sampler)
+            state["sampler"] = described | ({"follows": True} if sampling.follows else {})
             more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
         return self.saved("session", sequence, sequence.n_computed, known, state, more)
 

@@ -62,9 +62,10 @@ def resumed(
     """`Engine.resume`."""
     found, label, parts = _loaded(engine, place)
     kind = parts.kind or found[0].state["kind"]
-    if kind != "text" and any(given is not None for given in (sampler, processors, draft, criteria)):
-        names = "sampler, logits_processors, stopping_criteria and draft"
-        raise ConfigError(f"{names} are for requests for text; this is of a {kind}")
+    if kind != "text" and any(given is not None for given in (draft, criteria)):
+        raise ConfigError(f"stopping_criteria and draft are for requests for text; this is of a {kind}")
+    if kind not in ("text", "session") and any(given is not None for given in (sampler, processors)):
+        raise ConfigError(f"sampler and logits_processors are for requests for text and sessions; this is of a {kind}")
     if kind == "beam":
         return BeamResumer(engine, found, parts.state, label).resumed(cancel_token)
     if kind != "text" and cancel_token is not None:
@@ -75,7 +76,7 @@ def resumed(
         return conversation
     if kind == "session":
         session = engine.session(cache_prompt=False)
-        fill_session(engine, session, found[0], label)
+        fill_session(engine, session, found[0], label, _given(sampler, processors, None, None))
         return session
     resumers = [TextResumer(engine, saved, label, draft) for saved in found]
     requests, outbox = _requests(resumers, parts, _given(sampler, processors, criteria, cancel_token))
@@ -202,7 +203,10 @@ def fill_conversation(engine: Engine, conversation: Conversation, saved: Saved, 
     conversation.messages = messages
 
 
-def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> None:
+NOTHING_GIVEN = Given()
+
+
+def fill_session(engine: Engine, session: Session, saved: Saved, label: str, given: Given = NOTHING_GIVEN) -> None:
     """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
     state = Fields(saved.state, label)
     tokens, n_computed, adapters = _sequence_of(engine, saved, label)
@@ -217,7 +221,7 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
         raise SnapshotMismatchError(
             f"{label}: the adapters that apply to its session are other ones here: load and push the same as before"
         )
-    sampler = session_sampler(engine, saved, state, label)
+    sampler, follows = session_sampler(engine, saved, state, label, given)
     logits = saved.tensors.get("logits")
     if logits is not None and len(logits.data) != engine.n_vocab:
         raise SnapshotDamagedError(f"{label}: its logits are of {len(logits.data)} tokens, not {engine.n_vocab}")
@@ -229,6 +233,7 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str) -> 
 
     engine._snapshots.turn(fill)
     session._serving, session.sampler = serving, sampler
+    session._sampling.follows = follows
     session._logits = None if logits is None else (logits.array.copy(), len(tokens))
 
 
@@ -238,17 +243,21 @@ def _by_name(engine: Engine, weights: list[tuple[str, float]]) -> list[tuple[str
     return [(names[digest], scale) for digest, scale in weights] if names.keys() >= dict(weights).keys() else None
 
 
-def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str) -> Sampler | None:
-    """The one that a session had with it, if any."""
+def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str, own: Given) -> tuple[Sampler | None, bool]:
+    """The one that a session had with it, if any, and whether it goes with its tokens."""
     given = state.maybe_sub("sampler")
     if given is None or "text" in state:
-        return None
+        if own.chain is not None or own.processors:
+            raise ConfigError(f"{label}: its session had no sampler: give none")
+        return None, False
     if "history" not in saved.tensors:
         raise SnapshotDamagedError(f"{label}: the tokens of its sampler are missing")
-    chain = read_chain_of(given, label, None, 0)
+    chain = read_chain_of(given, label, own.chain, len(own.processors))
     data = read_sampler(given, saved.tensors, saved.tensors["history"].array.tolist())
     try:
-        grammar = engine._maker.plain_sampler(chain).memory.grammar
-        return Sampler.from_state(data, chain, grammar=grammar, token_bytes=engine.tokenizer.token_bytes)
+        grammar = engine._maker.sampler(chain, [], ()).memory.grammar
+        token_bytes, processors = engine.tokenizer.token_bytes, own.processors
+        sampler = Sampler.from_state(data, chain, grammar=grammar, token_bytes=token_bytes, processors=processors)
+        return sampler, "follows" in given and given.flag("follows")
     except (ConfigError, GrammarError) as error:
         raise SnapshotDamagedError(f"{label}: its sampler: {error}") from None

@@ -131,3 +131,33 @@ def test_one_buffer_serves_samplers_in_turn():
     alone = [Sampler(SamplerConfig(seed=s)) for s in (1, 2)]
     for row in rows:
         assert [s.sample(row) for s in shared] == [s.sample(row) for s in alone]
+
+
+@settings(max_examples=50, deadline=None)
+@given(WILDER, PROMPTS, PROMPTS, st.integers(0, 9), st.integers(0, 9))
+def test_after_a_restart_it_is_as_new(config, before, prompt, noise, n):
+    rows = np.random.default_rng(noise).standard_normal((9, 20)).astype(np.float32)
+    sampler = Sampler(config, prompt=before)
+    run(sampler, rows[:n])
+    sampler.sample(rows[0])
+    sampler.restart(prompt)
+    fresh = Sampler.from_state(Sampler(config, prompt=prompt).state() | {
+        name: sampler.state()[name] for name in ("rng", "marks")
+    }, config)  # fmt: skip
+    assert sampler.state() == fresh.state()
+    assert run(sampler, rows) == run(fresh, rows)
+
+
+def test_a_restart_without_a_seed_draws_other_numbers_if_asked_to():
+    sampler = Sampler(SamplerConfig(seed=3), prompt=[1])
+    first = sampler.state()
+    run(sampler, np.zeros((3, 9), np.float32))
+    sampler.restart([1], reseed=True)
+    assert sampler.state() == first
+    sampler = Sampler(SamplerConfig(), prompt=[1])
+    first = sampler.state()
+    sampler.restart([1])
+    assert sampler.state() == first
+    sampler.restart([1], reseed=True)
+    assert sampler.state()["rng"] != first["rng"]
+    assert sampler.state()["marks"][0][0] == sampler.state()["rng"]

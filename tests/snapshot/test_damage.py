@@ -356,7 +356,7 @@ def test_bad_arguments(engine, tmp_path):
     with pytest.raises(ox.ConfigError, match="base and shared are for files"):
         stream.snapshot(shared=True)
     stream.close()
-    with pytest.raises(ox.ConfigError, match="are for requests for text; this is of a session"):
+    with pytest.raises(ox.ConfigError, match="its session had no sampler: give none"):
         engine.resume(engine.snapshot_bytes(), sampler=ox.SamplerConfig())
     with pytest.raises(ox.ConfigError, match="cancel_token is for requests; this is of a session"):
         engine.resume(engine.snapshot_bytes(), cancel_token=CancelToken())

@@ -32,6 +32,19 @@ def session(engine, i):
     return found
 
 
+def sampled(engine, i):
+    """A loop of one's own, and of a fork that goes back."""
+    with engine.session() as own:
+        own.prefill(engine.tokenize(PROMPTS[i % 4]))
+        for _ in range(5):
+            own.forward_one(own.sample(seed=i, grammar=GRAMMAR))
+        with own.fork() as twin:
+            last = twin.tokens[-3]
+            twin.truncate(twin.position - 2)
+            twin.forward_decode(last, twin.position - 1)
+            return own.tokens, own.sample(), [twin.sample() for _ in range(2)]
+
+
 def half_a_stream(engine, i):
     with closing(engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)) as stream:
         return [c.token_ids for c in itertools.islice(stream, 3)]
@@ -201,6 +214,7 @@ def every_call(engine, adapter, beside):
         "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],
         "saved beams": of(search_saved_in_the_middle),
         "session": of(session),
+        "sampled": of(sampled),
         "logits": lambda i: engine.forward_logits(engine.tokenize(PROMPTS[i % 4])).tobytes(),
         "embed": lambda i: engine.embed(PROMPTS[i % 4]).tobytes(),
         "saved": of(saved_in_the_middle),
