@@ -59,7 +59,7 @@ def plain(name: str, value: Any) -> Any:
     """
     if isinstance(value, str | bytes):
         return value
-    if hasattr(value, "columns"):
+    if hasattr(type(value), "columns"):  # without asking a lazy table for them
         raise ConfigError(f"{name} is a table ({type(value).__name__}): give one of its columns")
     convert = next((found for method in _TO_PYTHON if (found := getattr(value, method, None)) is not None), None)
     found = value if convert is None or isinstance(value, type) else convert()
