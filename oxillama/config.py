@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from oxillama.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int, suggests_fields
 from oxillama.errors import ConfigError
 from oxillama.offload_policy import OffloadPolicy, read_policy
+from oxillama.pickling import with_fields
 from oxillama.sampler_config import SamplerConfig, SamplingOptions
 
 __all__ = [
@@ -173,6 +174,12 @@ class EngineConfig:
         self._set("offload", read_policy(self.offload))
         self._check_rope()
         self._check_overrides()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {name: getattr(self, name) for name in field_names(type(self))}
+        if self.overrides is not None:
+            values["overrides"] = dict(self.overrides)  # of a mapping that pickle can't write
+        return with_fields, (type(self), values)
 
     def _check_rope(self) -> None:
         if self.rope is None or isinstance(self.rope, RopeConfig):

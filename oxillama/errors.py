@@ -27,6 +27,7 @@
     │   ├── UnknownToolError (KeyError)          there is no tool of that name
     │   ├── ToolArgumentsError (ValueError)      the arguments don't fit the tool's schema
     │   └── ToolFailedError (RuntimeError)       the tool raised an exception
+    ├── PickleError (TypeError)              an object can't be pickled or copied, or not opened from its pickle
     ├── QuantError (ValueError)              tensor formats, quantising and dequantising
     ├── KvCacheFullError (MemoryError)       more KV blocks or recurrent slots are needed than there are
     └── SnapshotError (ValueError)           a snapshot can't be written or resumed
@@ -56,6 +57,7 @@ __all__ = [
     "ModelFileError",
     "ModelNotFoundError",
     "OxiLlamaError",
+    "PickleError",
     "QuantError",
     "QueueFullError",
     "SnapshotDamagedError",
@@ -176,6 +178,10 @@ class ToolArgumentsError(ToolError, ValueError):
 
 class ToolFailedError(ToolError, RuntimeError):
     """The tool raised an exception, which is this one's cause, or returned what JSON can't hold."""
+
+
+class PickleError(OxiLlamaError, TypeError):
+    """An object can't be pickled or copied, or what its pickle names can't be opened; the message has the remedy."""
 
 
 class QuantError(OxiLlamaError, ValueError):

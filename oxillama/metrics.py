@@ -7,8 +7,9 @@ https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometh
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
 
 from oxillama.errors import ConfigError
 from oxillama.histograms import HistogramSnapshot
@@ -80,6 +81,10 @@ class MetricsSnapshot:
     request_latency: HistogramSnapshot
     iteration_tokens: HistogramSnapshot
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _snapshot_of, ({n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()},)
+
     @property
     def kv_cache_usage(self) -> float:
         """Part of the KV blocks that is used, 0 … 1; 0 if the model has none."""
@@ -92,6 +97,12 @@ class MetricsSnapshot:
         Prometheus doesn't allow or that is used here already.
         """
         return exposition(((f, getattr(self, f.field)) for f in FAMILIES), labels or {}, openmetrics=openmetrics)
+
+
+def _snapshot_of(values: Mapping[str, Any]) -> MetricsSnapshot:
+    """From what is pickled of one."""
+    found: dict[str, Any] = {n: MappingProxyType(v) if isinstance(v, dict) else v for n, v in values.items()}
+    return MetricsSnapshot(**found)
 
 
 Value = float | Mapping[str, int] | HistogramSnapshot

@@ -43,7 +43,7 @@ PUBLIC = {
     "SnapshotError", "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError",
     "TokenizerError", "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
-    "UnsupportedModelError", "DeadlineError",
+    "UnsupportedModelError", "DeadlineError", "PickleError",
 }  # fmt: skip
 
 

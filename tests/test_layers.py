@@ -17,6 +17,7 @@ LAYERS = (
         "constraints",
         "sampler_config",
         "offload_policy",
+        "pickling",
         "config",
         "histograms",
         "imports",

@@ -14,6 +14,7 @@ from oxillama.engine.options import Prompt, StreamOptions, TextOptions, read_opt
 from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
+from oxillama.pickling import stays_here
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
@@ -34,6 +35,7 @@ class AsyncBatch(Generic[T]):
     cancelled while it waits, also by `asyncio.wait_for`, leaves the batch as it was: another call goes on.
     """
 
+    __reduce_ex__ = stays_here("send its results, or its prompts, to a batch of the other process's engine")
     _pipeline: Pipeline | None = None
 
     def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterable[Any] | AsyncIterable[Any]):

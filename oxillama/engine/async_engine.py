@@ -48,6 +48,15 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
             raise ConfigError(f"engine must be a loaded Engine, not {type(engine).__name__}; see AsyncEngine.load()")
         self.engine = engine
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.engine,)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     @classmethod
     async def load(cls, model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Self:
         """Loads a model as `Engine.load` does, in another thread."""

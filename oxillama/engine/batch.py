@@ -15,6 +15,7 @@ from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, EngineClosedError, SnapshotError
 from oxillama.interrupt import DeferredInterrupt
+from oxillama.pickling import stays_here
 
 __all__ = ["Batch", "BatchMethods"]
 
@@ -38,6 +39,7 @@ class Batch(Iterator[T]):
     taken, and after the results of the others a GenerateError says so.
     """
 
+    __reduce_ex__ = stays_here("send its results, or its prompts, to a batch of the other process's engine")
     _pipeline: Pipeline | None = None
 
     def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterator[Any]) -> None:

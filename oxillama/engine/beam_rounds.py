@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, cast
 from oxillama.engine.beam_search import BeamSearch
 from oxillama.engine.core import EngineCore
 from oxillama.engine.results import BeamHypothesis, CancelToken
+from oxillama.pickling import stays_here
 
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import SnapshotMaker
@@ -23,6 +24,8 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
     Their `finish_reason` is None, and their score what they would have if they ended here. It begins with the first
     round that is asked for. Leaving early (`close`, the end of a `with` block, or dropping it) ends the search.
     """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
         self, core: EngineCore, search: BeamSearch, cancel_token: CancelToken | None, snapshots: SnapshotMaker

@@ -12,6 +12,7 @@ from oxillama.engine.request import Outbox, Request, unfinished
 from oxillama.engine.results import Chunk
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, SnapshotError
+from oxillama.pickling import stays_here
 
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import SnapshotMaker
@@ -101,6 +102,8 @@ class AsyncChunks:
     is at most the rest of its own completion. Leaving early (`aclose`, the end of an `async with` block, dropping it,
     cancelling the task that waits) ends the request at once.
     """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
         self, start: Callable[[], Awaitable[Call[TextRequest]]], snapshots: "SnapshotMaker | None" = None

@@ -16,6 +16,7 @@ from oxillama.engine.results import CancelToken, Chunk, Completion
 from oxillama.engine.stream import TextRequest, chunks
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError
+from oxillama.pickling import stays_here
 
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import Known, SnapshotMaker
@@ -35,6 +36,8 @@ class Chunks(Generator[Chunk, None, None]):
     """
 
     owner: object = None
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
         self, core: EngineCore, make: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None,

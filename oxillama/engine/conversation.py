@@ -15,6 +15,7 @@ from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.pickling import stays_here
 
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import Known, SnapshotMaker
@@ -87,6 +88,8 @@ class Conversation:
 
     messages: what the caller keeps of it as plain data, such as the messages so far; in snapshots too.
     """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(self, core: EngineCore, maker: TextMaker, snapshots: SnapshotMaker) -> None:
         core.check_generates()

@@ -19,6 +19,7 @@ from oxillama.engine.life import LifeMethods
 from oxillama.engine.loading import EngineParts, load_parts, make_config
 from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, check_options, parse_options
 from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, infill_ids, read_prompt, read_prompts
+from oxillama.engine.reopening import reopened_engine, ticket_of
 from oxillama.engine.request import Outbox
 from oxillama.engine.reranking import RankMethods
 from oxillama.engine.results import CancelToken, Completion
@@ -44,6 +45,10 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
     else runs. Callbacks may use the engine too.
+
+    Its pickle says how it was loaded (paths, settings, adapters), not what it has computed: another process opens the
+    model from that, once, however many pickles it reads, and keeps the engine that it opened last until `close`. So it
+    may be an argument of the functions that multiprocessing, joblib or Ray call. A copy is the engine itself.
 
     context_size: tokens of one request, prompt and output together. n_vocab: length of a row of logits.
     model_config: the model's hyper-parameters. tokenizer, metadata: of the file. config: the settings.
@@ -324,6 +329,17 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
     def detokenize(self, ids: Iterable[int]) -> str:
         """Text of token ids. Raises TokenizerError for ids out of range."""
         return self.tokenizer.decode(ids)
+
+    # ---- to other processes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reopened_engine, (ticket_of(self),)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def __repr__(self) -> str:
         spec = self.model_config

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from oxillama.engine.core import EngineCore
+from oxillama.engine.reopening import ENGINES
 from oxillama.lora import LoraRegistry
 from oxillama.metrics import MetricsSnapshot
 
@@ -94,6 +95,7 @@ class LifeMethods:
     def close(self) -> None:
         """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
         self._core.close()
+        ENGINES.forget(self)
         self._close_draft()
         self._loras.forget()
 

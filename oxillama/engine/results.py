@@ -2,9 +2,10 @@
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from oxillama.json_values import fields_as_json
+from oxillama.pickling import stays_here
 from oxillama.sampling.grammar.tools.calls import AnyToolCall, assistant_message
 from oxillama.speculative.stats import SpecStats
 
@@ -217,9 +218,18 @@ class CancelToken:
     """
 
     __slots__ = ("_event",)
+    __reduce_ex__ = stays_here(
+        "it works within one process; give a deadline, or make a token there and cancel it from that process"
+    )
 
     def __init__(self) -> None:
         self._event = threading.Event()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def cancel(self) -> None:
         """Asks to stop. Calling it again does nothing."""

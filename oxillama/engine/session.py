@@ -28,6 +28,7 @@ from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
 from oxillama.interrupt import DeferredInterrupt
 from oxillama.lora import NO_LORAS, LoraSet
+from oxillama.pickling import stays_here
 from oxillama.sampling import LogitsProcessor, Sampler
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Session(SessionSnapshots):
     so far are computed again. A session is for one thread at a time: another one that comes in between gets a
     GenerateError.
     """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on, or fork() it here")
 
     def __init__(self, core: EngineCore, maker: TextMaker, serving: ServingOptions, snapshots: SnapshotMaker) -> None:
         self._core = core

@@ -16,6 +16,7 @@ from oxillama.gguf.parse import Parsed, parse
 from oxillama.gguf.shards import join_shards, shard_paths
 from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
+from oxillama.pickling import stays_here
 
 __all__ = ["GGUFFile", "Shard", "open_gguf"]
 
@@ -60,15 +61,19 @@ class Shard:
 class GGUFFile:
     """An open GGUF file, or all files of a split model. Use as a context manager, or call `close`.
 
-    After `close`, every attribute but ``path`` raises GGUFError. What was taken from it before (metadata, arrays,
-    tensors and their data) stays valid: the file is unmapped when the last of them is gone.
+    overrides: metadata values in place of those in the file. After `close`, every attribute but ``path`` and this one
+    raises GGUFError. What was taken from it before (metadata, arrays, tensors and their data) stays valid: the file is
+    unmapped when the last of them is gone.
     """
+
+    __reduce_ex__ = stays_here("open the file again where it is needed, by its path")
 
     def __init__(self, shards: list[Shard], overrides: Mapping[str, object] | None = None) -> None:
         first = shards[0]
         self.path = first.path
         self._shards = shards
         self._metadata = Metadata(first.parsed.entries, first.label)
+        self.overrides: dict[str, object] = dict(overrides or {})
         if overrides:
             self._metadata = self._metadata.replaced(overrides)
         self._tensors = join_shards(shards)
@@ -103,6 +108,7 @@ class GGUFFile:
     def override(self, overrides: Mapping[str, object]) -> None:
         """Replace or add metadata values of the open file, as with ``open_gguf(overrides=)`` (`Metadata.replaced`)."""
         self._metadata = self.metadata.replaced(overrides)
+        self.overrides |= overrides
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -114,6 +120,7 @@ class GGUFFile:
         """A file of the same bytes with other metadata, and of its tensors these, in this order."""
         seen = object.__new__(GGUFFile)
         seen.path, seen._shards, seen._metadata = self.path, self.shards, metadata
+        seen.overrides = self.overrides
         seen._tensors = {t.name: t for t in tensors}
         return seen
 

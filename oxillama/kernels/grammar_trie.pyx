@@ -54,6 +54,15 @@ cdef class TokenTrie:
     Raises GrammarError if there are no tokens, an id is out of range or a token is longer than 65,536 bytes.
     """
 
+    def __reduce__(self):
+        return type(self), (self.texts, tuple(sorted(self.end_ids)))
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
     def __init__(self, texts, end_ids=()):
         cdef Py_ssize_t token, k
         cdef list kinds = [[], [], []]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import blake3
 
-from oxillama.errors import ConfigError, LoraError, ModelNotFoundError
+from oxillama.errors import ConfigError, LoraError, ModelNotFoundError, PickleError
 from oxillama.lora.factors import Change
 from oxillama.lora.gguf_adapter import read_gguf
 from oxillama.lora.names import to_gguf
@@ -22,14 +22,15 @@ __all__ = ["Lora"]
 class Lora:
     """A low-rank adapter: Hu et al., "LoRA", 2021. `Lora.load` reads one; an engine binds it to its model.
 
-    path: where it was read from. arch: the architecture that it says it is for; None where it doesn't say (PEFT).
-    names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of them. alpha: as its metadata have
-    it, where nothing else is said of a module (PEFT's alpha_pattern). digest: blake3 of all that
-    it computes with, in hexadecimal: equal digests, equal results.
+    path: where it was read from; place: the same, absolute. arch: the architecture that it says it is for; None where
+    it doesn't say (PEFT). names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of them.
+    alpha: as its metadata have it, where nothing else is said of a module (PEFT's alpha_pattern). digest: blake3 of all
+    that it computes with, in hexadecimal: equal digests, equal results.
     """
 
     def __init__(self, path: Path, arch: str | None, alpha: float, changes: Mapping[str, Change]) -> None:
         self.path, self.arch, self.alpha = path, arch, alpha
+        self.place = os.path.abspath(path)
         self._changes = dict(changes)
         self.digest = digest_of(arch, self._changes)
 
@@ -76,8 +77,25 @@ class Lora:
             raise LoraError(f"{self.path}: the adapter is for architecture {self.arch}, the model is {spec.arch}")
         return dict(self._changes)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reopened_lora, (self.place, self.digest)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     def __repr__(self) -> str:
         return f"<Lora {self.path}, {len(self._changes)} tensors, rank {self.rank}, alpha {self.alpha:g}>"
+
+
+def reopened_lora(place: str, digest: str) -> Lora:
+    """From what is pickled of an adapter. Raises what `Lora.load` raises, PickleError if it is another one now."""
+    lora = Lora.load(place)
+    if lora.digest != digest:
+        raise PickleError(f"{place}: this is not the adapter that was pickled: give every process the same file")
+    return lora
 
 
 def digest_of(arch: str | None, changes: Mapping[str, Change]) -> str:

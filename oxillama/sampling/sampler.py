@@ -11,6 +11,7 @@ from oxillama.checks import check_int, check_type
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
+from oxillama.pickling import stays_here
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.distribution import Distribution
 from oxillama.sampling.dry import TokenBytes
@@ -44,6 +45,7 @@ class Sampler:
     """
 
     __slots__ = ("chain", "memory", "processors", "scratch")
+    __reduce_ex__ = stays_here("send its state(), with which Sampler.from_state goes on, or copy() it here")
 
     def __init__(
         self,
@@ -136,6 +138,9 @@ class Sampler:
         """
         seed = int.from_bytes(os.urandom(8), "little") if reseed and self.config.seed is None else None
         self.memory.restart(self.config, check_ids("prompt", prompt), seed)
+
+    def __copy__(self) -> "Sampler":
+        return self.copy()
 
     def copy(self) -> "Sampler":
         """One that goes on independently from the same state."""

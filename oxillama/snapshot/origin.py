@@ -103,10 +103,12 @@ class ModelFingerprint:
 class ModelIdentity:
     """The fingerprint of a model that is loaded, computed when it is first wanted.
 
-    It is that of the file that was loaded, which is kept open, whatever has its name by then.
+    It is that of the file that was loaded, which is kept open, whatever has its name by then. path: of that file,
+    absolute; None of a model in memory.
     """
 
     def __init__(self, file: GGUFFile, probe_size: int = PROBE_BYTES) -> None:
+        self.path = None if file.path is None else os.path.abspath(file.path)
         self._ends = [shard.source or shard.data for shard in (file.shards[0], file.shards[-1])]
         self._n_bytes, self._tensor_hash, self._probe_size = file.n_bytes, _tensor_hash(file), probe_size
         if file.path is None:  # bytes that are in memory for nothing else

@@ -16,6 +16,7 @@ from oxillama.config import EngineOptions
 from oxillama.engine.results import CancelToken
 from oxillama.errors import EngineClosedError
 from oxillama.lives import GUESSES, Lives
+from oxillama.pickling import stays_here
 from oxillama.speculative.draft import DraftTask, Proposal, Target
 from oxillama.speculative.draft_model import DraftModel
 from oxillama.speculative.draft_parts import Source
@@ -55,6 +56,8 @@ class SpeculativeDecoder:
 
     model: the draft model, closed with this if it was made by it. n_ready: guesses that were there when asked for.
     """
+
+    __reduce_ex__ = stays_here("make one of a DraftModel in the other process; that can be sent")
 
     def __init__(self, draft: DraftModel | Source = None, **fields: Unpack[EngineOptions]) -> None:
         """draft: a `DraftModel`, or what one is made of, with its options. Raises what that raises, TypeError for

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Self, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.config import EngineOptions
 from oxillama.engine.loading import EngineParts
+from oxillama.engine.reopening import ModelTicket, ticket_of_model
 from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence as Tokens
@@ -23,6 +25,7 @@ from oxillama.errors import EngineClosedError
 from oxillama.kernels.sampling import Candidates
 from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.pickling import OpenedOnce
 from oxillama.speculative.draft import DraftTask, Proposal, Target
 from oxillama.speculative.draft_parts import Source, parts_of
 from oxillama.speculative.draft_texts import DraftTexts
@@ -30,6 +33,8 @@ from oxillama.speculative.guess import Guess
 from oxillama.speculative.vocabulary import check_same_vocabulary
 
 __all__ = ["DraftModel"]
+
+DRAFTS: OpenedOnce[Any] = OpenedOnce()
 
 # Tokens that it computes at a time before others' guesses, so that those don't wait long for a new prompt.
 CATCH_UP = 512
@@ -47,7 +52,8 @@ class DraftModel:
     computes what it doesn't know yet, and nothing twice, but after the loss of what was not asked for longest: there is
     room for so much as `kv_budget` says. Adapters of requests are not applied: they change what the model checks.
 
-    Any number of engines and threads may use one. n_computed: tokens that it has computed; n_guessed: and drawn.
+    Any number of engines and threads may use one. Its pickle says how it was loaded, as that of an `Engine` does, and a
+    copy is the draft model itself. n_computed: tokens that it has computed; n_guessed: and drawn.
     config: its settings. identity: of its file.
     """
 
@@ -80,6 +86,18 @@ class DraftModel:
         self._texts = DraftTexts(self._scheduler)
         self._mail: deque[Callable[[], object]] = deque()
         self._lock, self._pid = threading.Lock(), os.getpid()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        ticket = ticket_of_model(type(self), self.config, self.identity, self._parts.tokenizer_identity)
+        DRAFTS.register(ticket.key, self)
+        return reopened_draft, (ticket,)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     # ---- the protocol
 
@@ -165,6 +183,7 @@ class DraftModel:
         """Frees the model when the guesses under way are done; further calls do nothing."""
         with suppress(EngineClosedError), self._turn():
             self._closed = True
+            DRAFTS.forget(self)
             self._runner = self._parts.runner = NoRunner()
             self._row = np.empty(0, np.float32)
 
@@ -278,6 +297,24 @@ class DraftModel:
     def _pause(self) -> None:
         for sequence in list(self._scheduler.live.values()):
             self._scheduler.pause(sequence)
+
+
+def reopened_draft(ticket: ModelTicket) -> DraftModel:
+    """The draft model of a ticket: the one that this process has open, or else loaded now. Raises what `DraftModel`
+    raises, PickleError if a file is another one than that of the pickled draft."""
+
+    def opened() -> DraftModel:
+        fields = {f.name: getattr(ticket.config, f.name) for f in dataclasses.fields(ticket.config)}
+        draft: DraftModel = ticket.kind(fields.pop("model_path"), **fields)
+        try:
+            ticket.check(draft.identity, draft._parts.tokenizer_identity)
+        except BaseException:
+            draft.close()
+            raise
+        return draft
+
+    found: DraftModel = DRAFTS.get(ticket.key, opened, lambda draft: not draft.closed)
+    return found
 
 
 def _poll(stopped: Callable[[], bool] | None) -> Callable[[], None] | None:

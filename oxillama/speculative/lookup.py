@@ -5,6 +5,7 @@ from typing import Any
 
 from oxillama.checks import check_int
 from oxillama.errors import ConfigError
+from oxillama.pickling import with_fields
 from oxillama.sampling.state import check_ids
 from oxillama.speculative.draft import DraftTask, Proposal, Target
 
@@ -73,6 +74,11 @@ class PromptLookup:
         self._tokenizer: Any = None
         self._shared: list[NgramIndex] = []
         self._own: dict[int, NgramIndex] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without what it knows of an engine's tokens and texts.
+        fields = {"max_ngram": self.max_ngram, "min_ngram": self.min_ngram, "texts": self.texts}
+        return with_fields, (type(self), fields)
 
     def bind(self, target: Target) -> None:
         """Raises ConfigError if it has texts and serves an engine with another tokenizer already, TokenizerError."""

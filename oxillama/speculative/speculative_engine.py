@@ -45,8 +45,9 @@ class SpeculativeEngine:
     `generate`, `stream`, `chat`, `infill` and `batch` are those of `Engine`, with all their options, and give the same;
     sooner, where guesses come true. `draft=None` there is for once without. For all else there is `engine`.
 
-    engine: the model. draft: what guesses for it. Both are closed with it if they were loaded by it. accepted_tokens,
-    rng_state: what a snapshot of the original says of its last round, for the next one that is written; () and None.
+    Its pickle is those of its model and its drafts. engine: the model. draft: what guesses for it. Both are closed with
+    it if they were loaded by it. accepted_tokens, rng_state: what a snapshot of the original says of its last round,
+    for the next one that is written; () and None.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class SpeculativeEngine:
         try:
             self.draft = self._draft_of(draft)  # it closes after the engine, whose requests use it until they end
             self.engine = target if isinstance(target, Engine) else Engine.load(target, **fields)
-            if self.engine is not target:
+            self._owns_engine = self.engine is not target
+            if self._owns_engine:
                 self._closing.callback(self.engine.close)
             self._settings = {"num_speculative": num_speculative, "acceptance": acceptance, "adaptive": adaptive}
             options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
@@ -88,6 +90,16 @@ class SpeculativeEngine:
         except BaseException:
             self._closing.close()
             raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {**self._settings, "seed": self.seed}
+        return _reopened, (type(self), self.engine, self.draft, settings, self._owns_engine)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def _draft_of(self, draft: Any) -> Draft | list[Draft]:
         if isinstance(draft, Iterable) and not isinstance(draft, Draft | str | bytes | bytearray | memoryview):
@@ -243,3 +255,17 @@ class SpeculativeEngine:
 
     def __repr__(self) -> str:
         return f"<SpeculativeEngine of {self.engine!r} with {self.draft!r}>"
+
+
+def _reopened(
+    kind: type[SpeculativeEngine], engine: Engine, draft: Any, settings: dict[str, Any], owns_engine: bool
+) -> SpeculativeEngine:
+    """From what is pickled of one: it closes the model if that one did, and draft models that were opened for it."""
+    found = kind(engine, draft, **settings)
+    for one in draft if isinstance(draft, list) else [draft]:
+        if owns_engine and isinstance(one, DraftModel):
+            found._closing.callback(one.close)
+    if owns_engine:
+        found._owns_engine = True
+        found._closing.callback(engine.close)  # first
+    return found

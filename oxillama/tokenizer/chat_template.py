@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import ChatTemplateError
+from oxillama.pickling import with_fields
 from oxillama.tokenizer.content_format import ContentFormat, content_format
 from oxillama.tokenizer.messages import as_part, checked_messages, joined
 
@@ -59,6 +60,17 @@ class ChatTemplate:
         self._max_output = max_output
         self._max_seconds = max_seconds
         self._compiled = _compile(source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = ("source", "bos_token", "eos_token")
+        limits = {"max_output": self._max_output, "max_seconds": self._max_seconds}
+        return with_fields, (type(self), {name: getattr(self, name) for name in names} | limits)
+
+    def __copy__(self) -> "ChatTemplate":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ChatTemplate":
+        return self
 
     def render(
         self,

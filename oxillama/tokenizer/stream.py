@@ -3,6 +3,8 @@
 import codecs
 from collections.abc import Callable
 
+from oxillama.pickling import stays_here
+
 __all__ = ["TokenStream"]
 
 
@@ -16,6 +18,8 @@ class TokenStream:
         token_bytes: id -> bytes; also checks the id.
         strip_first_space: drop one leading space of the first token (the one that encoding had put there).
     """
+
+    __reduce_ex__ = stays_here("begin another with Tokenizer.stream() and push the same tokens")
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, strip_first_space: bool = False) -> None:
         self._token_bytes = token_bytes

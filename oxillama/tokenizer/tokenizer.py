@@ -3,10 +3,14 @@
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
-from oxillama.errors import ChatTemplateError, TokenizerError
+from blake3 import blake3
+
+from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
 from oxillama.lazy import lazy
+from oxillama.pickling import OpenedOnce, frozen
 from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
@@ -26,6 +30,8 @@ _TEMPLATE = "tokenizer.chat_template"
 
 class Tokenizer:
     """A model's tokenizer; build one with :meth:`from_gguf`. Safe to use from several threads.
+
+    Its pickle holds the file's path; another process reads the vocabulary from there, once. A copy is the same object.
 
     Attributes:
         n_vocab: number of tokens; ids are 0 .. n_vocab - 1.
@@ -56,6 +62,32 @@ class Tokenizer:
         self.add_bos, self.add_eos, self.add_sep = vocab.add_bos, vocab.add_eos, vocab.add_sep
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
+        self._origin: tuple[str, dict[str, object]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is None:
+            raise PickleError(
+                "this Tokenizer is of no file, or of bytes, and its pickle holds no vocabulary: make it with "
+                "Tokenizer.from_gguf(path), or make it in each process"
+            )
+        path, overrides = self._origin
+        _TOKENIZERS.register((path, frozen(overrides), self._digest), self)
+        return _reopened, (path, overrides, self._digest)
+
+    def __copy__(self) -> "Tokenizer":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tokenizer":
+        return self
+
+    @lazy
+    def _digest(self) -> str:
+        """Of the vocabulary and the templates."""
+        parts = []
+        for field in fields(self._vocab):
+            value = getattr(self._vocab, field.name)
+            parts.append((field.name, sorted(value) if isinstance(value, frozenset) else value))
+        return blake3(repr((parts, sorted(self.chat_templates.items()))).encode("utf-8", "surrogatepass")).hexdigest()
 
     @classmethod
     def from_gguf(
@@ -85,7 +117,10 @@ class Tokenizer:
     @classmethod
     def _from_file(cls, file: "GGUFFile") -> "Tokenizer":
         vocab = read_vocab(file)
-        return cls(vocab, _encoder(vocab, file.metadata), _chat_templates(file.metadata))
+        made = cls(vocab, _encoder(vocab, file.metadata), _chat_templates(file.metadata))
+        if file.path is not None:
+            made._origin = os.path.abspath(file.path), dict(file.overrides)
+        return made
 
     # ---- text -> tokens
 
@@ -279,6 +314,21 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.model}/{self.pre}, {self.n_vocab} tokens>"
+
+
+_TOKENIZERS: OpenedOnce[Tokenizer] = OpenedOnce()
+
+
+def _reopened(path: str, overrides: dict[str, object], digest: str) -> Tokenizer:
+    """From what is pickled of a tokenizer, once in a process."""
+
+    def read() -> Tokenizer:
+        found = Tokenizer.from_gguf(path, overrides=overrides)
+        if found._digest != digest:
+            raise PickleError(f"{path}: this is not the tokenizer that was pickled: give every process the same file")
+        return found
+
+    return _TOKENIZERS.get((path, frozen(overrides), digest), read)
 
 
 def _place(position: int | None) -> str:

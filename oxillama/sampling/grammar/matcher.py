@@ -6,14 +6,16 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import GrammarError
+from oxillama.errors import GrammarError, PickleError
 from oxillama.kernels.grammar import Masks, apply_mask
 from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_triggers import Triggers
+from oxillama.pickling import stays_here
 from oxillama.sampling.grammar.automaton import Automaton, RuleSet, Vocabulary
 from oxillama.sampling.grammar.gbnf import parse_gbnf
 from oxillama.sampling.grammar.regular import choices_rules, regex_rules
@@ -27,11 +29,13 @@ NO_TOKEN = (1 << 31) - 1
 class Grammar:
     """What a text may be. Immutable; any number of texts may be followed at once, in any threads, with any vocabulary.
 
-    Compiling is quick, since masks are made when they are first needed; they are kept for all states of a grammar.
+    Compiling is quick, since masks are made when they are first needed; they are kept for all states of a grammar. Its
+    pickle is the text or schema that it was compiled from; a copy is the same object.
     """
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
+        self._origin: tuple[Callable[..., Grammar], tuple[Any, ...]] | None = None
         self._lock = threading.RLock()  # held whenever nodes are looked at: another thread might renumber them
         self._stacks = Stacks(automaton)
         self._masks: weakref.WeakKeyDictionary[Vocabulary, Masks] = weakref.WeakKeyDictionary()
@@ -46,7 +50,7 @@ class Grammar:
         """
         if not isinstance(text, str):
             raise GrammarError(f"a grammar must be a str, not {type(text).__name__}")
-        return cls.from_rules(*parse_gbnf(text, token_id))
+        return cls.from_rules(*parse_gbnf(text, token_id)).made_by(_parsed, text, token_id)
 
     @classmethod
     def from_rules(cls, rules: RuleSet, root: int) -> "Grammar":
@@ -59,12 +63,29 @@ class Grammar:
 
         Raises GrammarError for what is no pattern, and for what looks behind or back: \\b, (?<=a), \\1.
         """
-        return cls.from_rules(*regex_rules(pattern))
+        return cls.from_rules(*regex_rules(pattern)).made_by(cls.from_regex, pattern)
 
     @classmethod
     def from_choices(cls, choices: Iterable[str]) -> "Grammar":
         """Any of these texts. Raises GrammarError if there are none."""
-        return cls.from_rules(*choices_rules(choices))
+        choices = tuple(choices) if isinstance(choices, Iterable) and not isinstance(choices, str) else choices
+        return cls.from_rules(*choices_rules(choices)).made_by(cls.from_choices, choices)
+
+    def made_by(self, make: "Callable[..., Grammar]", *source: Any) -> "Grammar":
+        """Itself, with what its pickle says: it compiles `make(*source)` again."""
+        self._origin = make, source
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is None:
+            raise PickleError("this Grammar was made of rules, which have no text: send that of which they were made")
+        return self._origin
+
+    def __copy__(self) -> "Grammar":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Grammar":
+        return self
 
     def accepts(self, text: "str | bytes | Sequence[str | bytes | int]") -> bool:
         """Whether the whole text is in the language.
@@ -118,6 +139,10 @@ class Grammar:
                 masks.forget()
 
 
+def _parsed(text: str, token_id: Callable[[str], int | None] | None) -> Grammar:
+    return Grammar.parse(text, token_id=token_id)
+
+
 _grammars: "weakref.WeakSet[Grammar]" = weakref.WeakSet()
 
 
@@ -138,6 +163,7 @@ class GrammarState:
     """
 
     __slots__ = ("__weakref__", "_log", "_masks", "_nodes", "_triggers", "_waits", "grammar", "vocabulary")
+    __reduce_ex__ = stays_here("send its state(), from which GrammarState.from_state goes on, or fork() it here")
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> None:
         """`triggers`: the grammar holds from the first of these strings on, that string included; before, all may come.

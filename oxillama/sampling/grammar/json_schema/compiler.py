@@ -1,7 +1,9 @@
 """`JsonSchemaCompiler`: a JSON schema to a grammar of exactly the texts that are its instances."""
 
 import json
+import pickle
 from collections.abc import Sequence
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -105,15 +107,11 @@ class JsonSchemaCompiler:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
         schema = _read(schema)
         documents = Documents(schema, draft or draft_of(schema))
-        texts = Texts(RuleSet(), whitespace == "flexible", narrow=narrow)
-        try:
-            return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
-        except GrammarError:
-            if not texts.counted_on_names:
-                raise
-        texts = Texts(RuleSet(), whitespace == "flexible", narrow=narrow)
-        texts.counts_on_names = False
-        return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+        grammar = _compiled(documents, whitespace == "flexible", narrow)
+        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # of no JSON, or too deep
+            # As it is now, and no text: parts that a schema has in common would stand there again and again.
+            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft)
+        return grammar
 
     @staticmethod
     def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str", *, mode: SchemaMode = "full") -> int:
@@ -127,6 +125,23 @@ def _is_narrow(mode: str) -> bool:
     if mode not in SCHEMA_MODES:
         raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
     return mode == "generate"
+
+
+def _compiled(documents: Documents, flexible: bool, narrow: bool) -> Grammar:
+    texts = Texts(RuleSet(), flexible, narrow=narrow)
+    try:
+        return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+    except GrammarError:
+        if not texts.counted_on_names:
+            raise
+    texts = Texts(RuleSet(), flexible, narrow=narrow)
+    texts.counts_on_names = False
+    return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+
+
+def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None) -> Grammar:
+    """From what a grammar's own pickle holds."""
+    return JsonSchemaCompiler.compile(pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft)
 
 
 def _read(schema: Any) -> Schema:
