@@ -46,7 +46,10 @@ def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
     """Token ids as a list of int. Raises TokenizerError, which gives position, value and range of the first bad one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise TokenizerError(f"{name} must be token ids, not {type(values).__name__}")
-    values = list(plain(name, values))
+    try:
+        values = list(plain(name, values))
+    except ConfigError:  # a null among them, which is named below
+        values = list(values)
     if all(type(v) is int and 0 <= v < n_vocab for v in values):
         return list(values)
     return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(values)]
