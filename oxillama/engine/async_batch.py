@@ -242,7 +242,8 @@ class AsyncBatchMethods:
         """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
 
         Prompts, also of an asynchronous iterable, are taken in the event loop as they are needed. The engine computes
-        those that were taken while the task does something else.
+        those that were taken while the task does something else. A task that is cancelled while it waits
+        (`asyncio.wait_for`) leaves the batch as it was; `aclose` or dropping it ends what is under way.
         """
         settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
         parsed = read_options("batch", {"n": n, **options})

@@ -36,7 +36,8 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
     requests of coroutines and of threads share the model's steps. These are taken by one thread of the engine's own,
     which is there while there is something to do for coroutines, so that no call blocks the event loop. Cancelling a
-    task ends its request: the blocks are free at once, or when the step under way ends.
+    task ends its request: the blocks are free at once, or when the step under way ends. A `batch` alone is left as it
+    was, and goes on when it is asked again.
 
     engine: the `Engine`, for all that takes no time (`tokenize`, `n_vocab`, ...). Its other calls work from coroutines
     and callbacks too, but block the event loop until they are done.
