@@ -174,9 +174,10 @@ class Session(SessionSnapshots):
         self._check_open()
         keep = check_int("n", n, 0, self.position)
         with self._exclusive():
-            if keep < self.position:
-                self._logits = None
-                self._core.change(lambda: self._rewind(keep))
+            back = keep < self.position
+            self._logits = None if back else self._logits
+            self._core.change(lambda: self._rewind(keep))
+            if back:
                 self._sampling.went_back(keep)
 
     def reset(self) -> None:
