@@ -185,6 +185,7 @@ typedef struct ox_kernels {
     /* w and b may be NULL */
     void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
     void (*add)(const float *x, float *y, int64_t n);                       /* y += x */
+    void (*mul)(const float *x, float *y, int64_t n);                       /* y *= x */
     void (*add_scaled)(const float *x, float a, float *y, int64_t n);       /* y += a x */
     void (*scale)(float *x, float a, int64_t n);                            /* x *= a */
     void (*softcap)(float *x, float cap, int64_t n);                        /* x = cap tanh(x / cap) */
@@ -193,10 +194,16 @@ typedef struct ox_kernels {
     void (*geglu)(const float *gate, const float *up, float *y, int64_t n); /* y = gelu(gate) up */
     /* y = gate sigmoid(alpha gate) (up + 1), gate clamped above to limit, up to -limit..limit */
     void (*swiglu_oai)(const float *gate, const float *up, float *y, int64_t n, float alpha, float limit);
+    /* y = min(silu(gate), limit) up, up clamped to -limit..limit */
+    void (*swiglu_limited)(const float *gate, const float *up, float *y, int64_t n, float limit);
+    void (*geglu_erf)(const float *gate, const float *up, float *y, int64_t n); /* y = gelu_erf(gate) up */
+    void (*reglu)(const float *gate, const float *up, float *y, int64_t n); /* y = max(gate, 0) up */
     void (*silu)(float *x, int64_t n);                                      /* x sigmoid(x) */
     void (*gelu)(float *x, int64_t n);                                      /* with tanh */
     void (*gelu_erf)(float *x, int64_t n);                                  /* with the error function */
     void (*relu2)(float *x, int64_t n);                                     /* max(x, 0)^2 */
+    void (*sigmoid)(float *x, int64_t n);
+    void (*softplus)(float *x, int64_t n);                                  /* ln(1 + exp(x)) */
     void (*softmax)(float *x, int64_t n);
     void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot);       /* halves: (i, i + n_rot/2) */
     void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot);       /* pairs: (2i, 2i + 1) */

@@ -40,6 +40,10 @@ static void relu2(float *x, int64_t n)
     }
 }
 
+static void sigmoid(float *x, int64_t n) { IN_PLACE(x, n, vf_times_sigmoid(vf_set1(1), v)) }
+
+static void softplus(float *x, int64_t n) { IN_PLACE(x, n, vf_softplus(v)) }
+
 static void swiglu(const float *gate, const float *up, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL) {
@@ -52,6 +56,30 @@ static void geglu(const float *gate, const float *up, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL)
         store_rows(y + i, vf_mul(vf_gelu(load_part(gate + i, n - i, 0)), load_part(up + i, n - i, 0)), n - i, 0);
+}
+
+static void geglu_erf(const float *gate, const float *up, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf g = load_part(gate + i, n - i, 0);
+        store_rows(y + i, vf_mul(vf_mul(g, vf_normal(g)), load_part(up + i, n - i, 0)), n - i, 0);
+    }
+}
+
+static void reglu(const float *gate, const float *up, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf g = vf_max(vf_zero(), load_part(gate + i, n - i, 0));
+        store_rows(y + i, vf_mul(g, load_part(up + i, n - i, 0)), n - i, 0);
+    }
+}
+
+static void swiglu_limited(const float *gate, const float *up, float *y, int64_t n, float limit)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf g = load_part(gate + i, n - i, 0), u = bounded(load_part(up + i, n - i, 0), limit);
+        store_rows(y + i, vf_mul(vf_min(vf_set1(limit), vf_times_sigmoid(g, g)), u), n - i, 0);
+    }
 }
 
 static void swiglu_oai(const float *gate, const float *up, float *y, int64_t n, float alpha, float limit)

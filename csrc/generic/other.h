@@ -15,6 +15,7 @@ static void fill_other(ox_kernels *t)
     t->rms_norm = rms_norm;
     t->layer_norm = layer_norm;
     t->add = add;
+    t->mul = mul;
     t->add_scaled = add_scaled;
     t->scale = scale;
     t->softcap = softcap;
@@ -22,10 +23,15 @@ static void fill_other(ox_kernels *t)
     t->swiglu = swiglu;
     t->geglu = geglu;
     t->swiglu_oai = swiglu_oai;
+    t->swiglu_limited = swiglu_limited;
+    t->geglu_erf = geglu_erf;
+    t->reglu = reglu;
     t->silu = silu;
     t->gelu = gelu;
     t->gelu_erf = gelu_erf;
     t->relu2 = relu2;
+    t->sigmoid = sigmoid;
+    t->softplus = softplus;
     t->softmax = softmax;
     t->rope_neox = rope_neox;
     t->to_f16 = to_f16;

@@ -7,24 +7,6 @@
 
 #define RUN 32 /* tokens whose inputs and sums wait in the nearest cache while the tiles of a panel take their turns */
 
-/* log(1 + exp(x)) = max(x, 0) + log(1 + e) with e = exp(-|x|), and log(1 + e) = 2 atanh(s) with s = e / (2 + e) <= 1/3:
- * nine terms of the series of atanh are exact to 2e-10 there. Zero below -87.3. NaN stays NaN: it is the second operand
- * of both maxima. */
-INLINE vf softplus(vf x)
-{
-    vf e = vf_exp(vf_sub(vf_zero(), vf_max(vf_sub(vf_zero(), x), x)));
-    vf s = vf_div(e, vf_add(vf_set1(2), e)), s2 = vf_mul(s, s), p = vf_set1(2.0f / 17);
-    p = vf_fma(p, s2, vf_set1(2.0f / 15));
-    p = vf_fma(p, s2, vf_set1(2.0f / 13));
-    p = vf_fma(p, s2, vf_set1(2.0f / 11));
-    p = vf_fma(p, s2, vf_set1(2.0f / 9));
-    p = vf_fma(p, s2, vf_set1(2.0f / 7));
-    p = vf_fma(p, s2, vf_set1(2.0f / 5));
-    p = vf_fma(p, s2, vf_set1(2.0f / 3));
-    p = vf_fma(p, s2, vf_set1(2.0f));
-    return vf_fma(p, s, vf_max(vf_zero(), x));
-}
-
 /* The rest of channel c at token t, which may lie up to n_taps - 1 before the first. */
 INLINE vf conv_input(const ox_conv1d_args *a, int64_t t, int64_t c)
 {
@@ -76,7 +58,7 @@ static void scan2_steps(const ox_scan_args *a, int64_t t, int64_t n, float *step
     for (int64_t i = 0; i < n; i++)
         dt[i] = a->dt[(size_t)(t + i) * a->dt_stride];
     for (int64_t i = 0; i < n; i += VL) {
-        vf step = softplus(vf_add(vf_load(dt + i), bias));
+        vf step = vf_softplus(vf_add(vf_load(dt + i), bias));
         vf_store(steps + i, step);
         vf_store(decay + i, vf_exp(vf_mul(step, vf_set1(*a->a))));
     }
@@ -94,7 +76,7 @@ INLINE void begin_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, co
         if (shared) {
             step = vf_set1(steps[i]);
         } else {
-            step = softplus(vf_add(load_part(a->dt + (size_t)(t + i) * a->dt_stride + (size_t)c, left, 0), bias));
+            step = vf_softplus(vf_add(load_part(a->dt + (size_t)(t + i) * a->dt_stride + (size_t)c, left, 0), bias));
             vf_store(step_of + i * 16, step);
         }
         vf_store(u + i * 16, vf_mul(step, x));

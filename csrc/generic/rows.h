@@ -52,6 +52,12 @@ static void add(const float *x, float *y, int64_t n)
         store_rows(y + i, load_part(x + i, n - i, 0), n - i, 1);
 }
 
+static void mul(const float *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL)
+        store_rows(y + i, vf_mul(load_part(y + i, n - i, 0), load_part(x + i, n - i, 0)), n - i, 0);
+}
+
 static void add_scaled(const float *x, float a, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL)

@@ -43,10 +43,12 @@ void ox_gelu(float *x, int64_t n)
 }
 
 /* The same function without the approximation: x times the normal distribution function. */
+static double gelu_erf(double x) { return 0.5 * x * erfc(-0.70710678118654752440 * x); }
+
 void ox_gelu_erf(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        x[i] = (float)(0.5 * x[i] * erfc(-0.70710678118654752440 * x[i]));
+        x[i] = (float)gelu_erf(x[i]);
 }
 
 /* So, Manke, Liu, Dai, Shazeer and Le, "Primer", 2021. */
@@ -58,7 +60,19 @@ void ox_relu2(float *x, int64_t n)
     }
 }
 
-/* This and the next: Shazeer, "GLU Variants Improve Transformer", 2020. */
+void ox_sigmoid(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(1 / (1 + exp(-(double)x[i])));
+}
+
+void ox_softplus(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(x[i] > 20 ? x[i] + exp(-(double)x[i]) : log1p(exp((double)x[i])));
+}
+
+/* This and the next three: Shazeer, "GLU Variants Improve Transformer", 2020. */
 void ox_swiglu(const float *gate, const float *up, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -69,6 +83,25 @@ void ox_geglu(const float *gate, const float *up, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = (float)gelu(gate[i]) * up[i];
+}
+
+void ox_geglu_erf(const float *gate, const float *up, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)gelu_erf(gate[i]) * up[i];
+}
+
+void ox_reglu(const float *gate, const float *up, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (gate[i] < 0 ? 0 : gate[i]) * up[i];
+}
+
+/* That of Step 3.5, whose gate is bounded after the activation: StepFun, 2026. */
+void ox_swiglu_limited(const float *gate, const float *up, float *y, int64_t n, float limit)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = bounded(gate[i] / (1 + expf(-gate[i])), -INFINITY, limit) * bounded(up[i], -limit, limit);
 }
 
 /* That of gpt-oss: OpenAI, "gpt-oss-120b and gpt-oss-20b Model Card", 2025. */

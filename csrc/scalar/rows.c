@@ -33,6 +33,12 @@ void ox_add(const float *x, float *y, int64_t n)
         y[i] += x[i];
 }
 
+void ox_mul(const float *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= x[i];
+}
+
 void ox_add_scaled(const float *x, float a, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

@@ -93,6 +93,9 @@ cdef class Tier:
     def add(self, const uint8_t[::1] x, uint8_t[::1] y, int64_t n):
         self.t.add(<const float *>&x[0], <float *>&y[0], n)
 
+    def mul(self, const uint8_t[::1] x, uint8_t[::1] y, int64_t n):
+        self.t.mul(<const float *>&x[0], <float *>&y[0], n)
+
     def add_scaled(self, const uint8_t[::1] x, float a, uint8_t[::1] y, int64_t n):
         self.t.add_scaled(<const float *>&x[0], a, <float *>&y[0], n)
 
@@ -115,6 +118,15 @@ cdef class Tier:
                    float limit):
         self.t.swiglu_oai(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n, alpha, limit)
 
+    def swiglu_limited(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n, float limit):
+        self.t.swiglu_limited(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n, limit)
+
+    def geglu_erf(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n):
+        self.t.geglu_erf(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n)
+
+    def reglu(self, const uint8_t[::1] gate, const uint8_t[::1] up, uint8_t[::1] y, int64_t n):
+        self.t.reglu(<const float *>&gate[0], <const float *>&up[0], <float *>&y[0], n)
+
     def silu(self, uint8_t[::1] x, int64_t n):
         self.t.silu(<float *>&x[0], n)
 
@@ -126,6 +138,12 @@ cdef class Tier:
 
     def relu2(self, uint8_t[::1] x, int64_t n):
         self.t.relu2(<float *>&x[0], n)
+
+    def sigmoid(self, uint8_t[::1] x, int64_t n):
+        self.t.sigmoid(<float *>&x[0], n)
+
+    def softplus(self, uint8_t[::1] x, int64_t n):
+        self.t.softplus(<float *>&x[0], n)
 
     def softmax(self, uint8_t[::1] x, int64_t n):
         self.t.softmax(<float *>&x[0], n)

@@ -114,6 +114,7 @@ cdef extern from "ox_kernels.h" nogil:
         void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n,
                            float eps) noexcept nogil
         void (*add)(const float *x, float *y, int64_t n) noexcept nogil
+        void (*mul)(const float *x, float *y, int64_t n) noexcept nogil
         void (*add_scaled)(const float *x, float a, float *y, int64_t n) noexcept nogil
         void (*scale)(float *x, float a, int64_t n) noexcept nogil
         void (*softcap)(float *x, float cap, int64_t n) noexcept nogil
@@ -122,10 +123,15 @@ cdef extern from "ox_kernels.h" nogil:
         void (*geglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
         void (*swiglu_oai)(const float *gate, const float *up, float *y, int64_t n, float alpha,
                            float limit) noexcept nogil
+        void (*swiglu_limited)(const float *gate, const float *up, float *y, int64_t n, float limit) noexcept nogil
+        void (*geglu_erf)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
+        void (*reglu)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
         void (*silu)(float *x, int64_t n) noexcept nogil
         void (*gelu)(float *x, int64_t n) noexcept nogil
         void (*gelu_erf)(float *x, int64_t n) noexcept nogil
         void (*relu2)(float *x, int64_t n) noexcept nogil
+        void (*sigmoid)(float *x, int64_t n) noexcept nogil
+        void (*softplus)(float *x, int64_t n) noexcept nogil
         void (*softmax)(float *x, int64_t n) noexcept nogil
         void (*rope_neox)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil
         void (*rope_norm)(float *x, const float *cos_sin, int64_t n_rot) noexcept nogil

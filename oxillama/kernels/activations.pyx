@@ -51,6 +51,26 @@ def relu2_(Rows x):
     change_rows(x, _relu2_row, &j)
 
 
+cdef void _sigmoid_row(const row_job *j, int64_t i) noexcept nogil:
+    K.sigmoid(j.y + i * j.dim, j.dim)
+
+
+def sigmoid_(Rows x):
+    """``1 / (1 + exp(-x))``, in place."""
+    cdef row_job j
+    change_rows(x, _sigmoid_row, &j)
+
+
+cdef void _softplus_row(const row_job *j, int64_t i) noexcept nogil:
+    K.softplus(j.y + i * j.dim, j.dim)
+
+
+def softplus_(Rows x):
+    """``ln(1 + exp(x))``, in place."""
+    cdef row_job j
+    change_rows(x, _softplus_row, &j)
+
+
 cdef void _swiglu_row(const row_job *j, int64_t i) noexcept nogil:
     K.swiglu(j.y + i * j.dim, j.x + i * j.dim, j.y + i * j.dim, j.dim)
 
@@ -92,4 +112,48 @@ def swiglu_oai_(Rows gate, Rows up, float alpha=1.702, float limit=7.0):
         raise ConfigError(f"a limit of {limit}; it must be positive and finite")
     j.x, j.a, j.c = up.data, alpha, limit
     change_rows(gate, _swiglu_oai_row, &j)
+    return gate
+
+
+cdef void _geglu_erf_row(const row_job *j, int64_t i) noexcept nogil:
+    K.geglu_erf(j.y + i * j.dim, j.x + i * j.dim, j.y + i * j.dim, j.dim)
+
+
+def geglu_erf_(Rows gate, Rows up):
+    """``gate = gelu_erf(gate) * up``, by the formula of :func:`gelu_erf_`: Shazeer, 2020. Returns ``gate``."""
+    cdef row_job j
+    check_alike(gate, up)
+    j.x = up.data
+    change_rows(gate, _geglu_erf_row, &j)
+    return gate
+
+
+cdef void _reglu_row(const row_job *j, int64_t i) noexcept nogil:
+    K.reglu(j.y + i * j.dim, j.x + i * j.dim, j.y + i * j.dim, j.dim)
+
+
+def reglu_(Rows gate, Rows up):
+    """``gate = max(gate, 0) * up``: Shazeer, 2020. Returns ``gate``."""
+    cdef row_job j
+    check_alike(gate, up)
+    j.x = up.data
+    change_rows(gate, _reglu_row, &j)
+    return gate
+
+
+cdef void _swiglu_limited_row(const row_job *j, int64_t i) noexcept nogil:
+    K.swiglu_limited(j.y + i * j.dim, j.x + i * j.dim, j.y + i * j.dim, j.dim, j.a)
+
+
+def swiglu_limited_(Rows gate, Rows up, float limit):
+    """``gate = min(silu(gate), limit) * u``, ``u`` being ``up`` between ``-limit`` and ``limit``. Returns ``gate``.
+
+    Step 3.5: StepFun, 2026.
+    """
+    cdef row_job j
+    check_alike(gate, up)
+    if not 0 < limit < INFINITY:
+        raise ConfigError(f"a limit of {limit}; it must be positive and finite")
+    j.x, j.a = up.data, limit
+    change_rows(gate, _swiglu_limited_row, &j)
     return gate

@@ -3,6 +3,13 @@ from oxillama.kernels.routing import Routing
 from oxillama.kernels.rows import Rows
 
 def expert_hidden(
-    x: Rows, routing: Routing, gate: Matrix | None, up: Matrix, activation: str = "silu", codes: bool = False
+    x: Rows,
+    routing: Routing,
+    gate: Matrix | None,
+    up: Matrix,
+    activation: str = "silu",
+    codes: bool = False,
+    limit: float = 0.0,
 ) -> Rows: ...
+def expert_hidden_joint(x: Rows, routing: Routing, both: Matrix, activation: str = "silu") -> Rows: ...
 def expert_add_(y: Rows, hidden: Rows, routing: Routing, down: Matrix) -> None: ...

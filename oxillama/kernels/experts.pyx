@@ -6,6 +6,7 @@ chose are not read at all. Each pair's values depend on its row alone, and a row
 
 from cython.parallel cimport prange, threadid
 
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from oxillama.errors import ConfigError, QuantError
@@ -33,9 +34,10 @@ cdef void _swiglu_oai(const float *gate, const float *up, float *y, int64_t n) n
 cdef int _find_activation(str name, gated_fn *gated, plain_fn *plain) except -1:
     """The function of layers that have a gate, or that of layers that have none."""
     if gated != NULL:
-        if name not in ("silu", "gelu", "swiglu_oai"):
-            raise ConfigError(f"experts with a gate and the activation {name!r}; known: silu, gelu, swiglu_oai")
-        gated[0] = K.swiglu if name == "silu" else K.geglu if name == "gelu" else _swiglu_oai
+        if name not in ("silu", "gelu", "relu", "swiglu_oai"):
+            raise ConfigError(f"experts with a gate and the activation {name!r}; known: silu, gelu, relu, swiglu_oai")
+        gated[0] = (K.swiglu if name == "silu" else K.geglu if name == "gelu" else K.reglu if name == "relu"
+                    else _swiglu_oai)
         return 0
     if name not in ("silu", "gelu", "gelu_erf", "relu2"):
         raise ConfigError(f"experts without a gate and the activation {name!r}; known: silu, gelu, gelu_erf, relu2")
@@ -84,6 +86,7 @@ cdef struct layer:
     job *left
     job *right                  # or NULL
     gated_fn gated
+    float limit                 # of swiglu_limited, which replaces the function; 0 without
     plain_fn plain
     int32_t *experts            # which they are
     int n_active
@@ -152,7 +155,10 @@ cdef void _activate(const layer *h, int64_t bias, float *y, float *up, int64_t n
         return
     if h.right_bias != NULL:
         K.add(h.right_bias + bias, up, n)
-    h.gated(y, up, y, n)
+    if h.limit:
+        K.swiglu_limited(y, up, y, n, h.limit)
+    else:
+        h.gated(y, up, y, n)
 
 
 cdef int _prepare_layer(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, bint codes, int nt) except -1:
@@ -195,11 +201,14 @@ cdef int _run_layer(const layer *h, uint8_t *scratch, size_t scratch_bytes, floa
     return 0
 
 
-def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activation="silu", bint codes=False):
+def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activation="silu", bint codes=False,
+                  float limit=0):
     """``activation(x @ gate[e].T) * (x @ up[e].T)``, biases included, of all pairs: Rows [n * k, n_out].
 
-    ``activation`` is "silu", "gelu" by the formula with tanh, or "swiglu_oai" as :func:`.activations.swiglu_oai_`.
-    Without ``gate`` (None) it is ``activation(x @ up[e].T)``, where "gelu_erf" and "relu2" are known, too.
+    ``activation`` is "silu", "gelu" by the formula with tanh, "relu", or "swiglu_oai" as
+    :func:`.activations.swiglu_oai_`. With a ``limit`` other than 0, of "silu" alone, it is
+    :func:`.activations.swiglu_limited_`. Without ``gate`` (None) it is ``activation(x @ up[e].T)``, where "gelu_erf"
+    and "relu2" are known, too.
 
     A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
     integer matrix will read the result, and its 8-bit twin is made in the same pass. Raises QuantError for rows or
@@ -215,6 +224,9 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
     if gate is not None and (up.n_in != gate.n_in or up.n_out != gate.n_out) or codes and up.n_out % 32:
         raise QuantError(f"{'no gate' if gate is None else gate.name} and {up.name} {up.shape} don't make a layer")
     _find_activation(activation, &h.gated if gate is not None else NULL, &h.plain)
+    if not 0 <= limit < INFINITY or limit and (gate is None or activation != "silu"):
+        raise ConfigError(f"a limit of {limit} for {activation}; it must be positive and finite, and is one of silu")
+    h.limit = limit
     cdef Rows y = ws.rows(routing.n * routing.k, up.n_out)
     paged = up.pager is not None or gate is not None and gate.pager is not None
     if paged or ws.adapters is not None and ws.adapters.changes(gate, up):
@@ -257,6 +269,39 @@ cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, 
     for pair in prange(pairs, nogil=True, num_threads=nt, schedule="static"):
         _activate(h, r.chosen[pair] * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
     y.q8 = NULL
+    return y
+
+
+def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="silu"):
+    """:func:`expert_hidden` of experts whose gate and other matrix are one: its rows are the gate's, then the other's.
+
+    The same bits as with two matrices. Raises QuantError for a matrix that doesn't hold two, or has biases.
+    """
+    cdef Workspace ws = x.workspace
+    cdef gated_fn f
+    cdef plain_fn unused
+    cdef job *jobs
+    cdef int64_t n = both.n_out // 2, pairs = routing.n * routing.k, pair
+    cdef Rows joint, y
+    cdef int n_active, nt
+    if both.n_out % 2 or both.bias is not None:
+        raise QuantError(f"{both.name} {both.shape} does not hold two matrices of equal size, without biases")
+    _find_activation(activation, &f, &unused)
+    y = ws.rows(pairs, n)
+    joint = ws.rows(pairs, 2 * n)
+    n_active = _experts_in_use(routing)
+    jobs = _expert_jobs(x, routing, both, joint, False, n_active, usable_threads(ws.num_threads))
+    run(jobs, n_active, ws)
+    if ws.adapters is not None:
+        ws.adapters.add_experts(joint, x, routing, both, False)
+    nt = row_threads(y)
+    if nt == 1:
+        with nogil:
+            for pair in range(pairs):
+                f(joint.data + 2 * pair * n, joint.data + (2 * pair + 1) * n, y.data + pair * n, n)
+    else:
+        for pair in prange(pairs, nogil=True, num_threads=nt, schedule="static"):
+            f(joint.data + 2 * pair * n, joint.data + (2 * pair + 1) * n, y.data + pair * n, n)
     return y
 
 

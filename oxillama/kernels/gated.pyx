@@ -2,6 +2,7 @@
 
 from cython.parallel cimport prange, threadid
 
+from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t
 
 from oxillama.errors import ConfigError, QuantError
@@ -9,7 +10,7 @@ from oxillama.errors import ConfigError, QuantError
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.matmul cimport Matrix, _task, describe, job
-from oxillama.kernels.activations import geglu_, swiglu_
+from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_
 from oxillama.kernels.matmul import matmul
 from oxillama.kernels.rows cimport Rows, Workspace
 
@@ -26,7 +27,15 @@ cdef gated_fn _activation(str name) except? NULL:
         return K.swiglu
     if name == "gelu":
         return K.geglu
-    raise ConfigError(f"a gated layer with the activation {name!r}; known: silu, gelu")
+    if name == "gelu_erf":
+        return K.geglu_erf
+    raise ConfigError(f"a gated layer with the activation {name!r}; known: silu, gelu, gelu_erf")
+
+
+def _change(Rows left, Rows right, str activation, float limit):
+    if limit:
+        return swiglu_limited_(left, right, limit)
+    return {"silu": swiglu_, "gelu": geglu_, "gelu_erf": geglu_erf_}[activation](left, right)
 
 
 cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
@@ -39,8 +48,8 @@ cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
     return 0
 
 
-cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, gated_fn activation, bint codes, int64_t task,
-                   uint8_t *scratch, float *columns) noexcept nogil:
+cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, gated_fn activation, float limit, bint codes,
+                   int64_t task, uint8_t *scratch, float *columns) noexcept nogil:
     """The columns of one task, for all rows; those of the second product go to ``columns``, [y.n, width]."""
     cdef int64_t width = jobs[0].group * OX_PANEL, first = task * width, i
     cdef int64_t n = min(y.dim - first, width)
@@ -57,12 +66,16 @@ cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, gated_fn act
             K.add(gate.bias.data + first, g, n)
         if up.bias is not None:
             K.add(up.bias.data + first, u, n)
-        activation(g, u, g, n)
+        if limit:
+            K.swiglu_limited(g, u, g, n, limit)
+        else:
+            activation(g, u, g, n)
         if codes:
             K.quantise_q8(g, y.q8 + <size_t>i * y.q8_stride, y.dim, first, n)
 
 
-cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, bint codes, bint serial, int nt) except -1:
+cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, float limit, bint codes, bint serial,
+              int nt) except -1:
     """All tasks, each thread with columns of its own, and with room for panels of what is not packed."""
     cdef Workspace ws = y.workspace
     cdef int64_t task, n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
@@ -76,44 +89,47 @@ cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, bint codes,
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     if serial:
         for task in range(n_tasks):
-            _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
+            _columns(jobs, gate, up, y, f, limit, codes, task, scratch, columns)
     elif nt == 1:
         with nogil:
             for task in range(n_tasks):
-                _columns(jobs, gate, up, y, f, codes, task, scratch, columns)
+                _columns(jobs, gate, up, y, f, limit, codes, task, scratch, columns)
     else:
         for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _columns(jobs, gate, up, y, f, codes, task, scratch + scratch_bytes * <size_t>threadid(),
+            _columns(jobs, gate, up, y, f, limit, codes, task, scratch + scratch_bytes * <size_t>threadid(),
                      columns + n_columns * threadid())
     return 0
 
 
-def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False):
+def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, float limit=0):
     """``activation(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
 
-    ``activation`` is "silu", or "gelu" by the formula with tanh.
+    ``activation`` is "silu", "gelu" by the formula with tanh, or "gelu_erf". With a ``limit`` other than 0, of "silu"
+    alone, it is :func:`.activations.swiglu_limited_`.
 
     A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
     integer matrix will read the result, and its 8-bit twin is made in the same pass. The same bits as matmul() and
-    swiglu_() or geglu_(). QuantError for matrices that don't fit, ConfigError for another activation.
+    swiglu_() and its like. QuantError for matrices that don't fit, ConfigError for another activation or limit.
     """
     cdef Workspace ws = x.workspace
     cdef job jobs[2]
     cdef bint serial = 2 * x.n * gate.n_out * gate.n_in < SERIAL_WORK
     cdef int nt = 1 if serial else usable_threads(ws.num_threads)
     cdef gated_fn f = _activation(activation)
+    if not 0 <= limit < INFINITY or limit and activation != "silu":
+        raise ConfigError(f"a limit of {limit} for {activation}; it must be positive and finite, and is one of silu")
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
     if gate.pager is not None or up.pager is not None or ws.adapters is not None and ws.adapters.changes(gate, up):
         left, right = matmul(x, gate, up)
-        return swiglu_(left, right) if activation == "silu" else geglu_(left, right)
+        return _change(left, right, activation, limit)
     cdef Rows y = ws.rows(x.n, gate.n_out)
     if codes:
         y.make_room()
     _describe(jobs, x, gate, up, nt)
     jobs[0].y = y.data
     mark = ws.mark()
-    _run(jobs, gate, up, y, f, codes, serial, nt)
+    _run(jobs, gate, up, y, f, limit, codes, serial, nt)
     ws.release(mark)
     y._q8_releases = ws._releases    # the twin was made before the mark
     return y

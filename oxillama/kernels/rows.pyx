@@ -250,6 +250,33 @@ def add_scaled_(Rows x, Rows y, float a):
     change_rows(x, _add_scaled_row, &j)
 
 
+cdef void _mul_row(const row_job *j, int64_t i) noexcept nogil:
+    K.mul(j.x + i * j.dim, j.y + i * j.dim, j.dim)
+
+
+def mul_(Rows x, Rows y):
+    """Multiply ``x`` by ``y``, value by value, in place. ConfigError for other shapes."""
+    cdef row_job j
+    check_alike(x, y)
+    j.x = y.data
+    change_rows(x, _mul_row, &j)
+
+
+cdef void _mul_heads_row(const row_job *j, int64_t i) noexcept nogil:
+    cdef int64_t n = j.dim // j.part, h
+    for h in range(n):
+        K.scale(j.y + i * j.dim + h * j.part, j.x[i * n + h], j.part)
+
+
+def mul_heads_(Rows x, Rows y):
+    """Multiply each of a row's heads by its value in ``y`` [x.n, heads], in place. ConfigError for other shapes."""
+    cdef row_job j
+    if y.n != x.n or not y.dim or x.dim % y.dim:
+        raise ConfigError(f"rows of shapes {x.n} x {x.dim} and {y.n} x {y.dim} don't go together by heads")
+    j.x, j.part = y.data, x.dim // y.dim
+    change_rows(x, _mul_heads_row, &j)
+
+
 cdef void _scale_row(const row_job *j, int64_t i) noexcept nogil:
     K.scale(j.y + i * j.dim, j.a, j.dim)
 

@@ -7,10 +7,23 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table
-from oxillama.kernels.activations import geglu_, gelu_, gelu_erf_, relu2_, silu_, swiglu_, swiglu_oai_
+from oxillama.kernels.activations import (
+    geglu_,
+    geglu_erf_,
+    gelu_,
+    gelu_erf_,
+    reglu_,
+    relu2_,
+    sigmoid_,
+    silu_,
+    softplus_,
+    swiglu_,
+    swiglu_limited_,
+    swiglu_oai_,
+)
 from oxillama.kernels.matmul import linear, quantize
 from oxillama.kernels.matrix import Matrix
-from oxillama.kernels.rows import Workspace
+from oxillama.kernels.rows import Workspace, mul_, mul_heads_
 
 TIERS = _table.usable_tiers()
 WIDTHS = [1, 2, 5, 8, 15, 16, 17, 31, 33, 64, 100, 257]
@@ -46,10 +59,29 @@ def swiglu_oai(g, u, alpha=1.702, limit=7.0):
     return g * sigmoid(alpha * g) * (u + 1)
 
 
+def swiglu_limited(g, u, limit=1.25):
+    return np.minimum(silu(g), limit) * np.clip(u, -limit, limit)
+
+
 PLAIN = {"silu": silu, "gelu": gelu, "gelu_erf": gelu_erf, "relu2": relu2}
-GATED = {"swiglu": lambda g, u: silu(g) * u, "geglu": lambda g, u: gelu(g) * u, "swiglu_oai": swiglu_oai}
+GATED = {
+    "swiglu": lambda g, u: silu(g) * u,
+    "geglu": lambda g, u: gelu(g) * u,
+    "geglu_erf": lambda g, u: gelu_erf(g) * u,
+    "reglu": lambda g, u: np.maximum(g, 0) * u,
+    "swiglu_limited": swiglu_limited,
+    "swiglu_oai": swiglu_oai,
+}
+NUMBERS = {"swiglu_oai": (1.702, 7.0), "swiglu_limited": (1.25,)}
 FUNCTIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
-GATED_FUNCTIONS = {"swiglu": swiglu_, "geglu": geglu_, "swiglu_oai": swiglu_oai_}
+GATED_FUNCTIONS = {
+    "swiglu": swiglu_,
+    "geglu": geglu_,
+    "geglu_erf": geglu_erf_,
+    "reglu": reglu_,
+    "swiglu_limited": lambda gate, up: swiglu_limited_(gate, up, 1.25),
+    "swiglu_oai": swiglu_oai_,
+}
 
 
 def run(tier, name, x, *numbers):
@@ -61,7 +93,7 @@ def run(tier, name, x, *numbers):
 
 def run_gated(tier, name, g, u):
     y = np.zeros(len(g), np.float32)
-    more = (1.702, 7.0) if name == "swiglu_oai" else ()
+    more = NUMBERS.get(name, ())
     getattr(_check.Tier(tier), name)(
         *(np.array(v, np.float32).view(np.uint8) for v in (g, u)), y.view(np.uint8), len(g), *more
     )
@@ -118,6 +150,55 @@ def test_clamps_of_gpt_oss(tier):
     y = run_gated(tier, "swiglu_oai", [100, np.inf, 2, 2, -3], [0, 0, 50, -50, 1])
     expected = swiglu_oai(np.array([7, 7, 2, 2, -3.0]), np.array([0, 0, 7, -7, 1.0]))
     np.testing.assert_allclose(y, expected, rtol=4 * EPS)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_limits_of_step(tier):
+    """The gate is bounded after the activation and from above alone, the other from both sides."""
+    y = run_gated(tier, "swiglu_limited", [100, np.inf, 2, 2, -3, -100], [1, -1, 50, -50, 1, 50])
+    expected = swiglu_limited(np.array([100, 100, 2, 2, -3.0, -100]), np.array([1, -1, 50, -50, 1.0, 50]))
+    np.testing.assert_allclose(y, expected, rtol=4 * EPS, atol=1e-30)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_sigmoid_and_softplus(tier):
+    x = np.concatenate([np.linspace(-85, 85, 20001), [0, 1e-30, -1e-30]]).astype(np.float32)
+    exact = x.astype(np.float64)
+    for name, expected in (("sigmoid", sigmoid(exact)), ("softplus", np.logaddexp(0, exact))):
+        assert (np.abs(run(tier, name, x) - expected) / expected).max() <= 4 * EPS
+        y = run(tier, name, [np.nan, np.inf, -np.inf, 3e38, -3e38, 1])
+        assert np.isnan(y[0])
+        np.testing.assert_allclose(y[1:5], [1, 0, 1, 0] if name == "sigmoid" else [np.inf, 0, 3e38, 0], rtol=EPS)
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+@pytest.mark.parametrize("tier", TIERS)
+def test_products(tier, n):
+    x, y = floats(n, n), floats(n + 1, n)
+    got = y.copy()
+    _check.Tier(tier).mul(x.view(np.uint8), got.view(np.uint8), n)
+    assert (got == x * y).all()
+
+
+def test_gates_of_rows():
+    """Every value or every head of a row by its own factor, in one thread and in several."""
+    x, g = floats(0, 7, 24), floats(1, 7, 24)
+    for threads in (1, 3):
+        ws = Workspace(threads)
+        rows = ws.from_array(x)
+        mul_(rows, ws.from_array(g))
+        assert (rows.numpy() == x * g).all()
+        rows = ws.from_array(x)
+        mul_heads_(rows, ws.from_array(g[:, :3]))
+        assert (rows.numpy() == x * np.repeat(g[:, :3], 8, axis=1)).all()
+        with pytest.raises(ConfigError, match="7 x 24 and 7 x 5"):
+            mul_heads_(rows, ws.from_array(g[:, :5]))
+        with pytest.raises(ConfigError, match="7 x 24 and 6 x 24"):
+            mul_(rows, ws.from_array(g[:6]))
+        for change, function in ((sigmoid_, sigmoid), (softplus_, lambda v: np.logaddexp(0, v))):
+            rows = ws.from_array(x)
+            change(rows)
+            np.testing.assert_allclose(rows.numpy(), function(x.astype(np.float64)), rtol=8 * EPS)
 
 
 @pytest.mark.parametrize("n", WIDTHS)
@@ -188,3 +269,5 @@ def test_what_does_not_fit_is_refused():
     for limit in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ConfigError, match="limit of"):
             swiglu_oai_(x, x, limit=limit)
+        with pytest.raises(ConfigError, match="limit of"):
+            swiglu_limited_(x, x, limit)

@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError, QuantError
-from oxillama.kernels.activations import geglu_, gelu_, gelu_erf_, relu2_, silu_, swiglu_, swiglu_oai_
-from oxillama.kernels.experts import expert_add_, expert_hidden
+from oxillama.kernels.activations import (
+    geglu_,
+    gelu_,
+    gelu_erf_,
+    reglu_,
+    relu2_,
+    silu_,
+    swiglu_,
+    swiglu_limited_,
+    swiglu_oai_,
+)
+from oxillama.kernels.experts import expert_add_, expert_hidden, expert_hidden_joint
 from oxillama.kernels.matmul import linear, quantize
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import route
@@ -79,7 +89,9 @@ def test_widths_that_fill_no_panel(n_embd, n_ff):
         assert (out.numpy()[row] == routing.weights[row, 0] * down.alone(alone, e).numpy()[0]).all()
 
 
-@pytest.mark.parametrize(("gated", "function"), [("gelu", geglu_), ("swiglu_oai", swiglu_oai_), ("silu", swiglu_)])
+@pytest.mark.parametrize(
+    ("gated", "function"), [("gelu", geglu_), ("swiglu_oai", swiglu_oai_), ("silu", swiglu_), ("relu", reglu_)]
+)
 @pytest.mark.parametrize("n", [1, 30])
 def test_activations_of_experts_with_a_gate(gated, function, n):
     ws = Workspace(2)
@@ -92,6 +104,43 @@ def test_activations_of_experts_with_a_gate(gated, function, n):
         assert (function(gate.alone(one, e), up.alone(one, e)).numpy()[0] == hidden[pair]).all()
     with pytest.raises(ConfigError, match="a gate and the activation 'relu2'"):
         expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, "relu2")
+
+
+@pytest.mark.parametrize("n", [1, 30])
+def test_limits_of_experts(n):
+    ws = Workspace(2)
+    gate, up = (Stack(i, "Q8_0", 4, 320, 256) for i in (0, 1))
+    x = floats(2, n, 256)
+    routing = route(ws.from_array(floats(3, n, 4)), 2)
+    hidden = expert_hidden(ws.from_array(x), routing, gate.stack, up.stack, "silu", True, 1.5).numpy()
+    for pair, e in enumerate(routing.experts.reshape(-1)):
+        one = ws.from_array(x[pair // 2 : pair // 2 + 1])
+        assert (swiglu_limited_(gate.alone(one, e), up.alone(one, e), 1.5).numpy()[0] == hidden[pair]).all()
+    for stack, activation, limit in ((gate.stack, "gelu", 1.0), (None, "silu", 1.0), (gate.stack, "silu", -1.0)):
+        with pytest.raises(ConfigError, match="a limit of"):
+            expert_hidden(ws.from_array(x), routing, stack, up.stack, activation, False, limit)
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0"])
+@pytest.mark.parametrize(("n", "n_ff"), [(1, 33), (30, 160)])
+@pytest.mark.parametrize("repack", [False, True])
+def test_both_matrices_in_one(type, n, n_ff, repack):
+    """The same bits as with the gate's rows in one stack and the others in another."""
+    ws = Workspace(3)
+    gate, up = (floats(i, 4, n_ff, 256) for i in (0, 1))
+    joint = np.concatenate([gate, up], axis=1)
+
+    def stack(values):
+        return Matrix(quantize(values.reshape(-1, 256), type), type, values.shape, name="w", repack=repack)
+
+    x = ws.from_array(floats(2, n, 256))
+    routing = route(ws.from_array(floats(3, n, 4)), 2)
+    two = expert_hidden(x, routing, stack(gate), stack(up)).numpy().copy()
+    assert (expert_hidden_joint(x, routing, stack(joint)).numpy() == two).all()
+    with pytest.raises(QuantError, match="does not hold two matrices"):
+        expert_hidden_joint(x, routing, stack(joint[:, :-1]))
+    with pytest.raises(ConfigError, match="a gate and the activation 'relu2'"):
+        expert_hidden_joint(x, routing, stack(joint), "relu2")
 
 
 @pytest.mark.parametrize("plain", [silu_, gelu_, gelu_erf_, relu2_])
@@ -159,7 +208,7 @@ def test_experts_that_no_row_chose_are_not_touched(type, repack):
 LOCKED = """
 import ctypes, mmap, sys
 import numpy as np
-from oxillama.kernels.experts import expert_add_, expert_hidden
+from oxillama.kernels.experts import expert_add_, expert_hidden, expert_hidden_joint
 from oxillama.kernels.matmul import quantize
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import route

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError, QuantError
-from oxillama.kernels.activations import geglu_, swiglu_
+from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import linear, linear_add_, matmul, quantize
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Vector, Workspace, add_bias_
 
-ACTIVATIONS = {"silu": swiglu_, "gelu": geglu_}
+ACTIVATIONS = {"silu": swiglu_, "gelu": geglu_, "gelu_erf": geglu_erf_}
 
 
 def floats(seed, *shape):
@@ -54,6 +54,20 @@ def test_codes_of_the_result_are_those_made_afterwards(activation, num_threads, 
     h = ws.from_array(floats(0, n, 64))
     fused, unfused = gated(h, gate, up, activation, True), parts(h, gate, up, activation)
     assert (linear(fused, down).numpy() == linear(unfused, down).numpy()).all()
+
+
+@pytest.mark.parametrize(("n", "n_out"), [(1, 100), (1, 4000), (40, 488)])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_limits(num_threads, n, n_out):
+    """The bits of its parts; another limit, or none, is another result."""
+    gate, up = (matrix("Q8_0", s, n_out, 96) for s in (1, 2))
+    h = Workspace(num_threads).from_array(floats(0, n, 96))
+    got = gated(h, gate, up, "silu", limit=1.5).numpy().copy()
+    assert (got == swiglu_limited_(linear(h, gate), linear(h, up), 1.5).numpy()).all()
+    assert (got != gated(h, gate, up, "silu").numpy()).any()
+    for activation, limit in (("gelu", 1.0), ("silu", -1.0), ("silu", np.inf), ("silu", np.nan)):
+        with pytest.raises(ConfigError, match="a limit of"):
+            gated(h, gate, up, activation, limit=limit)
 
 
 def test_biases_come_last():

@@ -12,6 +12,12 @@ static void layer_norm(const ox_kernels *t, const float *a, const float *b, floa
 static void plain_norm(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, layer_norm)(a, NULL, NULL, y, n, 1e-5f); }
 static void geglu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, geglu)(a, b, y, n); }
 static void swiglu_oai(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, swiglu_oai)(a, b, y, n, 1.702f, 1.5f); }
+static void swiglu_limited(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, swiglu_limited)(a, b, y, n, 1.5f); }
+static void geglu_erf(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, geglu_erf)(a, b, y, n); }
+static void reglu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { CALL(t, reglu)(a, b, y, n); }
+static void mul(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, mul)(a, y, n); }
+static void sigmoid(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, sigmoid)(y, n); }
+static void softplus(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, softplus)(y, n); }
 static void scale(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, scale)(y, 0.3f, n); }
 static void softcap(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, softcap)(y, 2.5f, n); }
 static void clamp(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, clamp)(y, 1.5f, n); }
@@ -31,6 +37,8 @@ static const struct { const char *name; row_fn *call; int even; double bound, sl
     {"geglu", geglu, 0, 16, 0},            {"swiglu_oai", swiglu_oai, 0, 16, 0}, {"scale", scale, 0, 0, 0},
     {"softcap", softcap, 0, 4, 0},         {"clamp", clamp, 0, 0, 0},            {"silu", silu, 0, 8, 0},
     {"gelu", gelu, 0, 8, 0},               {"gelu_erf", gelu_erf, 0, 8, 0},      {"relu2", relu2, 0, 0, 0},
+    {"swiglu_limited", swiglu_limited, 0, 16, 0}, {"geglu_erf", geglu_erf, 0, 16, 0}, {"reglu", reglu, 0, 0, 0},
+    {"mul", mul, 0, 0, 0},                 {"sigmoid", sigmoid, 0, 8, 0},        {"softplus", softplus, 0, 8, 0},
 };
 
 static void check_row(const ox_kernels *scalar, const ox_kernels *t, int op, int64_t n)
