@@ -156,6 +156,27 @@ QWEN = {
     "mlp.w2": "ffn_gate",
     "mlp.c_proj": "ffn_down",
 }
+ATTENTION_GATE = {"self_attn.g_proj": "attn_gate", "self_attn.gate_proj": "attn_gate"}
+BAILING = {"attention.query_key_value": "attn_qkv", "attention.dense": "attn_output"}
+SMALLTHINKER = {f"block_sparse_moe.experts.{part}": f"ffn_{part}_exps" for part in W123.values()} | {
+    "block_sparse_moe.primary_router": "ffn_gate_inp"
+}
+NEMOTRON_H_MOE = {f"mixer.experts.{part}_proj": f"ffn_{part}_exps" for part in ("up", "down")} | {
+    **{f"mixer.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("up", "down")},
+    "mixer.gate": "ffn_gate_inp",
+    "mixer.fc1_latent_proj": "ffn_latent_down",
+    "mixer.fc2_latent_proj": "ffn_latent_up",
+}
+NOMIC_MOE = {
+    "attn.Wqkv": "attn_qkv",
+    "attn.out_proj": "attn_output",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "mlp.router.layer": "ffn_gate_inp",
+}
+JINA2 = BERT | {"mlp.gated_layers": "ffn_up", "mlp.wo": "ffn_down"}
+JINA3 = {"mixer.Wqkv": "attn_qkv", "mixer.out_proj": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+MODERN = {"attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down"}
 
 
 def under(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -248,13 +269,28 @@ NAMINGS = {
     "refact": naming(PLAIN, REFACT),
     "bert": naming(PLAIN, BERT, DISTILBERT),
     "nomic-bert": naming(PLAIN, NOMIC),
+    "nomic-bert-moe": naming(PLAIN, NOMIC_MOE),
+    "jina-bert-v2": naming(PLAIN, JINA2),
+    "jina-bert-v3": naming(PLAIN, JINA3),
+    "modern-bert": naming(PLAIN, MODERN),
+    "llama-embed": naming(ROTATED, LLAMA),
+    "minimax-m2": naming(PLAIN, MIXTRAL),
+    "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
+    "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),
+    "hy_v3": naming(PLAIN, LLAMA, EXPERTS, HUNYUAN, {"mlp.router.gate": "ffn_gate_inp"}),
+    "laguna": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),
+    "step35": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),
+    "smallthinker": naming(PLAIN, ATTENTION, SMALLTHINKER),
+    "mistral4": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
+    "muse-glimmer": naming(ROTATED, LLAMA, ATTENTION_GATE),
+    "nemotron_h_moe": naming(PLAIN, NEMOTRON_H, NEMOTRON_H_MOE, under("mixer", MAMBA)),
     "gpt-oss": naming(PLAIN, ATTENTION, {"mlp.router": "ffn_gate_inp"}),
 }  # fmt: skip
 LIKE_LLAMA = """
 qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere2 olmo2 stablelm ernie4_5 exaone4
-hunyuan-dense nemotron seed_oss orion pangu-embedded
+hunyuan-dense nemotron seed_oss orion pangu-embedded eurobert
 """
-WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe"
+WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe"
 NAMINGS |= dict.fromkeys(LIKE_LLAMA.split(), naming(PLAIN, LLAMA))
 NAMINGS |= dict.fromkeys(WITH_EXPERTS.split(), naming(PLAIN, LLAMA, EXPERTS))
 

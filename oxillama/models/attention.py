@@ -12,7 +12,7 @@ from oxillama.kernels.matmul import linear, matmul
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.norms import layer_norm_heads_, rms_norm_heads_
 from oxillama.kernels.rope import rotate_, sharpen_
-from oxillama.kernels.rows import Rows, Vector, clamp_, take_rows
+from oxillama.kernels.rows import Rows, Vector, clamp_, scale_, take_rows
 from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import LayerSpec, ModelSpec
 from oxillama.models.traits import Traits
@@ -31,14 +31,14 @@ class SelfAttention:
         self.head_dim, self.neox, self.eps = spec.head_dim, traits.rope == "neox", spec.norm_eps
         self.clamp, self.sharpening = spec.scales.clamp_qkv, spec.scales.sharpening
         self.sharpening_length, self.codes, self.residual = spec.scales.sharpening_length, self.q.integer, residual
-        self.norm_last = traits.qk_norm_last
+        self.norm_last, self.value_scale = traits.qk_norm_last, spec.scales.value
         self.rule = attention_rule(spec, layer, traits, w, p)
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
         q, k, v = matmul(h, self.q, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)
-        self.attend(x, q, cos_sin, slab, batch)
+        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
@@ -48,19 +48,22 @@ class SelfAttention:
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
             q = linear(take_rows(h, batch.output_rows), self.q)
-            self.attend(x, q, angles, slab, batch.outputs)
+            self.residual.add_product(x, self.attend(q, angles, slab, batch.outputs), self.out)
 
     def remember(self, k: Rows, v: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(k, self.k_norm, cos_sin)
         if self.clamp:
             clamp_(v, self.clamp)
+        if self.value_scale != 1.0:
+            scale_(v, self.value_scale)
         store(k, v, slab, batch)
 
-    def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
+    def attend(self, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> Rows:
+        """What the values of the past give the queries ``q``: Rows [q.n, heads * v_head_dim]."""
         self.prepare(q, self.q_norm, cos_sin)
         if self.sharpening:
             sharpen_(q, batch, self.sharpening, self.sharpening_length)
-        self.residual.add_product(x, attend(q, slab, batch, self.rule), self.out)
+        return attend(q, slab, batch, self.rule)
 
     def prepare(self, x: Rows, norm: HeadNorm | None, cos_sin: Rows | None) -> None:
         """Queries or keys before they meet: clamped, normalised, rotated; or rotated, then normalised."""
@@ -120,12 +123,13 @@ def attention_rule(spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights
     scale = spec.scales.attention or spec.head_dim**-0.5
     if traits.attention_scale is not None:
         scale = traits.attention_scale(spec)
+    sinks = f"{prefix}attn_sinks.weight"
     return Attention(
         scale,
         window=layer.window,
         softcap=spec.scales.attention_cap,
         slopes=alibi_slopes(layer.n_heads) if traits.alibi else None,
-        sinks=w.vector(f"{prefix}attn_sinks.weight", layer.n_heads).numpy() if traits.sinks else None,
+        sinks=w.vector(sinks, layer.n_heads).numpy() if traits.sinks is True or (traits.sinks and sinks in w) else None,
         causal=spec.causal,
     )
 

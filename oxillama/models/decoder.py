@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import LoadError, MissingTensorError
+from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
+from oxillama.gguf import Metadata
 from oxillama.gguf.source import FileSource
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.rope import angles
-from oxillama.kernels.rows import Rows, add_, scale_, softcap_, take_rows
+from oxillama.kernels.rows import Rows, Vector, add_, scale_, softcap_, take_rows
 from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
 from oxillama.models.classifier import Classifier
-from oxillama.models.experts import Experts
+from oxillama.models.experts import Experts, LatentExperts
 from oxillama.models.layers import (
     FeedForward,
     Gated,
@@ -29,6 +30,7 @@ from oxillama.models.layers import (
     Norm,
     Plain,
     Residual,
+    RmsNorm,
     read_norm,
 )
 from oxillama.models.spec import ModelSpec
@@ -49,11 +51,13 @@ class Decoder:
         w: Weights,
         context_size: int,
         read_mixer: ReadMixer = SelfAttention,
+        layer: type[Layer] | None = None,
     ) -> None:
+        layer = layer or Layer
         self.spec = spec
         self.embedding = Embedding(spec, traits, w)
         self.rotations = read_rotations(spec, traits, w, context_size)
-        self.layers = [Layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
+        self.layers = [layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
         biased = "output" in traits.biased
         tied = "output.weight" not in w and not biased
@@ -95,8 +99,10 @@ class Embedding:
         self.positions = None
         if traits.positions:
             self.positions = w.table("position_embd.weight", (spec.context_length, spec.n_embd))
-        self.norm = None
-        if traits.embedding_norm:
+        self.norm: Norm | None = None
+        if traits.embedding_norm == "plain":
+            self.norm = RmsNorm(Vector(np.ones(spec.n_embd, np.float32)), spec.norm_eps)
+        elif traits.embedding_norm:
             self.norm = read_norm(w, "token_embd_norm", spec.n_embd, traits.norm, spec.norm_eps)
 
     def rows(self, batch: Batch) -> Rows:
@@ -172,17 +178,19 @@ def read_norms(spec: ModelSpec, traits: Traits, w: Weights, prefix: str) -> tupl
         parallel, ffn = True, None
     if not traits.pre_norms:
         return same, same, parallel
+    first = traits.pre_norms == "after_first" and prefix == "blk.0."
     if ffn is None and f"{prefix}attn_norm_2.weight" in w:  # Falcon 40B: the second is attention's
         attn, ffn = "attn_norm_2", "attn_norm"
 
     def read(name: str) -> Norm:
         return read_norm(w, prefix + name, spec.n_embd, traits.norm, spec.norm_eps)
 
-    return read(attn), None if ffn is None else read(ffn), parallel
+    return same if first else read(attn), None if ffn is None else read(ffn), parallel
 
 
 def read_residual(spec: ModelSpec, traits: Traits, w: Weights, name: str) -> Residual:
-    norm = read_norm(w, name, spec.n_embd, traits.norm, spec.norm_eps) if traits.post_norms else None
+    eps = spec.norm_eps if traits.post_epsilon is None else traits.post_epsilon
+    norm = read_norm(w, name, spec.n_embd, traits.norm, eps) if traits.post_norms else None
     return Residual(norm, spec.scales.residual)
 
 
@@ -194,12 +202,26 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
     residual = read_residual(spec, traits, w, p + "post_ffw_norm")
     experts = spec.experts
     check_router(spec, w, i)
+    limit = experts.shared_limits[i] if experts is not None and experts.shared_limits else 0.0
     if experts is None or not experts.in_layer(i) or p + "ffn_down.weight" in w:
-        return (Gated if traits.gated else Plain)(w, p, spec.n_embd, n_ff, traits, residual)
-    shared = None
-    if experts.n_ff_shared:
-        shared = Gated(w, p, spec.n_embd, experts.n_ff_shared, traits, Residual(), "_shexp")
-    return Experts(spec.n_embd, experts, w, p, residual=residual, shared=shared)
+        if traits.gated:
+            return Gated(w, p, spec.n_embd, n_ff, traits, residual, limit=limit)
+        return Plain(w, p, spec.n_embd, n_ff, traits, residual)
+    shared = read_shared(spec, traits, w, p, limit)
+    if shared is not None and experts.shared_average:
+        residual = Residual(residual.norm, residual.scale / 2)
+    limit = experts.limits[i] if experts.limits else 0.0
+    kind = LatentExperts if experts.n_latent else Experts
+    return kind(spec.n_embd, experts, w, p, residual=residual, shared=shared, limit=limit)
+
+
+def read_shared(spec: ModelSpec, traits: Traits, w: Weights, p: str, limit: float) -> FeedForward | None:
+    """What runs beside a layer's experts, for all tokens."""
+    if spec.experts is None or not spec.experts.n_ff_shared:
+        return None
+    if traits.gated:
+        return Gated(w, p, spec.n_embd, spec.experts.n_ff_shared, traits, Residual(), "_shexp", limit)
+    return Plain(w, p, spec.n_embd, spec.experts.n_ff_shared, traits, Residual(), "_shexp")
 
 
 def check_router(spec: ModelSpec, w: Weights, i: int) -> None:
@@ -220,7 +242,12 @@ def check_router(spec: ModelSpec, w: Weights, i: int) -> None:
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
     """Which of `read_rotations` the layer uses."""
     layer = spec.layers[i]
-    rotates = layer.window > 0 or not spec.window if traits.rotates == "windows" else traits.rotates(i)
+    if isinstance(traits.rotates, str):
+        rotates = layer.window > 0 or not spec.window
+        if traits.rotates == "windows_and_dense":
+            rotates = rotates or (spec.experts is not None and i < spec.experts.n_dense_first)
+    else:
+        rotates = traits.rotates(i)
     if spec.rope is None or not rotates or not layer.n_heads:
         return None
     return int(traits.window_base is not None and layer.window > 0)
@@ -236,13 +263,23 @@ def read_rotations(
     if traits.window_base is not None:
         plain = spec.rope.of_windows(w.metadata, spec.arch, traits.window_base or spec.rope.base)
         ropes.append((plain.frequencies(), plain.magnitude))
+    elif spec.window:
+        check_common_base(spec.rope.base, w.metadata, spec.arch)
     return ropes
+
+
+def check_common_base(base: float, m: Metadata, arch: str) -> None:
+    """Raises UnsupportedModelError for a base of layers with a window, where these have none of their own."""
+    key = f"{arch}.rope.freq_base_swa"
+    own = m.get_float(key, base)
+    if own != base:
+        raise UnsupportedModelError(f"{key} is {own}, but all layers of {arch} are computed with rope.freq_base {base}")
 
 
 def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.float32] | None:
     """Divisors of the rotary frequencies: Llama-3's, or LongRoPE's for the context in use."""
     assert spec.rope is not None
-    n = spec.rope.n_rot // 2
+    n = max(spec.rope.n_rot, spec.rope.n_rot_windows) // 2
     chosen = None
     names = "rope_factors_long.weight", "rope_factors_short.weight"
     if spec.rope.scaling == "longrope" or any(name in w for name in names):
@@ -250,4 +287,4 @@ def rope_factors(spec: ModelSpec, w: Weights, context_size: int) -> NDArray[np.f
         chosen = long if context_size > spec.rope.original_context else short
     elif "rope_freqs.weight" in w:
         chosen = w.vector("rope_freqs.weight", n)
-    return None if chosen is None else chosen.numpy()
+    return None if chosen is None else chosen.numpy()[: spec.rope.n_rot // 2]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oxillama.errors import LoadError, UnsupportedModelError
+from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf import Metadata
-from oxillama.kernels.experts import expert_add_, expert_hidden
+from oxillama.kernels.experts import expert_add_, expert_hidden, expert_hidden_joint
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import Routing, route
@@ -25,28 +25,46 @@ GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
 class ExpertDefaults:
     """What an architecture means where its metadata are silent.
 
-    ``shared_gate``: what shared experts give is gated as a whole. ``biased``: router and experts have biases.
+    ``shared_gate``: what shared experts give is gated as a whole. ``shared_average``: the layer's output is the mean of
+    what they and the others give. ``gated``: experts have a gate. ``biased``: router and experts have biases.
+    ``correction``: the tensor that is added to scores for choosing.
     """
 
     gating: str = "softmax"
     normalise: bool = True
     activation: str = "silu"
     shared_gate: bool = False
+    shared_average: bool = False
+    gated: bool = True
     biased: bool = False
+    correction: str = "exp_probs_b.bias"
 
 
 # As llama.cpp computes files without these keys. The converters of most architectures write none of them.
 DEFAULTS = {
+    "afmoe": ExpertDefaults(gating="sigmoid", normalise=False),
+    "bailingmoe2": ExpertDefaults(gating="sigmoid", normalise=False),
+    "cohere2moe": ExpertDefaults(gating="sigmoid", normalise=False, shared_average=True),
     "deepseek": ExpertDefaults(normalise=False),
     "deepseek2": ExpertDefaults(normalise=False),
     "dots1": ExpertDefaults(gating="sigmoid", normalise=False),
+    "exaone-moe": ExpertDefaults(gating="sigmoid", normalise=False),
     "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
     "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai", biased=True),
+    "hy_v3": ExpertDefaults(gating="sigmoid", normalise=False, correction="exp_probs_b"),
     "jamba": ExpertDefaults(normalise=False),
+    "laguna": ExpertDefaults(gating="sigmoid", normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
+    "mimo2": ExpertDefaults(gating="sigmoid"),
+    "minimax-m2": ExpertDefaults(gating="sigmoid"),
+    "mistral4": ExpertDefaults(normalise=False),
+    "nemotron_h_moe": ExpertDefaults(gating="sigmoid", normalise=False, activation="relu2", gated=False),
+    "nomic-bert-moe": ExpertDefaults(normalise=False, activation="gelu_erf", gated=False),
     "olmoe": ExpertDefaults(normalise=False),
     "phimoe": ExpertDefaults(gating="sparsemixer", normalise=False),
     "qwen2moe": ExpertDefaults(normalise=False, shared_gate=True),
+    "smallthinker": ExpertDefaults(gating="sigmoid", activation="relu"),
+    "step35": ExpertDefaults(gating="sigmoid", normalise=False),
 }
 
 
@@ -57,7 +75,9 @@ class ExpertSpec:
     ``n_ff_shared`` is the width of all ``n_shared`` shared experts together, 0 without. ``gating``: how logits become
     scores, see :func:`oxillama.kernels.routing.route`. ``scale`` multiplies the weights. Experts stand in ``n_groups``
     groups of equal size, of which ``n_groups_used`` are looked into. The first ``n_dense_first`` layers have none, of
-    the others every ``step``-th.
+    the others every ``step``-th. ``limits``: bounds of what an expert's two matrices give, by layer, 0 for none;
+    ``shared_limits``: of the shared ones and of dense layers. ``n_latent``: width of what experts read and write,
+    0: the model's. The rest as in `ExpertDefaults`.
     """
 
     n_experts: int
@@ -74,7 +94,13 @@ class ExpertSpec:
     step: int = 1
     activation: str = "silu"
     shared_gate: bool = False
+    shared_average: bool = False
+    gated: bool = True
     biased: bool = False
+    correction: str = "exp_probs_b.bias"
+    n_latent: int = 0
+    limits: tuple[float, ...] = ()
+    shared_limits: tuple[float, ...] = ()
 
     def in_layer(self, i: int) -> bool:
         """Whether metadata put experts into layer ``i``; Jamba's don't say, and put them into all."""
@@ -109,7 +135,11 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
         step=m.get_int(f"{arch}.interleave_moe_layer_step", 1, minimum=1, maximum=1 << 12),
         activation=defaults.activation,
         shared_gate=defaults.shared_gate,
+        shared_average=defaults.shared_average,
+        gated=defaults.gated,
         biased=defaults.biased,
+        n_latent=m.get_int(f"{arch}.moe_latent_size", 0, minimum=0, maximum=1 << 20),
+        correction=defaults.correction,
     )
 
 
@@ -184,21 +214,40 @@ class Experts:
         *,
         residual: Residual,
         shared: FeedForward | None = None,
+        limit: float = 0.0,
     ) -> None:
         n, n_ff = spec.n_experts, spec.n_ff
-        self.spec, self.shared, self.residual = spec, shared, residual
+        self.spec, self.shared, self.residual, self.limit = spec, shared, residual, limit
         self.router = w.linear(prefix + "ffn_gate_inp", n, n_embd, bias=spec.biased)
-        self.choice_bias = w.optional_vector(prefix + "exp_probs_b.bias", n)
-        self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, n_embd, spec.biased)
-        self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, n_embd, spec.biased)
-        self.down = expert_matrix(w, prefix + "ffn_down_exps", n, n_embd, n_ff, spec.biased)
+        self.choice_bias = w.optional_vector(prefix + spec.correction, n)
+        width, joint = spec.n_latent or n_embd, prefix + "ffn_gate_up_exps"
+        self.gate = None
+        self.joint = f"{joint}.weight" in w  # each expert's gate, below it its other matrix
+        if self.joint:
+            check_joint(spec, joint, limit)
+            self.up = w.matrix(f"{joint}.weight", n, 2 * n_ff, width)
+        else:
+            if spec.gated:
+                check_gate(w, prefix)
+                self.gate = expert_matrix(w, prefix + "ffn_gate_exps", n, n_ff, width, spec.biased)
+            self.up = expert_matrix(w, prefix + "ffn_up_exps", n, n_ff, width, spec.biased)
+        self.down = expert_matrix(w, prefix + "ffn_down_exps", n, width, n_ff, spec.biased)
         has_gate = shared is not None and spec.shared_gate
         self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if has_gate else None
         self.codes = self.up.integer
 
     def add_to(self, x: Rows, h: Rows) -> None:
-        routing = self.route(h)
-        hidden = expert_hidden(h, routing, self.gate, self.up, self.spec.activation, self.down.integer)
+        self.add_routed(x, h, self.route(h))
+
+    def hidden(self, h: Rows, routing: Routing) -> Rows:
+        if self.joint:
+            return expert_hidden_joint(h, routing, self.up, self.spec.activation)
+        codes = self.down.integer
+        return expert_hidden(h, routing, self.gate, self.up, self.spec.activation, codes, self.limit)
+
+    def add_routed(self, x: Rows, h: Rows, routing: Routing) -> None:
+        """As `add_to`, with experts that were chosen before."""
+        hidden = self.hidden(h, routing)
         if self.shared is None and self.residual.plain:
             expert_add_(x, hidden, routing, self.down)
             return
@@ -222,6 +271,47 @@ class Experts:
             bias=self.choice_bias,
             n_groups=s.n_groups,
             n_groups_used=s.n_groups_used,
+        )
+
+
+class LatentExperts(Experts):
+    """Experts of a narrower stream; the router sees the wide one. NVIDIA, "Nemotron 3", 2025."""
+
+    def __init__(
+        self,
+        n_embd: int,
+        spec: ExpertSpec,
+        w: Weights,
+        prefix: str,
+        *,
+        residual: Residual,
+        shared: FeedForward | None = None,
+        limit: float = 0.0,
+    ) -> None:
+        super().__init__(n_embd, spec, w, prefix, residual=residual, shared=shared, limit=limit)
+        self.narrow = w.linear(prefix + "ffn_latent_down", spec.n_latent, n_embd)
+        self.wide = w.linear(prefix + "ffn_latent_up", n_embd, spec.n_latent)
+
+    def add_routed(self, x: Rows, h: Rows, routing: Routing) -> None:
+        latent = zeros(x.workspace, x.n, self.spec.n_latent)
+        expert_add_(latent, self.hidden(linear(h, self.narrow), routing), routing, self.down)
+        y = linear(latent, self.wide)
+        if self.shared is not None:
+            self.shared.add_to(y, h)
+        self.residual.add(x, y)
+
+
+def check_gate(w: Weights, prefix: str) -> None:
+    gate = f"{prefix}ffn_gate_exps.weight"
+    if gate not in w:
+        raise MissingTensorError(f"tensor {gate} is missing, and so is {prefix}ffn_gate_up_exps.weight")
+
+
+def check_joint(spec: ExpertSpec, name: str, limit: float) -> None:
+    """Raises UnsupportedModelError for what is not computed with both matrices in one."""
+    if not spec.gated or spec.biased or limit or spec.activation == "swiglu_oai":
+        raise UnsupportedModelError(
+            f"tensor {name}.weight: the experts of this architecture have no gate in one matrix"
         )
 
 

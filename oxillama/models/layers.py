@@ -100,7 +100,7 @@ class Gated:
     """``x += down(activation(gate(h)) * up(h))``: Shazeer, "GLU Variants Improve Transformer", 2020."""
 
     def __init__(self, w: Weights, prefix: str, n_embd: int, n_ff: int, traits: Traits, residual: Residual,
-                 suffix: str = "") -> None:  # fmt: skip
+                 suffix: str = "", limit: float = 0.0) -> None:  # fmt: skip
         gate, up = f"{prefix}ffn_gate{suffix}", f"{prefix}ffn_up{suffix}"
         biased = "ffn" in traits.biased
         # Without a gate of its own, ``up`` holds it too, unless it is too short for that: then the gate is missing.
@@ -110,9 +110,10 @@ class Gated:
             self.gate, self.up = w.linears(up, (n_ff, n_ff), n_embd, bias=biased)
         self.down = w.linear(f"{prefix}ffn_down{suffix}", n_embd, n_ff, bias=biased)
         self.activation, self.codes, self.residual = traits.activation, self.gate.integer, residual
+        self.limit = limit  # of what both matrices give; 0: none
 
     def hidden(self, h: Rows) -> Rows:
-        return gated(h, self.gate, self.up, self.activation, self.down.integer)
+        return gated(h, self.gate, self.up, self.activation, self.down.integer, self.limit)
 
     def add_to(self, x: Rows, h: Rows) -> None:
         self.residual.add_product(x, self.hidden(h), self.down)
@@ -121,10 +122,11 @@ class Gated:
 class Plain:
     """``x += down(activation(up(h)))``."""
 
-    def __init__(self, w: Weights, prefix: str, n_embd: int, n_ff: int, traits: Traits, residual: Residual) -> None:
+    def __init__(self, w: Weights, prefix: str, n_embd: int, n_ff: int, traits: Traits, residual: Residual,
+                 suffix: str = "") -> None:  # fmt: skip
         biased = "ffn" in traits.biased
-        self.up = w.linear(f"{prefix}ffn_up", n_ff, n_embd, bias=biased)
-        self.down = w.linear(f"{prefix}ffn_down", n_embd, n_ff, bias=biased)
+        self.up = w.linear(f"{prefix}ffn_up{suffix}", n_ff, n_embd, bias=biased)
+        self.down = w.linear(f"{prefix}ffn_down{suffix}", n_embd, n_ff, bias=biased)
         self.activate, self.codes, self.residual = ACTIVATIONS[traits.activation], self.up.integer, residual
 
     def add_to(self, x: Rows, h: Rows) -> None:

@@ -17,7 +17,7 @@ from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
 
 # Files of these architectures hold a tenth of the multiplier, for readers that once left the 0.1 of YaRN's formula out.
-TENTHS = ("deepseek2",)
+TENTHS = ("deepseek2", "mistral4")
 # YaRN's ramp runs between whole dimensions, but in these, by their configuration (``truncate``) which no key holds.
 UNROUNDED = ("gpt-oss",)
 
@@ -39,6 +39,7 @@ class RopeSpec:
     scores_stretched: bool = False  # see `attention_factor`
     rounded_ramp: bool = True
     yarn_magnitude: float = 0.0  # 0: by the formula
+    n_rot_windows: int = 0  # of layers with a window, where these have frequencies of their own; 0: n_rot
 
     @classmethod
     def read(cls, m: Metadata, arch: str, head_dim: int, context_length: int) -> RopeSpec:
@@ -49,6 +50,9 @@ class RopeSpec:
             named = (key + "dimension_count", f"{arch}.attention.key_length")
             source = next((name for name in named if name in m), f"{arch}.embedding_length over attention.head_count")
             raise LoadError(f"{source} is {n_rot}: rotated dimensions come in pairs")
+        n_rot_windows = m.get_int(key + "dimension_count_swa", n_rot, minimum=0, maximum=head_dim)
+        if n_rot_windows % 2:
+            raise LoadError(f"{key}dimension_count_swa is {n_rot_windows}: rotated dimensions come in pairs")
         # A factor without a type is a linear one, and 0 stands for none, as llama.cpp reads them.
         scaling = m.get_str(key + "scaling.type", "linear")
         if scaling not in ROPE_SCALINGS:
@@ -75,6 +79,7 @@ class RopeSpec:
             scores_stretched=arch in TENTHS,
             rounded_ramp=arch not in UNROUNDED,
             yarn_magnitude=m.get_float(key + "scaling.yarn_attn_factor", 0.0, minimum=0.0, maximum=1e3),
+            n_rot_windows=n_rot_windows,
         )
 
     def of_windows(self, m: Metadata, arch: str, base: float) -> RopeSpec:
@@ -83,7 +88,8 @@ class RopeSpec:
         ``base`` stands for ``<arch>.rope.freq_base_swa`` where the file has none.
         """
         base = m.get_float(f"{arch}.rope.freq_base_swa", base, minimum=1.001, maximum=1e12)
-        return replace(self, base=base, scaling="none", factor=1.0, attn_factor=1.0)
+        n_rot = self.n_rot_windows or self.n_rot
+        return replace(self, n_rot=n_rot, base=base, scaling="none", factor=1.0, attn_factor=1.0)
 
     @property
     def reach(self) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oxillama.errors import LoadError, UnsupportedModelError
-from oxillama.gguf import GGUFFile, Metadata
+from oxillama.errors import LoadError, MissingKeyError, UnsupportedModelError
+from oxillama.gguf import GGUFArray, GGUFFile, Metadata
 from oxillama.kv_cache.shapes import KvShape, LayerShape
 from oxillama.models.experts import ExpertSpec, read_experts
 from oxillama.models.rope import RopeSpec
-from oxillama.models.traits import Traits, all_but_each
+from oxillama.models.traits import Traits, all_but_each, all_but_first
 
 # Keys that change what a model computes, with the values under which they change nothing. An architecture that has no
 # use for a key (Traits.keys) refuses any other value by name: such a file would load, and be wrong.
@@ -20,13 +20,19 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.scale": (0.0,),
     "attention.temperature_length": (0,),
     "attention.temperature_scale": (0.0,),
+    "attention.value_scale": (0.0, 1.0),
     "attn_logit_softcapping": (0.0,),
     "embedding_scale": (0.0, 1.0),
+    "hidden_activation": (),
     "final_logit_softcapping": (0.0,),
     "logit_scale": (0.0, 1.0),
+    "moe_latent_size": (0,),
     "residual_scale": (0.0, 1.0),
+    "rope.dimension_count_swa": (),
     "rope.dimension_sections": (),
     "router_logit_softcapping": (0.0,),
+    "swiglu_clamp_exp": (0.0,),
+    "swiglu_clamp_shexp": (0.0,),
     "use_parallel_residual": (False,),
 }
 
@@ -96,7 +102,8 @@ class ModelSpec:
 class Scales:
     """Factors and bounds along the way of an activation; 1 and 0 change nothing.
 
-    sharpening: queries are multiplied by ``1 + sharpening * ln(1 + floor(position / sharpening_length))``.
+    value: of attention's values. sharpening: queries are multiplied by
+    ``1 + sharpening * ln(1 + floor(position / sharpening_length))``.
     """
 
     embedding: float = 1.0
@@ -104,6 +111,7 @@ class Scales:
     residual: float = 1.0
     logits: float = 1.0
     clamp_qkv: float = 0.0
+    value: float = 1.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
     sharpening: float = 0.0
@@ -127,8 +135,6 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
     n_heads = max(layer.n_heads for layer in layers)
     head_dim, v_head_dim = head_sizes(m, arch, n_embd, n_heads)
     context_length = m.get_int(f"{arch}.context_length", minimum=1, maximum=1 << 31)
-    rms_epsilon = traits.norm == "rms" if traits.rms_epsilon is None else traits.rms_epsilon
-    eps_key = f"{arch}.attention.layer_norm_{'rms_' * rms_epsilon}epsilon"
     spec = ModelSpec(
         arch=arch,
         name=m.get_str("general.name", ""),
@@ -138,7 +144,7 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
         head_dim=head_dim,
         v_head_dim=v_head_dim,
         context_length=context_length,
-        norm_eps=m.get_float(eps_key, minimum=0.0, maximum=1.0),
+        norm_eps=read_epsilon(m, arch, traits),
         causal=m.get_bool(f"{arch}.attention.causal", traits.causal),
         rope=RopeSpec.read(m, arch, head_dim, context_length) if traits.rope != "none" and n_heads else None,
         experts=experts,
@@ -148,6 +154,17 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
     if spec.causal != traits.causal:
         raise UnsupportedModelError(f"{arch}.attention.causal is {spec.causal}, which {arch} is not computed with")
     return replace(spec, states=attention_states(spec))
+
+
+def read_epsilon(m: Metadata, arch: str, traits: Traits) -> float:
+    """What norms add to a variance."""
+    rms = traits.norm == "rms" if traits.rms_epsilon is None else traits.rms_epsilon
+    key, other = (f"{arch}.attention.layer_norm_{'rms_' * kind}epsilon" for kind in (rms, not rms))
+    if traits.either_epsilon and key not in m:
+        if other not in m:
+            raise MissingKeyError(f"metadata has no key {key}, and none {other}")
+        key = other
+    return m.get_float(key, minimum=0.0, maximum=1.0)
 
 
 def attention_states(spec: ModelSpec) -> tuple[LayerShape, ...]:
@@ -203,19 +220,43 @@ def per_layer(
     return values
 
 
+def per_layer_float(m: Metadata, key: str, n_layers: int, default: float, maximum: float) -> tuple[float, ...]:
+    """A number from 0 to ``maximum`` that may stand once or once per layer."""
+    if key not in m or not isinstance(m[key], GGUFArray):
+        return (m.get_float(key, default, minimum=0.0, maximum=maximum),) * n_layers
+    array = m.get_array(key, float)
+    if len(array) != n_layers:
+        raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
+    values = tuple(float(value) for value in array)
+    for value in values:
+        if not 0.0 <= value <= maximum:
+            raise LoadError(f"{key} is {value}; it must lie in 0..{maximum:g}")
+    return values
+
+
 def read_windows(m: Metadata, arch: str, n_layers: int, traits: Traits) -> tuple[int, ...]:
     """Each layer's window: metadata's, in the layers that metadata or else the architecture give one to."""
     window = m.get_int(f"{arch}.attention.sliding_window", 0, minimum=0, maximum=1 << 31)
     key = f"{arch}.attention.sliding_window_pattern"
     rule = traits.windows
     if key in m and isinstance(m[key], int) and not isinstance(m[key], bool):
-        rule = all_but_each(m.get_int(key, minimum=0, maximum=1 << 12))
+        rule = (all_but_first if traits.whole_first else all_but_each)(m.get_int(key, minimum=0, maximum=1 << 12))
     elif key in m:
-        array = m.get_array(key, bool)
-        if len(array) != n_layers:
-            raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
-        rule = [bool(value) for value in array].__getitem__
+        rule = read_switches(m, key, n_layers).__getitem__
     return tuple(window if rule(i) else 0 for i in range(n_layers))
+
+
+def read_switches(m: Metadata, key: str, n_layers: int) -> list[bool]:
+    """Yes or no for each layer, which some converters write as 1 or 0."""
+    array = m[key]
+    as_numbers = isinstance(array, GGUFArray) and array.item_type.name != "BOOL"
+    array = m.get_array(key, int if as_numbers else bool)
+    if len(array) != n_layers:
+        raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
+    for value in array:
+        if value not in (0, 1):
+            raise LoadError(f"{key} has a value {value}; only 0 and 1 say which layers have a window")
+    return [bool(value) for value in array]
 
 
 def head_sizes(m: Metadata, arch: str, n_embd: int, n_heads: int) -> tuple[int, int]:
@@ -243,6 +284,7 @@ def read_scales(m: Metadata, arch: str, n_embd: int, traits: Traits) -> Scales:
         residual=scale("residual_scale", 1.0),
         logits=1 / logits if traits.logit_scale == "divides" else logits,
         clamp_qkv=scale("attention.clamp_kqv", 0.0),
+        value=scale("attention.value_scale", 1.0),
         attention_cap=scale("attn_logit_softcapping", 0.0),
         logit_cap=scale("final_logit_softcapping", 0.0),
     )

@@ -19,7 +19,7 @@ from oxillama.offload_policy import OffloadPolicy
 __all__ = ["PANEL", "Survey", "survey"]
 
 PANEL = 16
-EXPERTS = re.compile(r"^(.*)ffn_(gate|up|down)_exps\.weight$")
+EXPERTS = re.compile(r"^(.*)ffn_(gate|up|gate_up|down)_exps\.weight$")
 
 
 @dataclass(frozen=True)

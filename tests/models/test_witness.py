@@ -12,4 +12,4 @@ def test_twin_agrees_with_transformers(name):
     """To what float32, in which the references were computed, leaves."""
     reference = np.load(DATA / "models" / f"{name}.npz")
     twin = naive.logits(path_of(name), reference["tokens"])[reference["rows"]]
-    assert np.abs(twin - reference["logits"]).max() <= 3e-6 * reference["largest"]
+    assert np.abs(twin - reference["logits"]).max() <= 5e-6 * reference["largest"]

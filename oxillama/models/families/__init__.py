@@ -12,6 +12,8 @@ FAMILIES = (
     "phi",
     "glm",
     "experts",
+    "sparse",
+    "muse",
     "mistral",
     "minicpm",
     "relatives",

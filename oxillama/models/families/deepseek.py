@@ -44,3 +44,4 @@ def build(spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> Dec
 KEYS = frozenset({"rope.scaling.yarn_log_multiplier"})
 
 register(Architecture("deepseek2", "DeepSeek-V2, V3, R1", Traits(keys=KEYS), build=build, read_spec=read))
+register(Architecture("mistral4", "Mistral Small 4", Traits(keys=KEYS), build=build, read_spec=read))

@@ -3,10 +3,10 @@
 from oxillama.models.registry import TRANSFORMERS, Architecture, register
 from oxillama.models.traits import Traits
 
-GLM4MOE = Traits(rope="neox", ffn_norm="post_attention_norm", qk_norm="some", biased=("q", "k", "v"))
+GLM4MOE = Traits(rope="neox", ffn_norm="post_attention_norm", qk_norm="some")
 
 register(
     Architecture("glm4", "GLM 4 (0414)", Traits(post_norms=True)),
     Architecture("chatglm", "ChatGLM 3, GLM 4 9B", Traits(), TRANSFORMERS),
-    Architecture("glm4moe", "GLM 4.5, 4.5 Air, 4.6", GLM4MOE, TRANSFORMERS),
+    Architecture("glm4moe", "GLM 4.5, 4.5 Air, 4.6, Solar Open", GLM4MOE, TRANSFORMERS),
 )

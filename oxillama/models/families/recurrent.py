@@ -126,7 +126,9 @@ MAMBA = Traits(rope="none", recurrent=True, ffn_norm=None)
 JAMBA = Traits(rope="none", recurrent=True)
 GRANITE_HYBRID = replace(GRANITE, recurrent=True)
 FALCON_H1 = Traits(rope="neox", recurrent=True)
-NEMOTRON_H = Traits(rope="none", recurrent=True, ffn_norm="attn_norm", activation="relu2", gated=False)
+NEMOTRON_H = Traits(
+    rope="none", recurrent=True, ffn_norm="attn_norm", activation="relu2", gated=False, either_epsilon=True
+)
 LFM2 = Traits(rope="neox", recurrent=True, qk_norm="head", output_norm="token_embd_norm")
 
 register(
@@ -146,6 +148,13 @@ register(
         "Nemotron-H, Nemotron Nano 2",
         NEMOTRON_H,
         TRANSFORMERS,
+        build=building(Mamba2, single=True),
+        read_spec=read_nemotron_h,
+    ),
+    Architecture(
+        "nemotron_h_moe",
+        "Nemotron 3 Nano, Super",
+        replace(NEMOTRON_H, keys=frozenset({"moe_latent_size"})),
         build=building(Mamba2, single=True),
         read_spec=read_nemotron_h,
     ),

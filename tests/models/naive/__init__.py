@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import dense, encoder, latent, recurrent, relatives
+from . import dense, encoder, latent, recurrent, relatives, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
-DECODERS = dense.ARCHS | latent.ARCHS | recurrent.ARCHS | relatives.ARCHS
+DECODERS = dense.ARCHS | latent.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
 ARCHITECTURES = sorted(DECODERS | ENCODERS)
 
 

@@ -80,10 +80,11 @@ def attend(q, k, v, scale, *, hidden, cap=0.0, slopes=None, sinks=None):
     return np.einsum("hij,jhd->ihd", p, v).reshape(n, -1)
 
 
-def turn(layer, x, pairing, options, local):
+def turn(layer, x, pairing, options, local, n_rot=None):
     """Rotary positions 0, 1, 2 ... of a layer; ``local``: base of those that no scaling touches."""
-    n_rot = options.n_rot or layer.get("rope.dimension_count", layer.k_dim)
+    n_rot = options.n_rot or n_rot or layer.get("rope.dimension_count", layer.k_dim)
     if local is not None:
+        n_rot = layer.get("rope.dimension_count_swa", n_rot)
         return rotary.rotate(x, np.outer(np.arange(len(x)), rotary.plain_frequencies(n_rot, local)), 1.0, pairing)
     frequencies = options.frequencies
     if options.factors is not None:

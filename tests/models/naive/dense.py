@@ -37,6 +37,9 @@ class Arch:
     qk_norm_last: bool = False  # after the rotation
     alibi: bool = False
     window_every: int = 0  # of so many layers the last sees everything; 0: none does, if there is a window
+    whole_first: bool = False  # not the last but the first
+    n_rot: Callable | None = None  # rotated dimensions of a layer and its local base, where metadata's are not meant
+    gate: Callable = lambda layer, h, out: out  # what becomes of attention's output before its last projection
     local_base: Callable | None = None  # rotary base of windowed layers, if no scaling touches them
     rotates: Callable = lambda layer: True
     scale: Callable = lambda layer: layer.get("attention.scale", 0.0) or layer.k_dim**-0.5
@@ -68,28 +71,29 @@ def self_attention(arch, layer, h, options):
         q, k = arch.qk_norm(layer, "attn_q_norm", q), arch.qk_norm(layer, "attn_k_norm", k)
     if arch.pairing and arch.rotates(layer):
         local = arch.local_base(layer) if arch.local_base and window(arch, layer, options) else None
-        q, k = (turn(layer, y, arch.pairing, options, local) for y in (q, k))
+        n_rot = arch.n_rot(layer, local) if arch.n_rot else None
+        q, k = (turn(layer, y, arch.pairing, options, local, n_rot) for y in (q, k))
     if arch.qk_norm and arch.qk_norm_last:
         q, k = arch.qk_norm(layer, "attn_q_norm", q), arch.qk_norm(layer, "attn_k_norm", k)
     out = attend(
         q,
         k,
-        v,
+        (layer.get("attention.value_scale", 0.0) or 1.0) * v,
         arch.scale(layer),
         hidden=hidden_past(len(h), window(arch, layer, options)),
         cap=arch.cap(layer),
         slopes=alibi_slopes(layer.heads) if arch.alibi else None,
         sinks=layer.tensor("attn_sinks.weight"),
     )
-    return layer.linear("attn_output", out)
+    return layer.linear("attn_output", arch.gate(layer, h, out))
 
 
 def windowed(arch, layer):
-    """``attention.sliding_window_pattern`` is a period, whose last layer sees everything, or says it layer by layer."""
+    """``attention.sliding_window_pattern`` is a period, one of whose layers sees everything, or says it by layer."""
     pattern = layer.get("attention.sliding_window_pattern", arch.window_every)
     if isinstance(pattern, list):
         return bool(pattern[layer.i])
-    return pattern == 0 or layer.i % pattern < pattern - 1
+    return pattern == 0 or layer.i % pattern != (0 if arch.whole_first else pattern - 1)
 
 
 def window(arch, layer, options):

@@ -26,22 +26,24 @@ def plain(activation):
     return lambda layer, h: layer.linear("ffn_down", activation(layer.linear("ffn_up", h)))
 
 
-def experts(*, normalise, gating=SOFTMAX, expert=None, dense=None):
+def experts(*, normalise, gating=SOFTMAX, expert=None, dense=None, shared=None):
     """Experts in layers that have a router, ``dense`` in the others.
 
-    ``normalise`` and ``gating`` are what holds where metadata don't say.
+    ``normalise`` and ``gating`` are what holds where metadata don't say. ``router_input``: what experts are chosen by,
+    if not by what they get.
     """
-    dense, expert = dense or gated(silu), expert or swiglu_expert
+    dense, expert, shared = dense or gated(silu), expert or swiglu_expert, shared or shared_expert
 
-    def forward(layer, h):
+    def forward(layer, h, router_input=None):
         if "ffn_gate_inp.weight" not in layer:
             return dense(layer, h)
         func = layer.get("expert_gating_func", 0) or gating
-        weights = routing(layer, layer.linear("ffn_gate_inp", h), func, normalise)
+        seen = h if router_input is None else router_input
+        weights = routing(layer, layer.linear("ffn_gate_inp", seen), func, normalise)
         out = np.zeros_like(h)
         for e in range(weights.shape[1]):
             out += weights[:, e : e + 1] * expert(layer, e, h)
-        return out + shared_expert(layer, h)
+        return out + shared(layer, h)
 
     return forward
 
@@ -61,8 +63,8 @@ def routing(layer, scores, gating, normalise):
 
 def choice_scores(layer, p, gating):
     """What experts are chosen by: probabilities with the correction bias, only in the best groups (DeepSeek)."""
-    if "exp_probs_b.bias" in layer:
-        p = p + layer["exp_probs_b.bias"]
+    for name in ("exp_probs_b.bias", "exp_probs_b"):  # the second in Hy3's files
+        p = p + layer[name] if name in layer else p
     n_groups = layer.get("expert_group_count", 0)
     if n_groups <= 1:
         return p
@@ -90,8 +92,15 @@ def expert_linear(layer, name, e, h):
     return h @ layer[name + ".weight"][e].T + bias
 
 
+def gate_and_up(layer, e, h):
+    """Two matrices, or one with the rows of the gate and then those of the other."""
+    if "ffn_gate_up_exps.weight" in layer:
+        return np.split(expert_linear(layer, "ffn_gate_up_exps", e, h), 2, axis=1)
+    return tuple(expert_linear(layer, name, e, h) for name in ("ffn_gate_exps", "ffn_up_exps"))
+
+
 def swiglu_expert(layer, e, h, activation=silu):
-    gate, up = (expert_linear(layer, name, e, h) for name in ("ffn_gate_exps", "ffn_up_exps"))
+    gate, up = gate_and_up(layer, e, h)
     return expert_linear(layer, "ffn_down_exps", e, activation(gate) * up)
 
 

@@ -76,4 +76,6 @@ def scale(layer):
     return temperature**2 / math.sqrt(key_length(layer))
 
 
-ARCHS = {"deepseek2": Arch(latent_layer, norm=rms_norm, ffn=experts(normalise=False, gating=SOFTMAX))}
+DEEPSEEK = Arch(latent_layer, norm=rms_norm, ffn=experts(normalise=False, gating=SOFTMAX))
+
+ARCHS = {"deepseek2": DEEPSEEK, "mistral4": DEEPSEEK}

@@ -80,7 +80,8 @@ def gated_group_norm(layer, y):
     if "ssm_norm.weight" not in layer:
         return y
     w = layer["ssm_norm.weight"].reshape(layer.get("ssm.group_count"), -1)
-    return rms(y.reshape(len(y), *w.shape), w, layer.get("attention.layer_norm_rms_epsilon")).reshape(y.shape)
+    eps = layer.get("attention.layer_norm_rms_epsilon") or layer.get("attention.layer_norm_epsilon")
+    return rms(y.reshape(len(y), *w.shape), w, eps).reshape(y.shape)
 
 
 def short_convolution(layer, h):

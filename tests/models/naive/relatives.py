@@ -13,8 +13,8 @@ from . import dense
 from .attention import attend, hidden_past, norm_each_head, norm_projection, project, turn
 from .dense import ARCHS as KNOWN
 from .dense import GPT, LLAMA, QWEN, Arch, norm, norms_after, renamed, windowed
-from .experts import SIGMOID, experts, plain, swiglu_expert
-from .parts import centred, layer_norm, relu2, rms_norm, softmax
+from .experts import SIGMOID, expert_linear, experts, plain, routing, swiglu_expert
+from .parts import centred, layer_norm, relu2, rms, rms_norm, softmax
 from .recurrent import ARCHS as RECURRENT
 from .recurrent import mamba2
 from .rotary import HALVES, plain_frequencies, rotate, scaling_factor
@@ -114,9 +114,30 @@ def phimoe_layer(arch, layer, x, options):
 def nemotron_h_layer(arch, layer, x, options):
     """One part a layer: a feed-forward part where it has a width, attention where it has heads, Mamba-2 elsewhere."""
     h = norm(arch, layer, "attn_norm", x)
-    if "ffn_up.weight" in layer:
+    if layer.count("feed_forward_length"):
         return x + arch.ffn(layer, h)
     return x + (dense.self_attention(arch, layer, h, options) if layer.kv_heads else mamba2(layer, h))
+
+
+def nemotron_norm(file, name, x):
+    """The epsilon stands under the name of another norm's in files of Nemotron Nano 2 and 3."""
+    eps = file.get("attention.layer_norm_rms_epsilon") or file.get("attention.layer_norm_epsilon")
+    return rms(x, file.w[name + ".weight"], eps)
+
+
+def nemotron_experts(layer, h):
+    """Experts without a gate, of a narrower stream where the file has one, beside a shared one; squared ReLU."""
+    if "ffn_gate_inp.weight" not in layer:
+        return plain(relu2)(layer, h)
+    weights = routing(layer, layer.linear("ffn_gate_inp", h), SIGMOID, False)
+    x = layer.linear("ffn_latent_down", h) if "ffn_latent_down.weight" in layer else h
+    y = np.zeros_like(x)
+    for e in range(weights.shape[1]):
+        hidden = relu2(expert_linear(layer, "ffn_up_exps", e, x))
+        y += weights[:, e : e + 1] * expert_linear(layer, "ffn_down_exps", e, hidden)
+    if "ffn_latent_up.weight" in layer:
+        y = layer.linear("ffn_latent_up", y)
+    return y + layer.linear("ffn_down_shexp", relu2(layer.linear("ffn_up_shexp", h)))
 
 
 def gemma_embedding(file, tokens):
@@ -162,7 +183,8 @@ ARCHS = {
     "minicpm": replace(LLAMA, layer=minicpm_layer, embed=minicpm_embed, finish=minicpm_finish),
     "mistral3": replace(LLAMA, layer=mistral3_layer),
     "nemotron": replace(GPT, ffn=plain(relu2), pairing=HALVES),
-    "nemotron_h": Arch(nemotron_h_layer, ffn=plain(relu2), pairing=None),
+    "nemotron_h": Arch(nemotron_h_layer, norm=nemotron_norm, ffn=plain(relu2), pairing=None),
+    "nemotron_h_moe": Arch(nemotron_h_layer, norm=nemotron_norm, ffn=nemotron_experts, pairing=None),
     "olmoe": replace(QWEN, qk_norm=norm_projection, ffn=experts(normalise=False)),
     "openelm": replace(QWEN, qk_norm=norm_each_head),
     "orion": replace(QWEN, norm=layer_norm),

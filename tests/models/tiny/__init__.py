@@ -6,13 +6,13 @@ import numpy as np
 
 import oxillama.gguf as gguf
 
-from . import relatives, table
+from . import encoders, relatives, sparse, table
 from .recipes import Recipe
 from .shape import Shape
 
 __all__ = ["RECIPES", "Recipe", "Shape", "tiny"]
 
-RECIPES = table.RECIPES | relatives.RECIPES
+RECIPES = table.RECIPES | relatives.RECIPES | sparse.RECIPES | encoders.RECIPES
 
 
 def tiny(name, folder, shape=None, *, seed=0):
@@ -41,7 +41,7 @@ def values(name, shape, rng):
         x = x - 2
     elif name.startswith("rope_"):
         x = 1 + abs(x)
-    elif name.endswith("bias") or "conv1d" in name or "conv.conv" in name:
+    elif name.endswith(("bias", "exp_probs_b")) or "conv1d" in name or "conv.conv" in name:
         x = 0.4 * x
     elif len(shape) > 1:
         x = gain(name) * x / np.sqrt(shape[-1])
