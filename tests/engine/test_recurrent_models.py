@@ -16,7 +16,7 @@ from oxillama.tokenizer import TokenStream
 from tests.engine.fakes import FakeTokenizer, assert_idle
 from tests.models.tiny import Shape, tiny
 
-MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2")
+MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent")
 N_VOCAB = Shape().n_vocab
 CONTEXT = 200
 

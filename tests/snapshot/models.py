@@ -11,7 +11,19 @@ from oxillama.tokenizer import TokenStream
 from tests.engine.fakes import FakeTokenizer
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
-ENCODERS = ("bert", "bert-pairs", "gemma-embedding", "nomic-bert", "roberta-ranker")
+ENCODERS = (
+    "bert",
+    "bert-pairs",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "llama-embed",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "roberta-ranker",
+)
 DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS)
 # One of each kind of state and attention.
 KINDS = (
