@@ -177,6 +177,11 @@ NOMIC_MOE = {
 JINA2 = BERT | {"mlp.gated_layers": "ffn_up", "mlp.wo": "ffn_down"}
 JINA3 = {"mixer.Wqkv": "attn_qkv", "mixer.out_proj": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
 MODERN = {"attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down"}
+GEMMA4 = {
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "router.proj": "ffn_gate_inp",
+}
 
 
 def under(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -274,6 +279,7 @@ NAMINGS = {
     "jina-bert-v3": naming(PLAIN, JINA3),
     "modern-bert": naming(PLAIN, MODERN),
     "llama-embed": naming(ROTATED, LLAMA),
+    "gemma4": naming(PLAIN, LLAMA, GEMMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),

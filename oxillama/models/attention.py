@@ -24,15 +24,26 @@ class SelfAttention:
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
         p, layer = f"blk.{i}.", spec.layers[i]
-        self.q, self.k, self.v = read_projections(spec, layer, traits, w, p)
+        self.q, self.k, self.v = self.read_projections(spec, layer, traits, w, p)
         self.out = w.linear(p + "attn_output", spec.n_embd, layer.n_heads * spec.v_head_dim, bias="o" in traits.biased)
         self.q_norm = read_head_norm(w, p + "attn_q_norm.weight", layer.n_heads, spec, traits)
-        self.k_norm = read_head_norm(w, p + "attn_k_norm.weight", layer.n_kv_heads, spec, traits)
+        self.k_norm = self.read_key_norm(spec, layer, traits, w, p)
         self.head_dim, self.neox, self.eps = spec.head_dim, traits.rope == "neox", spec.norm_eps
         self.clamp, self.sharpening = spec.scales.clamp_qkv, spec.scales.sharpening
         self.sharpening_length, self.codes, self.residual = spec.scales.sharpening_length, self.q.integer, residual
         self.norm_last, self.value_scale = traits.qk_norm_last, spec.scales.value
         self.rule = attention_rule(spec, layer, traits, w, p)
+
+    def read_projections(
+        self, spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights, prefix: str
+    ) -> list[Matrix]:
+        """The matrices of queries, keys and values."""
+        return read_projections(spec, layer, traits, w, prefix)
+
+    def read_key_norm(
+        self, spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights, prefix: str
+    ) -> HeadNorm | None:
+        return read_head_norm(w, prefix + "attn_k_norm.weight", layer.n_kv_heads, spec, traits)
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs

@@ -129,7 +129,10 @@ class Layer:
         self.attn_norm, self.ffn_norm, self.parallel = read_norms(spec, traits, w, f"blk.{i}.")
         self.rotation = rotation_of(spec, traits, i)
         self.mixer = read_mixer(spec, traits, w, i, read_residual(spec, traits, w, f"blk.{i}.post_attention_norm"))
-        self.ffn = feed_forward(spec, traits, w, i)
+        self.ffn = self.read_ffn(spec, traits, w, i)
+
+    def read_ffn(self, spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
+        return feed_forward(spec, traits, w, i)
 
     def angles(self, tables: Sequence[Rows]) -> Rows | None:
         """The layer's cosines and sines; None if it doesn't rotate."""

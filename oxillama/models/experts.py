@@ -49,6 +49,7 @@ DEFAULTS = {
     "deepseek2": ExpertDefaults(normalise=False),
     "dots1": ExpertDefaults(gating="sigmoid", normalise=False),
     "exaone-moe": ExpertDefaults(gating="sigmoid", normalise=False),
+    "gemma4": ExpertDefaults(activation="gelu"),
     "glm4moe": ExpertDefaults(gating="sigmoid", normalise=False),
     "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai", biased=True),
     "hy_v3": ExpertDefaults(gating="sigmoid", normalise=False, correction="exp_probs_b"),

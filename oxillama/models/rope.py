@@ -39,7 +39,7 @@ class RopeSpec:
     scores_stretched: bool = False  # see `attention_factor`
     rounded_ramp: bool = True
     yarn_magnitude: float = 0.0  # 0: by the formula
-    n_rot_windows: int = 0  # of layers with a window, where these have frequencies of their own; 0: n_rot
+    n_rot_windows: int = -1  # of layers with a window, where these have frequencies of their own; -1: n_rot
 
     @classmethod
     def read(cls, m: Metadata, arch: str, head_dim: int, context_length: int) -> RopeSpec:
@@ -88,7 +88,7 @@ class RopeSpec:
         ``base`` stands for ``<arch>.rope.freq_base_swa`` where the file has none.
         """
         base = m.get_float(f"{arch}.rope.freq_base_swa", base, minimum=1.001, maximum=1e12)
-        n_rot = self.n_rot_windows or self.n_rot
+        n_rot = self.n_rot if self.n_rot_windows < 0 else self.n_rot_windows
         return replace(self, n_rot=n_rot, base=base, scaling="none", factor=1.0, attn_factor=1.0)
 
     @property

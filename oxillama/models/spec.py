@@ -15,13 +15,17 @@ from oxillama.models.traits import Traits, all_but_each, all_but_first
 # use for a key (Traits.keys) refuses any other value by name: such a file would load, and be wrong.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.clamp_kqv": (0.0,),
+    "attention.key_length_swa": (),
     "attention.max_alibi_bias": (0.0,),
     "attention.output_scale": (0.0, 1.0),
     "attention.scale": (0.0,),
+    "attention.shared_kv_layers": (0,),
     "attention.temperature_length": (0,),
     "attention.temperature_scale": (0.0,),
+    "attention.value_length_swa": (),
     "attention.value_scale": (0.0, 1.0),
     "attn_logit_softcapping": (0.0,),
+    "embedding_length_per_layer_input": (0,),
     "embedding_scale": (0.0, 1.0),
     "hidden_activation": (),
     "final_logit_softcapping": (0.0,),

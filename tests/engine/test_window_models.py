@@ -15,7 +15,7 @@ from tests.engine.fakes import assert_idle
 from tests.engine.test_recurrent_models import Letters, same
 from tests.models.tiny import Shape, tiny
 
-MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2")
+MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2", "gemma4-e4b")
 CONTEXT, WINDOW = 1000, 30
 
 

@@ -6,6 +6,7 @@ FAMILIES = (
     "llama",
     "qwen",
     "gemma",
+    "gemma4",
     "gpt",
     "cohere",
     "olmo",

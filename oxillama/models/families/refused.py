@@ -16,7 +16,6 @@ refuse("minicpm3", "its latent attention comes in one matrix for keys and values
 refuse("apertus", "its activation, xIELU, has no kernel")
 refuse("bitnet", "its norms within branches have no place here, and files don't say which activation the model has")
 refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")
-refuse("gemma4", "embeddings of each layer and keys and values shared by layers have no place here")
 refuse("llama4", "attention in chunks has no kernel")
 refuse("qwen3next", "the gated delta rule has no kernel")
 refuse("t5", "a decoder that reads an encoder has no place here")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import dense, encoder, latent, recurrent, relatives, sparse
+from . import dense, encoder, gemma4, latent, recurrent, relatives, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
 DECODERS = dense.ARCHS | latent.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
-ARCHITECTURES = sorted(DECODERS | ENCODERS)
+ARCHITECTURES = sorted(DECODERS | ENCODERS | gemma4.WHOLE)
 
 
 @dataclass(frozen=True)
@@ -33,4 +33,6 @@ def logits(path, tokens, *, overrides=None, **options):
     file = File(path, overrides)
     if file.arch in ENCODERS:
         return ENCODERS[file.arch](file, tokens)
+    if file.arch in gemma4.WHOLE:
+        return gemma4.WHOLE[file.arch](file, tokens)
     return dense.decode(file, tokens, DECODERS[file.arch], Options(**options))

@@ -6,13 +6,13 @@ import numpy as np
 
 import oxillama.gguf as gguf
 
-from . import encoders, relatives, sparse, table
+from . import encoders, gemma4, relatives, sparse, table
 from .recipes import Recipe
 from .shape import Shape
 
 __all__ = ["RECIPES", "Recipe", "Shape", "tiny"]
 
-RECIPES = table.RECIPES | relatives.RECIPES | sparse.RECIPES | encoders.RECIPES
+RECIPES = table.RECIPES | relatives.RECIPES | sparse.RECIPES | encoders.RECIPES | gemma4.RECIPES
 
 
 def tiny(name, folder, shape=None, *, seed=0):
@@ -26,8 +26,13 @@ def tiny(name, folder, shape=None, *, seed=0):
     metadata = {"general.architecture": recipe.arch}
     metadata |= {f"{recipe.arch}.{key}": value for key, value in recipe.all_keys(s).items()}
     path = folder / f"{name}-{seed}.gguf"
-    gguf.write_gguf(path, metadata, {part: values(part, dims, rng) for part, dims in shapes.items()})
+    tensors = {part: gained(recipe, part, values(part, dims, rng)) for part, dims in shapes.items()}
+    gguf.write_gguf(path, metadata, tensors)
     return path
+
+
+def gained(recipe, part, x):
+    return x * np.float32(recipe.gains.get(part.removesuffix(".weight").rpartition(".")[2], 1.0))
 
 
 def values(name, shape, rng):
