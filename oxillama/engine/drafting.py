@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from oxillama.engine.scheduler import MAX_GUESSES
-from oxillama.engine.speculation import DraftOptions, Speculation
+from oxillama.engine.speculation import DraftOptions, DraftRound, Speculation
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import GenerateError, GrammarError
 from oxillama.speculative.costs import (
@@ -21,7 +21,7 @@ from oxillama.speculative.costs import (
     Trust,
     best_bids,
 )
-from oxillama.speculative.draft import Draft, DraftTask, Proposal, Target
+from oxillama.speculative.draft import Distribution, Draft, DraftTask, Proposal, Target
 from oxillama.speculative.forced import GrammarDraft
 from oxillama.speculative.lookup import PromptLookup
 from oxillama.speculative.rejection import check_probs
@@ -30,6 +30,7 @@ from oxillama.speculative.stats import SpecStats
 __all__ = ["BoundDrafts", "Drafting"]
 
 Wanted = tuple[TextRequest, Speculation, int]  # how many tokens
+Failure = tuple[list[TextRequest], Exception]
 
 # The first time of a draft is that of a warm-up, or slow by chance, and by it alone nobody would ask for a second one.
 LEAST_TIMES = 2
@@ -80,14 +81,16 @@ class Drafting:
         self.seconds = 0.0
         self._n_asked = 0
 
-    def ask(self, rows: int) -> list[tuple[list[TextRequest], Exception]]:
+    def ask(self, rows: int) -> list[Failure]:
         """Gives those who decode guesses, as many as pay in a step of `rows` rows besides.
 
         Returns requests whose draft failed, with its error.
         """
         self._n_asked += 1
         self.seconds = 0.0
-        failed: list[tuple[list[TextRequest], Exception]] = []
+        failed: list[Failure] = []
+        for request, speculation in self.requests.items():
+            _put_ahead(request, speculation)  # of a round that is under way
         asking, by = [asked for asked in self.requests.items() if _may_guess(*asked)], 0
         rows += sum(request.sequence.queued for request, _ in asking)  # they begin in this step, if there is room
         if any(s.adaptive for _, s in asking) and self.costs.wants_plain(rows):
@@ -95,11 +98,11 @@ class Drafting:
         while asking:
             for draft, wanted in self._wanted(asking, by, rows).items():
                 try:
-                    rows += self._propose(draft, by, wanted)
+                    rows += self._propose(draft, by, wanted, failed)
                 except Exception as error:
                     failed.append(([request for request, _, _ in wanted], error))
             by += 1
-            asking = [(r, s) for r, s in asking if not r.sequence.ahead and by < len(s.drafts)]
+            asking = [(r, s) for r, s in asking if _lacks_guesses(r, s) and by < len(s.drafts)]
         return failed
 
     def _wanted(self, asking: list[tuple[TextRequest, Speculation]], by: int, rows: int) -> dict[Draft, list[Wanted]]:
@@ -120,6 +123,8 @@ class Drafting:
 
     def _bid(self, request: TextRequest, speculation: Speculation, by: int) -> Bid:
         sequence, trust = request.sequence, speculation.trusts[by]
+        if speculation.rejects:  # also at the end, where not all can count: what is drafted may depend on how many are
+            return Bid(trust.chance, speculation.k)
         n = min(speculation.k, sequence.n_reserve - len(sequence.tokens))
         draft = speculation.drafts[by]
         seconds = self._seconds(draft)
@@ -160,8 +165,11 @@ class Drafting:
             return 0.0
         return min(times)  # as of steps: what else runs makes it slower, never quicker
 
-    def _propose(self, draft: Draft, by: int, wanted: list[Wanted]) -> int:
-        """Asks one draft for all who use it; how many tokens it guessed."""
+    def _propose(self, draft: Draft, by: int, wanted: list[Wanted], failed: list[Failure]) -> int:
+        """Asks one draft for all requests that use it; how many tokens it guessed.
+
+        Requests of which the draft proposes another round than the one that they are in go to `failed`.
+        """
         tasks = [_task(*one) for one in wanted]
         marks = [request.sampler.memory.n_accepted for request, _, _ in wanted]
         new = [speculation for _, speculation, _ in wanted if draft not in speculation.asked]
@@ -177,9 +185,13 @@ class Drafting:
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
             request.sampler.rewind(request.sampler.memory.n_accepted - mark)
-            request.sequence.ahead = _checked(request, speculation, proposal)
-            speculation.proposed(by, proposal.probs, seconds)
-            total += len(request.sequence.ahead)
+            guesses = _checked(request, speculation, proposal)
+            speculation.proposed(by, seconds)
+            total += len(guesses)
+            if not speculation.rejects:
+                request.sequence.ahead = guesses
+            elif (error := _begin_round(request, speculation, guesses, proposal.probs, by)) is not None:
+                failed.append(([request], error))
         if not new and not any(speculation.trusts[by].resting for _, speculation, _ in wanted):
             self._time(draft, seconds, [len(proposal.tokens) for proposal in proposals])
         return total
@@ -205,21 +217,60 @@ class Drafting:
 
 
 def _may_guess(request: TextRequest, speculation: Speculation) -> bool:
-    """Whether a request lacks one token that was drawn, and has more than one to draw.
+    """Whether a draft is to be asked for a request now.
 
-    Also one that waits with all else computed, as after a fork or from a snapshot: it gets its guesses in the step that
-    it begins with, and so the tokens that it would have had without a break.
+    With acceptance="rejection": whenever its next token is none of a round yet, whatever is computed of it. Whichever
+    step has a row for that token, the round is there, so that the text depends on nothing else.
+
+    Else if it lacks one token that was drawn, and has more than one to draw; also one that waits with all else
+    computed, as after a fork or from a snapshot.
     """
     s = request.sequence
-    if not (s.running or s.queued) or s.ahead or s.n_again or not s.decodes:
+    if not s.busy or not speculation.k or len(s.tokens) <= s.n_prompt:
         return False
-    return s.n_prompt < len(s.tokens) < s.n_reserve and speculation.k > 0
+    if speculation.rejects:
+        return speculation.round is None
+    return s.decodes and not s.ahead and not s.n_again and len(s.tokens) < s.n_reserve
+
+
+def _lacks_guesses(request: TextRequest, speculation: Speculation) -> bool:
+    """Whether the drafts that were asked for a request had nothing to propose."""
+    return not (request.sequence.ahead if speculation.round is None else speculation.round.tokens)
+
+
+def _put_ahead(request: TextRequest, speculation: Speculation) -> None:
+    """Has what is left of a round computed in the next step, if the request decodes; the scheduler cuts it as it has
+    room. Without any, the row of the last token still decides on the first of them."""
+    sequence = request.sequence
+    if speculation.round is not None and sequence.decodes and not sequence.n_again and not sequence.ahead:
+        sequence.ahead = speculation.round.left
+
+
+def _begin_round(
+    request: TextRequest, speculation: Speculation, tokens: list[int], probs: list[Distribution] | None, by: int
+) -> GenerateError | None:
+    """Takes a proposal as the request's round; the error if it is in the middle of another one."""
+    n, known = speculation.n_begun, request.sequence.tokens
+    if n and not tokens and by + 1 < len(speculation.drafts):
+        return None  # it is the next draft's
+    speculation.n_begun = 0
+    if tokens[:n] != known[len(known) - n :]:
+        name = type(speculation.drafts[by]).__name__
+        return GenerateError(
+            f"the draft {name} proposes other tokens than when the request was saved, in the middle of a round with "
+            "acceptance='rejection': its text can't go on as it began; give a draft that always proposes the same"
+        )
+    speculation.round = DraftRound(tokens, probs, n)
+    _put_ahead(request, speculation)
+    return None
 
 
 def _task(request: TextRequest, speculation: Speculation, n: int) -> DraftTask:
-    sequence = request.sequence
-    with_probs = speculation.acceptance == "rejection"
-    return DraftTask(sequence.id, sequence.tokens, n, request.sampler, with_probs, sequence.cache_key)
+    sequence, tokens, sampler = request.sequence, request.sequence.tokens, request.sampler
+    if speculation.n_begun:  # as it was at the beginning of the round
+        tokens, sampler = tokens[: -speculation.n_begun], sampler.copy()
+        sampler.rewind(speculation.n_begun)
+    return DraftTask(sequence.id, tokens, n, sampler, speculation.rejects, sequence.cache_key)
 
 
 def _check_unchanged(draft: Draft, tasks: list[DraftTask], lengths: list[int]) -> None:
@@ -249,7 +300,7 @@ def _checked(request: TextRequest, speculation: Speculation, proposal: Proposal)
     for token in proposal.tokens:
         if type(token) is not int or not 0 <= token < request.n_vocab:
             raise GenerateError(f"a draft proposed the token {token!r}: ids are integers below {request.n_vocab}")
-    if speculation.acceptance == "match":
+    if not speculation.rejects:
         return _possible(request, proposal.tokens)
     # All of them: to leave a guess out for what it is would make it less likely.
     if proposal.probs is not None:

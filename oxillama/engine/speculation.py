@@ -6,11 +6,16 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oxillama.checks import check_bool, check_choice, check_int
 from oxillama.config import field_names
 from oxillama.errors import ConfigError
+from oxillama.sampling import Sampler
 from oxillama.speculative.costs import Trust
 from oxillama.speculative.draft import Distribution, Draft
+from oxillama.speculative.rejection import chosen
 from oxillama.speculative.stats import SpecStats
 
 __all__ = [
@@ -57,7 +62,10 @@ class DraftOptions:
         probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
         that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.
     adaptive: guess as many as pay by what was measured, and none where none do; else as many as there are. None: with
-        "match" alone, since with "rejection" a text depends on how many were guessed, and a seed is to give the same.
+        "match" alone. With "rejection" a text depends on how many are drafted, so that True is refused there: each
+        round has num_speculative draft tokens, as far as the draft has an idea, however many steps they take.
+
+    With "rejection" the text is a function of prompt, seed, sampling options, model, draft and num_speculative.
 
     Raises ConfigError, which names the field and its value, also for the others without a draft.
     """
@@ -73,7 +81,11 @@ class DraftOptions:
         check_choice("acceptance", self.acceptance, ACCEPTANCES)
         if self.adaptive is None:
             object.__setattr__(self, "adaptive", self.acceptance == "match")
-        check_bool("adaptive", self.adaptive)
+        if check_bool("adaptive", self.adaptive) and self.acceptance == "rejection":
+            raise ConfigError(
+                "adaptive must be left out or False with acceptance='rejection', not True: how many tokens are drafted "
+                "would follow measured times, and the text with it"
+            )
 
 
 DRAFT_FIELDS = field_names(DraftOptions)
@@ -134,32 +146,79 @@ def split_draft_options(options: dict[str, Any]) -> DraftOptions:
     return found
 
 
+class DraftRound:
+    """Draft tokens that were proposed together, with acceptance="rejection", and are used up one by one.
+
+    tokens: as proposed. probs: what each was drawn from; None from a draft that draws nothing. n_used: how many of
+    them were accepted.
+    """
+
+    __slots__ = ("n_used", "probs", "tokens")
+
+    def __init__(self, tokens: list[int], probs: list[Distribution] | None, n_used: int = 0) -> None:
+        self.tokens, self.probs, self.n_used = tokens, probs, n_used
+
+    @property
+    def left(self) -> list[int]:
+        """The draft tokens that are not used yet."""
+        return self.tokens[self.n_used :]
+
+    def choose(self, sampler: Sampler, row: NDArray[np.float32]) -> tuple[int, bool]:
+        """The token of the next position, drawn from a row of logits, and whether the round goes on behind it.
+
+        It goes on behind a draft token that is accepted; after the last of them one token more is drawn.
+        """
+        p, at = sampler.distribution(row), self.n_used
+        if at == len(self.tokens):
+            return chosen(p, None, None, sampler.memory.rng.uniform), False
+        guess, q = self.tokens[at], None if self.probs is None else self.probs[at]
+        token = chosen(p, guess, q, sampler.memory.rng.uniform)
+        self.n_used += 1
+        return token, token == guess
+
+
 class Speculation:
     """Of one request: its drafts, how far each is trusted, and what was counted.
 
-    probs: of the guesses that are to be checked, as their draft gave them.
+    round: with acceptance="rejection", the round of the next position, which stays until it is used up, whatever else
+    happens to the request: a step that has no room for its draft tokens, or preemption. n_begun: of a request that was
+    saved in the middle of a round, tokens of that round that it has; it is proposed again.
     """
 
-    __slots__ = ("_by", "_stats", "acceptance", "adaptive", "asked", "drafts", "k", "probs", "trusts")
+    __slots__ = ("_by", "_stats", "acceptance", "adaptive", "asked", "drafts", "k", "n_begun", "round", "trusts")
 
     def __init__(self, drafts: tuple[Draft, ...], options: DraftOptions) -> None:
         self.drafts = drafts
         self.trusts = [Trust() for _ in drafts]
         self.k, self.acceptance, self.adaptive = options.num_speculative, options.acceptance, bool(options.adaptive)
         self.asked: set[Draft] = set()
-        self.probs: list[Distribution] | None = None
+        self.round: DraftRound | None = None
+        self.n_begun = 0
         self._by = 0
         self._stats = SpecStats()
 
-    def proposed(self, by: int, probs: list[Distribution] | None, seconds: float) -> None:
+    @property
+    def rejects(self) -> bool:
+        """Whether draft tokens are accepted by their probabilities, and every token depends on them."""
+        return self.acceptance == "rejection"
+
+    def choose(self, sampler: Sampler, row: NDArray[np.float32]) -> int:
+        """The request's next token, from the model's logits for it."""
+        current, self.round = self.round, None
+        if current is None or not current.tokens:
+            return sampler.sample(row)
+        token, goes_on = current.choose(sampler, row)
+        self.round = current if goes_on else None
+        return token
+
+    def proposed(self, by: int, seconds: float) -> None:
         """One of the drafts was asked, and took so long."""
-        self._by, self.probs = by, probs
+        self._by = by
         self._stats = replace(self._stats, draft_seconds=self._stats.draft_seconds + seconds)
 
     def checked(self, n_right: int, n_guessed: int, seconds: float, *, again: bool) -> None:
         """A round: so many of the guesses came true. again: what came true is computed again."""
         self.trusts[self._by].observe(n_right, n_guessed)
-        self.probs = None
         s = self._stats
         self._stats = replace(
             s,
@@ -173,7 +232,7 @@ class Speculation:
 
     def release(self) -> set[Draft]:
         """The request ended, and keeps no draft: those that know of it."""
-        asked, self.asked, self.drafts, self.probs = self.asked, set(), (), None
+        asked, self.asked, self.drafts, self.round = self.asked, set(), (), None
         return asked
 
     def stats(self) -> SpecStats:

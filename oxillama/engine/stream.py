@@ -1,7 +1,7 @@
 """Tokens to text: drawing them, stop strings, and the chunks that a caller gets."""
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from oxillama.engine.options import TextOptions
 
 __all__ = ["StopMatcher", "TextRequest", "chunks"]
-
-
-Choice = Callable[[NDArray[np.float32]], int]
 
 
 class StopMatcher:
@@ -176,12 +173,10 @@ class TextRequest(Request):
                 return None
         return self.draw(rows[-1])
 
-    def draw(self, row: NDArray[np.float32], choose: Choice | None = None) -> FinishReason | None:
-        """The next token, from a row of logits; why the request is finished, or None.
-
-        `choose`: gives the token of a row in place of the sampler's `sample`.
-        """
-        token = (choose or self.sampler.sample)(row)
+    def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
+        """The next token, from a row of logits; why the request is finished, or None."""
+        speculation = self.speculation
+        token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
         if not self.first_at:
             self.first_at = time.perf_counter()
         if token in self.end_ids:

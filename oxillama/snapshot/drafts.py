@@ -65,12 +65,14 @@ def speculation_state(speculation: Speculation | None) -> dict[str, Any] | None:
     """Of a request; None if nobody guesses for it (any more)."""
     if speculation is None or not speculation.drafts:
         return None
-    return {
+    state = {
         "num_speculative": speculation.k,
         "acceptance": speculation.acceptance,
         "adaptive": speculation.adaptive,
         "drafts": [described(draft) for draft in speculation.drafts],
     }
+    begun = speculation.n_begun if speculation.round is None else speculation.round.n_used
+    return state | ({"n_begun": begun} if begun else {})
 
 
 # ---- in
@@ -110,6 +112,8 @@ def read_options(given: Fields, label: str) -> dict[str, Any]:
         "acceptance": given.text("acceptance"),
         "adaptive": given.flag("adaptive"),
     }
+    if options["acceptance"] == "rejection":  # once it could be adaptive
+        options["adaptive"] = False
     try:
         DraftOptions(**options)
     except ConfigError as error:

@@ -10,14 +10,13 @@ from oxillama.checks import MAX_CONTEXT
 from oxillama.engine.logprobs import MAX_LOGPROBS
 from oxillama.engine.options import TextOptions
 from oxillama.engine.request import Outbox
-from oxillama.engine.speculation import DraftOptions
+from oxillama.engine.speculation import MAX_SPECULATIVE, DraftOptions
 from oxillama.engine.stopping import StoppingCriterion
 from oxillama.engine.stream import TextRequest
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
     GrammarError,
-    KvCacheFullError,
     SnapshotDamagedError,
     SnapshotMismatchError,
 )
@@ -162,7 +161,21 @@ class TextResumer:
         request.number, request.loras, request.sequence.weights = number, adapters, adapters.key
         request.sequence.n_cached = self.given.maybe_integer("n_cached", 0, self.n_prompt)
         self._restore_scores(request)
+        self._restore_round(request)
         return request
+
+    def _restore_round(self, request: TextRequest) -> None:
+        """The round of draft tokens in the middle of which it was saved."""
+        given = self.given.maybe_sub("speculation")
+        begun = None if given is None else given.maybe_integer("n_begun", 0, MAX_SPECULATIVE)
+        if not begun or given is None:
+            return
+        if not self.drafts.draft or self.drafts.acceptance != "rejection":
+            raise given.wrong("n_begun", "left out unless acceptance is 'rejection'")
+        if begun > min(self.drafts.num_speculative, len(self.tokens) - self.n_prompt - 1):
+            raise given.wrong("n_begun", f"at most what one round of {self.drafts.num_speculative} can have given")
+        assert request.speculation is not None
+        request.speculation.n_begun = begun
 
     def _restore_scores(self, request: TextRequest) -> None:
         scores, given = request.scores, self.given.maybe_sub("scores")
@@ -192,11 +205,6 @@ class TextResumer:
     def begin(self, n_computed: int, made: list[TextRequest], sequence: Sequence) -> None:
         """In the turn that queues it: gives it what was computed."""
         put(self.engine._core, sequence, self.saved.tensors, n_computed, self.label)
-        if self.drafts.acceptance == "rejection" and sequence.n_computed != n_computed == len(sequence.tokens) - 1:
-            raise KvCacheFullError(
-                f"{self.label}: there is no room for what is computed of its {n_computed} tokens, and computed again "
-                "it would lack the guesses on which its text depends: try again when less is under way"
-            )
         self.saved.tensors = {}  # of no more use
         request = made.pop()
         request.begin = None  # which keeps the engine

@@ -244,15 +244,19 @@ class DraftModel:
             self._scheduler.add_request(text.sequence, accepted=True)
 
     def _write(self, guesses: Sequence[Guess], stopped: Callable[[], bool] | None) -> None:
-        """Rounds of one token for each. Who has none after `CATCH_UP` tokens is left for next time, if others have, but
-        not if its text depends on what is guessed."""
+        """Rounds of one token for each text. A text without room, and one that has no token after `CATCH_UP` computed
+        ones while others have, is left for next time; but not if the request's text depends on what is guessed."""
+        scheduler = self._scheduler
         before, going = self.n_computed, [guess for guess in guesses if not guess.done]
-        while going and (plan := self._scheduler.step()) and self._round(plan, stopped):
+        while going:
+            plan = scheduler.step()
+            if not (self._round(plan, stopped) if plan else scheduler.preempting):
+                break
             late = self.n_computed - before >= CATCH_UP and any(guess.tokens for guess in guesses)
             for guess in going:
-                sequence = guess.sequence
-                if guess.done or not sequence.running or (late and guess.mark is not None and not guess.tokens):
-                    self._scheduler.pause(sequence)
+                optional, running = guess.mark is not None, guess.sequence.running
+                if guess.done or (optional and (not running or (late and not guess.tokens))):
+                    scheduler.pause(guess.sequence)
                     guess.done = True
             going = [guess for guess in going if not guess.done]
 
