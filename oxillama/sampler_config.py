@@ -49,6 +49,10 @@ class Biases(Mapping[int, float]):
 class SamplerConfig:
     """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
 
+    A call that gives no `sampler` takes the fields that it doesn't give from `Engine.sampling_defaults`: those that the
+    model's file recommends, and else the ones here. With temperature=0 in the call, its penalties are those that the
+    call gives, and else none: it is the likeliest token. A SamplerConfig given as `sampler` counts as a whole.
+
     The stages run in the order in which they stand here; those that cut keep at least one token.
 
     logit_bias: token id -> what is added to its logit; minus infinity bans it.
@@ -91,7 +95,7 @@ class SamplerConfig:
     top_k: int = 40
     top_p: float = 0.9
     min_p: float = 0.0
-    repetition_penalty: float = 1.1
+    repetition_penalty: float = 1.0
     repetition_penalty_window: int = 64
     seed: int | None = None
     grammar: str | None = None
@@ -161,12 +165,17 @@ class SamplerConfig:
     @classmethod
     def greedy(cls) -> Self:
         """Always the likeliest token: temperature 0 and no penalty."""
-        return cls(temperature=0.0, repetition_penalty=1.0)
+        return cls(temperature=0.0)
+
+    @classmethod
+    def original(cls) -> Self:
+        """The defaults of the original runtime: those here, with a repetition penalty of 1.1 over 64 tokens."""
+        return cls(temperature=0.7, top_k=40, top_p=0.9, repetition_penalty=1.1, repetition_penalty_window=64)
 
     @classmethod
     def mirostat_v2(cls, tau: float = 5.0, eta: float = 0.1) -> Self:
         """Mirostat (version 2) alone: a surprise of `tau` bits a token, steps of `eta`; no penalty, temperature 1."""
-        return cls(temperature=1.0, repetition_penalty=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
+        return cls(temperature=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
 
 
 # Fields with the least and the highest value that they can have.

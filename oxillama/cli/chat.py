@@ -40,7 +40,7 @@ def chat(args: argparse.Namespace) -> int:
     given = text_options(args)  # what is wrong with them is found before anything is loaded
     terminal = sys.stdin.isatty()
     with load_engine(args) as engine, draft_options(args) as drafting:
-        options = read_options("chat", given | drafting)
+        options = read_options("chat", given | drafting, engine.sampling_defaults)
         opening = [{"role": "system", "content": args.system}] if args.system else []
         dialogue = Dialogue(engine, options, opening, template, interactive=terminal)
         if terminal:

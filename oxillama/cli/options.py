@@ -98,6 +98,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ignore-eos", action="store_true", help="go on when the model wants to end")
     group.add_argument("--deadline", type=float, metavar="S", help="end a text that is not done after S seconds")
     group = parser.add_argument_group("sampling")
+    group.description = "Defaults are those that the model's file gives (`oxillama info`), and else the ones here."
     defaults = oxillama.SamplerConfig()
     for name, (kind, text) in SAMPLING.items():
         default = getattr(defaults, name)

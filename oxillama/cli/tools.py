@@ -23,6 +23,7 @@ from oxillama.models.registry import UNVERIFIED
 from oxillama.models.weights import Weights
 from oxillama.offload import MemoryPressureProbe
 from oxillama.offload.survey import Survey, survey
+from oxillama.sampling.file_defaults import read_sampling_defaults
 
 __all__ = ["embed", "info", "rerank", "show_config", "tokenize"]
 
@@ -39,8 +40,9 @@ def info(args: argparse.Namespace) -> int:
     with oxillama.gguf.open(path or shipped_model()) as file:
         kept, made_for = None, ""
         try:
-            made_for = purpose(file)
-            kept = kept_bytes(ModelSpec.read(file).states)
+            made_for, spec = purpose(file), ModelSpec.read(file)
+            kept = kept_bytes(spec.states)
+            read_sampling_defaults(file.metadata, spec.context_length)
             verified = find_architecture(file.metadata.arch).verified
             verdict = f"yes, {verified if verified == UNVERIFIED else f'verified with {verified}'}"
         except oxillama.LoadError as error:

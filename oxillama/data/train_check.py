@@ -1,9 +1,9 @@
 """Measure a trained model: how many sums are right, how many records are valid and faithful, and what stories it tells.
 
-    python oxillama/data/train_check.py [default.gguf]
+    python oxillama/data/train_check.py [default.gguf [temperature=0.7 ...]]
 
-Every request is asked once greedily and once with the sampler's defaults (temperature 0.7, top-k 40, top-p 0.9,
-repetition penalty 1.1). ``check`` takes any function from requests to answers, so that another runtime can be measured
+Every request is asked once greedily and once with the sampling defaults of the file, or those that are given as
+KEY=VALUE after it. ``check`` takes any function from requests to answers, so that another runtime can be measured
 in the same way.
 """
 
@@ -13,11 +13,16 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 from train_chat import PETS, anyone
 from train_words import BOYS, COLOURS, GIRLS
+
+if TYPE_CHECKING:
+    from oxillama import Engine, SamplerConfig
 
 Ask = Callable[[list[str]], list[str]]
 FIELDS = {"name": str, "age": int, "animal": str, "colour": str, "likes": list, "brave": bool}
@@ -100,21 +105,39 @@ def check(ask: Ask) -> dict[str, str]:
     }
 
 
+def repeats(engine: Engine, sampler: SamplerConfig) -> str:
+    """The share of runs of six tokens, in stories, that the same story has told before; and how many stories end."""
+    begun = [
+        "Once upon a time",
+        "The little fox",
+        "One day, a girl named Rosa",
+        "In a small village",
+        "Max and the owl",
+    ]
+    stories = [story for text in begun for story in engine.generate(text, n=8, max_tokens=400, sampler=sampler)]
+    runs = [[tuple(s.token_ids[i : i + 6]) for i in range(len(s.token_ids) - 5)] for s in stories]
+    again = share(sum(len(r) - len(set(r)) for r in runs), sum(map(len, runs)))
+    return f"{again}; stories that end: {share(sum(s.finish_reason == 'stop' for s in stories), len(stories))}"
+
+
 def main() -> None:
     """Measure a GGUF file with oxillama itself."""
     import oxillama
 
     path = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).with_name("default.gguf")
     engine = oxillama.load(path)
-    for label, options in (("greedy", {"temperature": 0.0, "repetition_penalty": 1.0}), ("sampled", {"seed": 1})):
+    given = {key: float(value) for key, _, value in (option.partition("=") for option in sys.argv[2:])}
+    sampled = replace(engine.sampling_defaults, seed=1, **given)
+    print(f"sampled: runs of six tokens that were in the story before: {repeats(engine, sampled)}")
+    for label, options in (("greedy", {"temperature": 0.0}), ("sampled", {"sampler": sampled})):
 
-        def ask(requests: list[str], options: dict[str, float] = options) -> list[str]:
-            chats = ([{"role": "user", "content": request}] for request in requests)
-            return [str(engine.chat(messages, max_tokens=400, **options)) for messages in chats]
+        def ask(requests: list[str], options: dict[str, Any] = options) -> list[str]:
+            chats = [engine.chat_tokens([{"role": "user", "content": request}]) for request in requests]
+            return [answer.text for answer in engine.generate(chats, max_tokens=400, **options)]
 
         for name, result in check(ask).items():
             print(f"{label}: {name}: {result}")
-    print(engine.generate("Once upon a time", max_tokens=400, seed=1))
+    print(engine.generate("Once upon a time", max_tokens=400, sampler=sampled))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from oxillama.gguf import GGUFWriter
 NORMAL, CONTROL = 1, 3  # tokenizer.ggml.token_type
 MOSTLY_Q8_0 = 7  # general.file_type
 QUANTIZATION_VERSION = 2
+TYPES = {"tokenizer.ggml.token_type": "INT32", "general.sampling.top_k": "INT32"}  # others follow from the value
 
 DESCRIPTIONS = {
     "default": "A very small model that tells short stories, adds small numbers and describes characters as JSON. "
@@ -26,6 +27,15 @@ DESCRIPTIONS = {
     "draft": "A draft model for the default model of oxillama: it guesses that model's next tokens, for speculative "
     "decoding. Trained by oxillama/data/train_draft.py on text sampled from the default model, to give that model's "
     "probabilities ({made}); no other data was used.",
+}
+
+# Sampling defaults for programs that read them. Of 36 stories at 0.7, 0.8 and 1.0, all of which ended by themselves,
+# 11, 6 and 6 % of the runs of six tokens had been in the same story before, and of 48 records 31, 31 and 30 were right
+# (train_check.py); a repetition penalty of 1.1 changed nothing about stories, and cost a record or two. A draft has
+# none: it draws as the request does that it guesses for.
+SAMPLING: dict[str, dict[str, float]] = {
+    "default": {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    "draft": {},
 }
 
 
@@ -52,6 +62,11 @@ def general_metadata(size: str, description: str) -> dict[str, object]:
         "general.languages": ["en"],
         "general.tags": ["text-generation", "stories"],
     }
+
+
+def sampling_metadata(size: str) -> dict[str, object]:
+    """The general.sampling.* keys."""
+    return {f"general.sampling.{key}": value for key, value in SAMPLING[size].items()}
 
 
 def model_metadata(shape: Shape) -> dict[str, object]:
@@ -101,11 +116,12 @@ def export_gguf(
 
     ``vocabulary`` has the tokenizer.* keys, ``made`` says by what run or runs, for the description.
     """
-    metadata = general_metadata(size, DESCRIPTIONS[size].format(made=made)) | model_metadata(shape) | vocabulary
+    metadata = general_metadata(size, DESCRIPTIONS[size].format(made=made)) | sampling_metadata(size)
+    metadata |= model_metadata(shape) | dict(vocabulary)
     metadata |= {"general.file_type": MOSTLY_Q8_0, "general.quantization_version": QUANTIZATION_VERSION}
     writer = GGUFWriter(path)
     for key, value in metadata.items():
-        writer.add(key, value, "INT32" if key == "tokenizer.ggml.token_type" else None)
+        writer.add(key, value, TYPES.get(key))
     for name, parameter in params.items():
         weight = parameter.detach().float().numpy()
         if weight.ndim == 1:

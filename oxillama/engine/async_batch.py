@@ -246,7 +246,7 @@ class AsyncBatchMethods:
         (`asyncio.wait_for`) leaves the batch as it was; `aclose` or dropping it ends what is under way.
         """
         settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
-        parsed = read_options("batch", {"n": n, **options})
+        parsed = read_options("batch", {"n": n, **options}, self.engine.sampling_defaults)
         core = self.engine._core
         core.check_generates()
         pipeline = Pipeline(core, self.engine._maker, parsed, settings)

@@ -95,7 +95,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         and nothing else.
         """
         on_token = options.pop("on_token", None)
-        parsed = read_options("generate", {"n": n, **options})
+        parsed = read_options("generate", {"n": n, **options}, self.engine.sampling_defaults)
         check_callback(on_token)
         self.engine._core.check_generates()
         single, named = read_prompts("prompt", prompt)
@@ -107,7 +107,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
 
         Errors in the options are raised here, those in the prompt by the first chunk that is asked for.
         """
-        parsed = read_options("stream", {"n": n, **options})
+        parsed = read_options("stream", {"n": n, **options}, self.engine.sampling_defaults)
         self.engine._core.check_generates()
         one = read_prompt("prompt", prompt, "stream() takes")
         return AsyncChunks(lambda: self._begin([("prompt", one)], parsed), self.engine._snapshots)

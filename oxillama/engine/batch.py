@@ -210,6 +210,6 @@ class BatchMethods:
         settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
         if not isinstance(prompts, Iterable):
             raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
-        parsed = read_options("batch", {"n": n, **options})
+        parsed = read_options("batch", {"n": n, **options}, self._maker.sampling_defaults)
         self._core.check_generates()
         return Batch(self._core, Pipeline(self._core, self._maker, parsed, settings), iter(prompts))

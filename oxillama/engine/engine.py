@@ -76,7 +76,9 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         core, kv_type = self._core, self.config.kv_type
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
         capacity = core.scheduler.capacity
-        self._maker = TextMaker(self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type)
+        self._maker = TextMaker(
+            self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type, parts.sampling
+        )
         self._snapshots = make_snapshots(core, self.config, parts, self._loras)
         self._session = Session(core, self._maker, ServingOptions(), self._snapshots)
         self._pooling, self._classifier = parts.pooling, parts.classifier
@@ -87,6 +89,12 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         """Loads a model from a path, from bytes, or the one that ships with the package; see `EngineConfig`."""
         check_keywords("load", fields, field_names(EngineConfig))
         return cls(EngineConfig(), model_path=model_path, **fields)
+
+    @property
+    def sampling_defaults(self) -> SamplerConfig:
+        """What counts for the sampling options that a call doesn't give, unless it gives a `sampler`: what the model's
+        file says under `general.sampling.*`, and else the defaults of `SamplerConfig`, which tells of temperature 0."""
+        return self._maker.sampling_defaults
 
     # ---- text
 
@@ -135,9 +143,9 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         stop: strings that end the text; they are cut off, with what follows.
         ignore_eos: go on after end-of-generation tokens.
         sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use
-            the same seed. Also `lora`, `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see
-            `ServingOptions`;
-            and `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
+            the same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given. Also `lora`,
+            `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and `draft`,
+            `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
         logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
             place before everything else; they run inside the engine's step. What one raises ends its request alone.
         stopping_criteria: a function (token ids so far, logits) -> bool, or a list of them, called after each token.
@@ -165,6 +173,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
             "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
             logits_processors=logits_processors, stopping_criteria=stopping_criteria, echo=echo,
             cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
+            defaults=self.sampling_defaults,
         )  # fmt: skip
         self._core.check_generates()
         single, prompts = read_prompts("prompt", prompt)
@@ -197,6 +206,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
             "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
             logits_processors=logits_processors, stopping_criteria=stopping_criteria, echo=echo,
             cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
+            defaults=self.sampling_defaults,
         )  # fmt: skip
         self._core.check_generates()
         prompt = read_prompt("prompt", prompt, "stream() takes")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama.gguf as gguf
 from oxillama.checks import check_keywords
-from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, field_names
+from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, SamplerConfig, field_names
 from oxillama.engine.pooling import read_pooling
 from oxillama.engine.runner import Runner
 from oxillama.engine.sizes import CacheSizes, choose_sizes, step_tokens
@@ -25,6 +25,7 @@ from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
 from oxillama.models.weights import Weights
 from oxillama.offload import LayerPager
+from oxillama.sampling.file_defaults import read_sampling_defaults
 from oxillama.snapshot.origin import ModelIdentity
 from oxillama.tokenizer import Tokenizer
 
@@ -52,6 +53,7 @@ DEFAULT_CONTEXT = 4096
 class EngineParts:
     """What an engine is made of; `load_parts` makes them of a file, and anything alike will do.
 
+    sampling: what counts for sampling options that a call doesn't give.
     identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
     step_tokens: of a step at most; 0: as configured.
     """
@@ -70,6 +72,7 @@ class EngineParts:
     identity: ModelIdentity | None = None
     tokenizer_identity: ModelIdentity | None = None
     step_tokens: int = 0
+    sampling: SamplerConfig = field(default_factory=SamplerConfig)
 
 
 def shipped_model() -> str:
@@ -108,6 +111,7 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
     spec = ModelSpec.read(file)
     context_size = choose_context(spec, config)
     pooling = read_pooling(file.metadata)
+    sampling = read_sampling_defaults(file.metadata, context_size)
     sizes = choose_sizes(spec.states, context_size, config)
     path, identity = config.tokenizer_path, ModelIdentity(file)
     tokenizer, other = (own_tokenizer(file), None) if path is None else read_tokenizer(path)
@@ -129,7 +133,7 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, identity, other,
-        step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None),
+        step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None), sampling,
     )  # fmt: skip
 
 

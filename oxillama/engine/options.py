@@ -126,8 +126,10 @@ def parse_options(
     prompt_logprobs: int | None = None,
     n: int | None = None,
     sampling: Mapping[str, Any],
+    defaults: SamplerConfig,
 ) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig`, `ServingOptions` and `DraftOptions`, and `tool_use`.
+    """`sampling` has fields of `SamplerConfig`, `ServingOptions` and `DraftOptions`, and `tool_use`; `defaults` are the
+    engine's for fields of `SamplerConfig`.
 
     Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
     """
@@ -139,7 +141,7 @@ def parse_options(
     check_options(function, fields)
     tool_use = check_tool_use(fields.pop("tool_use", None))
     serving, drafts = split_options(fields), split_draft_options(fields)
-    chain = make_chain(sampler, fields)
+    chain = make_chain(sampler, fields, defaults)
     if drafts.acceptance == "rejection":
         check_chain(chain)
     if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
@@ -155,8 +157,8 @@ def parse_options(
     )  # fmt: skip
 
 
-def read_options(function: str, options: Mapping[str, Any]) -> TextOptions:
+def read_options(function: str, options: Mapping[str, Any], defaults: SamplerConfig) -> TextOptions:
     """`parse_options` of the keywords of a call; raises what that raises."""
     known = {name: value for name, value in options.items() if name in _STREAM_FIELDS}
     sampling = {name: value for name, value in options.items() if name not in known}
-    return parse_options(function, sampling=sampling, **known)
+    return parse_options(function, sampling=sampling, defaults=defaults, **known)

@@ -1,10 +1,11 @@
 """What callers give, checked and brought into one form."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oxillama.checks import check_bool, check_int, check_type
+from oxillama.checks import check_bool, check_float, check_int, check_type
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
@@ -32,6 +33,14 @@ Tools = Sequence[Mapping[str, Any]] | None
 # Methods that give Python's own values: of pyarrow's scalars, of its arrays, of NumPy and pandas, of polars.
 _TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
 _NULLS = ("NAType", "NaTType")  # pandas' own
+# Of defaults that may be others, with which temperature 0 is not the likeliest token.
+LIKELIEST: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+}
 
 
 def check_token(name: str, value: Any, n_vocab: int) -> int:
@@ -132,13 +141,25 @@ def check_stop(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def make_chain(sampler: SamplerConfig | SamplerChain | None, options: dict[str, Any]) -> SamplerChain:
-    """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values."""
+def make_chain(
+    sampler: SamplerConfig | SamplerChain | None, options: Mapping[str, Any], defaults: SamplerConfig
+) -> SamplerChain:
+    """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values.
+
+    defaults: what counts without a sampler, but for its penalties and mirostat if `options` ask for temperature 0.
+    """
     if sampler is not None:
         check_type("sampler", sampler, SamplerConfig, SamplerChain)
     if isinstance(sampler, SamplerChain):
         return sampler.with_config(replace(sampler.config, **options)) if options else sampler
-    return SamplerChain.from_config(replace(sampler or SamplerConfig(), **options))
+    if sampler is None:
+        sampler = replace(defaults, **LIKELIEST) if asks_for_likeliest(options) else defaults
+    return SamplerChain.from_config(replace(sampler, **options))
+
+
+def asks_for_likeliest(options: Mapping[str, Any]) -> bool:
+    """Whether the sampling options of a call ask for temperature 0. Raises ConfigError for what is no temperature."""
+    return "temperature" in options and not check_float("temperature", options["temperature"], 0.0, math.inf)
 
 
 def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None) -> list[int]:

@@ -74,7 +74,7 @@ class Session(SessionSnapshots):
         self._kv_type = kv_type = snapshots.config.kv_type
         self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
         self._logits: tuple[NDArray[np.float32], int] | None = None
-        self._sampling = SessionSampler(maker.sampler)
+        self._sampling = SessionSampler(maker.sampler, maker.sampling_defaults)
         self._in_use = threading.Lock()
         self._release = weakref.finalize(self, core.loop.post, partial(core.scheduler.rewind, self._sequence, 0))
         self._release.atexit = False

@@ -32,9 +32,10 @@ class SessionSampler:
     left alone.
     """
 
-    def __init__(self, make: Make) -> None:
-        """`make(chain, prompt, processors)` gives a sampler at the beginning of a text."""
-        self._make = make
+    def __init__(self, make: Make, defaults: SamplerConfig) -> None:
+        """`make(chain, prompt, processors)` gives a sampler at the beginning of a text. `defaults`: settings of a call
+        that gives none."""
+        self._make, self._defaults = make, defaults
         self.sampler: Sampler | None = None
         self.follows = False
         self._lowest: int | None = None  # where the session went back to since then
@@ -57,7 +58,7 @@ class SessionSampler:
                 raise ConfigError("sampler is a Sampler, which has its settings: give it alone")
             self.put(sampler)
         elif self.sampler is None or sampler is not None or processors is not None or fields:
-            chain, functions = make_chain(sampler, fields), check_processors(processors)
+            chain, functions = make_chain(sampler, fields, self._defaults), check_processors(processors)
             if self.sampler is None or self.sampler.config != chain.config:
                 self.put(self._make(chain, [], functions))
             else:  # functions made anew for each call don't begin a new text
@@ -126,7 +127,7 @@ class SessionSampler:
 
     def fork(self) -> SessionSampler:
         """One in the same state, on its own from here on."""
-        twin = SessionSampler(self._make)
+        twin = SessionSampler(self._make, self._defaults)
         twin.sampler = None if self.sampler is None else self.sampler.copy()
         twin.follows, twin._lowest = self.follows, self._lowest
         return twin

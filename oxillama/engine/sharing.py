@@ -49,4 +49,5 @@ def parts_beside(engine: Engine, config: EngineConfig) -> EngineParts:
         sizes.n_windowed, sizes.window, engine._classifier, engine._snapshots.identity,
         engine._snapshots.tokenizer_identity,
         step_tokens(spec, config.prefill_chunk_size, runner.pager.step_budget if runner.pager else None),
+        engine.sampling_defaults,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from oxillama.config import SamplerConfig
 from oxillama.engine.drafting import BoundDrafts
 from oxillama.engine.grammars import Grammars
 from oxillama.engine.logprobs import Scores, TokenScorer
@@ -32,9 +33,10 @@ class TextMaker:
     """Builds requests for one engine."""
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry,
-                 kv_type: str = "f16") -> None:  # fmt: skip
+                 kv_type: str = "f16", sampling_defaults: SamplerConfig | None = None) -> None:  # fmt: skip
         """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
         self.loras, self.kv_type = loras, kv_type
+        self.sampling_defaults = sampling_defaults or SamplerConfig()
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size

@@ -16,6 +16,7 @@ T = TypeVar("T")
 _UNKNOWN = "unknown"
 _TEMPLATE_LINES = 3
 _WIDTH = 100
+_SAMPLING = "general.sampling."
 _MAX_LAYERS = 10_000  # an array of more is something else
 _SPECIALS = {
     "BOS": "bos", "EOS": "eos", "EOT": "eot", "EOM": "eom", "UNK": "unknown", "SEP": "seperator", "PAD": "padding",
@@ -24,7 +25,7 @@ _SPECIALS = {
 
 
 def describe(file: GGUFFile, *, context_size: int | None = None, kept: tuple[int, int] | None = None) -> str:
-    """Architecture, sizes, tensor types, tokenizer, chat template and a memory estimate, a line each.
+    """Architecture, sizes, tensor types, tokenizer, template, sampling defaults and a memory estimate, a line each.
 
     The KV cache is estimated for ``context_size`` tokens (by default 4096 and the context the model was trained for) in
     f16. ``kept``: what a model keeps of a request, bytes for each token and bytes for all of them together; without it,
@@ -32,7 +33,11 @@ def describe(file: GGUFFile, *, context_size: int | None = None, kept: tuple[int
     "unknown"; no well-formed file makes this fail.
     """
     lines = [*_file_lines(file), *_model_lines(file), *_tensor_lines(file), *_tokenizer_lines(file.metadata)]
-    lines += [*_template_lines(file.metadata), *_memory_lines(file, context_size, kept)]
+    lines += [
+        *_template_lines(file.metadata),
+        *_sampling_lines(file.metadata),
+        *_memory_lines(file, context_size, kept),
+    ]
     return "\n".join(f"{printable(name):<18}{printable(text)}".rstrip() for name, text in lines)
 
 
@@ -140,6 +145,13 @@ def _template_lines(m: Metadata) -> Iterator[tuple[str, str]]:
     names = sorted(k for k in m if k.startswith("tokenizer.chat_template."))
     if names:
         yield "  others", ", ".join(_cut(k.removeprefix("tokenizer.chat_template.")) for k in names)
+
+
+def _sampling_lines(m: Metadata) -> Iterator[tuple[str, str]]:
+    """The sampling defaults that the file recommends."""
+    found = [(key.removeprefix(_SAMPLING), m[key]) for key in m if key.startswith(_SAMPLING)]
+    shown = (f"{name} {f'{value:.6g}' if isinstance(value, float) else value}" for name, value in found)
+    yield "sampling", ", ".join(map(_cut, shown)) or "no defaults of its own"
 
 
 def _memory_lines(file: GGUFFile, context_size: int | None, kept: tuple[int, int] | None) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
 from oxillama.config import EngineConfig, SamplerConfig, field_names
@@ -17,6 +17,8 @@ __all__ = ["chain_state", "config_fields", "config_state", "plain", "read_chain"
 
 # Not of the settings: where the model is from stands by itself.
 SOURCES = ("model_path", "tokenizer_path")
+# Fields of a sampler that a file leaves out have these values, whatever the defaults of `SamplerConfig` are by then.
+LEFT_OUT = SamplerConfig.original()
 
 
 def plain(name: str, value: Any) -> Any:
@@ -56,15 +58,15 @@ def config_of(state: Mapping[str, Any]) -> SamplerConfig:
     biases = values.get("logit_bias")
     if isinstance(biases, dict):
         values["logit_bias"] = {int(token): -math.inf if bias is None else bias for token, bias in biases.items()}
-    return SamplerConfig(**values)
+    return replace(LEFT_OUT, **values)
 
 
 def sampler_config_state(config: SamplerConfig) -> dict[str, Any]:
-    """The opposite of `config_of`: only what differs from the defaults."""
-    state, defaults = {}, SamplerConfig()
+    """The opposite of `config_of`: only what differs from `LEFT_OUT`."""
+    state = {}
     for field in fields(config):
         value = getattr(config, field.name)
-        if value == getattr(defaults, field.name):
+        if value == getattr(LEFT_OUT, field.name):
             continue
         if field.name == "logit_bias":
             value = {str(token): None if bias == -math.inf else bias for token, bias in value.items()}
@@ -82,7 +84,7 @@ def chain_state(chain: SamplerChain) -> dict[str, Any]:
     }
 
 
-# Defaults that may change one day must not change what a snapshot says.
+# These stand in the file in any case.
 ALWAYS = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repetition_penalty_window", "seed", "schema_mode",
 )  # fmt: skip

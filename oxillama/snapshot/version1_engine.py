@@ -187,7 +187,7 @@ def from_saved(maker: SnapshotMaker, saved: Saved) -> EngineV1:
     sequence, tokens = saved.state["sequence"], saved.tensors["tokens"].array.tolist()
     if sequence["weights"]:
         raise SnapshotError("format=1 has no place for adapters, which the session uses: use format=2")
-    given = saved.state.get("sampler") or chain_state(SamplerChain.from_config(SamplerConfig()))
+    given = saved.state.get("sampler") or chain_state(SamplerChain.from_config(SamplerConfig.original()))
     config = config_of(given["config"])
     tokenizer = maker.described["model"]["tokenizer_path"]
     return EngineV1(

@@ -73,8 +73,8 @@ def select_draft(
     """The model that makes decoding of the target fastest as its draft.
 
     A candidate must have the target's vocabulary, token by token, and fewer bytes of weights. What remains is loaded,
-    and measured on what the target writes after `prompts` with `sampler` (default: that of `generate`): how often the
-    draft would have guessed the next token, and how long its steps take, beside the target's with 1 to
+    and measured on what the target writes after `prompts` with `sampler` (default: the target's `sampling_defaults`):
+    how often the draft would have guessed the next token, and how long its steps take, beside the target's with 1 to
     num_speculative + 1 rows. The one with the highest expected speed-up is chosen, if it is above 1.
 
     target, candidates: engines, or the paths or bytes of models. Files that are broken, unreadable or of an unknown
@@ -83,14 +83,15 @@ def select_draft(
     Raises ConfigError for arguments out of range; for the target, what `load` raises, and UnsupportedModelError if it
     is an encoder.
     """
-    config = check_type("sampler", sampler or SamplerConfig(), SamplerConfig)
+    if sampler is not None:
+        check_type("sampler", sampler, SamplerConfig)
     limit = check_int("num_speculative", num_speculative, 1, 32)
     sources, prompts = checked_sources(candidates), checked_prompts(prompts)
     with opened(target) as file:
         check_generates(ModelSpec.read(file))
         n_bytes = sum(t.nbytes for t in file.tensors.values())
     with loaded(target, None) as engine:
-        probe = Probe(engine, prompts, config, limit)
+        probe = Probe(engine, prompts, sampler or engine.sampling_defaults, limit)
         measured = [measure(source, engine, n_bytes, probe) for source in sources]
     return chosen(measured)
 

@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from oxillama.checks import check_keywords
-from oxillama.config import EngineOptions, ModelSource
+from oxillama.config import EngineOptions, ModelSource, SamplerConfig
 from oxillama.engine.batch import Batch
 from oxillama.engine.beam_rounds import BeamRounds
 from oxillama.engine.completions import Chunks
 from oxillama.engine.conversation import Conversation
 from oxillama.engine.engine import Engine
 from oxillama.engine.options import Prompt
-from oxillama.engine.prompts import Messages, make_chain
+from oxillama.engine.prompts import Messages
 from oxillama.engine.session import Session
 from oxillama.engine.speculation import NAMED, Acceptance, DraftOptions
 from oxillama.errors import ConfigError
@@ -83,7 +83,7 @@ class SpeculativeEngine:
             options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
             self.engine._core.check_generates()
             self.engine._maker.bind(options)
-            self.seed = make_chain(None, {"seed": seed}).config.seed
+            self.seed = SamplerConfig(seed=seed).seed
             self.accepted_tokens: tuple[int, ...] = ()
             self.rng_state: int | None = None
             self._past = SpecStats()

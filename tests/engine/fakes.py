@@ -5,11 +5,12 @@ found out at once: so equal tokens mean right bookkeeping.
 """
 
 import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 
-from oxillama.config import EngineConfig
+from oxillama.config import EngineConfig, SamplerConfig
 from oxillama.engine import Engine
 from oxillama.engine.loading import EngineParts
 from oxillama.tokenizer import TokenStream
@@ -19,6 +20,13 @@ PIECES = [b"", b"</s>", *(bytes([c]) for c in b"abcdefgh .!"), b"ab", b"bcd", b"
 BOS, EOS = 0, 1
 N_VOCAB = len(PIECES)
 N_EMBD = 8
+# What the fake model's file says of sampling: with a penalty, by which each token depends on those before it.
+PENALISED = SamplerConfig.original()
+
+
+def drawn(**fields):
+    """The settings of a call that gives these fields alone."""
+    return replace(PENALISED, **fields)
 
 
 class FakeTokenizer:
@@ -213,7 +221,9 @@ def make_engine(
     spec = SimpleNamespace(
         n_embd=N_EMBD, arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size, causal=causal
     )
-    parts = EngineParts(runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling, {}, *windows)
+    parts = EngineParts(
+        runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling, {}, *windows, sampling=PENALISED
+    )
     engine = Engine(config, parts=parts)
     engine._core.scheduler.debug = True
     return engine

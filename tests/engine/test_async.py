@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.config import SamplerConfig
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 from tests.engine.test_threads import in_threads
 
-SEED = SamplerConfig(seed=1)
+SEED = drawn(seed=1)
 
 
 def alone(ids, n, **options):

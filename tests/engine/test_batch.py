@@ -7,13 +7,12 @@ import threading
 import pytest
 
 import oxillama as ox
-from oxillama.config import SamplerConfig
 from oxillama.engine import BatchFailure, CancelToken
 from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, SnapshotError, TokenizerError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 
-SEED = SamplerConfig(seed=1)
+SEED = drawn(seed=1)
 PROMPTS = [[3 + i % 7, 4 + i % 3] * (1 + i % 4) for i in range(50)]
 
 

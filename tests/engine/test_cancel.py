@@ -4,12 +4,11 @@ import gc
 
 import pytest
 
-from oxillama.config import SamplerConfig
 from oxillama.engine import CancelToken
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 
-SEED = SamplerConfig(seed=1)
+SEED = drawn(seed=1)
 
 
 def test_cancelling_from_the_callback_stops_at_that_token():

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.config import SamplerConfig
 from oxillama.engine import BatchFailure, CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, QueueFullError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_conversation import options
 from tests.engine.test_generate import PROMPTS, plain_tokens
 from tests.engine.test_logprobs import plain_logprobs
@@ -20,7 +19,7 @@ TOP = (1 << 64) - 1
 
 def each_alone(prompt, seed, n, max_tokens):
     """(tokens, reason) of each: of a request with a seed of its own."""
-    return [plain_tokens(prompt, SamplerConfig(seed=(seed + i) % (TOP + 1)), max_tokens) for i in range(n)]
+    return [plain_tokens(prompt, drawn(seed=(seed + i) % (TOP + 1)), max_tokens) for i in range(n)]
 
 
 @settings(deadline=None)
@@ -145,10 +144,7 @@ def test_cancelling_before_the_fork_and_after():
         assert {r.finish_reason for r in found} == {"cancelled"}
         assert any(r.token_ids for r in found) == (n_tokens >= 30)
         for i, r in enumerate(found):
-            assert (
-                r.token_ids
-                == plain_tokens(prompt, SamplerConfig(seed=1 + i), 20, ignore_eos=True)[0][: len(r.token_ids)]
-            )
+            assert r.token_ids == plain_tokens(prompt, drawn(seed=1 + i), 20, ignore_eos=True)[0][: len(r.token_ids)]
         assert_idle(engine)
 
 

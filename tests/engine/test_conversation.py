@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from oxillama.engine.options import read_options
 from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import PENALISED, assert_idle, make_engine, runner_of
 from tests.engine.test_session import TOKENS
 
 
 def options(**given):
-    return read_options("chat", given)
+    return read_options("chat", given, PENALISED)
 
 
 @settings(deadline=None)

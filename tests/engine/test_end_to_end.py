@@ -2,12 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.config import SamplerConfig
 from oxillama.sampling import Sampler
 from tests.engine.fakes import assert_idle
 from tests.engine.test_threads import fork, in_child, in_threads
@@ -29,7 +29,7 @@ def stories(engine):
     found = []
     for prompt in PROMPTS:
         ids = engine.tokenize(prompt)
-        sampler, tokens = Sampler(SamplerConfig(seed=7), prompt=ids), []
+        sampler, tokens = Sampler(replace(engine.sampling_defaults, seed=7), prompt=ids), []
         engine.reset()
         row = engine.prefill(ids)
         while len(tokens) < 40:

@@ -20,7 +20,7 @@ from oxillama.engine.request import Outbox
 from oxillama.engine.runner import Runner
 from oxillama.kv_cache.shapes import KvShape, RecurrentShape, largest_window
 from oxillama.models import load_model
-from tests.engine.fakes import assert_idle
+from tests.engine.fakes import PENALISED, assert_idle
 from tests.engine.test_conversation import options
 from tests.engine.test_recurrent_models import Letters
 from tests.models.tiny import Shape, tiny
@@ -56,7 +56,9 @@ def engine_of(name, n_blocks, n_slots, n_windowed, num_threads=1, **fields):
         "n_windowed": n_windowed * (window > 0),
     }
     runner = Runner(model, num_threads=num_threads, kv_block_size=BLOCK, **sizes)
-    return Engine(config, parts=EngineParts(runner, Letters(), model.spec, CONTEXT, **sizes, window=window))
+    return Engine(
+        config, parts=EngineParts(runner, Letters(), model.spec, CONTEXT, **sizes, window=window, sampling=PENALISED)
+    )
 
 
 def recorded(request):

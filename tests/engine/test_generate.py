@@ -8,7 +8,7 @@ from oxillama.config import SamplerConfig
 from oxillama.engine import Completion, Timings
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.sampling import Sampler
-from tests.engine.fakes import EOS, PIECES, assert_idle, logits_of, make_engine, runner_of
+from tests.engine.fakes import EOS, PIECES, assert_idle, drawn, logits_of, make_engine, runner_of
 from tests.engine.test_stop import search
 
 
@@ -155,9 +155,9 @@ def test_seeds():
 
 def test_single_fields_replace_those_of_a_sampler():
     engine = make_engine()
-    base = SamplerConfig(temperature=1.5, seed=7, top_p=1.0)
+    base = drawn(temperature=1.5, seed=7, top_p=1.0)
     mixed = engine.generate("a", max_tokens=20, sampler=base, temperature=0.0)
-    assert mixed.token_ids == plain_tokens(engine.tokenize("a"), SamplerConfig(0.0, top_p=1.0, seed=7), 20)[0]
+    assert mixed.token_ids == plain_tokens(engine.tokenize("a"), drawn(temperature=0.0, top_p=1.0, seed=7), 20)[0]
 
 
 def test_timings_add_up():
@@ -205,7 +205,7 @@ def test_a_damaged_row_fails_its_request_and_no_other():
     with pytest.raises(GenerateError, match="nan"):
         engine.generate([9, 9], max_tokens=4)
     rest = [first, *good]
-    assert [t for c in rest for t in c.token_ids] == plain_tokens([3, 4], SamplerConfig(seed=1), 6)[0]
+    assert [t for c in rest for t in c.token_ids] == plain_tokens([3, 4], drawn(seed=1), 6)[0]
     assert_idle(engine)
 
 
@@ -222,7 +222,7 @@ def test_an_error_of_the_model_ends_its_requests_and_the_engine_goes_on():
         engine.generate(["a", "b"], max_tokens=4)
     assert_idle(engine)
     failing.clear()
-    assert engine.generate([3], max_tokens=4, seed=1).token_ids == plain_tokens([3], SamplerConfig(seed=1), 4)[0]
+    assert engine.generate([3], max_tokens=4, seed=1).token_ids == plain_tokens([3], drawn(seed=1), 4)[0]
 
 
 def test_stream_takes_one_prompt():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_a_grammar_that_allows_all_changes_nothing(engine):
 
 
 def test_settings_can_hold_the_grammar(engine):
-    config = SamplerConfig(seed=2, grammar=NUMBERS)
+    config = replace(engine.sampling_defaults, seed=2, grammar=NUMBERS)
     assert engine.generate("x", sampler=config).text == engine.generate("x", grammar=NUMBERS, seed=2).text
 
 
@@ -136,7 +137,10 @@ def test_every_way_to_ask(engine):
     assert [r.token_ids for r in engine.batch(PROMPTS, regex="[a-z]{5,9}", seed=4)] == [r.token_ids for r in expected]
     streamed = "".join(chunk.text for chunk in engine.stream(PROMPTS[0], regex="[a-z]{5,9}", seed=4))
     assert streamed == expected[0].text
-    assert engine.generate(PROMPTS[0], sampler=SamplerConfig(regex="[a-z]{5,9}", seed=4)).text == streamed
+    assert (
+        engine.generate(PROMPTS[0], sampler=replace(engine.sampling_defaults, regex="[a-z]{5,9}", seed=4)).text
+        == streamed
+    )
     message = [{"role": "user", "content": "hi"}]
     assert engine.chat(message, choices=("a", "b")).text in ("a", "b")
 
@@ -205,7 +209,8 @@ def test_texts_follow_their_schema(engine, seed):
 def test_schemas_in_every_form(engine):
     expected = engine.generate("x", json_schema=SCHEMA, seed=1).text
     assert engine.generate("x", json_schema=json.dumps(SCHEMA), seed=1).text == expected
-    assert engine.generate("x", sampler=SamplerConfig(json_schema=SCHEMA, seed=1)).text == expected
+    config = replace(engine.sampling_defaults, json_schema=SCHEMA, seed=1)
+    assert engine.generate("x", sampler=config).text == expected
     assert "".join(chunk.text for chunk in engine.stream("x", json_schema=SCHEMA, seed=1)) == expected
     assert [r.text for r in engine.batch(["x"], json_schema=SCHEMA, seed=1)] == [expected]
     for seed in range(3):

@@ -6,12 +6,11 @@ import sys
 
 import pytest
 
-from oxillama.config import SamplerConfig
 from oxillama.interrupt import DeferredInterrupt
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 
-SEED = SamplerConfig(seed=1)
+SEED = drawn(seed=1)
 
 
 def raise_sigint(at):

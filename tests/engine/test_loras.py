@@ -216,7 +216,8 @@ def test_a_dialogue_keeps_nothing_of_other_weights(engine):
     ids = engine.tokenize("Once upon a time there was a little fox")
     with engine.conversation() as talk:
         for lora in ([], ["a"], ["a"], [("a", 0.5)], []):
-            options = read_options("stream", {"max_tokens": 6, "sampler": GREEDY, "ignore_eos": True, "lora": lora})
+            given = {"max_tokens": 6, "sampler": GREEDY, "ignore_eos": True, "lora": lora}
+            options = read_options("stream", given, engine.sampling_defaults)
             answer = [t for chunk in talk.stream(ids, options) for t in chunk.token_ids]
             assert answer == text(engine, ids, lora, 6)
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.config import SamplerConfig
 from oxillama.engine.core import _StepAbandoned
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.kv_cache import SequencePool
-from tests.engine.fakes import N_VOCAB, assert_idle, logits_of, make_engine, runner_of, slots_of
+from tests.engine.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of, slots_of
 from tests.engine.test_conversation import options
 from tests.engine.test_generate import plain_tokens
 
@@ -55,8 +54,7 @@ def test_a_session_sees_exactly_its_tokens(blocks, calls, chunk, n_slots):
             tokens = tokens[:n]
         elif call == "generate":
             assert (
-                engine.generate(args[0], max_tokens=3, seed=1).token_ids
-                == plain_tokens(args[0], SamplerConfig(seed=1), 3)[0]
+                engine.generate(args[0], max_tokens=3, seed=1).token_ids == plain_tokens(args[0], drawn(seed=1), 3)[0]
             )
         elif call == "fail":
             fail_after(engine, args[1])
@@ -142,7 +140,7 @@ def test_any_schedule_gives_what_each_gives_alone(blocks, jobs, turns, abandoned
                 continue
             stream.close()
             running.remove(job)
-            want = plain_tokens(prompt, SamplerConfig(seed=seed), n, ignore_eos=True)[0]
+            want = plain_tokens(prompt, drawn(seed=seed), n, ignore_eos=True)[0]
             assert got == (want if step < leave else want[: len(got)])
         if turns:
             new = turns.popleft()
@@ -150,7 +148,7 @@ def test_any_schedule_gives_what_each_gives_alone(blocks, jobs, turns, abandoned
             assert engine.prefill(new).tolist() == logits_of(session).tolist()
             said += new
             got = say(talk, said, max_tokens=3, seed=1)
-            assert got == plain_tokens(said, SamplerConfig(seed=1), 3, ignore_eos=True)[0]
+            assert got == plain_tokens(said, drawn(seed=1), 3, ignore_eos=True)[0]
             said += got
     talk.close()
     assert_idle(engine)
@@ -210,7 +208,7 @@ def test_another_answer_to_the_same_prompt_computes_one_token_of_it(blocks):
         answer = [
             t for c in talk.stream([3] * 30, options(max_tokens=4, seed=seed, ignore_eos=True)) for t in c.token_ids
         ]
-        assert answer == plain_tokens([3] * 30, SamplerConfig(seed=seed), 4, ignore_eos=True)[0]
+        assert answer == plain_tokens([3] * 30, drawn(seed=seed), 4, ignore_eos=True)[0]
         assert rows(runner_of(engine).steps) == (30 if seed == 1 else 1) + 3
     runner_of(engine).steps.clear()
     list(talk.stream([3] * 30 + answer + [5], options(max_tokens=1)))
@@ -228,7 +226,7 @@ def test_kept_states_make_room_for_those_who_run_and_are_computed_again():
         got = [
             t for c in talk.stream([3] * 10 + [5], options(max_tokens=3, seed=1, ignore_eos=True)) for t in c.token_ids
         ]
-        assert got == plain_tokens([3] * 10 + [5], SamplerConfig(seed=1), 3, ignore_eos=True)[0]
+        assert got == plain_tokens([3] * 10 + [5], drawn(seed=1), 3, ignore_eos=True)[0]
     assert engine.forward_one(5).tolist() == logits_of([4] * 9 + [5]).tolist()
     for talk in talks:
         talk.close()
@@ -254,7 +252,7 @@ def test_who_finds_no_slot_waits():
     got = engine.generate(prompts, max_tokens=5, seed=1, ignore_eos=True)
     assert max(len(step) for step in runner_of(engine).steps) == 2
     for completion, prompt in zip(got, prompts, strict=True):
-        assert completion.token_ids == plain_tokens(prompt, SamplerConfig(seed=1), 5, ignore_eos=True)[0]
+        assert completion.token_ids == plain_tokens(prompt, drawn(seed=1), 5, ignore_eos=True)[0]
     assert_idle(engine)
 
 

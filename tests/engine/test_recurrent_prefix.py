@@ -1,7 +1,6 @@
 """Recurrent and hybrid models begin prompts with states that earlier ones left: which, and that they are right."""
 
-from oxillama.config import SamplerConfig
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 from tests.engine.test_recurrent import KINDS, rows
 
@@ -10,7 +9,7 @@ def generate(engine, prompt, **given):
     """What it gives, and how many tokens were computed for it; it must be what a fresh engine gives."""
     runner_of(engine).steps.clear()
     got = engine.generate(prompt, max_tokens=3, seed=1, ignore_eos=True, **given).token_ids
-    assert got == plain_tokens(prompt, SamplerConfig(seed=1), 3, ignore_eos=True)[0]
+    assert got == plain_tokens(prompt, drawn(seed=1), 3, ignore_eos=True)[0]
     return rows(runner_of(engine).steps) - 2  # of the prompt
 
 
@@ -80,7 +79,7 @@ def test_many_begin_with_one_state(blocks):
     got = engine.generate(prompts, max_tokens=20, seed=1, ignore_eos=True)
     assert runner_of(engine).steps[0] == [3] * 4
     for completion, prompt in zip(got, prompts, strict=True):
-        assert completion.token_ids == plain_tokens(prompt, SamplerConfig(seed=1), 20, ignore_eos=True)[0]
+        assert completion.token_ids == plain_tokens(prompt, drawn(seed=1), 20, ignore_eos=True)[0]
     assert_idle(engine)
 
 
@@ -93,4 +92,4 @@ def test_who_waits_for_a_beginning_gets_its_state(blocks):
     got = engine.generate(prompts, max_tokens=3, seed=1, ignore_eos=True)
     assert sum(sum(step) for step in runner_of(engine).steps) == 240 + (240 - 144) + 4
     for completion, prompt in zip(got, prompts, strict=True):
-        assert completion.token_ids == plain_tokens(prompt, SamplerConfig(seed=1), 3, ignore_eos=True)[0]
+        assert completion.token_ids == plain_tokens(prompt, drawn(seed=1), 3, ignore_eos=True)[0]

@@ -1,5 +1,7 @@
 """Settings of sampling and processors through the engine, on the shipped model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,7 +39,7 @@ def test_a_request_does_not_depend_on_its_neighbours(engine, settings):
     assert [c.token_ids for c in engine.generate(PROMPTS, **options)] == alone
     assert [t for chunk in engine.stream(PROMPTS[1], **options) for t in chunk.token_ids] == alone[1]
     sampler = ox.Sampler(
-        ox.SamplerConfig(seed=7, **settings),
+        replace(engine.sampling_defaults, seed=7, **settings),
         prompt=(ids := engine.tokenize(PROMPTS[2])),
         token_bytes=engine.tokenizer.token_bytes,
     )

@@ -5,14 +5,13 @@ import time
 import pytest
 
 import oxillama as ox
-from oxillama.config import SamplerConfig
 from oxillama.engine.request import Outbox
 from oxillama.engine.scheduler import Scheduler
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_conversation import options
 from tests.engine.test_generate import plain_tokens
 
-SEED = SamplerConfig(seed=1)
+SEED = drawn(seed=1)
 
 
 def computed(engine):

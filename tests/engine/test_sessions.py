@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oxillama as ox
-from oxillama.config import SamplerConfig
 from oxillama.engine.serving import CacheKey
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError
-from tests.engine.fakes import N_VOCAB, assert_idle, logits_of, make_engine, runner_of
+from tests.engine.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 from tests.engine.test_serving import computed
 
@@ -37,7 +36,7 @@ def test_others_begin_with_what_a_session_computed():
         engine.forward_one(3)
     computed(engine)
     r = engine.generate([3] * 40, max_tokens=1, seed=1)
-    assert r.token_ids == plain_tokens([3] * 40, SamplerConfig(seed=1), 1)[0]
+    assert r.token_ids == plain_tokens([3] * 40, drawn(seed=1), 1)[0]
     assert computed(engine) == 8
     assert_idle(engine)
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from oxillama.config import SamplerConfig
 from oxillama.errors import EngineClosedError
-from tests.engine.fakes import assert_idle, logits_of, make_engine
+from tests.engine.fakes import assert_idle, drawn, logits_of, make_engine
 from tests.engine.test_generate import plain_tokens
 
 PROMPT = [3 + i % 7 for i in range(100)]
@@ -31,7 +30,7 @@ def test_what_is_in_use_stays_and_all_else_goes(kept):
     free = [p.n - n for p, n in zip((pool.blocks, pool.windowed, pool.slots), in_use, strict=True)]
     assert engine.shrink_to_fit() == free[0] * 100 + free[1] * 10 + free[2]
     got += [t for chunk in stream for t in chunk.token_ids]
-    assert got == plain_tokens(PROMPT, SamplerConfig(seed=1), 5, ignore_eos=True)[0]
+    assert got == plain_tokens(PROMPT, drawn(seed=1), 5, ignore_eos=True)[0]
     assert engine.forward_one(5).tolist() == logits_of([*PROMPT[:50], 5]).tolist()
     engine.reset()
     engine.shrink_to_fit()

@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-from oxillama.config import SamplerConfig
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 
-SEED = SamplerConfig(seed=1)
+SEED = drawn(seed=1)
 
 
 def in_threads(*calls, timeout=60):

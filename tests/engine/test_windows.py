@@ -4,14 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.config import SamplerConfig
 from oxillama.engine.options import read_options
 from oxillama.engine.request import Outbox
 from oxillama.engine.serving import CacheKey
 from oxillama.engine.windows import Windows, n_alive
 from oxillama.errors import KvCacheFullError
 from oxillama.kv_cache.shapes import first_read
-from tests.engine.fakes import N_VOCAB, assert_idle, logits_of, make_engine, runner_of
+from tests.engine.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 from tests.engine.test_recurrent_prefix import generate
 
@@ -73,7 +72,7 @@ def test_a_session_sees_exactly_its_tokens(others, calls, chunk, n_windowed):
             tokens = tokens[: round(args[0] * len(tokens))]
             engine.truncate(len(tokens))
         elif call == "generate":
-            want = plain_tokens(args[0], SamplerConfig(seed=1), 3)[0]
+            want = plain_tokens(args[0], drawn(seed=1), 3)[0]
             assert engine.generate(args[0], max_tokens=3, seed=1).token_ids == want
         elif len(tokens) + len(args[0]) <= 600:
             n = round(args[1] * len(tokens)) if call == "at" else len(tokens)
@@ -90,7 +89,7 @@ def test_together_as_alone_in_a_pool_of_storms(others):
     prompts = [PROMPT[i : i + 60 + 9 * i] for i in range(9)]
     got = engine.generate(prompts, max_tokens=80, seed=1, ignore_eos=True)
     for completion, prompt in zip(got, prompts, strict=True):
-        assert completion.token_ids == plain_tokens(prompt, SamplerConfig(seed=1), 80, ignore_eos=True)[0]
+        assert completion.token_ids == plain_tokens(prompt, drawn(seed=1), 80, ignore_eos=True)[0]
     assert engine._core.scheduler.n_preempted > 0 or engine._core.pool.n_slots
     assert_idle(engine)
 
@@ -176,7 +175,10 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     """It needs blocks again after it gave some back, and others may have them by then."""
     engine = make_engine(context_size=400, windows=(8, 20), prefill_chunk_size=8, **others)
     core, ids = engine._core, [3 + i * i % 11 for i in range(300)]
-    first, other = [engine._maker.request([5 + i] * 9, read_options("generate", LONG), Outbox(1)) for i in range(2)]
+    first, other = [
+        engine._maker.request([5 + i] * 9, read_options("generate", LONG, engine.sampling_defaults), Outbox(1))
+        for i in range(2)
+    ]
     logits = engine._logits(ids, None)
     (embedding,), _, results = engine._embedding(ids, pooling, {"normalize": False}, None)
     core.submit([first, logits, other, embedding])

@@ -9,7 +9,7 @@ from oxillama.snapshot import snapshot_info
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.snapshot.models import same, told
 
-OPTIONS = {"max_tokens": 20, "seed": 1, "ignore_eos": True}
+OPTIONS = {"max_tokens": 20, "seed": 1, "repetition_penalty": 1.1, "ignore_eos": True}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import oxillama as ox
 from oxillama.errors import SnapshotFormatError
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
-OPTIONS = {"max_tokens": 20, "seed": 5, "ignore_eos": True}
+OPTIONS = {"max_tokens": 20, "seed": 5, "repetition_penalty": 1.1, "ignore_eos": True}
 
 
 def test_requests(tmp_path):

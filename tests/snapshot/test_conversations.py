@@ -3,6 +3,7 @@
 import pytest
 
 import oxillama as ox
+from oxillama.config import SamplerConfig
 from oxillama.engine.options import parse_options
 from oxillama.errors import SnapshotError, SnapshotMismatchError
 from tests.snapshot.models import load, tokens_of, told
@@ -14,7 +15,8 @@ def options(seed=1, **more):
     sampling = {name: value for name, value in given.items() if name not in names}
     return parse_options(
         "stream", stop=None, sampler=None, logits_processors=None, cancel_token=None, logprobs=None,
-        prompt_logprobs=None, n=None, sampling=sampling, **{name: given[name] for name in names},
+        prompt_logprobs=None, n=None, sampling=sampling, defaults=SamplerConfig.original(),
+        **{name: given[name] for name in names},
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from tests.snapshot.models import load, path_of, same, tokens_of, told
 
 PROMPT = list(range(3, 40))
 OPTIONS = {"max_tokens": 12, "seed": 1, "grammar": "root ::= [a-z ]+", "logprobs": 1, "stop": ["zzz"]}
+OPTIONS |= {"repetition_penalty": 1.1}
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,7 @@ def test_windows_and_hybrids_at_any_place(name):
 
 SAMPLERS = {
     "default": {"seed": 3},
+    "original": {"repetition_penalty": 1.1, "seed": 3},
     "greedy": {"temperature": 0.0},
     "mirostat": {"mirostat": 2, "seed": 4, "repetition_penalty": 1.3},
     "mirostat 1": {"mirostat": 1, "seed": 4},

@@ -5,7 +5,7 @@ import pytest
 import oxillama as ox
 from tests.snapshot.models import load, same, tokens_of, told
 
-OPTIONS = {"max_tokens": 20, "seed": 2, "ignore_eos": True}
+OPTIONS = {"max_tokens": 20, "seed": 2, "repetition_penalty": 1.1, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba", "gemma3"])

@@ -30,7 +30,13 @@ from tests.speculative.drafts import Oracle
 
 MODEL = path_of("llama")
 SpeculativeEngine = ox.SpeculativeEngine
-OPTIONS = {"max_tokens": 16, "ignore_eos": True, "temperature": 0.9, "logit_bias": {5: 30.0, 9: 30.0, 11: 30.0}}
+OPTIONS = {
+    "max_tokens": 16,
+    "ignore_eos": True,
+    "temperature": 0.9,
+    "repetition_penalty": 1.1,
+    "logit_bias": {5: 30.0, 9: 30.0, 11: 30.0},
+}
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError
 from oxillama.speculative.decoder import SpeculativeDecoder
 from oxillama.speculative.draft import Draft
-from tests.engine.fakes import BOS, EOS, N_VOCAB, FakeTokenizer, make_engine
+from tests.engine.fakes import BOS, EOS, N_VOCAB, FakeTokenizer, drawn, make_engine
 from tests.speculative.drafting import Recorder, Text, guessed, idle, make_draft, plain, runner_of, twice
 from tests.speculative.test_draft_model import KINDS, PROMPT, WARM, draft_of
 from tests.speculative.test_life import ended
@@ -44,7 +43,7 @@ def n_threads():
 )
 def test_guesses_are_those_of_the_model_alone(kind, noise, k, n_texts, wait, seed):
     alone, model = draft_of(kind, noise=noise), draft_of(kind, noise=noise)
-    config = SamplerConfig(temperature=1.2, seed=seed)
+    config = drawn(temperature=1.2, seed=seed)
     mine, its = ([Text([BOS, 3 + i, 4, 5], config) for i in range(n_texts)] for _ in range(2))
     with SpeculativeDecoder(model) as decoder:
         for _ in range(8):
@@ -173,13 +172,13 @@ def test_in_an_engine():
 
 
 def test_engines_and_threads_share_one():
-    expected = [plain([BOS, 3 + i], SamplerConfig(seed=i), 30) for i in range(4)]
+    expected = [plain([BOS, 3 + i], drawn(seed=i), 30) for i in range(4)]
     model = make_draft(n_blocks=40)
     found, errors = [None] * 4, []
 
     def run(i):
         try:
-            (found[i],) = guessed(decoder, [Text([BOS, 3 + i], SamplerConfig(seed=i))], 30, 3)
+            (found[i],) = guessed(decoder, [Text([BOS, 3 + i], drawn(seed=i))], 30, 3)
         except BaseException as error:
             errors.append(error)
 
@@ -274,7 +273,7 @@ def test_damaged_logits_are_told_when_they_are_asked_for():
         def row(self, past):
             return super().row(past) * (float("nan") if len(past) > 9 else 1.0)
 
-    config = SamplerConfig(temperature=1.3, seed=7, banned_tokens=[EOS])
+    config = drawn(temperature=1.3, seed=7, banned_tokens=[EOS])
     model, text = make_draft(runner=Broken), Text(PROMPT, config)
     with SpeculativeDecoder(model) as decoder:
         (proposal,) = decoder.propose([text.task(3)])

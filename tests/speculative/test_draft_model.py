@@ -12,12 +12,12 @@ from oxillama.errors import ConfigError, EngineClosedError, GenerateError, Gramm
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.speculative.draft import Draft
-from tests.engine.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer
+from tests.engine.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer, drawn
 from tests.sampling.test_sampler import WILDER
 from tests.speculative.drafting import Recorder, Text, guessed, idle, make_draft, plain, runner_of, twice
 
 PROMPT = [BOS, 4, 5, 6, 7, 8]
-WARM = SamplerConfig(temperature=1.3, seed=7)
+WARM = drawn(temperature=1.3, seed=7)
 GREEDY = SamplerConfig.greedy()
 # Blocks, slots, blocks of windows with how far these see.
 KINDS = {
@@ -36,7 +36,7 @@ def draft_of(kind, **options):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
 def test_the_model_itself_guesses_everything_right(kind, k):
-    for config in (GREEDY, WARM, SamplerConfig(temperature=2.0, top_k=0, top_p=1.0, xtc_probability=0.5, seed=3)):
+    for config in (GREEDY, WARM, drawn(temperature=2.0, top_k=0, top_p=1.0, xtc_probability=0.5, seed=3)):
         draft = draft_of(kind)
         text = Text(PROMPT, config)
         assert guessed(draft, [text], 40, k) == [plain(PROMPT, config, 40)]
@@ -99,7 +99,7 @@ def test_guesses_follow_the_grammar(noise):
 
 def test_each_round_computes_what_is_new():
     """What was guessed right is there already: the rest of what is known, then one token after another."""
-    draft, text = make_draft(noise=2.0), Text(PROMPT, SamplerConfig(temperature=1.3, seed=7, banned_tokens=[EOS]))
+    draft, text = make_draft(noise=2.0), Text(PROMPT, drawn(temperature=1.3, seed=7, banned_tokens=[EOS]))
     steps, n_new = runner_of(draft).steps, len(PROMPT)
     for _ in range(8):
         del steps[:]
@@ -115,7 +115,7 @@ def test_each_round_computes_what_is_new():
 
 def test_rounds_are_batched():
     draft = make_draft()
-    texts = [Text([BOS, 3 + i], SamplerConfig(seed=i, banned_tokens=[EOS])) for i in range(5)]
+    texts = [Text([BOS, 3 + i], drawn(seed=i, banned_tokens=[EOS])) for i in range(5)]
     draft.propose([text.task(3) for text in texts])
     assert runner_of(draft).steps == [[2] * 5, [1] * 5, [1] * 5]
 
@@ -138,9 +138,9 @@ def test_guesses_that_still_hold_are_not_made_again():
 
 
 def test_guesses_of_another_place_of_the_generator_are_made_again():
-    draft, text = make_draft(), Text(PROMPT, SamplerConfig(temperature=3.0, top_k=0, top_p=1.0, seed=1))
+    draft, text = make_draft(), Text(PROMPT, drawn(temperature=3.0, top_k=0, top_p=1.0, seed=1))
     (first,) = draft.propose([text.task(6)])
-    text.sampler = Sampler(SamplerConfig(temperature=3.0, top_k=0, top_p=1.0, seed=2), prompt=PROMPT)
+    text.sampler = Sampler(drawn(temperature=3.0, top_k=0, top_p=1.0, seed=2), prompt=PROMPT)
     (second,) = draft.propose([text.task(6)])
     assert first.tokens != second.tokens
     text.step(second.tokens)
@@ -271,7 +271,7 @@ def test_a_place_where_nothing_can_be_drawn_ends_the_guesses():
 # ---- distributions
 
 
-@pytest.mark.parametrize("config", [WARM, SamplerConfig(temperature=1.0, xtc_probability=0.5, seed=3), GREEDY])
+@pytest.mark.parametrize("config", [WARM, drawn(temperature=1.0, xtc_probability=0.5, seed=3), GREEDY])
 def test_with_probs_each_guess_is_drawn_from_its_own_distribution(config):
     draft, text = make_draft(noise=1.0), Text(PROMPT, config)
     before = text.sampler.state()
@@ -360,7 +360,7 @@ def test_rows_of_another_length_than_the_models_are_made_to_fit(more):
     target = type("Target", (), {"tokenizer": Padded(), "n_vocab": N_VOCAB + more, "context_size": 64})
     draft.bind(target)
     bias = {N_VOCAB + more - 1: 0.5}
-    text = Text(PROMPT, SamplerConfig(temperature=5.0, top_k=0, top_p=1.0, logit_bias=bias, seed=1))
+    text = Text(PROMPT, drawn(temperature=5.0, top_k=0, top_p=1.0, logit_bias=bias, seed=1))
     (proposal,) = draft.propose([text.task(30)])
     assert len(proposal.tokens) > 5 or EOS in proposal.tokens
     assert all(token < min(N_VOCAB, N_VOCAB + more) for token in proposal.tokens)
@@ -439,12 +439,12 @@ def test_close():
 
 def test_threads_share_one_draft():
     draft = make_draft(context_size=64, n_blocks=40)
-    expected = [plain([BOS, 3 + i], SamplerConfig(seed=i), 30) for i in range(6)]
+    expected = [plain([BOS, 3 + i], drawn(seed=i), 30) for i in range(6)]
     found, errors = [None] * 6, []
 
     def run(i):
         try:
-            (found[i],) = guessed(draft, [Text([BOS, 3 + i], SamplerConfig(seed=i))], 30, 4)
+            (found[i],) = guessed(draft, [Text([BOS, 3 + i], drawn(seed=i))], 30, 4)
         except BaseException as error:
             errors.append(error)
 

@@ -207,8 +207,8 @@ def test_the_shipped_model_with_itself_as_a_draft(engine):
     with DraftModel(engine) as draft, SpeculativeDecoder(draft) as ahead:
         for config in (
             SamplerConfig.greedy(),
-            SamplerConfig(temperature=0.8, seed=1),
-            SamplerConfig(temperature=1.5, seed=2, mirostat=2),
+            SamplerConfig(temperature=0.8, repetition_penalty=1.1, seed=1),
+            SamplerConfig(temperature=1.5, repetition_penalty=1.1, seed=2, mirostat=2),
             SamplerConfig(temperature=1.0, seed=3, top_k=0, min_p=0.05, dry_multiplier=0.8, xtc_probability=0.5),
         ):
             options = {"sampler": config, "max_tokens": 40}

@@ -5,7 +5,7 @@ import pytest
 import oxillama as ox
 from oxillama.engine.loading import shipped_model
 from oxillama.speculative import GrammarDraft, PromptLookup, Proposal
-from tests.engine.fakes import BOS, assert_idle, make_engine
+from tests.engine.fakes import BOS, assert_idle, drawn, make_engine
 from tests.speculative.drafting import idle, make_draft
 
 PROMPT = [BOS, 4, 5, 6, 7]
@@ -60,9 +60,9 @@ def test_seeds():
 
     assert ids() == ids() == plain(5) != plain(6)
     assert ids(seed=6) == plain(6)
-    assert ids(sampler=ox.SamplerConfig(seed=6)) == plain(6)
-    assert ids(sampler=ox.SamplerChain.from_config(ox.SamplerConfig(temperature=1.2, seed=6))) == plain(6)
-    assert ids(sampler=ox.SamplerConfig()) == plain(5)
+    assert ids(sampler=drawn(seed=6)) == plain(6)
+    assert ids(sampler=ox.SamplerChain.from_config(drawn(temperature=1.2, seed=6))) == plain(6)
+    assert ids(sampler=drawn()) == plain(5)
     unseeded = ox.SpeculativeEngine(engine, make_draft())
     assert len({tuple(unseeded.generate(PROMPT, **OPTIONS).token_ids) for _ in range(5)}) > 1
 
