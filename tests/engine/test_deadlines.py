@@ -58,7 +58,8 @@ def test_coroutines_and_conversations_have_it_too(clock):
         return (await given.generate([3], max_tokens=40, deadline=2.5, **TEXT)).finish_reason, chunks[-1].finish_reason
 
     assert asyncio.run(both()) == ("deadline", "deadline")
-    options = ox.engine.options.read_options("stream", {"max_tokens": 40, "deadline": 2.5, **TEXT})
+    given = {"max_tokens": 40, "deadline": 2.5, **TEXT}
+    options = ox.engine.options.read_options("stream", given, engine.sampling_defaults)
     with engine.conversation() as talk:
         assert list(talk.stream([3], options))[-1].finish_reason == "deadline"
     assert_idle(engine)
