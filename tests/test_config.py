@@ -14,7 +14,7 @@ from oxillama.errors import ConfigError
 def test_defaults_of_sampling():
     c = SamplerConfig()
     assert (c.temperature, c.top_k, c.top_p, c.min_p) == (0.7, 40, 0.9, 0.0)
-    assert (c.repetition_penalty, c.repetition_penalty_window, c.seed, c.grammar) == (1.1, 64, None, None)
+    assert (c.repetition_penalty, c.repetition_penalty_window, c.seed, c.grammar) == (1.0, 64, None, None)
 
 
 def test_greedy_is_plain_argmax():
