@@ -47,11 +47,22 @@ def test_every_call_takes_those_of_the_file(other):
     assert [t for chunk in other.stream(PROMPT, **OPTIONS) for t in chunk.token_ids] == wanted
     assert [r.token_ids for r in other.batch([PROMPT], **OPTIONS)] == [wanted]
     assert other.generate(PROMPT, draft="lookup", **OPTIONS).token_ids == wanted
+    assert drawn_in_a_session(other) == wanted
     with ox.SpeculativeEngine(other, "lookup") as spec:
         assert spec.generate(PROMPT, **OPTIONS).token_ids == wanted
     answer = other.chat(MESSAGES, max_tokens=24, sampler=sampler).token_ids
     assert other.chat(MESSAGES, **OPTIONS).token_ids == answer
     assert wanted != other.generate(PROMPT, max_tokens=24, sampler=SamplerConfig(seed=5)).token_ids
+
+
+def drawn_in_a_session(engine):
+    with engine.session() as session:
+        session.prefill(engine.tokenize(PROMPT))
+        found = []
+        while len(found) < OPTIONS["max_tokens"]:
+            found.append(session.sample(seed=5))
+            session.forward_one(found[-1])
+        return found
 
 
 def test_coroutines_take_them_too(other):

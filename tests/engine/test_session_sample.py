@@ -1,6 +1,7 @@
 """`Session.sample`: what a loop of one's own draws is what `generate` gives, wherever the session goes."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError, GrammarError, SnapshotError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
-from tests.engine.fakes import EOS, N_VOCAB, logits_of, make_engine
+from tests.engine.fakes import EOS, N_VOCAB, PENALISED, logits_of, make_engine
 from tests.engine.test_generate import PROMPTS
 from tests.snapshot.models import load, tokens_of
 from tests.speculative.test_generate import CHAINS, GRAMMARS
@@ -78,7 +79,7 @@ MOVES = st.lists(
     ),
     max_size=25,
 )
-CONFIGS = [ox.SamplerConfig(seed=7, **chain) for chain in CHAINS if chain.get("temperature") != 0.0]
+CONFIGS = [replace(PENALISED, seed=7, **chain) for chain in CHAINS if chain.get("temperature") != 0.0]
 
 
 class Twin:
@@ -212,7 +213,7 @@ def test_functions_made_for_each_call_go_on():
 def test_a_sampler_of_ones_own():
     session = make_engine().session()
     session.prefill([3, 4, 5])
-    own = Sampler(ox.SamplerConfig(seed=4))
+    own = Sampler(replace(PENALISED, seed=4))
     found = [session.sample(own)]
     assert session.sampler is own
     session.forward_one(found[0])
