@@ -61,8 +61,9 @@ def measure(engine: Engine, n_prompt: int, n_tokens: int) -> tuple[float, float]
     # Any ids do: no kernel's speed depends on them. Spread out, they don't all read one row of the embedding.
     ids = [(7919 * i + 1) % engine.n_vocab for i in range(n_prompt)]
     greedy = SamplerConfig.greedy()
-    prompt = engine.generate(ids, max_tokens=1, sampler=greedy, ignore_eos=True)
-    output = engine.generate(ids[:1], max_tokens=n_tokens, sampler=greedy, ignore_eos=True)
+    # The prefix cache would have the whole prompt from the second run on.
+    prompt = engine.generate(ids, max_tokens=1, sampler=greedy, ignore_eos=True, cache_prompt=False)
+    output = engine.generate(ids[:1], max_tokens=n_tokens, sampler=greedy, ignore_eos=True, cache_prompt=False)
     n_decoded = len(output.token_ids) - 1  # the first comes with the prompt
     return n_prompt / prompt.timings.prefill_seconds, n_decoded / output.timings.decode_seconds
 

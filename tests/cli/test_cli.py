@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
+from oxillama.cli.bench import measure
 from oxillama.engine.loading import shipped_model
 from tests.engine.test_reranking import BERT, DOCUMENTS, QUERY, changed
 from tests.models.test_classifier import HEADS, with_head
@@ -269,6 +270,15 @@ def test_bench(run):
         assert len(result[part]["runs"]) == 2
         assert min(result[part]["runs"]) <= result[part]["tokens_per_second"] <= max(result[part]["runs"])
     assert "tokens/s" in run("bench", "-p", 4, "-n", 2, "-r", 1, *ONE_THREAD)[1]
+
+
+def test_bench_takes_nothing_from_the_prefix_cache(engine):
+    before = engine.metrics_snapshot()
+    for _ in range(2):
+        measure(engine, 64, 2)
+    after = engine.metrics_snapshot()
+    assert after.prefill_tokens - before.prefill_tokens == 2 * (64 + 1)
+    assert after.prefix_hits == before.prefix_hits
 
 
 def test_bench_of_a_model_with_a_small_context(run):
