@@ -119,11 +119,12 @@ class EngineCore(CoreCalls):
         return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
 
     def _drop_cancelled(self) -> None:
-        # Whoever waits in a thread looks at his cancel token himself, also while his request waits.
+        # A waiting request's cancel token is looked at by the thread that waits for it.
         seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
         late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
         self._end_all([r for r in seen if r.cancelled], "cancelled")
-        self._end_all(late, "deadline")
+        if late:
+            self._end_all(late, "deadline")
 
     def _guests(self) -> list[Request]:
         return [cast(Request, guest) for guest in self.loop.guests]
