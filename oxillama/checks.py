@@ -76,10 +76,25 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
+# Names of other packages for what has another name here, or which difflib takes for something else.
+_ELSEWHERE = {
+    "response_format": "json_schema",
+    "n_ctx": "context_size",
+    "n_batch": "prefill_chunk_size",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "top_logprobs": "logprobs",
+}
+
+
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that a misspelt or shortened one most likely means, None if none is similar."""
+    """The known name that a misspelt, shortened or foreign one most likely means, None if none is similar."""
     import difflib
 
+    if _ELSEWHERE.get(name) in known:
+        return _ELSEWHERE[name]
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     if not similar and len(name) > 2:
         similar = [other for other in known if other.startswith(name) or name.startswith(f"{other}_")]

@@ -63,7 +63,8 @@ def _json_schema(value: Any) -> str:
     except RecursionError:
         raise ConfigError("json_schema nests too deeply") from None
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"json_schema must be a schema as a dict, a bool or JSON text: {error}") from None
+        remedy = f"; give {value.__name__}.model_json_schema()" if hasattr(value, "model_json_schema") else ""
+        raise ConfigError(f"json_schema must be a schema as a dict, a bool or JSON text: {error}{remedy}") from None
     if not isinstance(value, Mapping | bool):
         raise ConfigError(f"json_schema must be an object, true or false, not {text:.60}")
     return text

@@ -52,6 +52,14 @@ def nested(depth):
     return value
 
 
+class Row:
+    """As pydantic's classes are, which stand for a schema without being one."""
+
+    @classmethod
+    def model_json_schema(cls):
+        return {"type": "integer"}
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -63,6 +71,7 @@ def nested(depth):
         ("choices", ["a", 3], r"choices\[1\] must be a str, not 3"),
         ("json_schema", "{", "json_schema must be a schema .*line 1"),
         ("json_schema", "[]", r"json_schema must be an object, true or false, not \[\]"),
+        ("json_schema", Row, r"json_schema must be .*; give Row\.model_json_schema\(\)$"),
         ("json_schema", 3, "json_schema must be an object, true or false, not 3"),
         ("json_schema", [], "json_schema must be an object"),
         ("json_schema", {"enum": {1}}, "set is not JSON serializable"),

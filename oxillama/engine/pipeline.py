@@ -51,6 +51,8 @@ def read_settings(prompts: Any, ordered: bool, max_in_flight: int, errors: Error
     """Raises ConfigError for values out of range."""
     if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable | AsyncIterable):
         raise ConfigError(f"prompts must be an iterable of prompts, not {type(prompts).__name__}")
+    if getattr(prompts, "ndim", 1) == 0:  # a NumPy array of one value, which looks like an iterable
+        raise ConfigError(f"prompts must be an iterable of prompts, not one value ({type(prompts).__name__})")
     return BatchSettings(
         check_bool("ordered", ordered),
         check_int("max_in_flight", max_in_flight, 1, MOST_IN_FLIGHT),

@@ -115,7 +115,13 @@ def tool_use_of(
                 raise ConfigError(f"{name} is given without tools: give tools=[...] too")
         return None
     if isinstance(choice, Mapping):  # {"type": "function", "function": {"name": ...}}
-        choice = next(iter(read_tools([choice])))
+        function = choice.get("function")
+        wanted = function.get("name") if isinstance(function, Mapping) else None
+        if choice.get("type") != "function" or not isinstance(wanted, str):
+            raise ConfigError(
+                f"tool_choice must be {{'type': 'function', 'function': {{'name': ...}}}}, not {choice!r}"
+            )
+        choice = wanted
     names = tuple(read_tools(tools))
     check_choice("tool_choice", "auto" if choice is None else choice, ("auto", "required", "none", *names))
     held = check_bool("constrain_tools", True if constrain is None else constrain)

@@ -54,8 +54,9 @@ def _checked_message(place: str, message: object) -> Message:
             _check_call(f"{place}.tool_calls[{i}]", call)
     content = fields.get("content")
     if content is None and not calls:
+        null = "its content is None, and " if "content" in fields else ""
         raise MessageError(
-            f"{place} must have a content (text, or a list of text parts), or tool_calls: it has "
+            f"{place} must have a content (text, or a list of text parts), or tool_calls: {null}it has "
             f"{', '.join(map(str, fields))}"
         )
     if content is None:

@@ -140,6 +140,9 @@ def test_bad_option(engine, name, value):
         ("beam_search", "regexp", "regex"),
         ("embed", "poolin", "pooling"),
         ("embed", "normalise", "normalize"),
+        ("chat", "response_format", "json_schema"),
+        ("chat", "functions", "tools"),
+        ("generate", "num_predict", "max_tokens"),
     ],
 )
 def test_unknown_option_names_the_nearest_known_one(engine, call, name, meant):
@@ -171,6 +174,7 @@ def test_every_keyword_of_a_signature_is_known():
         (SamplerConfig, "temprature", "temperature"),
         (SamplerConfig, "penalty_window", "repetition_penalty_window"),
         (EngineConfig, "n_threads", "num_threads"),
+        (EngineConfig, "n_ctx", "context_size"),
         (ox.RopeConfig, "scale", "scaling"),
         (ox.OffloadPolicy, "budgets", "budget"),
         (ox.BeamSearchConfig, "width", "beam_width"),

@@ -157,6 +157,11 @@ def test_tables_are_refused(engine):
             engine.generate(table)
 
 
+def test_batch_refuses_an_array_of_one_value(engine):
+    with pytest.raises(ox.ConfigError, match=r"prompts must be an iterable of prompts, not one value \(ndarray\)"):
+        engine.batch(np.array("abc"))
+
+
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
 def test_documents_in_columns(tmp_path, column):
     with ox.load(changed(with_head(tmp_path, head=HEADS["output"]), BERT), num_threads=1) as engine:

@@ -163,6 +163,16 @@ def test_without_tools(engine):
             ox.ConfigError,
             "tool_choice must be one of auto, required, none, add",
         ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function"}},
+            ox.ConfigError,
+            "tool_choice must be {'type': 'function'",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": 3}}},
+            ox.ConfigError,
+            "tool_choice must be",
+        ),
         ({"tools": TOOLS, "tool_choice": "add", "tool_format": "text"}, ox.ConfigError, "needs calls that are found"),
         ({"tools": TOOLS, "tool_choice": "add", "constrain_tools": False}, ox.ConfigError, "held to their schemas"),
         ({"tools": TOOLS, "tool_choice": "add", "tool_format": "qwen", "regex": "a"}, ox.ConfigError, "regex is given"),

@@ -64,7 +64,10 @@ def function(**changes):
         ([{"role": 3, "content": "x"}], r"messages\[0\]\.role must be a string .*, not int 3"),
         ([{"role": "", "content": "x"}], r"messages\[0\]\.role must be a string .*, not str ''"),
         ([HI, {"role": "user"}], r"messages\[1\] must have a content .* or tool_calls: it has role$"),
-        (user(None), r"messages\[1\] must have a content .* or tool_calls: it has role, content$"),
+        (
+            user(None),
+            r"messages\[1\] must have a content .* or tool_calls: its content is None, and it has role, content$",
+        ),
         ([HI, {"role": "assistant", "tool_calls": []}], r"messages\[1\] must have a content"),
         ([HI, {"role": "assistant", "content": None, "refusal": "no"}], r"messages\[1\] must have a content"),
         (user(3), r"messages\[1\]\.content must be text or a list of text parts, not int 3"),
