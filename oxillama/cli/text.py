@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         raise oxillama.ConfigError("PROMPT is empty: give at least one character")
     options = text_options(args)  # what is wrong with them is found before anything is loaded
     with load_engine(args) as engine, draft_options(args) as drafting:
-        ids = engine.tokenize(prompt)
+        ids = engine._maker.ids("PROMPT", prompt)
         with closing(engine.stream(ids, **options, **drafting)) as stream:
             if args.echo:
                 print(prompt, end="", flush=True)

@@ -317,7 +317,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         and what `generate` raises.
         """
         self._check_infill(options)
-        ids = self.infill_tokens(prefix, suffix, suffix_first=suffix_first)
+        ids = infill_ids(self.tokenizer, prefix, suffix, suffix_first, self.context_size)
         if not check_bool("stream", stream):
             return cast(Completion, self.generate(ids, on_token=on_token, **options))
         if on_token is not None:
@@ -372,7 +372,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         if options.get("echo"):
             raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
         choice, form, held = (options.pop(f, None) for f in ("tool_choice", "tool_format", "constrain_tools"))
-        ids = self.chat_tokens(messages, tools=None if choice == "none" else tools, chat_template=chat_template)
+        shown = None if choice == "none" else tools
+        ids = chat_ids(self.tokenizer, messages, shown, chat_template, self.context_size)
         source = self.tokenizer.chat_template if chat_template is None else chat_template
         use = tool_use_of(source, messages, tools, choice, form, held)
         if use is not None and options.setdefault("tool_use", use) is not use:

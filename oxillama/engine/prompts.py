@@ -7,7 +7,7 @@ from typing import Any
 
 from oxillama.checks import check_bool, check_float, check_int, check_type
 from oxillama.config import SamplerConfig
-from oxillama.errors import ConfigError, TokenizerError, UnsupportedModelError
+from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import ChatTemplate, Tokenizer
 from oxillama.tokenizer.messages import checked_messages
@@ -17,6 +17,7 @@ __all__ = [
     "Tools",
     "chat_ids",
     "check_callback",
+    "check_length",
     "check_stop",
     "check_token",
     "check_tokens",
@@ -33,6 +34,8 @@ Tools = Sequence[Mapping[str, Any]] | None
 # Methods that give Python's own values: of pyarrow's scalars, of its arrays, of NumPy and pandas, of polars.
 _TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
 _NULLS = ("NAType", "NaTType")  # pandas' own
+# Of a text for each token of the context: with no more, it is tokenised before it is known whether it fits.
+CHARACTERS = 8
 # Of defaults that may be others, with which temperature 0 is not the likeliest token.
 LIKELIEST: dict[str, Any] = {
     "repetition_penalty": 1.0,
@@ -162,10 +165,31 @@ def asks_for_likeliest(options: Mapping[str, Any]) -> bool:
     return "temperature" in options and not check_float("temperature", options["temperature"], 0.0, math.inf)
 
 
-def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None) -> list[int]:
+def check_length(
+    tokenizer: Tokenizer, name: str, text: str, context_size: int, *, parse_special: bool = False,
+    continuation: bool = False,
+) -> None:  # fmt: skip
+    """Raises ContextOverflowError for a text that has far more tokens than the context: before it is tokenised.
+
+    What has not many more is tokenised, and counted then.
+    """
+    if len(text) <= CHARACTERS * context_size:
+        return
+    least = tokenizer.least_tokens(text, context_size, parse_special=parse_special, continuation=continuation)
+    if least > context_size:
+        raise ContextOverflowError(
+            f"{name} has at least {least} tokens and context_size is {context_size}: shorten it, or load with a larger "
+            "context_size"
+        )
+
+
+def chat_ids(
+    tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None, context_size: int | None = None
+) -> list[int]:
     """Token ids of the prompt that a chat template (None: the model's) makes of messages.
 
-    Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails.
+    Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails, and with a
+    context_size ContextOverflowError for far more tokens than that.
     """
     messages = checked_messages(messages)  # before it is known whether there is a template
     if chat_template is None:
@@ -173,18 +197,23 @@ def chat_ids(tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_templa
     else:
         bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
         template = ChatTemplate(chat_template, bos_token=bos, eos_token=eos)
-    ids = tokenizer.encode(template.render(messages, tools=tools), add_special=False, parse_special=True)
+    text = template.render(messages, tools=tools)
+    if context_size is not None:
+        check_length(tokenizer, "the prompt of messages", text, context_size, parse_special=True)
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids
 
 
-def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: bool) -> list[int]:
+def infill_ids(
+    tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: bool, context_size: int | None = None
+) -> list[int]:
     """Token ids of the prompt for the text between `prefix` and `suffix`, with BOS where the model wants one.
 
     The order is that of llama.cpp: prefix, suffix, middle, or with `suffix_first` suffix, prefix, middle. The suffix
     gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens that the
-    model's file lacks, ConfigError, TokenizerError.
+    model's file lacks, ConfigError, TokenizerError, and with a context_size ContextOverflowError for far more tokens.
     """
     check_bool("suffix_first", suffix_first)
     for name, text in (("prefix", prefix), ("suffix", suffix)):
@@ -197,6 +226,9 @@ def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: boo
             f"the model's file names no fill-in-the-middle tokens {', '.join(missing)}: use a model that was trained "
             f"for it, or if it has them under other names, give their ids with overrides= ({keys})"
         )
+    if context_size is not None:
+        check_length(tokenizer, "prefix", prefix, context_size)
+        check_length(tokenizer, "suffix", suffix, context_size, continuation=True)
     before, after, middle = ([mark] for mark in marks.values() if mark is not None)
     before += tokenizer.encode(prefix, add_special=False)
     after += tokenizer.encode(suffix, add_special=False, continuation=True)

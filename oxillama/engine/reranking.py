@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,11 @@ class RankMethods(NumberMethods):
             raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
         texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
         chosen = pair_template(self.tokenizer, self._classifier, template)
-        return [pair_ids(self.tokenizer, chosen, query, text) for text in texts]
+        check = self._maker.check_length
+        return [
+            pair_ids(self.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
+            for i, text in enumerate(texts)
+        ]
 
 
 def pair_template(tokenizer: Tokenizer, classifier: Classifier, template: str | None) -> str | None:
@@ -120,13 +125,19 @@ def pair_template(tokenizer: Tokenizer, classifier: Classifier, template: str | 
     return template
 
 
-def pair_ids(tokenizer: Tokenizer, template: str | None, query: str, document: str) -> list[int]:
-    """Tokens of a query and a document together.
+def pair_ids(
+    tokenizer: Tokenizer, template: str | None, query: str, document: str, check: Callable[[str], None] | None = None
+) -> list[int]:
+    """Tokens of a query and a document together; `check` sees each text before it is tokenised.
 
     Without a template, BERT's "[CLS] query [SEP] document [SEP]", or RoBERTa's "<s> query </s></s> document </s>".
     """
+    fields = {"{query}": query, "{document}": document}
+    for text in fields.values() if template is None else tokenizer.filled(template, fields):
+        if check is not None and isinstance(text, str):
+            check(text)
     if template is not None:
-        return tokenizer.encode_template(template, {"{query}": query, "{document}": document})
+        return tokenizer.encode_template(template, fields)
     first, second = (tokenizer.encode(text, add_special=False) for text in (query, document))
     begin = tokenizer.cls_id if tokenizer.bos_id is None else tokenizer.bos_id
     end = tokenizer.sep_id if tokenizer.model == "bert" or tokenizer.eos_id is None else tokenizer.eos_id

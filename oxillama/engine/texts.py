@@ -11,7 +11,7 @@ from oxillama.engine.drafting import BoundDrafts
 from oxillama.engine.grammars import Grammars
 from oxillama.engine.logprobs import Scores, TokenScorer
 from oxillama.engine.options import TextOptions
-from oxillama.engine.prompts import check_tokens
+from oxillama.engine.prompts import check_length, check_tokens
 from oxillama.engine.request import Outbox
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import NO_DRAFTS, DraftOptions
@@ -101,16 +101,23 @@ class TextMaker:
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
 
-        Raises ConfigError if there is nothing, TokenizerError for bad ids.
+        Raises ConfigError if there is nothing, TokenizerError for bad ids, ContextOverflowError for a text that is
+        known to be too long before it is tokenised.
         """
         if isinstance(prompt, str) and not prompt:
             raise ConfigError(
                 f"{name} is empty: give text, or token ids ([bos_id] for the mark of the beginning alone)"
             )
+        if isinstance(prompt, str):
+            self.check_length(name, prompt)
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else check_tokens(name, prompt, self._n_vocab)
         if not ids:
             raise ConfigError(f"{name} is empty: give at least one token")
         return ids
+
+    def check_length(self, name: str, text: str) -> None:
+        """Raises ContextOverflowError for a text that is known to be too long before it is tokenised."""
+        check_length(self._tokenizer, name, text, self._context_size)
 
     def fitting(self, name: str, prompt: Any) -> list[int]:
         """`ids` of what needs no room for output. Raises ContextOverflowError too."""

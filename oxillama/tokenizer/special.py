@@ -1,7 +1,7 @@
 """Which tokens are special: end of generation, whitespace around them, and where they stand in a text."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED, SpecialIds
@@ -115,6 +115,16 @@ class Partition:
         self._ids = dict(sorted(specials.items(), key=lambda item: -len(item[0])))
         self._left = strips_left
         self._right = strips_right
+
+    @property
+    def texts(self) -> Collection[str]:
+        """Of the tokens."""
+        return self._ids.keys()
+
+    @property
+    def strips(self) -> bool:
+        """Whether some of the tokens swallow whitespace."""
+        return bool(self._left or self._right)
 
     def __call__(self, text: str) -> Iterator[str | int]:
         """Yield the pieces of ``text`` in order: plain text as str (never empty), special tokens as their id."""

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
 from oxillama.lazy import lazy
 from oxillama.pickling import OpenedOnce, frozen
 from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
+from oxillama.tokenizer.length import Measure, least_tokens, measure_of
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
 from oxillama.tokenizer.token_bytes import token_bytes_of
@@ -168,13 +169,37 @@ class Tokenizer:
 
         The text of control tokens is read as those tokens in the template alone, whatever the fields hold.
         """
-        places, out = re.compile("|".join(map(re.escape, fields))), []
-        for piece in self._partition_all(template):
-            if isinstance(piece, int):
-                out.append(piece)
-            else:
-                out += self.encode(places.sub(lambda place: fields[place[0]], piece), add_special=False)
+        out: list[int] = []
+        for piece in self.filled(template, fields):
+            out += [piece] if isinstance(piece, int) else self.encode(piece, add_special=False)
         return out
+
+    def filled(self, template: str, fields: Mapping[str, str]) -> Iterator[int | str]:
+        """A template's control tokens, as ids, and the texts between them with ``fields`` filled in."""
+        places = re.compile("|".join(map(re.escape, fields)))
+        for piece in self._partition_all(template):
+            yield piece if isinstance(piece, int) else places.sub(lambda place: fields[place[0]], piece)
+
+    def least_tokens(self, text: str, enough: int, *, parse_special: bool = False, continuation: bool = False) -> int:
+        """A number of tokens that ``text`` has at least, found without tokenising much more than ``enough`` of them.
+
+        It is that of ``encode(text, add_special=False)`` with these options, or a lower one, and near it for texts that
+        consist of words; above ``enough``, it is not made any nearer. Memory doesn't depend on the length of the text.
+
+        Raises TokenizerError: ``text`` is not a str, or what was looked at of it can't be spelt in the vocabulary.
+        """
+        if not isinstance(text, str):
+            raise TokenizerError(f"text must be a str, not {type(text).__name__}")
+
+        def count(piece: str, first: bool) -> int:
+            return len(self.encode(piece, False, parse_special, continuation=continuation or not first))
+
+        partition = self._partition_all if parse_special else self._partition_user
+        return least_tokens(text, enough, self._measure, count, partition.texts, partition.strips)
+
+    @lazy
+    def _measure(self) -> Measure:
+        return measure_of(self._vocab)
 
     def _closing(self) -> list[int]:
         if self.model == "bert":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
-__all__ = ["unigram_encoder", "word_piece_encoder"]
+__all__ = ["keeps", "unigram_encoder", "word_piece_encoder"]
 
 # BERT's own limit: a longer word is unknown.
 _MAX_WORD = 100
@@ -99,6 +99,12 @@ def _segment(tokenizer: "Tokenizer", text: str, unk: int, byte_ids: dict[int, in
     for token, (start, end) in zip(found.ids, found.offsets, strict=True):
         out += [byte_ids[byte] for byte in text[start:end].encode()] if token == unk else [token]
     return out
+
+
+def keeps(vocab: Vocab, chars: str) -> bool:
+    """Whether the vocabulary's character map leaves each of some characters as it is."""
+    normalizer = _charsmap_normalizer(vocab.charsmap)
+    return normalizer is None or all(normalizer.normalize_str(char) == char for char in chars)
 
 
 def _charsmap_normalizer(charsmap: bytes) -> "Normalizer | None":

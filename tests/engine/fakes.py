@@ -46,6 +46,9 @@ class FakeTokenizer:
             raw = raw[len(PIECES[best]) :]
         return ids
 
+    def least_tokens(self, text, enough, **options):
+        return -(-len(text) // max(map(len, PIECES)))
+
     def token_bytes(self, token):
         return PIECES[token]
 

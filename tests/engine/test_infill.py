@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import oxillama as ox
-from oxillama.errors import ConfigError, TokenizerError, UnsupportedModelError
+from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from tests.engine.fakes import make_engine
 from tests.engine.test_reranking import changed
 from tests.models.tiny import Shape, tiny
@@ -48,6 +48,12 @@ def test_what_the_texts_hold_is_text(engine):
     assert engine.infill_tokens("<|fim_middle|>", "<s>") == [
         BOS, PRE, *letters(engine, "<|fim_middle|>"), SUF, *letters(engine, "<s>"), MID
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["prefix", "suffix"])
+def test_texts_far_beyond_the_context_are_refused(engine, name):
+    with pytest.raises(ContextOverflowError, match=rf"{name} has at least \d+ tokens and context_size is"):
+        engine.infill(**{"prefix": "a", "suffix": "b", name: "x" * 100_000_000})
 
 
 @pytest.mark.parametrize("suffix_first", [False, True])

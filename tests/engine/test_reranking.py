@@ -223,6 +223,12 @@ def test_in_coroutines(ranker):
         (("a", ["b"]), {"template": "{query}"}, ConfigError, "template must have {query} and {document} in it"),
         (("a", ["b"]), {"template": 3}, ConfigError, "template must be"),
         (("a", ["b", "a " * 90]), {}, ContextOverflowError, r"documents\[1\] has 9\d tokens"),
+        (
+            ("a", ["b", "a " * 90_000]),
+            {},
+            ContextOverflowError,
+            r"documents\[1\] with the query has at least \d+ tokens",
+        ),
         (("a", ["b\ud800"]), {}, TokenizerError, "lone surrogate"),
     ],
 )
