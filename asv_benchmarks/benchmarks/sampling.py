@@ -10,6 +10,7 @@ N_VOCAB = 151_936
 CUT = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 CONFIGS: dict[str, dict[str, Any]] = {
     "default": {},
+    "original": {"repetition_penalty": 1.1},
     "greedy": {"temperature": 0.0, "repetition_penalty": 1.0},
     "penalties": {"temperature": 0.0, "frequency_penalty": 0.5},
     "dry": {"dry_multiplier": 0.8, "dry_sequence_breakers": ()},

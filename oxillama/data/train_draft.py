@@ -49,8 +49,9 @@ import oxillama
 PEAK_RATE = 8e-3
 PROMPTS = 64  # answered in one batch
 MAX_ANSWER = 500  # tokens
-PLAIN = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
-STYLES: list[dict[str, float]] = [{"temperature": 0.0, **PLAIN}, {"temperature": 0.8, **PLAIN}, {}]
+PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+CUT = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "repetition_penalty": 1.1}
+STYLES: list[dict[str, float]] = [{"temperature": 0.0, **PLAIN}, {"temperature": 0.8, **PLAIN}, CUT]
 
 
 def read_weights(path: Path) -> tuple[Params, dict[str, object]]:

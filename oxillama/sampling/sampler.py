@@ -59,6 +59,7 @@ class Sampler:
     ) -> None:
         """`prompt` comes before the first token, for penalties, DRY and processors.
 
+        config: None for `SamplerConfig()`. It knows no model: `engine.sampling_defaults` has what a file recommends.
         scratch: samplers used in turn may share one. grammar: what the text must follow, at its beginning; it is
         advanced by `accept`. token_bytes: what a token stands for, needed for DRY with breakers that are strings.
         processors: run on a copy of each row before the first stage.

@@ -22,8 +22,9 @@ class DraftTask:
     computed yet; it lives on and is not to be changed. n: tokens wanted at most, at least 1. sampler: the request's
     own, after `tokens`; a draft may draw from it, and leaves it as it found it.
     with_probs: whether guesses are kept or not by how likely they were (`rejection.py`): a draft that draws does so by
-    a generator of its own then, and gives `Proposal.probs`. cache_key: as of `Sequence`; texts with different ones
-    share nothing.
+    a generator of its own then, and gives `Proposal.probs`. What it proposes decides over the text then, and should
+    follow from the task alone; `n` is the same each time, also where the text can't get so many tokens any more.
+    cache_key: as of `Sequence`; texts with different ones share nothing.
     """
 
     key: int
