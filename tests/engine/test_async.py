@@ -102,7 +102,7 @@ def test_long_texts_are_read_in_another_thread():
         assert here not in seen[:2]
         assert seen[2] == here
 
-    run(use)
+    run(use, context_size=4 * INLINE_CHARACTERS)  # room for the text, or it is refused before it is read
 
 
 @pytest.mark.parametrize("given", [{"grammar": 'root ::= "ab"'}, {"regex": "ab"}, {"choices": ["ab"]}])

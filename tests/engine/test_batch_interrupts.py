@@ -329,7 +329,7 @@ def test_a_long_prompt_that_another_thread_reads_is_queued_once():
         assert [row.index for row in rows] == [0, 1, 2]
         assert n_read == [len(text) for text in texts]
 
-    run(use)
+    run(use, context_size=2 * INLINE_CHARACTERS)  # room for the texts, or they are refused before they are read
 
 
 def test_closing_while_another_task_waits_for_a_long_prompt():
@@ -344,7 +344,7 @@ def test_closing_while_another_task_waits_for_a_long_prompt():
         assert [row async for row in batch] == []
         await closing
 
-    run(use)
+    run(use, context_size=2 * INLINE_CHARACTERS)
 
 
 def test_a_cancelled_task_leaves_the_batch_to_another():
