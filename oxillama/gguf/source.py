@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import stat
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 from oxillama.gguf._mapping import Mapping, watch
 from oxillama.interrupt import DeferredInterrupt
-from oxillama.kernels.files import can_tell
+from oxillama.kernels.files import Descriptor, can_tell
 
 __all__ = ["DIRECT_SLACK", "FileSource"]
 
@@ -33,7 +32,7 @@ class FileSource:
     `unchanged`): they are zeros where they couldn't be had.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_direct", "_mapping", "fd", "path", "size", "time")
+    __slots__ = ("__weakref__", "_changed", "_direct", "_mapping", "_open", "fd", "path", "size", "time")
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if it can't be opened, ModelFileError unless it is a regular file that isn't empty."""
@@ -42,9 +41,9 @@ class FileSource:
             kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise ModelFileError(f"{path}: this is {kind}; the path of a GGUF file is needed")
         self.path = path
-        with DeferredInterrupt():  # nothing comes between a file and who closes it
-            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            weakref.finalize(self, os.close, self.fd)
+        with DeferredInterrupt():  # nothing comes between a file and what closes it
+            self._open = [Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))]
+        self.fd = self._open[0].fd
         info = os.fstat(self.fd)
         self.size, self.time = info.st_size, info.st_mtime_ns
         self._changed: str | None = None
@@ -140,7 +139,7 @@ class FileSource:
         try:
             with DeferredInterrupt():
                 fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-                weakref.finalize(self, os.close, fd)
+                self._open.append(Descriptor(fd))
         except (OSError, AttributeError) as error:
             raise ConfigError(
                 f"offload.direct must be left out: {self.path} can't be read past the page cache: {error}"

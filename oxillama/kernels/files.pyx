@@ -15,6 +15,7 @@ cdef enum:
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *buffer, size_t n_bytes, int64_t offset)
+    int close_file "close"(int fd)
 
 
 cdef extern from *:
@@ -32,6 +33,28 @@ cdef extern from *:
     }
     """
     void ox_begin_writing(int fd, int64_t offset, int64_t n_bytes) noexcept nogil
+
+
+cdef class Descriptor:
+    """An open file by its number, closed when this is dropped: neither a signal nor the collection of a cycle, whose
+    finalisers may still read, comes before that.
+    """
+
+    cdef readonly int fd
+
+    def __cinit__(self, int fd):
+        self.fd = fd
+
+    def close(self):
+        """Closes it now; further calls do nothing, nor does an error that the system reports."""
+        cdef int fd = self.fd
+        self.fd = -1
+        if fd >= 0:
+            close_file(fd)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close_file(self.fd)
 
 
 cdef int _read(int fd, uint8_t *out, size_t n_bytes, int64_t offset) noexcept nogil:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Mapping
 
 from oxillama.gguf.pages import release_pages
+from oxillama.interrupt import Finalizer
 from oxillama.models.weights import Stored, Weights
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Page
@@ -64,7 +64,7 @@ class LayerPager:
         self._order = Order(layout.first_page, [m.n_stack for m in layout.items], second_halves(layout.items))
         slot_bytes = {kind: size + layout.slack for kind, size in layout.slot_bytes.items()}
         self.reader = PageReader(self._pages(), self._order, slot_bytes, direct=self.policy.direct)
-        weakref.finalize(self, self.reader.stop)
+        Finalizer(self, self.reader.stop)
         for i in range(len(layout.items)):
             self._page(i)
         self._apply(layout.plan(self.budget - self._survey.constant))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import weakref
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +11,7 @@ import numpy as np
 
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFileError
 from oxillama.interrupt import DeferredInterrupt
+from oxillama.kernels.files import Descriptor
 from oxillama.snapshot.layout import ALIGNMENT
 
 __all__ = ["FileSource", "MemorySource", "Place", "Source", "open_source"]
@@ -49,18 +48,17 @@ class FileSource:
     def __init__(self, path: Path, parent: int | None = None, *, label: str | None = None) -> None:
         """parent: the descriptor of the folder that path begins at. label: of messages, the path if there is none."""
         self.label = str(path) if label is None else label
-        self._dropped: weakref.finalize[[int], FileSource] | None = None
+        self._open: Descriptor | None = None
         self._reserved = np.empty(0, np.uint8)
         known = parent is None and "\0" not in str(path)
         self.folder: Path | None = Path(os.path.realpath(path)).parent if known else None
         try:
             self._check(os.stat(path, dir_fd=parent))  # a device may do something when it is opened
-            with DeferredInterrupt():  # nothing comes between a file and who closes it
+            with DeferredInterrupt():  # nothing comes between a file and what closes it
                 # Not blocking, or the name of a pipe would wait for somebody to write.
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-                self._descriptor = os.open(path, flags, dir_fd=parent)
-                # Of one that a signal keeps from being closed. No __del__: Ctrl-C in that would be lost.
-                self._dropped = weakref.finalize(self, os.close, self._descriptor)
+                self._open = Descriptor(os.open(path, flags, dir_fd=parent))
+            self._descriptor = self._open.fd
             info = os.fstat(self._descriptor)
             self._check(info)
         except SnapshotFileError:
@@ -104,9 +102,8 @@ class FileSource:
         return memoryview(cast(Any, room[:n]))
 
     def close(self) -> None:
-        with DeferredInterrupt(), suppress(OSError):  # what was read was read
-            if self._dropped is not None and self._dropped.detach():
-                os.close(self._descriptor)
+        if self._open is not None:
+            self._open.close()
 
 
 Source = MemorySource | FileSource

@@ -1,0 +1,206 @@
+"""Deferred signals, finalisers that no signal ends, and a check of the stack: what a change needs to be done whole.
+
+Compiled, since Python looks for signals, and for room on its stack, wherever a function of its own begins.
+"""
+
+import _signal
+import os
+import sys
+import threading
+import weakref
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport PyThread_get_thread_ident
+
+cdef extern from *:
+    """
+    static int ox_frames_left(void) {
+        PyThreadState *state = PyThreadState_Get();
+    #if PY_VERSION_HEX >= 0x030c0000
+        return state->py_recursion_remaining;
+    #else
+        return state->recursion_remaining;
+    #endif
+    }
+    """
+    int ox_frames_left()
+    int PyErr_SetInterruptEx(int number)
+
+__all__ = ["DeferredInterrupt", "Finalizer", "check_stack", "frames_left"]
+
+# Those whose handlers are made to raise: requests to end, and limits of time. SIGINT is the first.
+cdef int[4] NUMBERS
+cdef Py_ssize_t N = 4
+NUMBERS[:] = [getattr(_signal, name, 0) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP")]
+cdef dict PLACES = {NUMBERS[i]: i for i in range(4)}
+
+cdef unsigned long _main = threading.main_thread().ident
+cdef object _signal_of = _signal.getsignal
+cdef object _set_signal = _signal.signal
+
+
+def _renew_main():
+    global _main
+    _main = PyThread_get_thread_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_main)
+
+
+def frames_left():
+    """Calls of Python functions that may still be nested here until a RecursionError."""
+    return ox_frames_left()
+
+
+def check_stack(int n):
+    """Raises RecursionError unless n more calls may be nested here."""
+    if ox_frames_left() < n:
+        raise RecursionError(f"the engine needs {n} more frames on Python's stack, and {ox_frames_left()} are left")
+
+
+cdef class DeferredInterrupt:
+    """While entered, Ctrl-C is only noted; leaving hands it to the handler that was there before.
+
+    Python raises KeyboardInterrupt between any two bytecodes of the main thread. In the middle of a step that would
+    leave a token drawn but not stored, or a block taken but not in any table, in requests of other threads too. Long
+    work inside looks at `pending` where it can be given up. In other threads than the main one this does nothing, since
+    signals don't reach them.
+
+    The same holds for SIGTERM, SIGALRM and SIGHUP where the program has handlers of its own for them, which may raise,
+    too. They don't make `pending`: a timer that rings all the time must not keep a step from being done.
+    """
+
+    cdef public bint pending
+    cdef list _previous  # handlers by the place of their signals; None where nothing would be raised in Python
+    cdef dict _noted
+
+    def __enter__(self):
+        cdef int i
+        if PyThread_get_thread_ident() != _main:
+            return self
+        self._previous = [None] * N
+        try:
+            for i in range(N):
+                previous = _signal_of(NUMBERS[i]) if NUMBERS[i] else None
+                if callable(previous):
+                    _set_signal(NUMBERS[i], self._note)
+                    self._previous[i] = previous
+        except ValueError:  # the first thread of a subinterpreter gets no signals
+            self._previous = None
+        except BaseException:  # of a handler whose turn had not come yet
+            self._leave()
+            raise
+        return self
+
+    def _note(self, number, frame):
+        if self._noted is None:
+            self._noted = {}
+        self._noted[number] = frame
+        if number == NUMBERS[0]:
+            self.pending = True
+
+    def __exit__(self, kind, exc, tb):
+        if self._previous is not None:
+            self._leave()
+
+    cdef object _leave(self):
+        raised = self._put_back()
+        try:
+            if self._noted is not None:
+                self._hand_on()
+        finally:
+            if raised is not None:
+                raise raised
+
+    cdef object _put_back(self):
+        """Puts all handlers back. One that is back may raise when the next is set, which is tried again then: the last
+        of such errors."""
+        cdef int i
+        cdef bint back
+        raised = None
+        for i in range(N):
+            back = self._previous[i] is None
+            while not back:
+                try:
+                    _set_signal(NUMBERS[i], self._previous[i])
+                    back = True
+                except ValueError:  # in another thread
+                    back = True
+                except BaseException as error:
+                    raised = error
+        return raised
+
+    cdef object _send_again(self):
+        """`_leave` where nothing can be raised: what was noted comes again, at the next place where Python looks."""
+        raised = self._put_back()
+        if isinstance(raised, KeyboardInterrupt):
+            PyErr_SetInterruptEx(NUMBERS[0])
+        if self._noted is not None:
+            for number in self._noted:
+                PyErr_SetInterruptEx(number)
+
+    cdef object _hand_on(self):
+        number, frame = self._noted.popitem()
+        try:
+            self._previous[PLACES[number]](number, frame)
+        finally:
+            if self._noted:
+                self._hand_on()
+
+
+cdef dict _finalizers = {}
+
+
+cdef class Finalizer:
+    """Calls a function when an object ends, as `weakref.finalize` does, but whatever signals come then.
+
+    That gives its function up if Ctrl-C comes as it begins, and what is raised where an object ends is lost: so is
+    Ctrl-C itself. Here it waits until the function is done, and comes then. Nothing is called when the interpreter
+    ends. The function must not refer to the object.
+    """
+
+    cdef object _reference
+    cdef object _function
+
+    def __init__(self, watched, function):
+        self._function = function
+        self._reference = weakref.ref(watched, self)
+        _finalizers[id(self)] = self
+
+    @property
+    def alive(self):
+        """Whether the function was neither called nor given up."""
+        return self._function is not None
+
+    def detach(self):
+        """Gives the function up; whether it was not called before."""
+        function, self._function, self._reference = self._function, None, None
+        _finalizers.pop(id(self), None)
+        return function is not None
+
+    def __call__(self, *ignored):
+        """Calls the function, the first time."""
+        cdef DeferredInterrupt deferred
+        function = self._function
+        if not self.detach() or sys.is_finalizing():
+            return
+        deferred, pressed, raised = DeferredInterrupt(), False, None
+        while deferred._previous is None and PyThread_get_thread_ident() == _main:
+            try:
+                PyErr_CheckSignals()
+                deferred.__enter__()
+                break
+            except KeyboardInterrupt:
+                pressed = True
+            except BaseException as error:  # of another signal's handler: it is lost where nothing can be raised
+                raised = error
+        try:
+            function()
+            if raised is not None:
+                raise raised
+        finally:
+            if deferred._previous is not None:
+                deferred._send_again()
+            if pressed:
+                PyErr_SetInterruptEx(NUMBERS[0])
