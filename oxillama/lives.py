@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from typing import Protocol
 
+from oxillama.errors import GenerateError
 from oxillama.imports import finish_imports
 from oxillama.interrupt import DeferredInterrupt
 
-__all__ = ["GUESSES", "READS", "STEPS", "Lives", "renew_at_fork"]
+__all__ = ["GUESSES", "READS", "STEPS", "Lives", "check_running", "ended", "renew_at_fork"]
 
 # Who is seen to first, at a fork and at the end: a step waits for guesses, and both wait for what they read. Were
 # reading held up first, a fork would wait for a step that never ends.
@@ -69,6 +71,7 @@ class Lives:
 # One hook for all kinds, since the order of hooks would be that in which modules happen to be imported.
 _kinds: list[Lives] = []
 _forking = threading.local()
+_stopped = False
 _locking: weakref.WeakSet[Locking] = weakref.WeakSet()
 
 
@@ -77,7 +80,20 @@ def renew_at_fork(one: Locking) -> None:
     _locking.add(one)
 
 
+def ended() -> bool:
+    """Whether the interpreter ends: no thread of the package's own may begin any more."""
+    return _stopped or sys.is_finalizing()
+
+
+def check_running() -> None:
+    """Raises GenerateError once the interpreter takes itself apart, and other threads are not there any more."""
+    if sys.is_finalizing():
+        raise GenerateError("the interpreter is ending: close engines, and what uses them, before that")
+
+
 def _stop_all() -> None:
+    global _stopped
+    _stopped = True
     for kind in _kinds:
         for one in kind.members():
             one.stop(wait=True)

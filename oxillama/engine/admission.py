@@ -126,6 +126,19 @@ class Admission(Holdings):
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
 
+    def reset(self) -> None:
+        """Forgets all requests, and what sequences have, after an error that left any of it half done.
+
+        Idle sequences keep their tokens. Those that waited or ran are not told of in `drain_finished`.
+        """
+        for sequence in [*self.live.values(), *self._ended]:
+            self.owns(sequence)
+            sequence.queued = sequence.running = False
+            sequence.finished = True
+        self.disown()
+        self.running, self.live, self._ended = [], {}, []
+        self.waiting, self._deadlines = WaitingQueue(), Deadlines()
+
     def drain_finished(self) -> list[Sequence]:
         """Those that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""
         ended, self._ended = self._ended, []

@@ -66,7 +66,7 @@ class AsyncBatch(Generic[T]):
             raise
         finally:
             self._reading = False
-        found, error = cast(tuple[Any, Exception | None], pipeline.result)
+        found, error = cast(tuple[Any, BaseException | None], pipeline.result)
         pipeline.result = None
         if error is not None:
             raise error

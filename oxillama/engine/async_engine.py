@@ -230,6 +230,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         """
         core = self.engine._core
         bell = CoroutineBell(core.loop)
+        core.loop.check_outside()
         core.shut(bell.ring)
         await bell.wait(lambda: core.closed)
         core.loop.dismiss()

@@ -59,7 +59,7 @@ class Batch(Iterator[T]):
         if away > AWAY_SECONDS:
             pipeline.entrust()
         self._left_at = time.perf_counter()
-        found, error = cast(tuple[Any, Exception | None], pipeline.result)
+        found, error = cast(tuple[Any, BaseException | None], pipeline.result)
         pipeline.result = None  # from here on nothing is called, so that Python looks for no signals
         if error is None:
             return found  # type: ignore[no-any-return]

@@ -23,6 +23,8 @@ class Beam(Request):
     the round has its continuations.
     """
 
+    shares = True
+
     def __init__(self, search: BeamSearch, number: int, **options: Any) -> None:
         super().__init__(search.sequence([]), search.outbox, loras=search.loras, **options)
         self._search = search
@@ -49,6 +51,6 @@ class BeamOutbox(Outbox):
 
     search: BeamSearch
 
-    def end(self, error: Exception | None) -> None:
-        super().end(error)
+    def end(self, request: Request, error: BaseException | None) -> None:
+        super().end(request, error)
         self.search.stop(error)

@@ -64,7 +64,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
         try:
             if not self._begun:
                 self._begun = True
-                core.submit(search.beams)
+                self._ticket = core.submit(search.beams)
             core.drive(lambda: enough() or not outbox.n_open or cancelled())
             if cancelled():
                 core.cancel(search.beams)
@@ -96,7 +96,4 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()

@@ -19,7 +19,14 @@ from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
 from oxillama.engine.texts import TextMaker
 from oxillama.engine.windows import n_alive
-from oxillama.errors import ConfigError, EngineClosedError, GenerateError, GrammarError, KvCacheFullError
+from oxillama.errors import (
+    ConfigError,
+    EngineClosedError,
+    GenerateError,
+    GrammarError,
+    KvCacheFullError,
+    OxiLlamaError,
+)
 from oxillama.kernels.logprobs import log_sum_exp
 from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.lora import LoraSet
@@ -165,7 +172,7 @@ class BeamSearch:
             if self._core.closed:
                 raise EngineClosedError("the engine was closed during the request")
             action()
-        except Exception as error:
+        except OxiLlamaError as error:
             self._finish(error)
 
     def _rejoin(self) -> None:
@@ -249,7 +256,7 @@ class BeamSearch:
             self._found.add(beam.logprob, beam.generated, self.reason)
         self._core.scheduler.rewind(beam.sequence, 0)
 
-    def stop(self, error: Exception | None) -> None:
+    def stop(self, error: BaseException | None) -> None:
         """A beam has ended, and the others end with it."""
         if not self._over and not self._stopped:
             self._stopped = True

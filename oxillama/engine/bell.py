@@ -17,9 +17,10 @@ from oxillama.pickling import stays_here
 if TYPE_CHECKING:
     from oxillama.snapshot.maker import SnapshotMaker
 
-__all__ = ["AsyncChunks", "Call", "CoroutineBell", "engage"]
+__all__ = ["AsyncChunks", "Call", "CoroutineBell", "elsewhere", "engage"]
 
 R = TypeVar("R", bound=Request)
+T = TypeVar("T")
 
 
 class CoroutineBell:
@@ -51,6 +52,8 @@ class CoroutineBell:
             raise GenerateError("another task waits for this already: results are for one task at a time")
         self._in_use = True
         try:
+            if not ready():
+                self._loop.check_outside()
             while not ready():
                 self._waiter = waiter = asyncio.get_running_loop().create_future()
                 if not ready():  # it could have rung before there was a waiter
@@ -68,14 +71,15 @@ class Call(Generic[R]):
         self.requests = requests
         self._outbox = outbox
         self._bell = bell
-        core.submit(unfinished(requests))
+        core.loop.check_outside()
+        self._ticket = core.submit(unfinished(requests))
         engage(core)
 
     async def next(self) -> tuple[int, Chunk] | None:
         """The next (index, chunk); None after the last. Raises the error of the first request that failed."""
         outbox = self._outbox
         if outbox.whole or not outbox.items:
-            await self._bell.wait(lambda: not outbox.n_open or outbox.error or (outbox.items and not outbox.whole))
+            await self._bell.wait(lambda: outbox.ended or (outbox.items and not outbox.whole))
         if outbox.error is not None:
             raise outbox.error
         return outbox.items.popleft() if outbox.items else None
@@ -83,16 +87,13 @@ class Call(Generic[R]):
     async def finish(self) -> None:
         """Returns when all requests are finished. Raises the error of the first that failed."""
         outbox = self._outbox
-        await self._bell.wait(lambda: not outbox.n_open or outbox.error)
+        await self._bell.wait(lambda: outbox.ended)
         if outbox.error is not None:
             raise outbox.error
 
     def leave(self) -> None:
         """Ends what is not finished."""
         self._core.cancel(self.requests)
-
-    def __del__(self) -> None:
-        self.leave()
 
 
 class AsyncChunks:
@@ -138,7 +139,7 @@ class AsyncChunks:
         if self._snapshots is None or self._call is None:
             raise SnapshotError("there is no request that could be saved: it was left before it began")
         call, maker = self._call, self._snapshots
-        return await asyncio.to_thread(save_request, maker, call.requests, call._outbox, path, **options)
+        return await elsewhere(maker.core, save_request, maker, call.requests, call._outbox, path, **options)
 
     async def snapshot_bytes(self, **options: Any) -> bytes:
         """`snapshot` without a path."""
@@ -161,6 +162,12 @@ class AsyncChunks:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._leave()
+
+
+async def elsewhere(core: EngineCore, call: Callable[..., T], *args: Any, **options: Any) -> T:
+    """What a call gives that waits for the engine, in another thread. Raises GenerateError inside a step."""
+    core.loop.check_outside()
+    return await asyncio.to_thread(call, *args, **options)
 
 
 def engage(core: EngineCore) -> None:

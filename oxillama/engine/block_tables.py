@@ -4,6 +4,7 @@ import sys
 
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.windows import Windows
+from oxillama.kv_cache.block_pool import KvCachePool
 from oxillama.kv_cache.prefix import BLOCK, WINDOWED, PrefixKvCache
 from oxillama.kv_cache.sequence_pool import SequencePool
 
@@ -15,6 +16,7 @@ class BlockTables:
 
     groups: (kind, pool) of the blocks that there are; a sequence has a table of each kind.
     copies: (kind, source, target) of blocks, to be copied in this order before the next step computes anything.
+    held: lists of (pool, ids of blocks) that are used by no sequence, as while they are saved.
     prefix: None if no beginnings are shared.
     """
 
@@ -27,6 +29,7 @@ class BlockTables:
         self.windows = Windows(pool.windowed.n, pool.window, block_size, max_chunk) if pool.window else None
         self.prefix = prefix
         self.copies: list[tuple[int, int, int]] = []
+        self.held: list[list[tuple[KvCachePool, list[int]]]] = []
 
     def n_blocks(self, n_tokens: int) -> int:
         """Blocks that hold n_tokens."""

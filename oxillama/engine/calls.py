@@ -1,7 +1,8 @@
 """What is asked of the engine's core from any thread."""
 
+import sys
+import weakref
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -11,16 +12,42 @@ from oxillama.engine.request import Outbox, Request
 from oxillama.engine.results import FinishReason
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.spans import RunnerLike
-from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, QueueFullError
+from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
+from oxillama.interrupt import Finalizer, check_stack
+from oxillama.lives import check_running
 from oxillama.metrics import RejectedReason
 
-__all__ = ["CoreCalls"]
+__all__ = ["CoreCalls", "Ticket"]
 
 T = TypeVar("T")
 
+# More than `StepLoop.drive` asks for, which follows: nothing is queued that can't be computed then.
+CALL_FRAMES = 220
+
+
+class Ticket:
+    """Requests that were queued are ended when this is dropped: their maker holds it for as long as it wants them."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Arrival:
+    """Requests on their way to the queue."""
+
+    __slots__ = ("_core", "requests")
+
+    def __init__(self, core: "CoreCalls", requests: list[Request]) -> None:
+        self._core, self.requests = core, requests
+
+    def __call__(self) -> None:
+        self._core._enqueue(self.requests)
+
 
 class CoreCalls:
-    """The half of the core that doesn't run in turns of its loop, but asks for changes that do."""
+    """The half of the core that doesn't run in turns of its loop, but asks for changes that do.
+
+    open: requests that were submitted, and whose makers were not told of their end, in this order.
+    """
 
     runner: RunnerLike
     scheduler: Scheduler
@@ -28,33 +55,44 @@ class CoreCalls:
     encoder: str
     loop: StepLoop
     closed: bool
-    _coming: deque[int]
+    open: dict[Request, None]
 
     @abstractmethod
     def _enqueue(self, requests: list[Request]) -> None: ...
 
     @abstractmethod
-    def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None: ...
+    def step(self) -> None: ...
+
+    @abstractmethod
+    def _end_all(self, requests: list[Request], reason: FinishReason, error: BaseException | None = None) -> None: ...
 
     @abstractmethod
     def _shut(self) -> None: ...
 
-    def submit(self, requests: Sequence[Request], *, patient: bool = False) -> None:
-        """Queues requests. Raises EngineClosedError, KvCacheFullError if one can never fit, or QueueFullError, and
-        queues none then. patient: it will be tried again, so that a refusal doesn't count."""
+    def submit(self, requests: Sequence[Request], *, patient: bool = False) -> Ticket:
+        """Queues requests, which end when the ticket is dropped.
+
+        Raises EngineClosedError, KvCacheFullError if one can never fit, QueueFullError, or RecursionError, and queues
+        none then. patient: it will be tried again, so that a refusal doesn't count.
+        """
         self.check_open()
+        check_stack(CALL_FRAMES)
+        arrival, ticket = _Arrival(self, list(requests)), Ticket()
+        Finalizer(ticket, _Left(self, arrival.requests))
         try:
             for request in requests:
                 self.scheduler.check_fits(request.sequence.n_reserve)
             with self.loop.alone():  # or two that come together could both find the last place
-                self.scheduler.check_queue(sum(self._coming) + len(requests))
-                self._coming.append(len(requests))
-                self.loop.post(lambda: self._enqueue(list(requests)))
+                coming = sum(len(change.requests) for change in self.loop.mail if isinstance(change, _Arrival))
+                self.scheduler.check_queue(coming + len(requests))
+                self.open.update(dict.fromkeys(requests))
+                self.loop.post(arrival)
         except (KvCacheFullError, QueueFullError) as error:
             if not patient:
                 reason: RejectedReason = "queue_full" if isinstance(error, QueueFullError) else "too_large"
                 self.loop.post(lambda: self.meter.rejected(reason, len(requests)))
             raise
+        return ticket
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
@@ -69,33 +107,53 @@ class CoreCalls:
 
     def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
         """Submits requests and returns when all are finished. Raises the error of the first that failed."""
+        _ticket = None
         try:
-            self.submit(requests)
-            self.drive(lambda: not outbox.n_open or outbox.error)
-            if outbox.error:
+            _ticket = self.submit(requests)
+            self.drive(lambda: outbox.ended)
+            if outbox.error is not None:
                 raise outbox.error
         finally:
             self.cancel(requests)
 
     def change(self, action: Callable[[], T]) -> T:
-        """Runs a short change of state between two steps; its result when that is done. Raises EngineClosedError."""
+        """Runs a short change of state between two steps; its result, or its error, when that is done.
+
+        An error that is none of `OxiLlamaError` is taken for one in the middle of the change. Raises EngineClosedError.
+        """
         self.check_open()
         return self._apply(action)
 
     def _apply(self, action: Callable[[], T]) -> T:
         self.loop.check_outside()
+        check_stack(CALL_FRAMES)
         done: list[T] = []
-        self.loop.post(lambda: done.append(action()))
-        self.loop.drive(lambda: done)
+        errors: list[BaseException] = []
+
+        def change() -> None:
+            try:
+                done.append(action())
+            except OxiLlamaError as error:
+                errors.append(error)
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        self.loop.post(change)
+        self.drive(lambda: done or errors)
+        if errors:
+            raise errors[0]
         return done[0]
 
     def drive(self, ready: Callable[[], object]) -> None:
         """Returns once ready() is true, having taken the steps that were needed for that."""
-        self.loop.drive(ready)
+        self.loop.drive(ready, self.step)
 
     def close(self) -> None:
         """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
-        if not self.closed:
+        if sys.is_finalizing():
+            self.closed = True
+        elif not self.closed:
             self._apply(self._shut)
 
     def shut(self, tell: Callable[[], object]) -> None:
@@ -104,7 +162,8 @@ class CoreCalls:
         self.loop.post(tell)
 
     def check_open(self) -> None:
-        """Raises EngineClosedError once the engine is closed."""
+        """Raises EngineClosedError once the engine is closed, GenerateError once the interpreter ends."""
+        check_running()
         if self.closed:
             raise EngineClosedError("the engine is closed: load the model again")
 
@@ -115,3 +174,17 @@ class CoreCalls:
             raise GenerateError(
                 f"architecture {self.encoder} reads texts whole and predicts no next token: it is for embed() alone"
             )
+
+
+class _Left:
+    """Ends requests whose ticket was dropped. Keeps neither them nor the core alive."""
+
+    __slots__ = ("_core", "_requests")
+
+    def __init__(self, core: CoreCalls, requests: list[Request]) -> None:
+        self._core, self._requests = weakref.ref(core), list(map(weakref.ref, requests))
+
+    def __call__(self) -> None:
+        core, requests = self._core(), [request for one in self._requests if (request := one()) is not None]
+        if core is not None:
+            core.cancel(requests)

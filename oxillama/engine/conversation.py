@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -98,7 +97,7 @@ class Conversation:
         self._snapshots = snapshots
         self.messages: list[Any] = []
         self._memory = memory = _Memory(core.scheduler)
-        weakref.finalize(self, core.loop.post, memory.abandon).atexit = False
+        core.loop.on_drop(self, memory.abandon)
 
     @property
     def n_computed(self) -> int:

@@ -3,7 +3,6 @@
 import math
 import time
 import weakref
-from collections import deque
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -66,13 +65,13 @@ class EngineCore(CoreCalls):
         self.meter = Meter(self.scheduler, runner.memory_bytes(), block_bytes)
         self.pace = Pace(token_budget)
         self.encoder = encoder
-        self.loop = StepLoop(self.step, self._drop_other_threads, self._fail_guests)
+        self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
         self.closed = False
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.drafting = Drafting()
         self._began = 0.0  # of the step, where somebody guesses
         self._plan: Plan = []
-        self._coming: deque[int] = deque()  # numbers of requests that wait for the end of a step to be queued
+        self.open: dict[Request, None] = {}
 
     # ---- in a turn of the loop
 
@@ -155,8 +154,10 @@ class EngineCore(CoreCalls):
             return forward(spans, self._poll)
         except _StepAbandoned:
             return None
-        except Exception as error:
-            self._end_all([request for request, _ in plan], "cancelled", error)
+        except Exception as error:  # nothing has changed yet
+            requests = [request for request, _ in plan]
+            one = len({request.outbox for request in requests}) == 1  # call, whose error it is
+            self._end_all(requests, "cancelled", error if one else _typed(error))
             return None
 
     def _poll(self) -> None:
@@ -183,10 +184,12 @@ class EngineCore(CoreCalls):
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
         reason: FinishReason | None = "cancelled"
-        error = None
+        error: BaseException | None = None
         try:
             reason = request.absorb(rows)
-        except Exception as caught:
+        except BaseException as caught:
+            if request.shares and not isinstance(caught, OxiLlamaError):
+                raise
             error = caught
         if request.followers and request.sequence.n_computed >= request.n_prompt:
             self._fork(request, rows)
@@ -196,12 +199,12 @@ class EngineCore(CoreCalls):
     def _verify(self, request: TextRequest, rows: NDArray[np.float32]) -> None:
         """`_absorb` for who guessed ahead: only then it is known how many of its rows count."""
         reason: FinishReason | None = "cancelled"
-        error = None
+        error: BaseException | None = None
         sequence = request.sequence
         ahead, n_before = sequence.ahead, len(sequence.tokens)
         try:
             reason = verify(rows, ahead, request)
-        except Exception as caught:
+        except BaseException as caught:
             error = caught
         n = n_right(sequence.tokens[n_before:], ahead)
         self.scheduler.advance(sequence, 1 + n)
@@ -226,7 +229,7 @@ class EngineCore(CoreCalls):
                 self.scheduler.fork(leader.sequence, request.sequence)
                 self.scheduler.add_request(request.sequence, accepted=True, beside=leader.sequence)
 
-    def _end(self, request: Request, reason: FinishReason, error: Exception | None = None) -> None:
+    def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
         """Frees what a request has, unless it ended before; `_tell_ended` does the rest."""
         if request.outcome is None:
             request.outcome = reason, error
@@ -249,17 +252,17 @@ class EngineCore(CoreCalls):
         if isinstance(request, TextRequest):
             self.drafting.forget(request)
         request.finish(reason, error)
+        self.open.pop(request, None)
         if request.submitted_at:
             self.meter.ended(request, error)
 
-    def _end_all(self, requests: list[Request], reason: FinishReason, error: Exception | None = None) -> None:
+    def _end_all(self, requests: list[Request], reason: FinishReason, error: BaseException | None = None) -> None:
         for request in requests:
             self._end(request, reason, error)
         self._tell_ended()
 
     def _enqueue(self, requests: list[Request]) -> None:
         now = time.perf_counter()
-        self._coming.popleft()
         for request in requests:
             if request.outcome is not None:  # with the one that it follows
                 continue
@@ -272,6 +275,9 @@ class EngineCore(CoreCalls):
                     self.scheduler.add_request(request.sequence, accepted=True)
             except OxiLlamaError as error:
                 self._end(request, "cancelled", error)
+            except BaseException as error:  # in the middle of a change
+                request.outcome = "cancelled", error
+                raise
             else:
                 if not request.follows:
                     request.sequence.handle = request
@@ -290,18 +296,35 @@ class EngineCore(CoreCalls):
         self.runner = NoRunner()
         self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
 
-    def _fail_guests(self, error: BaseException) -> None:
-        """Something went wrong in a step that was nobody's own: those who can't see that are told."""
-        failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")
-        failed.__cause__ = error
-        self._end_all(self._guests(), "cancelled", failed)
+    def _recover(self, error: BaseException) -> None:
+        """An error came in the middle of a change, and of no single request: none of the bookkeeping can be trusted.
+
+        All requests end, those that had come to their end as they would have, and the cache is empty. Sessions and
+        conversations keep their tokens, which their next calls compute again.
+        """
+        self.scheduler.reset()
+        failed = _typed(error)
+        for request in list(self.open):
+            if request.outcome is None:
+                request.outcome = "cancelled", failed
+            self._tell(request)
+        self.meter.emptied()
+        self.publish()
 
     def _drop_other_threads(self, thread: int) -> None:
         """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
         gone = GenerateError("the thread that waited for this request is not in this process")
         lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
         self._end_all(lost, "cancelled", gone)
-        self._coming.clear()
         self.loop.rung.clear()  # event loops are the parent's too
         for session in self.sessions:
             session.after_fork()
+
+
+def _typed(error: BaseException) -> OxiLlamaError:
+    """What requests are told of an error that none of them caused alone."""
+    if isinstance(error, OxiLlamaError):
+        return error
+    failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

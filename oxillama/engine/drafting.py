@@ -30,7 +30,7 @@ from oxillama.speculative.stats import SpecStats
 __all__ = ["BoundDrafts", "Drafting"]
 
 Wanted = tuple[TextRequest, Speculation, int]  # how many tokens
-Failure = tuple[list[TextRequest], Exception]
+Failure = tuple[list[TextRequest], BaseException]
 
 # The first time of a draft is that of a warm-up, or slow by chance, and by it alone nobody would ask for a second one.
 LEAST_TIMES = 2
@@ -99,7 +99,7 @@ class Drafting:
             for draft, wanted in self._wanted(asking, by, rows).items():
                 try:
                     rows += self._propose(draft, by, wanted, failed)
-                except Exception as error:
+                except BaseException as error:
                     failed.append(([request for request, _, _ in wanted], error))
             by += 1
             asking = [(r, s) for r, s in asking if _lacks_guesses(r, s) and by < len(s.drafts)]
@@ -212,7 +212,7 @@ class Drafting:
         for draft in speculation.release():
             try:
                 draft.forget(request.sequence.id)
-            except Exception:
+            except BaseException:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
 
 

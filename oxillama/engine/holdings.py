@@ -17,7 +17,8 @@ class Holdings(BlockTables):
     ) -> None:
         """max_chunk: tokens of one sequence in a step, at most."""
         super().__init__(pool, block_size, max_chunk, prefix)
-        self._owners: dict[Sequence, None] = {}  # who began to run last comes last
+        # Sequences that have anything, and are in here before they get it; the one that began to run last comes last.
+        self._owners: dict[Sequence, None] = {}
 
     def begin(self, sequence: Sequence, reserve: int, *, reclaim_states: bool) -> bool:
         """Starts a sequence with slots, and blocks for all its tokens, as many computed as the prefix cache has.
@@ -26,6 +27,7 @@ class Holdings(BlockTables):
         last token is computed in any case, since its logits are wanted.
         """
         n = len(sequence.tokens)
+        self._owners.setdefault(sequence)
         adopted = self._adopt(sequence, n, reserve)
         if not adopted and not self.fits(self.missing(sequence, n), reserve):
             return False
@@ -63,6 +65,7 @@ class Holdings(BlockTables):
         state = [found[-1].ids[STATE]] if sequence.slots is not None else []
         self.pool.slots.share(state)
         self.rewind(sequence, 0)
+        self._owners.setdefault(sequence)
         if sequence.slots is not None:
             sequence.slots.current = state[0]
         sequence.path, sequence.tables, sequence.n_computed = found, tables, n_found
@@ -170,6 +173,8 @@ class Holdings(BlockTables):
         """
         if before.path and before.cache_key != sequence.cache_key:
             self.rewind(before, 0)
+        if before in self._owners:
+            self.owns(sequence)
         sequence.n_computed, before.n_computed = before.n_computed, 0
         sequence.tables, before.tables = before.tables, ([], [])
         sequence.n_gone, before.n_gone = before.n_gone, 0
@@ -177,9 +182,7 @@ class Holdings(BlockTables):
         sequence.slots, before.slots = before.slots, None
         if sequence.slots is None and self.pool.n_slots:
             sequence.slots = StateSlots()
-        if before in self._owners:
-            del self._owners[before]
-            self._owners[sequence] = None
+        self._owners.pop(before, None)
 
     def fork(self, source: Sequence, sequence: Sequence, n_again: int = 1) -> None:
         """A new sequence that begins with the same tokens shares the blocks of all that another has computed.
@@ -191,13 +194,13 @@ class Holdings(BlockTables):
         """
         if source.slots is not None or source.cache_key != sequence.cache_key or not source.n_computed:
             return
+        self.owns(sequence)
         n, sequence.path = self.n_blocks(source.n_computed), list(source.path)
         if self.prefix:
             self.prefix.pin(sequence.path)
         for kind, pool in self.groups:
             sequence.tables[kind][:] = pool.fork(source.tables[kind][:n])
         sequence.n_computed, sequence.n_gone = source.n_computed, source.n_gone
-        self.owns(sequence)
         self.rewind(sequence, len(sequence.tokens) - n_again)
 
     def owns(self, sequence: Sequence) -> None:
@@ -215,6 +218,19 @@ class Holdings(BlockTables):
                 break
             if owner is not sequence and not owner.running:
                 self.rewind(owner, 0)
+
+    def disown(self) -> None:
+        """Takes everything from all sequences, whatever state they and the pools are in, but what is held."""
+        for sequence in list(self._owners):
+            sequence.n_computed = sequence.n_gone = 0
+            sequence.tables, sequence.path, sequence.slots = ([], []), [], None
+            sequence.drop_guesses()
+        self._owners = {}
+        for pool in (self.pool.blocks, self.pool.windowed, self.pool.slots):
+            pool.reset(i for held in self.held for p, ids in held if p is pool for i in ids if i >= 0)
+        if self.prefix:
+            self.prefix.reset()
+        self.copies.clear()
 
     def take_slots(self, sequence: Sequence, *, reclaim_states: bool) -> bool:
         """Gives a sequence the slots that it needs to run; False if they can't be had.

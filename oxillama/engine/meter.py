@@ -97,13 +97,18 @@ class Meter:
         self._drafted += n_guessed
         self._accepted += n_right
 
-    def ended(self, request: Request, error: Exception | None) -> None:
+    def ended(self, request: Request, error: BaseException | None) -> None:
         """A request is finished; it was queued before."""
         self._n_live -= 1
         failed = error is not None and not isinstance(error, EngineClosedError)
         reason = "error" if failed else request.finish_reason or "cancelled"
         self._finished = MappingProxyType({**self._finished, reason: self._finished[reason] + 1})
         self._latency.observe(request.ended_at - request.submitted_at)
+        self._changed = True
+
+    def emptied(self) -> None:
+        """No request is left."""
+        self._n_live = 0
         self._changed = True
 
     # ---- of a step

@@ -11,11 +11,12 @@ from types import GeneratorType
 from typing import Any, Literal, cast
 
 from oxillama.checks import check_bool, check_choice, check_int
+from oxillama.engine.calls import Ticket
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import TextOptions
 from oxillama.engine.prompts import read_prompt
-from oxillama.engine.request import Bell, Outbox
+from oxillama.engine.request import Bell, Outbox, Request
 from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import TextMaker
@@ -73,15 +74,20 @@ class _Item(Outbox):
         self.place = place
         self.requests: list[TextRequest] = []
 
-    def end(self, error: Exception | None) -> None:
-        if self._finished is not None and self.n_open == 1:
-            self._finished.append(self)
-        super().end(error)
+    def end(self, request: Request, error: BaseException | None) -> None:
+        super().end(request, error)
+        self._hand_over()
 
-    def fail(self, error: Exception) -> None:
+    def _hand_over(self) -> None:
+        finished = self._finished
+        if finished is not None and not self.n_open:
+            self._finished = None
+            finished.append(self)
+
+    def fail(self, error: BaseException) -> None:
         """Ends what was not queued."""
-        self.n_open = 1
-        self.end(error)
+        self.error, self.n_open = error, 0
+        self._hand_over()
 
 
 class Pipeline:
@@ -103,11 +109,12 @@ class Pipeline:
         self._finished: deque[_Item] = deque()
         self._n_taken = self._n_given = 0
         self._closed = False
+        self._tickets: dict[int, Ticket] = {}  # not in the items, to which their requests refer
         self._held: _Item | None = None  # for which the engine's queue had no room
         self._show = _Show(settings.progress, settings.total)
         self.bell: Bell | None = None
         self.taken: deque[Any] = deque()
-        self.result: tuple[Outcome, Exception | None] | None = None
+        self.result: tuple[Outcome, BaseException | None] | None = None
         self.exhausted = False
         self.broken: BaseException | None = None
 
@@ -214,7 +221,7 @@ class Pipeline:
     def _submit(self, item: _Item) -> None:
         others = len(self._in_flight) > 1
         try:
-            self._core.submit(item.requests, patient=others)
+            self._tickets[item.place] = self._core.submit(item.requests, patient=others)
         except EngineClosedError:
             raise
         except Exception as error:
@@ -225,24 +232,27 @@ class Pipeline:
 
     def give(self) -> None:
         """Makes one that is ready the `result`. An EngineClosedError, the end of all, is raised, as is what `progress`
-        raises."""
+        raises. An error that is no Exception asks for the end of more than a prompt, and is no result."""
         ordered = self._settings.ordered
         item = next(iter(self._in_flight.values())) if ordered else self._finished[0]
         if isinstance(item.error, EngineClosedError):
             raise item.error
         found = self._outcome(item)
-        failed = isinstance(found, BatchFailure) and self._settings.errors == "raise"
+        error = found.error if isinstance(found, BatchFailure) else None
+        if isinstance(error, Exception) and self._settings.errors == "yield":
+            error = None
         with DeferredInterrupt():
             if not ordered:
                 self._finished.popleft()
             del self._in_flight[item.place]
+            self._tickets.pop(item.place, None)
             self._n_given += 1
-            self.result = found, cast(BatchFailure, found).error if failed else None
+            self.result = found, error
         self._show.tell(self._n_given)
 
     def _outcome(self, item: _Item) -> Outcome:
         if item.error is not None:
-            return BatchFailure(item.place, item.error)
+            return BatchFailure(item.place, cast(Exception, item.error))
         found = completions_of(item.requests, item.items, self.options.n_each, item.place)
         if all(completion.finish_reason == "deadline" and not completion.token_ids for completion in found):
             return BatchFailure(item.place, self._too_late(item.place))

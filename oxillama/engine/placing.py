@@ -20,6 +20,7 @@ def place(holdings: Holdings, sequence: Sequence, n_computed: int, n_running: in
     wanted = [(kind, p, n_blocks - (n_gone if kind == WINDOWED else 0)) for kind, p in holdings.groups]
     if any(n + n_running > p.n_available for _, p, n in wanted) or n_slots > pool.slots.n_available:
         return False
+    holdings.owns(sequence)
     for kind, p, n in wanted:
         if prefix:
             prefix.evict(kind, n - p.n_free)
@@ -30,5 +31,4 @@ def place(holdings: Holdings, sequence: Sequence, n_computed: int, n_running: in
         sequence.slots = StateSlots()
         sequence.slots.current = pool.slots.alloc(1)[0]
     sequence.n_computed, sequence.n_gone = n_computed, n_gone if holdings.windows else 0
-    holdings.owns(sequence)
     return True

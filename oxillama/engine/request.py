@@ -45,9 +45,14 @@ class Outbox:
         """`whole`: the bell rings for the end alone, not for each chunk."""
         self.items: deque[tuple[int, Chunk]] = deque()
         self.n_open = n_requests
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.bell = bell
         self.whole = whole
+
+    @property
+    def ended(self) -> bool:
+        """Whether all requests are finished, or one has failed."""
+        return not self.n_open or self.error is not None
 
     def put(self, index: int, chunk: Chunk) -> None:
         """A chunk of a request."""
@@ -55,11 +60,13 @@ class Outbox:
         if self.bell is not None and not self.whole:
             self.bell.ring()
 
-    def end(self, error: Exception | None) -> None:
-        """A request is finished."""
+    def end(self, request: "Request", error: BaseException | None) -> None:
+        """A request is finished. Called again after it was left in the middle, it does what is left to do."""
         if error is not None and self.error is None:
             self.error = error
-        self.n_open -= 1
+        if not request.reported:
+            request.reported = True
+            self.n_open -= 1
         if self.bell is not None and (self.error is not None or not self.n_open):
             self.bell.ring()
 
@@ -70,9 +77,11 @@ class Request:
     want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
     followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
     from what it has; those that still wait end with it.
+    shares: whether `absorb` and `close` change more than the request. reported: whether its outbox knows of its end.
     """
 
     want: Want = "last"
+    shares = False
 
     def __init__(
         self,
@@ -107,7 +116,8 @@ class Request:
         self.time_limit = time_limit
         self.thread = threading.get_ident()
         self.unwanted = False  # whoever made it is gone
-        self.outcome: tuple[FinishReason, Exception | None] | None = None  # how it ended, before it is told
+        self.reported = False
+        self.outcome: tuple[FinishReason, BaseException | None] | None = None  # how it ended, before it is told
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
         self.n_beside = 0  # tokens that the step computes beside the last one of who decodes
@@ -133,11 +143,19 @@ class Request:
         """Called once, when finished: hands over what is left, and may know the reason better."""
         return reason
 
-    def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
-        self.ended_at = time.perf_counter()
-        self.finish_reason = self.close(reason)
-        self.loras = NO_LORAS  # whoever keeps the request keeps no adapter that was unloaded
-        self.outbox.end(error)
+    def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
+        """Tells the outbox; what `close` raises is the request's error. To be repeated if it was left in the middle."""
+        if self.finish_reason is None:
+            self.ended_at = time.perf_counter()
+            try:
+                self.finish_reason = self.close(reason)
+            except BaseException as caught:
+                if self.shares:
+                    raise
+                error = error or caught
+                self.finish_reason, self.outcome = reason, (reason, error)
+        self.loras = NO_LORAS  # so that a request that is kept keeps no adapter that was unloaded
+        self.outbox.end(self, error)
 
     @property
     def timings(self) -> Timings:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as SequenceOf
-from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from oxillama.snapshot.maker import SnapshotMaker
 
 __all__ = ["Session", "SessionMethods"]
+
+T = TypeVar("T")
 
 
 class _SessionRequest(Request):
@@ -76,8 +76,8 @@ class Session(SessionSnapshots):
         self._logits: tuple[NDArray[np.float32], int] | None = None
         self._sampling = SessionSampler(maker.sampler, maker.sampling_defaults)
         self._in_use = threading.Lock()
-        self._release = weakref.finalize(self, core.loop.post, partial(core.scheduler.rewind, self._sequence, 0))
-        self._release.atexit = False
+        self._release = partial(core.scheduler.rewind, self._sequence, 0)
+        self._dropped = core.loop.on_drop(self, self._release)
         core.sessions.add(self)
 
     @property
@@ -110,7 +110,7 @@ class Session(SessionSnapshots):
 
     @property
     def closed(self) -> bool:
-        return not self._release.alive
+        return not self._dropped.alive
 
     def sample(
         self,
@@ -136,7 +136,8 @@ class Session(SessionSnapshots):
         GrammarError if no token can follow, or the session got one that may not; ConfigError, TypeError.
         """
         self._check_open()
-        with self._exclusive():
+
+        def draw() -> int:
             self._sampling.choose(sampler, logits_processors, dict(sampling))
             logits = self.logits
             if logits is None:
@@ -145,6 +146,8 @@ class Session(SessionSnapshots):
                     "there again with forward_decode()"
                 )
             return self._sampling.draw(logits, self._sequence.tokens)
+
+        return self._alone(draw)
 
     def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
         """Appends tokens; logits of the last one, float32 [n_vocab].
@@ -173,12 +176,17 @@ class Session(SessionSnapshots):
         """Forgets all but the first n tokens and frees their blocks. Raises ConfigError outside 0 … position."""
         self._check_open()
         keep = check_int("n", n, 0, self.position)
-        with self._exclusive():
+
+        def cut() -> None:
             back = keep < self.position
             self._logits = None if back else self._logits
-            self._core.change(lambda: self._rewind(keep))
-            if back:
-                self._sampling.went_back(keep)
+            try:
+                self._core.change(lambda: self._rewind(keep))
+            finally:
+                if back:
+                    self._sampling.went_back(keep)
+
+        self._alone(cut)
 
     def reset(self) -> None:
         """Forgets everything."""
@@ -192,9 +200,12 @@ class Session(SessionSnapshots):
         """
         self._check_open()
         twin = Session(self._core, self._maker, self._serving, self._snapshots)
-        with self._exclusive():
+
+        def share() -> None:
             self._core.change(lambda: self._share(twin._sequence))
             twin._logits, twin._sampling = self._logits, self._sampling.fork()
+
+        self._alone(share)
         return twin
 
     def _share(self, sequence: Sequence) -> None:
@@ -206,8 +217,11 @@ class Session(SessionSnapshots):
     def close(self) -> None:
         """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
         if not self.closed:
-            with self._exclusive():
-                self._release()
+            self._alone(self._end)
+
+    def _end(self) -> None:
+        self._core.loop.post(self._release)
+        self._dropped.detach()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -230,15 +244,15 @@ class Session(SessionSnapshots):
                 f"{len(ids)} tokens at position {start} don't fit context_size {self._context_size}: "
                 "truncate() or reset() the session, or load with a larger context_size"
             )
-        with self._exclusive():
-            back = start < self.position
-            try:
-                logits = self._compute(ids, start)
-            finally:
-                if back:
-                    self._sampling.went_back(start)
-            self._logits = logits.copy(), start + len(ids)
-            return logits
+        return self._alone(partial(self._feed, ids, start))
+
+    def _feed(self, ids: list[int], start: int) -> NDArray[np.float32]:
+        back = start < self.position
+        try:
+            return self._compute(ids, start)
+        finally:
+            if back:
+                self._sampling.went_back(start)
 
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
         outbox = Outbox(1)
@@ -248,13 +262,15 @@ class Session(SessionSnapshots):
         self._core.scheduler.check_fits(start + len(ids))
         try:
             self._core.run([request], outbox)
+            if request.logits is None:
+                raise GenerateError("the session's call was cancelled: another thread forked this process")
+            self._logits = request.logits.copy(), start + len(ids)
+            return request.logits
+        except BaseException:
+            self._core.change(lambda: self._rewind(start))
+            raise
         finally:
             request.begin = None  # the sequence keeps its last request, which must not keep the session
-            if request.logits is None:
-                self._core.change(lambda: self._rewind(start))
-        if request.logits is None:
-            raise GenerateError("the session's call was cancelled: another thread forked this process")
-        return request.logits
 
     def _append(self, ids: list[int], start: int, loras: LoraSet) -> None:
         sequence = self._sequence
@@ -277,15 +293,16 @@ class Session(SessionSnapshots):
         if self.closed:
             raise GenerateError("the session is closed: begin another one with engine.session()")
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _alone(self, action: Callable[[], T]) -> T:
+        """What an action gives, which no other thread's comes between. No context manager: a signal may come while one
+        is entered or left."""
         lock, mine = self._in_use, False
         try:
             with DeferredInterrupt():  # nothing comes between the lock and who releases it
                 mine = lock.acquire(blocking=False)
             if not mine:
                 raise GenerateError("the session is in use by another thread: a session is for one thread at a time")
-            yield
+            return action()
         finally:
             if mine:
                 lock.release()

@@ -9,8 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,7 @@ class SessionSnapshots:
     _serving: ServingOptions
     _sampling: SessionSampler
     logits: Any
-    _exclusive: Callable[[], AbstractContextManager[None]]
+    _alone: Callable[[Callable[[], Any]], Any]
     _check_open: Callable[[], None]
 
     def snapshot(
@@ -60,14 +59,14 @@ class SessionSnapshots:
     ) -> None:
         """Saves the session to a file; see `Engine.snapshot`."""
         self._check_open()
-        with self._exclusive():
-            self._snapshots.write(self._take, path, base=base, compress=compress, shared=shared, format=format)
+        write = self._snapshots.write
+        self._alone(lambda: write(self._take, path, base=base, compress=compress, shared=shared, format=format))
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
         """What `snapshot` would write."""
         self._check_open()
-        with self._exclusive():
-            return self._snapshots.pack(self._take, compress=compress, format=format)
+        pack = self._snapshots.pack
+        return cast(bytes, self._alone(lambda: pack(self._take, compress=compress, format=format)))
 
     def _take(self, known: Known) -> Saved:
         sampling = self._sampling
@@ -201,11 +200,15 @@ class AsyncSnapshots:
 
     async def snapshot(self, path: Path, **options: Any) -> None:
         """`Engine.snapshot`."""
-        await asyncio.to_thread(self.engine.snapshot, path, **options)
+        from oxillama.engine.bell import elsewhere
+
+        await elsewhere(self.engine._core, self.engine.snapshot, path, **options)
 
     async def snapshot_bytes(self, **options: Any) -> bytes:
         """`Engine.snapshot_bytes`."""
-        return await asyncio.to_thread(self.engine.snapshot_bytes, **options)
+        from oxillama.engine.bell import elsewhere
+
+        return await elsewhere(self.engine._core, self.engine.snapshot_bytes, **options)
 
     @classmethod
     async def restore(cls, path: Path, model_path: ModelSource | Engine = None, **options: Any) -> Self:

@@ -254,18 +254,19 @@ def chunks(
     def ready() -> bool:
         some = outbox.items and not whole
         stop = cancel_token is not None and cancel_token.cancelled
-        return bool(some or stop or outbox.error or not outbox.n_open)
+        return bool(some or stop or not outbox.n_open or outbox.error is not None)
 
+    _ticket = None
     try:
-        core.submit(unfinished(requests))
-        while outbox.n_open and not outbox.error:
+        _ticket = core.submit(unfinished(requests))
+        while outbox.n_open and outbox.error is None:
             core.drive(ready)
             if cancel_token is not None and cancel_token.cancelled:
                 core.cancel(requests)
                 core.drive(lambda: not outbox.n_open)
-            while outbox.items and not outbox.error:
+            while outbox.items and outbox.error is None:
                 yield outbox.items.popleft()
-        if outbox.error:
+        if outbox.error is not None:
             raise outbox.error
         while outbox.items:
             yield outbox.items.popleft()

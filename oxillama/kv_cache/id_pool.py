@@ -116,6 +116,14 @@ class IdPool:
         elif self.users[i] == 1 and i in self._kept:
             self._idle[i] = None
 
+    def reset(self, held: Iterable[int] = ()) -> None:
+        """Frees all ids but those that are held: each is used as often as it is given. The cache keeps none."""
+        users = [0] * self.n
+        for i in held:
+            users[i] += 1
+        self._free = [i for i in range(self.n - 1, -1, -1) if not users[i]]
+        self.users, self._kept, self._idle = users, {}, OrderedDict()
+
     def keep(self, i: int, known_by: object) -> None:
         """Counts the cache as one more user of an id in use, which it is not yet; it finds `known_by` by it again."""
         self.users[i] += 1

@@ -197,6 +197,10 @@ class PrefixKvCache:
         for kind, pool in enumerate(self.pools):
             self.evict(kind, pool.n_idle)
 
+    def reset(self) -> None:
+        """Forgets everything, when the ids are free and no sequence has a path any more."""
+        self._roots = {}
+
     def _drop(self, kind: int, node: PrefixNode) -> None:
         """A block doesn't go before those that follow it: whoever uses one of them uses it too."""
         assert kind != BLOCK or not (node.children or node.n_users)

@@ -46,15 +46,16 @@ class _Core:
         return self._draft._scheduler
 
     def check_open(self) -> None:
-        with self._draft._turn():
-            pass
+        self._draft.turn(bool)
 
     def change(self, action: Callable[[], object]) -> None:
-        with self._draft._turn():
-            action()
+        self._draft.turn(action)
 
     def post(self, action: Callable[[], object]) -> None:
         self._draft.post(action)
+
+    def on_drop(self, watched: object, change: Callable[[], object]) -> None:
+        self._draft.on_drop(watched, change)
 
 
 class DraftSession:

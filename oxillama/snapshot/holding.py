@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,8 +25,8 @@ class Holding:
         self._thread = threading.get_ident()
         self._held: list[Callable[[], None]] = []
         core.sessions.add(self)
-        self._end = weakref.finalize(self, core.loop.post, partial(_let_go, self._held))
-        self._end.atexit = False
+        self._loop = core.loop
+        self._loop.on_drop(self, partial(_let_go, self._held))
 
     def keep(self, saved: Saved) -> Saved:
         """In the turn of the loop in which it was made."""
@@ -35,7 +34,7 @@ class Holding:
         return saved
 
     def end(self) -> None:
-        self._end()
+        self._loop.post(partial(_let_go, self._held))
 
     def after_fork(self) -> None:
         """In a forked child, in a turn of the loop."""

@@ -163,12 +163,12 @@ class SnapshotMaker:
     def turn(self, action: Callable[[], T]) -> T:
         """The result of an action between two steps of the engine, or the error that it raised."""
         outcome: list[T] = []
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
 
         def safely() -> None:
             try:
                 outcome.append(action())
-            except Exception as error:
+            except BaseException as error:
                 errors.append(error)
 
         self.core.change(safely)

@@ -27,6 +27,8 @@ __all__ = ["UNKNOWN", "Since", "check_shape", "put", "save_sequence"]
 
 UNKNOWN = -1  # in the place of tokens that a file of version 1 doesn't tell
 
+Held = list[tuple["KvCachePool", list[int]]]
+
 # Tokens that another file has, and the first and the last panel but one that it has of each array.
 Since = Mapping[str, tuple[int, int]]
 
@@ -73,16 +75,21 @@ def save_sequence(
         for part, panels in zip("kv", hold_kv(slab, sequence.tables[kind], first, n), strict=True):
             tensors[f"{name}.{part}"] = Rows(start, first, panels)
     full = n // core.scheduler.block_size
-    held = [(pool, sequence.tables[kind][used[kind] : full]) for kind, pool in core.scheduler.groups]
-    for pool, blocks in held:
+    held: Held = []
+    for kind, pool in core.scheduler.groups:
+        blocks = sequence.tables[kind][used[kind] : full]
         pool.share(blocks)
-    return tensors, lambda: _let_go(held)
+        held.append((pool, blocks))
+    all_held = core.scheduler.held
+    all_held.append(held)
+    return tensors, lambda: _let_go(all_held, held)
 
 
-def _let_go(held: list[tuple[KvCachePool, list[int]]]) -> None:
+def _let_go(all_held: list[Held], held: Held) -> None:
     while held:  # once, however often it is called
         pool, blocks = held.pop()
         pool.free(blocks)
+    all_held[:] = [one for one in all_held if one]
 
 
 def _first(start: int, stop: int, known: tuple[int, int] | None, n_common: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -15,6 +14,7 @@ from typing import Self, Unpack
 from oxillama.config import EngineOptions
 from oxillama.engine.results import CancelToken
 from oxillama.errors import EngineClosedError
+from oxillama.interrupt import Finalizer
 from oxillama.lives import GUESSES, Lives
 from oxillama.pickling import stays_here
 from oxillama.speculative.draft import DraftTask, Proposal, Target
@@ -80,8 +80,7 @@ class SpeculativeDecoder:
         self._jobs: Jobs = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._run: _Run | None = None
-        self._end = weakref.finalize(self, self._jobs.put, None)
-        self._end.atexit = False
+        self._end = Finalizer(self, partial(self._jobs.put, None))
 
     # ---- the protocol
 
@@ -203,7 +202,7 @@ def _guess(model: DraftModel, run: _Run) -> None:
     try:
         tasks = [task for task in run.tasks if task.key in run.keys]
         model.propose(tasks, lambda: run.token.cancelled)
-    except Exception:  # may be of a text that never comes; if not, it is raised again when that is asked for
+    except BaseException:  # may be of a text that never comes; if not, it is raised again when that is asked for
         log.debug("guesses ahead of the model failed", exc_info=True)
     finally:
         for task in run.tasks:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,8 @@ from oxillama.engine.runner import Span
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence as Tokens
 from oxillama.engine.spans import NoRunner, RunnerLike
-from oxillama.errors import EngineClosedError
+from oxillama.errors import EngineClosedError, OxiLlamaError
+from oxillama.interrupt import DeferredInterrupt, Finalizer
 from oxillama.kernels.sampling import Candidates
 from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.kv_cache.sequence_pool import SequencePool
@@ -34,6 +37,7 @@ from oxillama.speculative.vocabulary import check_same_vocabulary
 
 __all__ = ["DraftModel"]
 
+T = TypeVar("T")
 DRAFTS: OpenedOnce[Any] = OpenedOnce()
 
 # Tokens that it computes at a time before others' guesses, so that those don't wait long for a new prompt.
@@ -104,9 +108,12 @@ class DraftModel:
     def bind(self, target: Target) -> None:
         """Raises ConfigError, which names the first token that differs, unless the model has the same vocabulary."""
         check_same_vocabulary(self.tokenizer, target.tokenizer)
-        with self._turn():
+
+        def note() -> None:
             self._n_ids, self._width = min(self._n_ids, target.n_vocab), max(self._width, target.n_vocab)
             self._end_ids |= target.tokenizer.eog_ids
+
+        self.turn(note)
 
     def propose(self, tasks: Sequence[DraftTask], stopped: Callable[[], bool] | None = None) -> list[Proposal]:
         """Guesses for each task; fewer than are wanted at the end of its context, or without room; none yet of a long
@@ -115,17 +122,19 @@ class DraftModel:
         stopped: asked now and then; once it is true, what there is by then is returned. Raises EngineClosedError, and
         GenerateError if the model computes NaN.
         """
-        with self._turn():
-            guesses = [Guess(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
-            try:
-                self._begin(tasks, guesses)
-                n_held = sum(len(guess.tokens) for guess in guesses)
-                self._write(guesses, stopped)
-            finally:
-                self._pause()
-                proposals = [guess.end() for guess in guesses]
-            self.n_guessed += sum(len(proposal.tokens) for proposal in proposals) - n_held
-            return proposals
+        return self.turn(lambda: self._propose(tasks, stopped))
+
+    def _propose(self, tasks: Sequence[DraftTask], stopped: Callable[[], bool] | None) -> list[Proposal]:
+        guesses = [Guess(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
+        try:
+            self._begin(tasks, guesses)
+            n_held = sum(len(guess.tokens) for guess in guesses)
+            self._write(guesses, stopped)
+        finally:
+            self._pause()
+            proposals = [guess.end() for guess in guesses]
+        self.n_guessed += sum(len(proposal.tokens) for proposal in proposals) - n_held
+        return proposals
 
     def forget(self, key: int) -> None:
         """Frees what is kept of a text: now, or when the guesses that are under way are done."""
@@ -134,8 +143,36 @@ class DraftModel:
     def post(self, change: Callable[[], object]) -> None:
         """Runs a short change, also of a model that is closed: now, or when the guesses that are under way are done."""
         self._mail.append(change)
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and not sys.is_finalizing():
             self._settle()
+
+    def on_drop(self, watched: object, change: Callable[[], object]) -> None:
+        """Posts a change when `watched` ends."""
+        Finalizer(watched, partial(self.post, change))
+
+    def turn(self, action: Callable[[], T]) -> T:
+        """What an action gives that no other comes between. Raises EngineClosedError, and what it raises.
+
+        An error that is none of `OxiLlamaError` may have come in the middle of a change: all texts are forgotten.
+        """
+        if self._pid != os.getpid():
+            self._reset()
+        try:
+            with self._lock:
+                self._check_open()
+                try:
+                    return action()
+                except OxiLlamaError:
+                    raise
+                except BaseException:
+                    self._recover()
+                    raise
+        finally:
+            self._settle()  # what came meanwhile
+
+    def _recover(self) -> None:
+        self._scheduler.reset()
+        self._texts = DraftTexts(self._scheduler)
 
     # ---- guesses on top of guesses
 
@@ -181,11 +218,14 @@ class DraftModel:
 
     def close(self) -> None:
         """Frees the model when the guesses under way are done; further calls do nothing."""
-        with suppress(EngineClosedError), self._turn():
-            self._closed = True
-            DRAFTS.forget(self)
-            self._runner = self._parts.runner = NoRunner()
-            self._row = np.empty(0, np.float32)
+        with suppress(EngineClosedError):
+            self.turn(self._free)
+
+    def _free(self) -> None:
+        self._closed = True
+        DRAFTS.forget(self)
+        self._runner = self._parts.runner = NoRunner()
+        self._row = np.empty(0, np.float32)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -200,29 +240,22 @@ class DraftModel:
 
     # ---- how it is done
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if self._pid != os.getpid():
-            self._reset()
-        try:
-            with self._lock:
-                self._check_open()
-                yield
-        finally:
-            self._settle()  # what came meanwhile
-
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("the draft model is closed: load it again")
 
     def _settle(self) -> None:
         # Unless another thread is at work, which will do it when it is done.
-        while self._mail and self._lock.acquire(blocking=False):
-            try:
-                while self._mail:
-                    self._mail.popleft()()
-            finally:
-                self._lock.release()
+        with DeferredInterrupt():
+            while self._mail and self._lock.acquire(blocking=False):
+                try:
+                    while self._mail:
+                        self._mail.popleft()()
+                except BaseException:
+                    self._recover()
+                    raise
+                finally:
+                    self._lock.release()
 
     def _n_wanted(self, task: DraftTask) -> int:
         """As many guesses as there is room for: the last one is drawn, and not computed."""
