@@ -1,13 +1,15 @@
 """Ctrl-C at any moment: the call ends, other requests and the blocks are as they should be."""
 
 import gc
+import random
 import signal
 import sys
+import threading
 
 import pytest
 
-from oxillama.interrupt import DeferredInterrupt
-from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
+from oxillama.interrupt import DeferredInterrupt, Finalizer
+from tests.engine.fakes import assert_idle, drawn, logits_of, make_engine, runner_of
 from tests.engine.test_generate import plain_tokens
 
 SEED = drawn(seed=1)
@@ -126,3 +128,114 @@ def test_deferred_interrupt_nests_and_passes_errors_on():
         raise KeyError
     with pytest.raises(KeyboardInterrupt), DeferredInterrupt(), DeferredInterrupt():
         signal.raise_signal(signal.SIGINT)
+
+
+def test_one_who_waits_for_another_s_step_is_interrupted_at_once():
+    """The step doesn't end before."""
+    inside, go_on, told = threading.Event(), threading.Event(), []
+
+    def hang(ids, logits):
+        inside.set()
+        assert go_on.wait(60)
+
+    engine = make_engine()
+    asked = {"max_tokens": 8, "seed": 1}
+    other = threading.Thread(target=lambda: told.append(engine.generate([5], logits_processors=[hang], **asked)))
+    other.start()
+    assert inside.wait(60)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for ask in (lambda: engine.generate([3], max_tokens=8, ignore_eos=True), engine.shrink_to_fit):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(KeyboardInterrupt):
+                ask()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        assert not told
+        go_on.set()
+        other.join(60)
+    assert told[0].token_ids == plain_tokens([5], SEED, 8)[0]
+    assert_idle(engine)
+
+
+def test_what_is_dropped_is_given_back_whenever_ctrl_c_comes(monkeypatch):
+    """And Ctrl-C is not lost there, where nothing can be raised."""
+    unraisable, called, rng = [], [], random.Random(0)
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    def drop():
+        watched = Thing()
+        Finalizer(watched, lambda: called.append(list(map(abs, range(3)))))
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-6, 4e-5))
+        del watched
+        for _ in range(1 << 30):
+            pass
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(1500):
+            with pytest.raises(KeyboardInterrupt):
+                drop()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(called) == 1500
+    assert unraisable == []
+
+
+class Thing:
+    pass
+
+
+def test_finalizers():
+    called, thing = [], Thing()
+    first, second = Finalizer(thing, lambda: called.append(1)), Finalizer(thing, lambda: called.append(2))
+    assert first.alive
+    first()
+    first()
+    assert called == [1]
+    assert not first.alive
+    assert not first.detach()
+    third = Finalizer(thing, lambda: called.append(3))
+    assert third.detach()
+    del thing
+    assert called == [1, 2]
+    assert not second.alive
+
+
+def test_handlers_are_back_when_several_raise():
+    def ring(number, frame):
+        raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGTERM, ring)
+    try:
+        with pytest.raises((KeyboardInterrupt, ZeroDivisionError)), DeferredInterrupt():
+            list(map(signal.raise_signal, (signal.SIGTERM, signal.SIGINT)))
+        assert signal.getsignal(signal.SIGTERM) is ring
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_session_is_as_before_or_after_an_interrupted_call():
+    engine = make_engine()
+    expected = {0: [], 1: [3, 4, 5]}
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    rng, n_interrupted = random.Random(0), 0
+    try:
+        with engine.session() as session:
+            for _ in range(300):
+                session.reset()
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-6, 1e-3))
+                    session.prefill([3, 4, 5])
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    n_interrupted += 1
+                assert session.tokens in expected.values()
+                assert session.forward_prefill([7], 0).tobytes() == logits_of([7]).tobytes()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert n_interrupted > 10
+    assert_idle(engine)

@@ -1,6 +1,7 @@
 """python -m tests.faults [PART...]: the whole matrix, or parts of it, as a table; exits with 1 if anything was lost.
 
-Parts: calls, limits, signals, bits, forks, stores, cut, tests. All of them take about an hour on two cores.
+Parts: calls, limits, signals, interrupts, raised, bits, forks, stores, cut, tests. All of them take about an hour and a
+half on two cores.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import cut, damage, forks, signals, stores
+from tests.faults import cut, damage, forks, interrupts, raised, served, signals, stores
 from tests.faults.injected import Stage, faults_of, run, staged
 from tests.faults.limits import ROOT, can_mount, file_limit, files_of, full_disk, read_only, run_module, shim, sizes
+from tests.faults.raised import quietly
 from tests.faults.scenes import SAVES, SCENES
 from tests.faults.tracing import can_trace
 
@@ -82,6 +84,25 @@ def signalled() -> Iterator[Row]:
                 yield name, f"SIGALRM, {kind}", signals.at_random(stage, folder, seed, kind)
 
 
+def interrupted() -> Iterator[Row]:
+    from tests.threads.stress import engines
+
+    with quietly():
+        for kind, engine, calls_of in engines(Path(tempfile.mkdtemp(dir=top))):
+            for name, call in calls_of.items():
+                for role in interrupts.ROLES:
+                    n, losses = interrupts.sweep(engine, name, call, role, 500, tidy=engine.clear_loras)
+                    yield kind, f"{n} times Ctrl-C, {name}, {role}", losses
+
+
+def raised_everywhere() -> Iterator[Row]:
+    for name in served.CALLS:
+        for layers in served.KINDS:
+            for i, error in enumerate(raised.KINDS):
+                n, losses = raised.sweep(served.scene(name, layers), error, 1 + i, len(raised.KINDS))
+                yield f"{name}, {layers}", f"{n} calls raise {error.__name__}", losses
+
+
 def bits() -> Iterator[Row]:
     for name in SAVES:
         file = damage.file_of(name, Path(tempfile.mkdtemp(dir=top)))
@@ -117,6 +138,8 @@ PARTS = {
     "calls": calls,
     "limits": limits,
     "signals": signalled,
+    "interrupts": interrupted,
+    "raised": raised_everywhere,
     "bits": bits,
     "forks": forked,
     "stores": stored,
