@@ -74,6 +74,7 @@ class AsyncBatch(Generic[T]):
 
     async def _find(self, pipeline: Pipeline) -> bool:
         """Sees to a result; False at the end."""
+        self._core.loop.check_outside()
         pipeline.retry()
         while True:
             if pipeline.can_put:

@@ -77,14 +77,15 @@ class CoreCalls:
         """
         self.check_open()
         check_stack(CALL_FRAMES)
-        arrival, ticket = _Arrival(self, list(requests)), Ticket()
-        Finalizer(ticket, _Left(self, arrival.requests))
+        arrival = _Arrival(self, list(requests))
         try:
             for request in requests:
                 self.scheduler.check_fits(request.sequence.n_reserve)
             with self.loop.alone():  # or two that come together could both find the last place
                 coming = sum(len(change.requests) for change in self.loop.mail if isinstance(change, _Arrival))
                 self.scheduler.check_queue(coming + len(requests))
+                ticket = Ticket()
+                Finalizer(ticket, _Left(self, arrival.requests))
                 self.open.update(dict.fromkeys(requests))
                 self.loop.post(arrival)
         except (KvCacheFullError, QueueFullError) as error:

@@ -163,8 +163,9 @@ class Pipeline:
                 raise  # of a signal's handler: a generator ends with its own
             self.exhausted, self.broken = True, error
         except BaseException as error:
-            trace = error.__traceback__
-            inside = not plain and trace is not None and trace.tb_next is not None
+            inner = error.__traceback__ and error.__traceback__.tb_next  # the handler's own, if not the iterable's
+            code = generator.gi_code if generator is not None else getattr(type(prompts).__next__, "__code__", None)
+            inside = not plain and inner is not None and code in (None, inner.tb_frame.f_code)
             if inside and not self.taken and (generator is None or generator.gi_frame is None):
                 self.exhausted, self.broken = True, error
             raise
