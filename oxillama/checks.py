@@ -17,6 +17,7 @@ __all__ = [
     "check_int",
     "check_keywords",
     "check_type",
+    "is_unicode",
     "nearest",
     "suggests_fields",
 ]
@@ -100,6 +101,15 @@ def nearest(name: str, known: Collection[str]) -> str | None:
         similar = [other for other in known if other.startswith(name) or name.startswith(f"{other}_")]
     similar = similar or difflib.get_close_matches(name, known, n=1)
     return similar[0] if similar else None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has a form in UTF-8: halves of surrogate pairs have none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
-from oxillama.checks import MAX_CONTEXT, check_choice, check_float, check_int, suggests_fields
+from oxillama.checks import MAX_CONTEXT, check_choice, check_float, check_int, is_unicode, suggests_fields
 from oxillama.constraints import CONSTRAINTS, SCHEMA_MODES, JsonSchema, SchemaMode, checked_constraints
 from oxillama.errors import ConfigError
 
@@ -240,6 +240,8 @@ def _checked_breakers(breakers: Any) -> Breakers:
         breaker = given if isinstance(given, str) else _checked_ids(f"{name}[{i}]", given)
         if not 0 < len(breaker) <= MAX_BREAKER:
             raise ConfigError(f"{name}[{i}] must have 1 to {MAX_BREAKER} characters or tokens, not {len(breaker)}")
+        if isinstance(breaker, str) and not is_unicode(breaker):
+            raise ConfigError(f"{name}[{i}] must be Unicode, which halves of surrogate pairs are not: {breaker!r:.60}")
         checked.append(breaker)
     if len(checked) > MAX_BREAKERS:
         raise ConfigError(f"{name} must have at most {MAX_BREAKERS} items, not {len(checked)}")

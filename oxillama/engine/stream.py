@@ -151,18 +151,25 @@ class TextRequest(Request):
         shown = {"n_shown": self._n_shown, "held": held, "utf8": pending, "echo": self._echo}
         return {"number": self.number, "limit": self._limit, **shown}
 
-    def go_on(self, drawn: list[int], sampler: Mapping[str, Any], n_shown: int) -> None:
-        """As another one was that had drawn these tokens, and shown all up to n_shown, prompt included.
+    def go_on(self, drawn: list[int], sampler: Mapping[str, Any], *, finished: bool) -> None:
+        """As another one was that had drawn these tokens, and shown what of their text it could; all if it finished.
 
         sampler: the state of its sampler. Raises ConfigError for a damaged one, GrammarError if tokens don't fit.
         """
         self.sampler.memory.go_on(sampler)
         for token in drawn:
-            text, _ = self._stops.push(self._stream.push(token))
-            if text and self._tools is not None:
-                self._tools.push(text)
-        self.sequence.tokens.extend(drawn)
-        self._n_shown = n_shown
+            self.sequence.tokens.append(token)
+            text, stopped = self._stops.push(self._stream.push(token))
+            self._stopped = self._stopped or stopped
+            if text and (self._tools is None or self._tools.push(text)):
+                self._n_shown = len(self.sequence.tokens)
+        if finished:
+            self._n_shown = len(self.sequence.tokens)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self._stopped
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         if self.scores is not None and self.want == "all":

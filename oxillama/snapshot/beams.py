@@ -107,10 +107,12 @@ class BeamResumer:
         over = self.given.flag("over")
         if not (over or candidates or dead_end) and any(told for *_, told in beams):
             raise SnapshotDamagedError(f"{label}: candidates are missing")
+        self._check_ends(beams)
+        computed = [self._n_computed(i, told) for i, (*_, told) in enumerate(beams)]
         try:
             prompt, options = self.tokens[0][: self.n_prompt], self._options(cancel_token)
             search = BeamSearch(engine._core, engine._maker, prompt, options, loras=self._adapters())
-            fill: list[Fill] = [partial(self._fill, i) for i in range(len(beams))]
+            fill: list[Fill] = [partial(self._fill, i, n) for i, n in enumerate(computed)]
             go_on(search, beams, found, candidates, dead_end, fill)
         except (ConfigError, GrammarError, ContextOverflowError) as error:
             raise SnapshotDamagedError(f"{label}: {error}") from None
@@ -131,6 +133,19 @@ class BeamResumer:
                 f"{self.label}: it goes on to {self.n_prompt + self.limit} tokens, more than the context_size of this "
                 f"engine, {self.engine.context_size}"
             )
+
+    def _check_ends(self, beams: list[tuple[list[int], float, bool]]) -> None:
+        """Raises SnapshotDamagedError unless beams are sorted, and none goes on after the end of its text."""
+        logprobs = [logprob for _, logprob, _ in beams]
+        if logprobs != sorted(logprobs, reverse=True):
+            raise self.given.wrong("beams", "the likeliest first")
+        ends = () if self.given.flag("ignore_eos") else self.engine.tokenizer.eog_ids
+        if any(token in ends for tokens, *_ in beams for token in tokens):
+            raise SnapshotDamagedError(f"{self.label}: a beam goes on after a token that ends a text")
+
+    def _n_computed(self, i: int, told: bool) -> int:
+        n = len(self.tokens[i])
+        return self.states[i].sub("sequence").integer("n_computed", 0, n if told else n - 1)
 
     def _options(self, cancel_token: CancelToken | None) -> BeamOptions:
         given = self.given
@@ -177,6 +192,8 @@ class BeamResumer:
             known = type(number) is int and 0 <= number < len(told)
             if not known or not told[number] or not self._is_token(token):
                 raise self.given.wrong("candidates", "tokens after beams that have told them")
+        if len({(number, token) for _, number, token in candidates}) < len(candidates):
+            raise self.given.wrong("candidates", "different ones")
         return [(float(x), number, token) for x, number, token in candidates]
 
     def _is_token(self, token: Any) -> bool:
@@ -196,9 +213,7 @@ class BeamResumer:
                 return GrammarError(message) if of_grammar else GenerateError(message)
         raise self.given.wrong("dead_end", "whether a grammar left it, and why")
 
-    def _fill(self, i: int, sequence: Any) -> None:
+    def _fill(self, i: int, n_computed: int, sequence: Any) -> None:
         """In the turn that queues a beam: gives it what was computed."""
-        told, n = self.given["beams"][i][1], len(sequence.tokens)
-        n_computed = self.states[i].sub("sequence").integer("n_computed", 0, n if told else n - 1)
         put(self.engine._core, sequence, self.found[i].tensors, n_computed, self.label)
         self.found[i].tensors = {}  # of no more use

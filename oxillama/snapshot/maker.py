@@ -288,7 +288,10 @@ class SnapshotMaker:
         if arch != self.arch:
             raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
         ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label, self.given_as)
-        self._check_config(reader.state.sub("engine").sub("config"), reader.label)
+        engine = reader.state.sub("engine")
+        for name in ("context_size", "num_threads"):
+            engine.integer(name, 1)
+        self._check_config(engine.sub("config"), reader.label)
         mine = self.described["model"]["tokenizer"]
         theirs = model.maybe_sub("tokenizer")
         if (mine is None) != (theirs is None):

@@ -35,6 +35,7 @@ from oxillama.snapshot.saved import Reader, Saved
 from oxillama.snapshot.sequences import put
 from oxillama.snapshot.several import Parts, in_order, parts_of
 from oxillama.snapshot.sources import Place, Source, open_source
+from oxillama.snapshot.text_checks import check_together
 from oxillama.snapshot.text_resumer import Given, TextResumer, adapter_set, tokens_of
 from oxillama.snapshot.texts import read_chain_of, read_sampler
 from oxillama.snapshot.version1 import SPEC_MAGIC
@@ -88,6 +89,7 @@ def _requests(
 ) -> tuple[list[TextRequest], Outbox]:
     """Those that go on, and where they leave chunks."""
     outbox = Outbox(0, bell)
+    check_together(resumers)
     requests = [one.resumed(given, outbox, i) for i, one in enumerate(resumers)]
     outbox.items = in_order(outbox.items, parts.state, resumers[0].label)
     return requests, outbox
@@ -170,6 +172,7 @@ def _sequence_of(engine: Engine, saved: Saved, label: str) -> tuple[list[int], i
     state = Fields(saved.state, label)
     tokens, given = tokens_of(saved, engine.n_vocab, label), state.sub("sequence")
     n_computed = given.integer("n_computed", 0, len(tokens))
+    given.integer("n_prompt", 0, len(tokens))
     if len(tokens) > engine.context_size:
         raise SnapshotMismatchError(
             f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
@@ -212,6 +215,7 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str, giv
     tokens, n_computed, adapters = _sequence_of(engine, saved, label)
     weights = state.sub("sequence").scaled("weights")
     own = state.maybe_sub("session") or Fields({"lora": _by_name(engine, weights)}, label)
+    own.maybe_text("cache_salt")
     try:
         serving = ServingOptions(cache_prompt=False, lora=own.get("lora"))
         same = tokens == [] or engine._loras.select(serving.lora).key == adapters.key
@@ -252,8 +256,11 @@ def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str, own
         return None, False
     if "history" not in saved.tensors:
         raise SnapshotDamagedError(f"{label}: the tokens of its sampler are missing")
+    history = saved.tensors["history"].array.tolist()
+    if any(not 0 <= token < engine.n_vocab for token in history):
+        raise SnapshotDamagedError(f"{label}: tokens of its sampler are not all from 0 to {engine.n_vocab - 1}")
     chain = read_chain_of(given, label, own.chain, len(own.processors))
-    data = read_sampler(given, saved.tensors, saved.tensors["history"].array.tolist())
+    data = read_sampler(given, saved.tensors, history)
     try:
         grammar = engine._maker.sampler(chain, [], ()).memory.grammar
         token_bytes, processors = engine.tokenizer.token_bytes, own.processors

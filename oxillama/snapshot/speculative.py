@@ -185,6 +185,10 @@ def _found(source: Source) -> _Found:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)}, not {sorted(names)}")
     arrays = reader.saved(lambda section: check_part(section, label)).tensors
     parts = {n: MemorySource(memoryview(cast(Any, rows.array)), f"{label}: {n}") for n, rows in arrays.items()}
+    for part in parts.values():
+        kind = Reader(part).state.text("kind")
+        if kind != "session":
+            raise SnapshotDamagedError(f"{part.label}: it must be of a session, not of kind {kind!r}")
     sessions: dict[int, Source] = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
     return _Found(
         parts[TARGET], drafts, sessions, read_options(state, label), state.maybe_integer("seed", 0, MAX_SEED),

@@ -27,8 +27,8 @@ from oxillama.snapshot.drafts import read_drafts
 from oxillama.snapshot.fields import Fields
 from oxillama.snapshot.saved import Saved
 from oxillama.snapshot.sequences import UNKNOWN, put
+from oxillama.snapshot.text_checks import check_replayed, check_text, restore_scores
 from oxillama.snapshot.texts import (
-    REASONS,
     LogprobReader,
     check_given,
     read_chain_of,
@@ -51,7 +51,9 @@ def tokens_of(saved: Saved, n_vocab: int, label: str) -> list[int]:
     """Checked. Raises SnapshotDamagedError."""
     rows = saved.tensors.get("tokens")
     tokens: list[int] = [] if rows is None else rows.array.tolist()
-    least = UNKNOWN if saved.state.get("unknown_tokens") else 0
+    given = Fields(saved.state, label)
+    unknown = "unknown_tokens" in given and given.flag("unknown_tokens")
+    least = UNKNOWN if unknown and given.get("kind") == "session" else 0  # what is not known can't be gone on from
     if rows is None or any(not least <= token < n_vocab for token in tokens):
         raise SnapshotDamagedError(f"{label}: its tokens are missing, or not all from 0 to {n_vocab - 1}")
     return tokens
@@ -105,15 +107,18 @@ class TextResumer:
 
     def resumed(self, own: Given, outbox: Outbox, index: int) -> TextRequest:
         """The request, which leaves chunks in `outbox`; those that nobody has read are there."""
-        reason = self.given.get("finished")
-        outbox.n_open += reason is None
-        outbox.items.extend((index, chunk) for chunk in read_chunks(self.given, self.reader, self.label))
-        request = self.request(self.options(own), outbox, index)
+        chunks = read_chunks(self.given, self.reader, self.label)
+        try:
+            check_text(self, chunks)
+        except ConfigError as error:
+            raise SnapshotDamagedError(f"{self.label}: {error}") from None
+        request, reason = self.request(self.options(own), outbox, index), self.given.get("finished")
+        restore_scores(self, request, chunks)
         if reason is None:
-            self._check_replayed(request)
-        elif reason not in REASONS:
-            raise self.given.wrong("finished", "a reason to finish")
+            check_replayed(self, request)
         request.finish_reason = reason
+        outbox.n_open += reason is None
+        outbox.items.extend((index, chunk) for chunk in chunks)
         return request
 
     def options(self, own: Given) -> TextOptions:
@@ -146,7 +151,7 @@ class TextResumer:
         n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
         weights, files = self.sequence.scaled("weights"), self.state.sub("adapters").sub("files")
         adapters = adapter_set(engine._loras, weights, files, self.label)
-        number = self.given.integer("number", 0, MAX_CONTEXT)
+        number = self.given.integer("number")
         holder: list[TextRequest] = []
         try:
             # Its seed is its own already.
@@ -154,13 +159,12 @@ class TextResumer:
             echo = self.given.maybe_text("echo") or ""
             request = engine._maker.request(prompt, options, outbox, index=index, echo=echo, begin=begin)
             data = read_sampler(self.state.sub("sampler"), self.saved.tensors, self.tokens)
-            request.go_on(drawn, data, self.given.integer("n_shown", self.n_prompt, len(self.tokens)))
+            request.go_on(drawn, data, finished=self.given.get("finished") is not None)
         except (ConfigError, GrammarError, ContextOverflowError) as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
         holder.append(request)
         request.number, request.loras, request.sequence.weights = number, adapters, adapters.key
         request.sequence.n_cached = self.given.maybe_integer("n_cached", 0, self.n_prompt)
-        self._restore_scores(request)
         self._restore_round(request)
         return request
 
@@ -176,31 +180,6 @@ class TextResumer:
             raise given.wrong("n_begun", f"at most what one round of {self.drafts.num_speculative} can have given")
         assert request.speculation is not None
         request.speculation.n_begun = begun
-
-    def _restore_scores(self, request: TextRequest) -> None:
-        scores, given = request.scores, self.given.maybe_sub("scores")
-        if scores is None or given is None:
-            return
-        tokens, prompt = self.reader.many(given, "tokens"), self.reader.many(given, "prompt")
-        n_drawn = len(self.tokens) - self.n_prompt
-        if (scores.tokens is None) != (tokens is None) or (scores.prompt is None) != (prompt is None):
-            raise given.wrong("tokens", "what logprobs and prompt_logprobs ask for")
-        if tokens is not None and (len(tokens) != n_drawn or None in tokens):
-            raise given.wrong("tokens", f"log-probabilities of {n_drawn} tokens")
-        if prompt is not None and not 1 <= len(prompt) <= self.n_prompt:
-            raise given.wrong("prompt", f"log-probabilities of at most {self.n_prompt} tokens")
-        scores.tokens, scores.prompt = tokens, prompt
-        request.want = "all" if scores.wants_prompt(request.sequence) else "last"
-
-    def _check_replayed(self, request: TextRequest) -> None:
-        """The state that follows from the tokens must be the one that was saved."""
-        found, grammar = request.progress(), request.sampler.memory.grammar
-        steps = None if grammar is None else len(grammar.state())
-        for name in ("limit", "held", "utf8"):
-            if found[name] != self.given.get(name):
-                raise self.given.wrong(name, f"{found[name]!r:.60}, as its tokens say,")
-        if steps != self.state.sub("sampler").maybe_integer("grammar_steps"):
-            raise SnapshotDamagedError(f"{self.label}: its place in the grammar is not where its tokens lead")
 
     def begin(self, n_computed: int, made: list[TextRequest], sequence: Sequence) -> None:
         """In the turn that queues it: gives it what was computed."""

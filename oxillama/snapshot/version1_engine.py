@@ -93,6 +93,8 @@ def to_saved(maker: SnapshotMaker, data: bytes, label: str) -> Saved:
         )
     if v.tokens and len(v.tokens) < kv.seq_len:
         raise SnapshotDamagedError(f"{label}: it has {len(v.tokens)} tokens, fewer than those of its KV, {kv.seq_len}")
+    if any(token > MAX_TOKEN for token in v.tokens):
+        raise SnapshotDamagedError(f"{label}: its tokens are not all from 0 to {maker.n_vocab - 1}")
     tokens = np.array(v.tokens or [UNKNOWN] * kv.seq_len, np.int64)
     tensors = _kv_tensors(maker, kv, label) | {"tokens": Rows.whole(tokens)}
     sampler, marks = _sampler_state(v, label)

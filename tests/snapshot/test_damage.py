@@ -198,7 +198,8 @@ def test_arrays_of_other_shapes(engine, text):
                 continue
             bad = replace(saved, tensors=saved.tensors | {name: Rows.whole(other, rows.start)})
             with pytest.raises(
-                SnapshotError, match=f"{name}|its tokens|marks|place in the grammar|n_computed|n_prompt|array rng"
+                SnapshotError,
+                match=f"{name}|its tokens|marks|place in the grammar|n_computed|n_prompt|n_shown|array rng",
             ):
                 list(engine.resume(packed(bad)))
         less = {n: r for n, r in saved.tensors.items() if n != name}

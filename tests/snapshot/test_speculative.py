@@ -345,7 +345,10 @@ def test_sections_that_are_none(filled):
         ({"target": Rows.whole(np.zeros(64, np.float32))}, "no snapshot"),
         ({"target": Rows.whole(np.zeros(64, np.uint8))}, "target: this is no snapshot"),
         ({"draft.0": Rows.whole(np.zeros((8, 8), np.uint8))}, "no snapshot"),
-        ({"target": Rows.whole(np.frombuffer(filled.snapshot_bytes(), np.uint8))}, "speculative engine"),
+        (
+            {"target": Rows.whole(np.frombuffer(filled.snapshot_bytes(), np.uint8))},
+            "it must be of a session, not of kind .speculative.",
+        ),
         ({"draft.0": Rows.whole(np.frombuffer(inner.source.read(0, 900), np.uint8))}, "draft.0: "),
     ):
         saved.tensors = {name: rows for name, rows in {**parts, **change}.items() if rows is not None}

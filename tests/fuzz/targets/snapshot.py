@@ -28,7 +28,18 @@ from tests.fuzz.targets.snapshot_folders import (
     linked,
     unfolded,
 )
-from tests.snapshot.models import load, path_of
+from tests.fuzz.targets.snapshot_requests import (
+    LONG,
+    PROMPT,
+    dialogue,
+    engine,
+    engine_for,
+    requests,
+    searches,
+    sessions,
+)
+from tests.fuzz.targets.snapshot_states import changed_state
+from tests.snapshot.models import path_of
 from tests.snapshot.test_version1 import ENGINE, SPECULATIVE
 
 OPTIONS = {
@@ -41,13 +52,6 @@ OPTIONS = {
 }
 MOST = 12  # chunks that a resumed request is read for
 MOST_ROUNDS = 4
-PROMPT = list(range(3, 12))
-LONG = [3 + i % 40 for i in range(75)]  # more than a block that is shared
-
-
-@cache
-def engine(name):
-    return load(name, context_size=96)
 
 
 @cache
@@ -65,6 +69,7 @@ def seeds():
         found += [own.snapshot_bytes(compress=bool(i)) for i in range(1 + bool(compression._library()[0]))]
         own.reset()
         found += of_several(own)
+    found += [*requests(engine("llama")), *sessions(engine("llama")), *searches(engine("llama"))]
     with ox.SpeculativeEngine(engine("llama"), path_of("llama"), 3, 3) as spec:
         spec.engine.prefill(PROMPT)
         found.append(spec.snapshot_bytes())
@@ -149,22 +154,25 @@ def original(data):
 
 def gone_on(place, data, info):
     name = info.arch_id if info.arch_id in ("llama", "jamba") else "llama"
+    own = engine_for(name, data)
     try:
         if info.kind == "speculative":
             yield from speculative(place)
         elif info.version == 1:
             yield from own_engine(place, name)
+        elif info.kind == "conversation":
+            yield from dialogue(own, place)
         elif info.kind in ("text", "texts"):
-            yield from request(engine(name), place)
+            yield from request(own, place)
         elif info.kind == "beams":
-            yield from beams(engine(name), place)
+            yield from beams(own, place)
         else:
-            yield from session(engine(name), place, data, name)
+            yield from session(own, place, data, name)
     except OxiLlamaError as error:
         yield told(error)
-    for own in (engine("llama"), engine("jamba")):
-        assert not own._core.scheduler.live
-        for pool in (own._core.pool.blocks, own._core.pool.slots):
+    for used in (own, engine("llama"), engine("jamba")):
+        assert not used._core.scheduler.live
+        for pool in (used._core.pool.blocks, used._core.pool.slots):
             pool.check_invariants()
 
 
@@ -253,7 +261,7 @@ TARGET = Target(
     "snapshot",
     run,
     seeds,
-    (*map(in_folder, MUTATORS), *FOLDER_CHANGES),
+    (*map(in_folder, (*MUTATORS, *[changed_state] * 8)), *FOLDER_CHANGES),
     words=[MAGIC, SPEC_MAGIC],
     max_bytes=1 << 17,
     work=(500_000, 200),

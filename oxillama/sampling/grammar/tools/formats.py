@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from oxillama.checks import check_bool, check_choice
+from oxillama.checks import check_bool, check_choice, is_unicode
 from oxillama.errors import ToolFormatError
 
 __all__ = ["FORMATS", "ToolFormat", "find_format", "format_of_template"]
@@ -41,6 +41,8 @@ class ToolFormat:
             value = getattr(self, name)
             if not isinstance(value, str) or len(value) > MAX_DELIMITER:
                 raise ToolFormatError(f"{name} must be a str of at most {MAX_DELIMITER} characters, not {value!r:.60}")
+            if not is_unicode(value):
+                raise ToolFormatError(f"{name} must be Unicode, which halves of surrogate pairs are not: {value!r:.60}")
         if not self.begin.strip():
             raise ToolFormatError("begin must be what opens a call, with more than spaces: without it, all is text")
         if self.end and (not self.end.strip() or self.end.strip()[0] in "{}[],"):
