@@ -259,12 +259,15 @@ def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str, own
     history = saved.tensors["history"].array.tolist()
     if any(not 0 <= token < engine.n_vocab for token in history):
         raise SnapshotDamagedError(f"{label}: tokens of its sampler are not all from 0 to {engine.n_vocab - 1}")
+    follows = "follows" in given and given.flag("follows")
+    if follows and saved.tensors["tokens"].array[: len(history)].tolist() != history:
+        raise SnapshotDamagedError(f"{label}: its sampler goes with other tokens than it has")
     chain = read_chain_of(given, label, own.chain, len(own.processors))
     data = read_sampler(given, saved.tensors, history)
     try:
         grammar = engine._maker.sampler(chain, [], ()).memory.grammar
         token_bytes, processors = engine.tokenizer.token_bytes, own.processors
         sampler = Sampler.from_state(data, chain, grammar=grammar, token_bytes=token_bytes, processors=processors)
-        return sampler, "follows" in given and given.flag("follows")
+        return sampler, follows
     except (ConfigError, GrammarError) as error:
         raise SnapshotDamagedError(f"{label}: its sampler: {error}") from None

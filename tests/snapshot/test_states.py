@@ -11,11 +11,13 @@ import pytest
 import oxillama as ox
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotError
 from oxillama.sampling.grammar.tools import ToolFormat
+from oxillama.snapshot.saved import Reader
+from oxillama.snapshot.sources import MemorySource
 from tests.fuzz.targets import snapshot
 from tests.fuzz.targets.json_values import at, places
 from tests.fuzz.targets.snapshot_folders import FOLDER
 from tests.fuzz.targets.snapshot_requests import PROMPT, REQUESTS, engine, requests, searches, unread
-from tests.fuzz.targets.snapshot_states import part_of, replaced, restated, variants, with_part
+from tests.fuzz.targets.snapshot_states import assembled, part_of, replaced, restated, variants, with_part
 from tests.snapshot.states import fault
 
 
@@ -53,8 +55,7 @@ TEXTS = [
     (LOGPROBS, ["text.scores.prompt.3.0", lambda token: token + 1], "prompt must be log-probabilities of"),
     (LOGPROBS, ["text.scores.tokens.0.0", lambda token: token ^ 1], "tokens must be log-probabilities of"),
     (LOGPROBS, ["text.logprobs", 1], "with the 1 likeliest"),
-    (STOPS, ["text.limit", lambda n: n - 4], "limit must be more than its 15 tokens"),
-    (STOPS, ["text.limit", 15], "limit must be more than its 15 tokens"),
+    (STOPS, ["text.limit", len(PROMPT) + 1], r"limit must be more than its \d+ tokens, not 10"),
     (STOPS, ["text.finished", "length"], "with nothing computed, as it has finished"),
     (STOPS, ["text.finished", ["stop"]], "finished must be a reason to finish"),
     (STOPS, ["text.n_shown", 9], "n_shown must be "),
@@ -166,6 +167,28 @@ def test_beams_that_have_computed_too_much():
         part = changed(part_of(data, name), ("sequence.n_computed", lambda n: n + 5))
         with pytest.raises(SnapshotDamagedError, match="n_computed must be an integer from 0 to"):
             engine("llama").resume(with_part(data, name, part))
+
+
+def test_a_sampler_that_goes_with_other_tokens():
+    own = engine("llama")
+    with own.session() as session:
+        session.prefill(PROMPT)
+        session.forward_one(session.sample(seed=1))
+        data = session.snapshot_bytes()
+        with own.session() as other:
+            other.prefill(PROMPT[::-1])
+            other.forward_one(other.sample(seed=1))
+            there = Reader(MemorySource(other.snapshot_bytes()))
+    with own.resume(data) as session:
+        assert session.sample() in range(own.n_vocab)
+    reader = Reader(MemorySource(data))
+    stored = {s.name: bytes(data[s.offset : s.offset + s.n_stored]) for s in reader.sections.values()}
+    stored["history"] = there.array("history").tobytes()
+    with pytest.raises(SnapshotDamagedError, match="its sampler goes with other tokens than it has"):
+        own.resume(assembled(reader, stored))
+    stored["history"] = b"\xff\xff\xff\x7f" * (len(PROMPT) + 1)
+    with pytest.raises(SnapshotDamagedError, match="tokens of its sampler are not all from 0 to"):
+        own.resume(assembled(reader, stored))
 
 
 def test_what_is_no_unicode():

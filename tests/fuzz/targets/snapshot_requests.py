@@ -86,6 +86,11 @@ def sessions(own):
         for _ in range(3):
             session.sampler.accept(7)
         yield session.snapshot_bytes()
+    with own.session() as session:
+        session.prefill(PROMPT)
+        for _ in range(3):
+            session.forward_one(session.sample(seed=1, regex="[a-z]+"))
+        yield session.snapshot_bytes()
     with own.conversation() as talk:
         yield talk.snapshot_bytes()
         talk.messages.append({"role": "user", "content": "é"})
