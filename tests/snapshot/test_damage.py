@@ -406,8 +406,8 @@ def test_a_session_in_use(engine):
     session = engine.session()
     session.prefill(tokens_of(engine, 5))
     row = session.logits
-    with session._exclusive(), pytest.raises(ox.GenerateError, match="in use by another thread"):
-        session.snapshot_bytes()
+    with pytest.raises(ox.GenerateError, match="in use by another thread"):
+        session._alone(session.snapshot_bytes)
     with engine.resume(session.snapshot_bytes()) as other:
         assert same(other.logits, row)
         assert other.position == 5
