@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from oxillama.kernels._vectors cimport Ints, Map
 from oxillama.kernels.grammar_left cimport LeftRecursion
@@ -22,7 +22,8 @@ cdef class Automaton:
     cdef LeftRecursion left
     cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
     cdef Map known
-    cdef Py_ssize_t n_important, work
+    cdef Py_ssize_t n_important, work, n_linked
+    cdef int64_t most
     cdef int32_t stamp
     cdef bint split
     cdef int build(self, int32_t root) except -1
@@ -38,6 +39,8 @@ cdef class Automaton:
     cdef int single_edges(self) except -1
     cdef int byte_edge(self, int low, int high, int32_t target) except -1
     cdef int other_edges(self, int kind) except -1
+    cdef int64_t cost(self) noexcept
+    cdef str named(self, int32_t rule)
     cdef int classes(self) except -1
 
     cdef inline bint is_last(self, int32_t state) noexcept:

@@ -1,4 +1,7 @@
+from oxillama.errors import GrammarError
 from oxillama.kernels.grammar_rules import Rules
+
+class NoTextError(GrammarError): ...
 
 class Automaton:
     start: int

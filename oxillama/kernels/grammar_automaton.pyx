@@ -7,7 +7,7 @@ the parser follows all of them.
 The state that a rule starts in is never final: a rule that is called takes at least one byte.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memset
 
@@ -21,7 +21,7 @@ cdef enum:
     MAX_STATES = 2000000
     MAX_EDGES = 8000000
     MAX_SETS = 16000000         # members of all sets of one rule
-    MAX_WORK = 1 << 24          # members of sets and edges looked at
+    MAX_WORK = 1 << 23          # members of sets and edges looked at, beside some for each state
 
 
 cdef int ascending(const void *a, const void *b) noexcept nogil:
@@ -47,6 +47,10 @@ cdef object too_large():
     )
 
 
+class NoTextError(GrammarError):
+    """A grammar that matches nothing at all."""
+
+
 cdef class Automaton:
     """Compiled rules. Raises GrammarError if they match nothing at all, or need too many states."""
 
@@ -56,13 +60,16 @@ cdef class Automaton:
         self.nfa = Nfa(rules, root)
         self.left = LeftRecursion(self.nfa)
         if not self.nfa.fruitful.at[root]:
-            raise GrammarError(
+            raise NoTextError(
                 f"the rule {rules.names[root]!r} matches no text at all: every way through it needs a rule that never "
                 "ends, or an empty set"
             )
         self.nullable = self.nfa.nullable.at[root]
         try:
+            self.nfa.settle()
+            self.most = rules.budget.left
             self.build(root)
+            rules.budget.spend(self.cost(), "the grammar")
         finally:
             self.nfa = self.left = None
             drop(&self.rule_start)
@@ -140,8 +147,9 @@ cdef class Automaton:
         cdef int32_t edges = self.edge_to.n
         cdef int32_t calls = self.call_to.n
         cdef int32_t tokens = self.token_to.n
-        if first + a.final.n > MAX_STATES or edges + a.edge_to.n > MAX_EDGES:
+        if first + a.final.n > MAX_STATES or edges + a.edge_to.n > MAX_EDGES or self.cost() > self.most:
             raise too_large()
+        self.n_linked += a.final.n
         self.rule_start.at[rule] = first + a.start
         append(&self.item, &a.item, self.item_first.n, 1)
         append(&self.item_first, &a.item_first, first, 1)
@@ -188,9 +196,19 @@ cdef class Automaton:
             limit = MAX_STATES if self.split else first + 8 * self.n_important + 1024
             if self.final.n > min(limit, <Py_ssize_t> MAX_STATES) or self.sets.n > MAX_SETS:
                 return 1
-            if self.edge_to.n > MAX_EDGES or self.work > MAX_WORK * (1 + self.split):
+            if self.edge_to.n > MAX_EDGES or (not self.split and self.work > MAX_WORK + 32 * (self.final.n - first)):
                 return 1
+            if self.cost() > self.most:
+                self.nfa.rules.budget.spend(self.cost(), self.named(rule))
         return 0
+
+    cdef int64_t cost(self) noexcept:
+        """Of the states and edges so far, and of the sets that they were found by, in units of the budget."""
+        return (16 * self.final.n - 15 * self.n_linked + self.edge_to.n + self.call_to.n + self.work) // 16
+
+    cdef str named(self, int32_t rule):
+        name = self.nfa.rules.names[rule]
+        return f"the rule {name!r} of the grammar" if name else "the grammar"
 
     # ---- sets of states of the nfa
 
@@ -204,6 +222,7 @@ cdef class Automaton:
         cdef Nfa n = self.nfa
         cdef int32_t e, kind, to
         cdef Py_ssize_t bottom = self.targets.n
+        cdef Py_ssize_t n_visited = 0
         cdef bint matters
         if self.mark.at[s] == self.stamp or not n.good.at[s]:
             return 0
@@ -211,6 +230,7 @@ cdef class Automaton:
         push(&self.targets, s)
         while self.targets.n > bottom:
             self.targets.n -= 1
+            n_visited += 1
             s = self.targets.at[self.targets.n]
             e = n.head.at[s]
             matters = e < 0
@@ -229,6 +249,7 @@ cdef class Automaton:
                 if not self.important.at[s]:
                     self.important.at[s] = 1
                     self.n_important += 1
+        self.work += n_visited
         return 0
 
     cdef int32_t intern(self, bint fresh) except -1:
@@ -237,7 +258,8 @@ cdef class Automaton:
         cdef Py_ssize_t i
         cdef Py_ssize_t n = self.kernel.n
         cdef int32_t at
-        self.work += n
+        if self.split and self.cost() > self.most:
+            self.nfa.rules.budget.spend(self.cost(), "the grammar")
         qsort(self.kernel.at, n, sizeof(int32_t), ascending)
         for i in range(n):
             key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
@@ -313,6 +335,7 @@ cdef class Automaton:
                         push(&self.pieces, e)
                         push(&self.pieces, first[piece])
                         first[piece] = self.pieces.n - 2
+        self.work += self.pieces.n >> 2
         low = 0
         while low < 256:
             high = low

@@ -169,6 +169,7 @@ cdef class LeftRecursion:
         cdef int32_t value = nfa.value.at[e]
         cdef int32_t to = nfa.to.at[e]
         self.converted += 1
+        nfa.rules.budget.spend(1, "a group of rules that begin with each other")
         if self.converted > MAX_CONVERTED:
             raise too_large()
         if kind == EPS:

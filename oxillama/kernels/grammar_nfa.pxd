@@ -21,9 +21,11 @@ cdef class Nfa:
     cdef Ints inlined           # size of a rule that may be copied into loops, or 0
     cdef Ints nullable, fruitful    # of each rule
     cdef Ints good              # of each state: some way leads on to its rule's end
+    cdef Py_ssize_t most        # states and edges that the budget allows
     cdef dict recipes           # of sets of characters
     cdef Ints recipe
     cdef int32_t state(self) except -1
+    cdef int settle(self) except -1
     cdef int edge(self, int32_t source, int kind, int32_t value, int32_t target) except -1
     cdef int use(self, int32_t rule, Ints *todo) except -1
     cdef int expand(self, int32_t expr, int32_t source, int32_t target, Ints *todo) except -1

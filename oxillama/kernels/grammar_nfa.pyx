@@ -13,8 +13,12 @@ from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, drop, fill, push
 from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
+TOO_LARGE = "the grammar"
+
 cdef enum:
     MAX_STATES = 4000000
+    PER_UNIT = 32               # states and edges for a unit of the budget
+    LIVE_PER_UNIT = 6           # of one grammar, for a unit of what is left: they are in memory at once, 20 bytes each
     LOOP_COPY = 160             # states of a rule that loops may hold a copy of
     TINY = 10                   # and of one that is copied anywhere
     MAX_COPIES = 1 << 14        # copies times states
@@ -34,6 +38,7 @@ cdef class Nfa:
         cdef Ints todo = Ints(NULL, 0, 0)
         cdef int32_t rule
         self.rules = rules
+        self.most = LIVE_PER_UNIT * <Py_ssize_t> rules.budget.left
         self.recipes = {}
         fill(&self.start, rules.body.n, -1)
         fill(&self.end, rules.body.n, -1)
@@ -48,6 +53,10 @@ cdef class Nfa:
             drop(&todo)
         self.find_nullable()
         self.find_good()
+
+    cdef int settle(self) except -1:
+        """Pays for all states and edges."""
+        return self.rules.budget.spend((self.head.n + self.to.n) // PER_UNIT, TOO_LARGE)
 
     def __dealloc__(self):
         drop(&self.head)
@@ -66,12 +75,16 @@ cdef class Nfa:
     cdef int32_t state(self) except -1:
         if self.head.n >= MAX_STATES:
             raise too_large()
+        if self.head.n + self.to.n >= self.most:
+            self.rules.budget.spend(self.rules.budget.left + 1, TOO_LARGE)
         push(&self.head, -1)
         return self.head.n - 1
 
     cdef int edge(self, int32_t source, int kind, int32_t value, int32_t target) except -1:
         if self.to.n >= 4 * MAX_STATES:
             raise too_large()
+        if self.head.n + self.to.n >= self.most:
+            self.rules.budget.spend(self.rules.budget.left + 1, TOO_LARGE)
         push(&self.kind, kind)
         push(&self.value, value)
         push(&self.to, target)

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from oxillama.kernels._vectors cimport Ints
+from oxillama.kernels.grammar_budget cimport Budget
 
 cdef enum Kind:
     RANGE, LITERAL, CHARS, SEQ, ALT, REPEAT, RULE, TOKEN, GRAPH
@@ -14,6 +15,7 @@ cdef class Rules:
     cdef readonly list names
     cdef readonly dict automata
     cdef readonly int32_t copy_limit
+    cdef readonly Budget budget
     cdef dict _memo, _repeats
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1
     cdef int group(self, int kind, object items) except -1

@@ -13,8 +13,10 @@ from libc.stdint cimport int32_t, int64_t
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport drop, push, reserve
+from oxillama.kernels.grammar_budget cimport Budget
 
 MAX_COUNT = 10**18
+TOO_MANY = "a grammar of so many parts"
 
 cdef enum:
     MAX_SIZE = 1 << 28
@@ -24,11 +26,13 @@ cdef enum:
 cdef class Rules:
     """Rules over bytes, under construction. `names` are those of the rules, in order of their ids.
 
-    copy_limit: states that a counted repeat may be copied out to. `automata`: of rules that are linked.
+    copy_limit: states that a counted repeat may be copied out to. `automata`: of rules that are linked. budget: the
+    work that making expressions, and compiling them, may take; a new one for None.
     """
 
-    def __cinit__(self, int32_t copy_limit=1 << 14):
+    def __cinit__(self, int32_t copy_limit=1 << 14, Budget budget=None):
         self.copy_limit = max(copy_limit, 8)
+        self.budget = Budget() if budget is None else budget
         self.names = []
         self._memo = {}
         self._repeats = {}
@@ -44,6 +48,7 @@ cdef class Rules:
 
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1:
         cdef Py_ssize_t n = self.kind.n + 1
+        self.budget.spend(1, TOO_MANY)
         reserve(&self.kind, n)              # all the memory first: no expression is there in part
         reserve(&self.a, n)
         reserve(&self.b, n)
@@ -62,7 +67,7 @@ cdef class Rules:
     cdef int group(self, int kind, object items) except -1:
         cdef Py_ssize_t start = self.pool.n
         cdef int64_t size = 1
-        cdef int32_t item
+        cdef int32_t item = -1
         cdef int n = 0
         for x in items:
             item = x
@@ -70,6 +75,7 @@ cdef class Rules:
             push(&self.pool, item)
             size += self.size.at[item]
             n += 1
+        self.budget.spend(n >> 3, TOO_MANY)
         if n == 1:
             self.pool.n = start
             return item
@@ -85,6 +91,7 @@ cdef class Rules:
         """These bytes, one after the other."""
         cdef Py_ssize_t start = self.pool.n
         cdef unsigned char byte
+        self.budget.spend(len(text) >> 4, TOO_MANY)
         reserve(&self.pool, start + len(text))
         for byte in text:
             push(&self.pool, byte)
@@ -97,6 +104,7 @@ cdef class Rules:
         known = self._memo.get(sequences)
         if known is not None:
             return known
+        self.budget.spend(len(sequences), TOO_MANY)
         for sequence in sequences:
             push(&self.pool, len(sequence))
             for low, high in sequence:
@@ -166,6 +174,7 @@ cdef class Rules:
                 push(&self.pool, target)
             size += self.size.at[expr] * n_common
         self.pool.at[start + 1] = (self.pool.n - start - 2) // 3
+        self.budget.spend((self.pool.n - start) >> 3, TOO_MANY)
         for node in finals:
             if not 0 <= node < n:
                 raise IndexError(f"{node} is none of {n} nodes")

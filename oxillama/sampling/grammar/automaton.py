@@ -16,11 +16,22 @@ that call them, so that a text like a JSON string is followed by one automaton w
 
 from functools import lru_cache
 
-from oxillama.kernels.grammar_automaton import Automaton
+from oxillama.kernels.grammar_automaton import Automaton, NoTextError
+from oxillama.kernels.grammar_budget import Budget
 from oxillama.kernels.grammar_rules import Rules
 from oxillama.kernels.grammar_trie import TokenTrie
 
-__all__ = ["Automaton", "Range", "RuleSet", "Sequence", "Vocabulary", "character_ranges", "utf8_sequences"]
+__all__ = [
+    "Automaton",
+    "Budget",
+    "NoTextError",
+    "Range",
+    "RuleSet",
+    "Sequence",
+    "Vocabulary",
+    "character_ranges",
+    "utf8_sequences",
+]
 
 RuleSet = Rules
 Vocabulary = TokenTrie

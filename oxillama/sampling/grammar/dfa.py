@@ -7,14 +7,15 @@ from functools import lru_cache
 from itertools import pairwise
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.automaton import MAX_CHAR, SURROGATES, Range
+from oxillama.sampling.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range
 from oxillama.sampling.grammar.regex import Node
 
-__all__ = ["END", "Dfa", "Part", "is_empty", "matches"]
+__all__ = ["END", "MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
 
 State = tuple[tuple[frozenset[int], ...], bool]  # of each tree; whether no character was read
 MAX_NFA = 20_000
 MAX_WORK = 300_000
+WORK_UNITS = 3  # of the budget, for one of `Dfa.work`
 END = -1
 
 
@@ -102,15 +103,27 @@ def _nfa(node: Node) -> _Nfa:
 _nfa_of = lru_cache(maxsize=512)(_nfa)
 
 
-def matches(part: Part, text: str) -> bool:
-    """Whether a text meets a condition."""
+@lru_cache(maxsize=4096)
+def n_states(node: Node) -> int:
+    """How many states an automaton of a tree has, about; no more than one beyond the limit."""
+    inner = sum(map(n_states, node.parts))
+    if node.kind == "repeat":
+        inner = (inner + 1) * max(node.least, node.most or node.least + 1)
+    return min(inner + 1, MAX_NFA + 1)
+
+
+def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
+    """Whether a text meets a condition. budget: what following the text takes is taken off."""
     nfa = _nfa_of(part.node)
     states = {nfa.start}
     for i, c in enumerate(text):
         code = ord(c)
+        closed = nfa.closure(states, i == 0, False)
+        if budget is not None:
+            budget.spend(2 + 2 * len(closed), f"a pattern that {text[:40]!r} is held against")
         states = {
             target
-            for state in nfa.closure(states, i == 0, False)
+            for state in closed
             for ranges, target in nfa.moves[state]
             if any(low <= code <= high for low, high in ranges)
         }
@@ -132,18 +145,18 @@ class Dfa:
 
     alphabet: sets of characters that nothing tells apart. rows[state][symbol]: the next state, or END for none.
     State 0 is the start; `finals` may end a text, and from `live` states an end can be reached.
-    Raises GrammarError if that takes too much.
+    Raises GrammarError if that takes more work than `limit`.
     """
 
-    def __init__(self, parts: Sequence[Part], least: int = 0, most: int | None = None) -> None:
+    def __init__(self, parts: Sequence[Part], least: int = 0, most: int | None = None, limit: int = MAX_WORK) -> None:
         self.parts = parts
         self.nfas = [_nfa(part.node) for part in parts]
-        self.least, self.most = least, most
+        self.least, self.most, self.limit = least, most, limit
         self.alphabet, starts = _alphabet(self.nfas)
         self.symbols = [_symbols(nfa, starts) for nfa in self.nfas]
         self.rows: list[list[int]] = []
         self.finals: set[int] = set()
-        self.work = 0
+        self.work = sum(len(nfa.moves) for nfa in self.nfas) // 2
         self._explore()
         if least or most is not None:
             self._count()
@@ -181,7 +194,7 @@ class Dfa:
 
     def _spend(self, work: int, n_states: int) -> None:
         self.work += work
-        if self.work > MAX_WORK or n_states > MAX_NFA:
+        if self.work > self.limit or n_states > MAX_NFA:
             raise GrammarError("it needs too many states together with the other conditions: make it simpler")
 
     def _targets(self, closed: list[set[int]]) -> Iterable["State | None"]:
@@ -215,7 +228,7 @@ class Dfa:
         for state, length in todo:
             if state in finals and length >= self.least:
                 self.finals.add(len(self.rows))
-            self._spend(len(self.alphabet), len(known))
+            self._spend(1 + len(self.alphabet) // 4, len(known))
             row = []
             for target in rows[state] if self.most is None or length < self.most else ():
                 if target not in live:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.automaton import MAX_CHAR, Range, RuleSet, utf8_sequences
+from oxillama.sampling.grammar.automaton import MAX_CHAR, Budget, Range, RuleSet, utf8_sequences
 
 __all__ = ["parse_gbnf"]
 
@@ -39,23 +39,25 @@ _POSTFIX = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_DIGITS = 18
 
 
-def parse_gbnf(text: str, token_id: TokenId | None = None) -> tuple[RuleSet, int]:
+def parse_gbnf(text: str, token_id: TokenId | None = None, budget: int | None = None) -> tuple[RuleSet, int]:
     """The rules of a grammar, and the id of `root`.
 
-    token_id: gives the id of the token with a text such as "<think>", or None.
+    token_id: gives the id of the token with a text such as "<think>", or None. budget: as `Grammar.parse` has it.
     Raises GrammarError with line, column and a caret.
     """
-    parser = _Parser(text, token_id)
+    parser = _Parser(text, token_id, budget)
     parser.parse()
     return parser.rules, parser.ids["root"]
 
 
 class _Parser:
-    def __init__(self, text: str, token_id: TokenId | None) -> None:
+    def __init__(self, text: str, token_id: TokenId | None, budget: int | None) -> None:
         self.text = text
         self.token_id = token_id
         self.at = 0
-        self.rules = RuleSet()
+        self.budget = Budget(budget)
+        self.rules = RuleSet(budget=self.budget)
+        self.name = f"a grammar of {len(text)} characters"
         self.ids: dict[str, int] = {}
         self.used: dict[str, int] = {}  # name -> where it is first used
         self.defined: set[str] = set()
@@ -98,6 +100,7 @@ class _Parser:
         if not found:
             raise self.error("expected the name of a rule (letters, digits, - and _)")
         name = found.group()
+        self.budget.spend(6, self.name)
         if name in self.defined:
             raise self.error(f"the rule {name!r} is defined twice")
         self.at = found.end()
@@ -118,6 +121,7 @@ class _Parser:
         choices: list[int] = []
         items: list[int] = []
         while self.at < len(self.text):
+            self.budget.spend(2, self.name)
             c = self.text[self.at]
             if c == "(":
                 groups.append((choices, items, self.at))
@@ -181,6 +185,7 @@ class _Parser:
             ranges = self.parse_ranges(found.start(2), found.end(2))
             if not ranges:
                 raise self.error("this class of characters is empty: write . for any character")
+            self.budget.spend(len(ranges), self.name)
             sequences = utf8_sequences(tuple(ranges), bool(found.group(1)))
             self.classes[found.group()] = self.rules.chars(sequences)
         self.at = found.end()

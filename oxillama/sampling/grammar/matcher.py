@@ -6,6 +6,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,19 @@ class Grammar:
         _grammars.add(self)
 
     @classmethod
-    def parse(cls, text: str, *, token_id: Callable[[str], int | None] | None = None) -> "Grammar":
+    def parse(
+        cls, text: str, *, token_id: Callable[[str], int | None] | None = None, budget: int | None = None
+    ) -> "Grammar":
         """Compiles GBNF. `token_id` gives the ids of tokens that the grammar names, as `Tokenizer.token_to_id` does.
 
-        Raises GrammarError, with line, column and a caret if the text is wrong.
+        budget: how much work that may take, in units of half a microsecond to one; None for 2,500,000. Work is counted
+            and not timed, so that what compiles once does so on every machine.
+
+        Raises GrammarError, with line, column and a caret if the text is wrong, also if it takes more than the budget.
         """
         if not isinstance(text, str):
             raise GrammarError(f"a grammar must be a str, not {type(text).__name__}")
-        return cls.from_rules(*parse_gbnf(text, token_id)).made_by(_parsed, text, token_id)
+        return cls.from_rules(*parse_gbnf(text, token_id, budget)).made_by(_parsed, text, token_id, budget)
 
     @classmethod
     def from_rules(cls, rules: RuleSet, root: int) -> "Grammar":
@@ -58,18 +64,20 @@ class Grammar:
         return cls(Automaton(rules, root))
 
     @classmethod
-    def from_regex(cls, pattern: str) -> "Grammar":
-        """Texts that an ECMAScript pattern matches whole, whether it has anchors or not.
+    def from_regex(cls, pattern: str, *, budget: int | None = None) -> "Grammar":
+        """Texts that an ECMAScript pattern matches whole, whether it has anchors or not. budget: as `parse` has it.
 
         Raises GrammarError for what is no pattern, and for what looks behind or back: \\b, (?<=a), \\1.
         """
-        return cls.from_rules(*regex_rules(pattern)).made_by(cls.from_regex, pattern)
+        return cls.from_rules(*regex_rules(pattern, budget)).made_by(partial(cls.from_regex, budget=budget), pattern)
 
     @classmethod
-    def from_choices(cls, choices: Iterable[str]) -> "Grammar":
-        """Any of these texts. Raises GrammarError if there are none."""
+    def from_choices(cls, choices: Iterable[str], *, budget: int | None = None) -> "Grammar":
+        """Any of these texts. budget: as `parse` has it. Raises GrammarError if there are none."""
         choices = tuple(choices) if isinstance(choices, Iterable) and not isinstance(choices, str) else choices
-        return cls.from_rules(*choices_rules(choices)).made_by(cls.from_choices, choices)
+        return cls.from_rules(*choices_rules(choices, budget)).made_by(
+            partial(cls.from_choices, budget=budget), choices
+        )
 
     def made_by(self, make: "Callable[..., Grammar]", *source: Any) -> "Grammar":
         """Itself, with what its pickle says: it compiles `make(*source)` again."""
@@ -139,8 +147,8 @@ class Grammar:
                 masks.forget()
 
 
-def _parsed(text: str, token_id: Callable[[str], int | None] | None) -> Grammar:
-    return Grammar.parse(text, token_id=token_id)
+def _parsed(text: str, token_id: Callable[[str], int | None] | None, budget: int | None) -> Grammar:
+    return Grammar.parse(text, token_id=token_id, budget=budget)
 
 
 _grammars: "weakref.WeakSet[Grammar]" = weakref.WeakSet()

@@ -79,7 +79,7 @@ def test_right_answers(name):
 
 def test_a_left_recursive_circle_through_a_hundred_thousand_rules():
     source = chain('r{i} ::= r{j} "b" | "x"', 'r0 "a"')
-    with pytest.raises(GrammarError, match="too ambiguous"):
+    with pytest.raises(GrammarError, match="is too large to compile"):
         check(source, ["x"], [])
 
 

@@ -42,7 +42,7 @@ def array_expr(texts: Texts, literals: list[Literal], value: Value, values: Valu
     """The expression of arrays that meet all schemas. value: gives the expression of a demand on an item; values: the
     expressions of all its single values, if these are few. Raises GrammarError for what can't be expressed."""
     rules = texts.rules
-    plan = _plan(literals)
+    plan = _plan(texts, literals)
     if any(lit.schema is False for lit in plan.rest):
         plan.most = len(plan.prefix) if plan.most is None else min(plan.most, len(plan.prefix))
     for i, demands in enumerate(plan.prefix):
@@ -62,9 +62,10 @@ def array_expr(texts: Texts, literals: list[Literal], value: Value, values: Valu
 # ---- what is asked
 
 
-def _plan(literals: list[Literal]) -> _Plan:
+def _plan(texts: Texts, literals: list[Literal]) -> _Plan:
     plan = _Plan()
     shapes = [_shape(literal) for literal in literals]
+    texts.budget.spend(2 * len(shapes) * max(len(prefix) for prefix, _ in shapes), "the schema of an array")
     for i in range(max(len(prefix) for prefix, _ in shapes)):
         at = [prefix[i] if i < len(prefix) else rest for prefix, rest in shapes]
         plan.prefix.append([lit for lit in at if lit is not None])

@@ -9,7 +9,7 @@ from typing import Any
 
 from oxillama.constraints import SCHEMA_MODES, SchemaMode
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.automaton import RuleSet
+from oxillama.sampling.grammar.automaton import Budget, NoTextError, RuleSet
 from oxillama.sampling.grammar.json_schema.arrays import array_expr
 from oxillama.sampling.grammar.json_schema.branch import Branch
 from oxillama.sampling.grammar.json_schema.constants import constant_expr
@@ -77,6 +77,7 @@ class JsonSchemaCompiler:
         mode: SchemaMode = "full",
         whitespace: str = "json",
         draft: int | None = None,
+        budget: int | None = None,
     ) -> Grammar:
         """The grammar of a schema's instances.
 
@@ -98,7 +99,9 @@ class JsonSchemaCompiler:
         `unevaluatedProperties`), has only those that are named, are required, or meet one of `patternProperties`;
         unless `minProperties` asks for more. "flexible" whitespace is a space behind a comma or a colon, or none.
 
-        Raises GrammarError that names keyword and place for what can't be honoured.
+        budget: how much work that may take, as `Grammar.parse` has it.
+
+        Raises GrammarError that names keyword and place for what can't be honoured, or is too large.
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
@@ -107,10 +110,10 @@ class JsonSchemaCompiler:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
         schema = _read(schema)
         documents = Documents(schema, draft or draft_of(schema))
-        grammar = _compiled(documents, whitespace == "flexible", narrow)
+        grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
         with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # of no JSON, or too deep
             # As it is now, and no text: parts that a schema has in common would stand there again and again.
-            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft)
+            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
         return grammar
 
     @staticmethod
@@ -121,27 +124,34 @@ class JsonSchemaCompiler:
         return _Compilation(Documents(schema, draft_of(schema)), texts).root()
 
 
+def _placed(literal: Literal, error: GrammarError) -> GrammarError:
+    """An error with the place of a schema, if it names none."""
+    return error if " at #" in str(error) else refusal(literal.path, "schema", str(error))
+
+
 def _is_narrow(mode: str) -> bool:
     if mode not in SCHEMA_MODES:
         raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
     return mode == "generate"
 
 
-def _compiled(documents: Documents, flexible: bool, narrow: bool) -> Grammar:
-    texts = Texts(RuleSet(), flexible, narrow=narrow)
+def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
+    texts = Texts(RuleSet(budget=budget), flexible, narrow=narrow)
     try:
         return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
     except GrammarError:
         if not texts.counted_on_names:
             raise
-    texts = Texts(RuleSet(), flexible, narrow=narrow)
+    texts = Texts(RuleSet(budget=budget), flexible, narrow=narrow)
     texts.counts_on_names = False
     return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
 
 
-def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None) -> Grammar:
+def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None) -> Grammar:
     """From what a grammar's own pickle holds."""
-    return JsonSchemaCompiler.compile(pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft)
+    return JsonSchemaCompiler.compile(
+        pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft, budget=budget
+    )
 
 
 def _read(schema: Any) -> Schema:
@@ -162,7 +172,7 @@ class _Compilation:
         self.documents = documents
         self.rules = texts.rules
         self.texts = texts
-        self.tableau = Tableau(documents, texts.narrow)
+        self.tableau = Tableau(documents, texts.budget, texts.narrow)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, Sequence[Literal]]] = []
 
@@ -220,17 +230,17 @@ class _Compilation:
 
         try:
             return self.texts.kept((draft, self.texts.narrow, key), make)
-        except GrammarError:  # there are none, or it can't be honoured, which is then said
+        except NoTextError:
             return None
+        except GrammarError as error:
+            raise _placed(literal, error) from None
 
     def expression(self, literals: Sequence[Literal]) -> int:
         branches = self.tableau.branches(literals)
         try:
             return self.rules.alt([expr for branch in branches for expr in self.of_branch(branch)])
         except GrammarError as error:
-            if " at #" in str(error):
-                raise
-            raise refusal(literals[0].path, "schema", str(error)) from None
+            raise _placed(literals[0], error) from None
 
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each type that there may be."""
@@ -261,6 +271,7 @@ class _Compilation:
     def of_numbers(self, branch: Branch) -> list[int]:
         n, texts = branch.numbers, self.texts
         if branch.values is not None:
+            texts.budget.spend(4 * len(branch.values), "a list of numbers")
             return [self.constant(branch, v) for v in sorted(branch.values - branch.without) if v in n]
         if n == Numbers() and not branch.without:
             return [texts.shared("number")]
@@ -301,13 +312,14 @@ class _Compilation:
             if branch.types & NUMBER:
                 if branch.values is None:
                     return None
+                self.texts.budget.spend(4 * len(branch.values), "a list of numbers")
                 for v in branch.values - branch.without:
                     if v in branch.numbers:
                         numbers.setdefault(v, self.constant(branch, v))
             if branch.types & STRING:
                 if branch.strings.allowed is None:
                     return None
-                texts |= {text for text in branch.strings.allowed if text in branch.strings}
+                texts |= {text for text in branch.strings.allowed if branch.strings.has(text, self.texts.budget)}
         words = {NULL: b"null", TRUE: b"true", FALSE: b"false"}
         return [
             *(self.rules.literal(words[bit]) for bit in sorted(scalars)),

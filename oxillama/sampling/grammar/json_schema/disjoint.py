@@ -3,6 +3,7 @@
 from fractions import Fraction
 from typing import Any
 
+from oxillama.sampling.grammar.automaton import Budget
 from oxillama.sampling.grammar.json_schema.documents import Documents
 from oxillama.sampling.grammar.json_schema.literals import (
     ALL,
@@ -15,30 +16,55 @@ from oxillama.sampling.grammar.json_schema.literals import (
     type_of,
 )
 
-__all__ = ["Disjoint"]
+__all__ = ["PAIRS", "Disjoint"]
 
 DEPTH = 4
+PAIR_UNITS = 16  # of the budget, for a pair that is kept
+PAIRS = "the schema, with all pairs of its alternatives,"
 MAX_PARTS = 64
 
 
 class Disjoint:
     """`disjoint(a, b)`: whether no value meets both, as far as that is easily seen."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, budget: Budget) -> None:
         self.documents = documents
+        self.budget = budget
         self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
         self._apart: dict[tuple[object, object], bool] = {}
         self._types: dict[tuple[int, bool, str], int] = {}
         self._tags: dict[tuple[int, bool, str], dict[str, set[object]]] = {}
 
     def __call__(self, a: Literal, b: Literal, depth: int = DEPTH) -> bool:
+        self.budget.spend(3, PAIRS)
         common = self.types(a) & self.types(b)
         if not common or (common == OBJECT and self._tags_apart(a, b)):
             return True
         key = (a.key, b.key)
         if depth == DEPTH and key not in self._apart:
+            self.budget.spend(PAIR_UNITS, PAIRS)
             self._apart[key] = self._apart[b.key, a.key] = self._are_apart(a, b, common, depth)
         return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
+
+    def groups(self, each: list[Literal]) -> list[int]:
+        """For each literal the number of a group whose members exclude each other, -1 for none: those with lists of
+        values, and objects by the values of a property that they require. So unions of many needn't be looked at in
+        pairs."""
+        found = [-1] * len(each)
+        values: dict[int, set[object]] = {}
+        for i, literal in enumerate(each):
+            lists = [_scalars(part, self.documents.draft) for part in self.parts(literal)]
+            known = [scalars for scalars in lists if scalars is not None]
+            if known and literal.positive:
+                values[i] = set.intersection(*known)
+        _group(found, values, 0)
+        objects = [i for i, literal in enumerate(each) if found[i] < 0 and self.types(literal) == OBJECT]
+        for name in self.tags(each[objects[0]]) if objects else ():
+            self.budget.spend(len(each), PAIRS)
+            tags = {i: self.tags(each[i]).get(name) for i in objects}
+            if _group(found, {i: tag for i, tag in tags.items() if tag is not None}, 1):
+                break
+        return found
 
     def _tags_apart(self, a: Literal, b: Literal) -> bool:
         """Whether a property that both require has values that exclude each other: what most unions are told by."""
@@ -127,6 +153,15 @@ class Disjoint:
                     if self(a, b, depth - 1):
                         return True
         return any(_forbids(other, name) for name in mine) or any(_forbids(one, name) for name in theirs)
+
+
+def _group(found: list[int], values: dict[int, set[object]], number: int) -> bool:
+    """Puts those with these values into a group, if no value is there twice."""
+    if sum(map(len, values.values())) > len(set().union(*values.values())):
+        return False
+    for i in values:
+        found[i] = number
+    return True
 
 
 def _mask(schema: dict[str, Any], draft: int | None) -> int:

@@ -10,11 +10,13 @@ from oxillama.sampling.grammar.dfa import Part
 from oxillama.sampling.grammar.json_schema.branch import Branch
 from oxillama.sampling.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.sampling.grammar.json_schema.constants import spelled
+from oxillama.sampling.grammar.json_schema.disjoint import PAIRS
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.sampling.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
 from oxillama.sampling.grammar.json_schema.made_up import absent, composite, made, present
 from oxillama.sampling.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.sampling.grammar.json_schema.unevaluated import combinations
+from oxillama.sampling.grammar.regular import PATTERN_UNITS
 
 if TYPE_CHECKING:
     from oxillama.sampling.grammar.json_schema.tableau import Tableau
@@ -111,10 +113,12 @@ def _one(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, dem
     """Each alternative, without those of the others that it isn't known to exclude."""
     each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
     apart = tableau.disjoint
+    groups = apart.groups(each)
+    tableau.budget.spend(len(each) ** 2 // 16, PAIRS)
     ways = []
-    for i, way in enumerate(each):
-        others = [o._replace(positive=False) for k, o in enumerate(each) if k != i and not apart(way, o)]
-        ways.append([way, *others])
+    for way, group in zip(each, groups, strict=True):
+        others = [o for o, g in zip(each, groups, strict=True) if (g < 0 or g != group) and o is not way]
+        ways.append([way, *(o._replace(positive=False) for o in others if not apart(way, o))])
     branch.forks.append(ways)
 
 
@@ -190,6 +194,8 @@ def _pattern(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
         if not isinstance(value, str) or value not in FORMATS:
             return
     try:
+        if isinstance(value, str):
+            tableau.budget.spend(PATTERN_UNITS * len(value), f"a {name} of {len(value)} characters")
         narrow = tableau.narrow and keyword == "format"
         parts = format_parts(value, narrow) if name == "format" else pattern_parts(value)
     except (GrammarError, TypeError) as error:

@@ -31,6 +31,7 @@ from oxillama.sampling.grammar.json_schema.spelling import Limits, integer_top
 __all__ = ["Numbers", "number_expr"]
 
 MAX_STATES = 4000
+STATE_UNITS = 80  # of the budget
 # Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on they are all integers.
 DIGITS = 16
 Edge = tuple[int, str, str, int]  # node, first and last character, node
@@ -98,7 +99,12 @@ class Numbers:
 
 def number_expr(rules: RuleSet, numbers: Numbers) -> int:
     """The expression of a set of numbers. Raises GrammarError if it needs too many states."""
-    n, edges, finals = _automaton(numbers)
+    try:
+        n, edges, finals, cost = _automaton(numbers)
+    except GrammarError:
+        rules.budget.spend(STATE_UNITS * MAX_STATES, "a set of numbers")
+        raise
+    rules.budget.spend(cost, "a set of numbers")
     if not finals:
         return rules.alt(())
     exprs = {pair: rules.range(*pair) for pair in {edge[1] for edge in edges}}
@@ -106,15 +112,18 @@ def number_expr(rules: RuleSet, numbers: Numbers) -> int:
 
 
 @lru_cache(maxsize=512)
-def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int]]:
+def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int], int]:
+    """Nodes, edges, nodes at which a number may end, and the units of the budget that it takes."""
+    cost = 0
     try:
         n, edges, finals = _Builder(numbers).build()
     except GrammarError:
         if not numbers.narrow:
             raise
         # A large divisor: its remainders alone take so many states that digits can't be counted as well.
+        cost = STATE_UNITS * MAX_STATES
         n, edges, finals = _Builder(replace(numbers, narrow=False)).build()
-    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals
+    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + STATE_UNITS * n
 
 
 class _Builder:

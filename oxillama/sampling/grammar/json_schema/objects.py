@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.dfa import Part, is_empty, matches
+from oxillama.sampling.grammar.automaton import Budget
+from oxillama.sampling.grammar.dfa import WORK_UNITS, Part, is_empty, matches, n_states
 from oxillama.sampling.grammar.json_schema.checks import counted, mapped, names
 from oxillama.sampling.grammar.json_schema.literals import Literal, refusal
 from oxillama.sampling.grammar.json_schema.property_graph import Pair, Plan, Wanted, Way, graph_expr, is_graph
 from oxillama.sampling.grammar.json_schema.strings import Strings, pattern_parts, string_expr
 from oxillama.sampling.grammar.json_schema.texts import Texts
+from oxillama.sampling.grammar.regular import PATTERN_UNITS
 
 __all__ = ["object_expr"]
 
@@ -32,8 +34,9 @@ MANY = 400  # optional properties in a row, from which on their order is left op
 
 @dataclass(slots=True)
 class _Speaker:
-    """A schema that speaks of objects."""
+    """A schema that speaks of objects. number: its place among them."""
 
+    number: int
     literal: Literal
     properties: dict[str, Literal]
     patterns: list[tuple[str, Parts, Literal]]
@@ -52,10 +55,15 @@ class _Speaker:
             return False
         return "additionalProperties" in schema or schema.get("unevaluatedProperties", False) is not False
 
-    def demands(self, name: str) -> list[Literal]:
+    @property
+    def free(self) -> bool:
+        """Whether it speaks of properties that it doesn't name."""
+        return bool(self.patterns) or self.additional is not None
+
+    def demands(self, name: str, budget: Budget) -> list[Literal]:
         """What it asks of the value of a property."""
         found = [self.properties[name]] if name in self.properties else []
-        found += [lit for _, parts, lit in self.patterns if all(matches(part, name) for part in parts)]
+        found += [lit for _, parts, lit in self.patterns if all(matches(part, name, budget) for part in parts)]
         return found or ([] if self.additional is None else [self.additional])
 
 
@@ -81,12 +89,13 @@ def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: V
 # ---- what is asked
 
 
-def _speaker(literal: Literal) -> _Speaker:
+def _speaker(texts: Texts, number: int, literal: Literal) -> _Speaker:
     schema = literal.schema
     properties, patterns, additional = {}, [], None
     if "properties" in schema:
         properties = {n: literal.sub(s, "properties", n) for n, s in mapped(literal, "properties").items()}
     for pattern, sub in mapped(literal, "patternProperties").items() if "patternProperties" in schema else ():
+        texts.budget.spend(PATTERN_UNITS * len(pattern), f"a pattern of {len(pattern)} characters")
         try:
             parts = pattern_parts(pattern)
         except GrammarError as error:
@@ -94,11 +103,30 @@ def _speaker(literal: Literal) -> _Speaker:
         patterns.append((pattern, parts, literal.sub(sub, "patternProperties", pattern)))
     if schema.get("additionalProperties", True) is not True:
         additional = literal.sub(schema["additionalProperties"], "additionalProperties")
-    return _Speaker(literal, properties, patterns, additional)
+    return _Speaker(number, literal, properties, patterns, additional)
+
+
+def _demands(texts: Texts, speakers: list[_Speaker]) -> Callable[[str], list[Literal]]:
+    """What all of them ask of the value of a property: a function that looks only at those that speak of it."""
+    free = [speaker for speaker in speakers if speaker.free]
+    naming: dict[str, list[_Speaker]] = {}
+    for speaker in () if len(free) == len(speakers) else speakers:
+        for name in () if speaker.free else speaker.properties:
+            naming.setdefault(name, []).append(speaker)
+    patterns = [part for speaker in free for _, parts, _ in speaker.patterns for part in parts]
+    texts.budget.spend(2 * sum(n_states(part.node) for part in patterns), "the patterns of `patternProperties`")
+
+    def of(name: str) -> list[Literal]:
+        found = sorted([*free, *naming.get(name, ())], key=lambda speaker: speaker.number)
+        texts.budget.spend(4 + 2 * len(found) + 2 * len(patterns), "the schema of an object")
+        return [demand for speaker in found for demand in speaker.demands(name, texts.budget)]
+
+    return of
 
 
 def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) -> Plan | None:
-    speakers = [_speaker(literal) for literal in literals]
+    speakers = [_speaker(texts, i, literal) for i, literal in enumerate(literals)]
+    demands_on = _demands(texts, speakers)
     plan = Plan(wanted=_wanted(literals, key_sets))
     required: dict[str, None] = {}
     for literal in literals:
@@ -120,8 +148,10 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
             if name in named:
                 continue
             named.add(name)
-            demands = [demand for speaker in speakers for demand in speaker.demands(name)]
-            if (not of_names or any(name in s for s in sets)) and all(demand.schema is not False for demand in demands):
+            demands = demands_on(name)
+            if (not of_names or any(s.has(name, texts.budget) for s in sets)) and all(
+                demand.schema is not False for demand in demands
+            ):
                 group.append(Pair(_named(texts, plan.wanted, name, demands, value), name in required))
             elif name in required:
                 return None
@@ -203,16 +233,17 @@ def _others(
     values: what is asked of it besides; closed: its name meets one at least."""
     rules = texts.rules
     cells = _cells(
-        {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
+        texts, {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
     )
     pairs = []
     for met, choices in cells.items():
+        texts.budget.spend(2 * len(speakers), "the schema of an object")
         demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
         if any(demand.schema is False for demand in demands) or (closed and not met):
             continue
         keys = []
         for s in (s.having(*parts) for s in sets for parts in choices):
-            keys.append(string_expr(texts, s.without(frozenset(n for n in named if n in s))))
+            keys.append(string_expr(texts, s.without(frozenset(n for n in named if s.has(n, texts.budget)))))
         pairs.append(rules.seq((rules.alt(keys), texts.colon, value(demands))))
     if not pairs:
         return None
@@ -221,7 +252,7 @@ def _others(
     return rules.rule(rule)
 
 
-def _cells(patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
+def _cells(texts: Texts, patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
     """All choices of patterns that a name may meet: for each, conditions of which the name meets one."""
     cells: list[tuple[frozenset[str], Parts]] = [(frozenset(), ())]
     work = 0
@@ -236,6 +267,7 @@ def _cells(patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str],
             answers = [is_empty(parts) for _, parts in split]
             cells = [cell for cell, (empty, _) in zip(split, answers, strict=True) if not empty]
             work += sum(cost for _, cost in answers)
+            texts.budget.spend(WORK_UNITS * sum(cost for _, cost in answers), "all choices of `patternProperties`")
         if len(cells) > MAX_CELLS or work > MAX_CELL_WORK:
             raise refusal(literal.path, "patternProperties", "there are too many choices of them that a name may meet")
     found: dict[frozenset[str], list[Parts]] = {}

@@ -17,6 +17,7 @@ class Held:
         self.names: set[str] | None = None
         self.banned: set[str] = set()
         self.properties: dict[str, list[Literal]] = {}
+        self.size = 0  # properties of all of them
         for literal in objects:
             schema = literal.schema
             if isinstance(schema.get("required"), list):
@@ -24,6 +25,7 @@ class Held:
             properties = schema.get("properties", {})
             if not isinstance(properties, dict):
                 continue
+            self.size += 1 + len(properties)
             for name, sub in properties.items():
                 self.properties.setdefault(name, []).append(literal._replace(schema=sub))
                 if sub is False:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.dfa import Dfa, Part, matches
+from oxillama.sampling.grammar.automaton import Budget, NoTextError
+from oxillama.sampling.grammar.dfa import Part, matches, n_states
 from oxillama.sampling.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.sampling.grammar.json_schema.others import is_plain_text, others_expr
 from oxillama.sampling.grammar.json_schema.texts import Texts
 from oxillama.sampling.grammar.regex import Node, parse_regex
-from oxillama.sampling.grammar.regular import conditions, is_plain, lower, lower_dfa
+from oxillama.sampling.grammar.regular import conditions, is_plain, lower, lower_parts
 
 __all__ = ["Strings", "format_parts", "pattern_parts", "string_expr"]
 
@@ -59,12 +59,16 @@ class Strings:
         return replace(self, excluded=self.excluded | texts)
 
     def __contains__(self, text: str) -> bool:
+        return self.has(text)
+
+    def has(self, text: str, budget: Budget | None = None) -> bool:
+        """Whether a text is in the set. budget: what that takes is taken off."""
         return (
             (self.allowed is None or text in self.allowed)
             and text not in self.excluded
             and len(text) >= self.least
             and (self.most is None or len(text) <= self.most)
-            and all(matches(part, text) for part in self.parts)
+            and all(matches(part, text, budget) for part in self.parts)
         )
 
 
@@ -72,7 +76,8 @@ def string_expr(texts: Texts, s: Strings) -> int:
     """The expression of a set of strings. Raises GrammarError if it takes too much."""
     rules = texts.rules
     if s.allowed is not None:
-        return rules.alt([texts.written(text) for text in sorted(s.allowed) if text in s])
+        texts.budget.spend(len(s.allowed) + 2 * sum(n_states(part.node) for part in s.parts), "a list of texts")
+        return rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
     if s.most is not None and s.most < s.least:
         return rules.alt(())
     if s == _ANY:
@@ -81,7 +86,7 @@ def string_expr(texts: Texts, s: Strings) -> int:
         return texts.helper(s, lambda: _string_expr(texts, s), calls=2)
     try:
         return texts.kept(s, lambda own: _string_expr(own, s))
-    except GrammarError:  # there are none, or it takes too much, which is then said
+    except NoTextError:
         return texts.helper(s, lambda: _string_expr(texts, s))
 
 
@@ -99,8 +104,7 @@ def _string_expr(texts: Texts, s: Strings) -> int:
         if node is not None:
             return rules.seq((texts.quote, lower(rules, node, texts.chars), texts.quote))
     parts = [*s.parts, *([Part(_texts_node(s.excluded), True)] if s.excluded else ())]
-    dfa = Dfa(parts, s.least, s.most)
-    return rules.seq((texts.quote, lower_dfa(rules, dfa, texts.chars), texts.quote))
+    return rules.seq((texts.quote, lower_parts(rules, parts, texts.chars, s.least, s.most), texts.quote))
 
 
 def _texts_node(texts: frozenset[str]) -> Node:

@@ -8,6 +8,7 @@ out. A branch that is left says which types there may be, and for each which sch
 from collections.abc import Iterable
 
 from oxillama.errors import GrammarError
+from oxillama.sampling.grammar.automaton import Budget
 from oxillama.sampling.grammar.json_schema.branch import Branch, Fork
 from oxillama.sampling.grammar.json_schema.disjoint import Disjoint
 from oxillama.sampling.grammar.json_schema.documents import Documents
@@ -20,15 +21,18 @@ __all__ = ["Tableau"]
 
 MAX_BRANCHES = 2048
 MAX_WORK = 20_000
+LITERAL_UNITS = 10  # of the budget
+COMBINATIONS = "the schema, with all combinations of its alternatives,"
 
 
 class Tableau:
     """Works demands off, for one document. narrow: for generating."""
 
-    def __init__(self, documents: Documents, narrow: bool = False) -> None:
+    def __init__(self, documents: Documents, budget: Budget, narrow: bool = False) -> None:
         self.documents = documents
+        self.budget = budget
         self.narrow = narrow
-        self.disjoint = Disjoint(documents)
+        self.disjoint = Disjoint(documents, budget)
         self.work = 0
         self.links: Links | None = None  # kept once a schema asks what is unevaluated
 
@@ -45,11 +49,13 @@ class Tableau:
                 continue
             if not branch.forks:
                 if self.links is not None:
+                    self.budget.spend(2 * len(branch.unevaluated) * len(self.links.parents), COMBINATIONS)
                     resolve(self.documents, branch, self.links)
                 done.append(branch)
                 continue
             fork = min(branch.forks, key=len)
             branch.forks.remove(fork)
+            self.budget.spend(len(fork) * (4 + (len(branch.seen) + len(branch.objects)) // 16), COMBINATIONS)
             todo += [(branch.copy(), list(way)) for way in reversed(fork)]
             if len(done) + len(todo) > MAX_BRANCHES:
                 raise self.too_many(fork[0][0])
@@ -66,6 +72,7 @@ class Tableau:
                 if literal.key not in branch.seen:
                     branch.seen.add(literal.key)
                     self.work += 1
+                    self.budget.spend(LITERAL_UNITS, COMBINATIONS)
                     if self.work > MAX_WORK:
                         raise self.too_many(literal)
                     self.add(branch, literal, demands)
@@ -82,12 +89,14 @@ class Tableau:
 
     def possible(self, branch: Branch, fork: Fork) -> Fork:
         """The ways of a fork that the types leave; [[]] if one of them holds already."""
+        self.budget.spend(2 * len(fork), COMBINATIONS)
         if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork):
             return [[]]
         ways = [way for way in fork if all(self.disjoint.types(literal) & branch.types for literal in way)]
         if len(ways) < 2 or not branch.objects:
             return ways
         held = branch.held
+        self.budget.spend(held.size // 4 + len(ways), COMBINATIONS)
         if self.links is None and branch.types == OBJECT and any(all(map(held.implies, way)) for way in ways):
             return [[]]
         return [way for way in ways if not any(map(held.excludes, way))]
@@ -104,6 +113,8 @@ class Tableau:
         if self.documents.id_key in schema:
             literal = literal._replace(base=self.documents.base_of(schema, literal.base))
         if not literal.positive:
+            if isinstance(schema.get("oneOf"), list):
+                self.budget.spend(len(schema["oneOf"]) ** 2, COMBINATIONS)
             branch.forks.append(alternatives(self.documents, literal))
             return
         if "$ref" in schema and self.documents.early:
@@ -112,7 +123,9 @@ class Tableau:
         if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
             self.links = Links()
         n_demands, n_forks = len(demands), len(branch.forks)
-        for keyword in schema:
+        for keyword, value in schema.items():
+            if isinstance(value, list | dict):
+                self.budget.spend(len(value), COMBINATIONS)
             handler = HANDLERS.get(keyword)
             if handler is not None:
                 handler(self, branch, keyword, literal, demands)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
@@ -15,6 +16,7 @@ _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"'
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
 HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
+SCHEMA = "the schema"
 MAX_KEPT = 512  # automata,
 MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
 
@@ -31,7 +33,7 @@ class Texts:
 
     def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False, narrow: bool = False) -> None:
         """`inner`: the rules are those of something that is kept, which consists of nothing that is kept itself."""
-        self.rules = rules
+        self.rules, self.budget = rules, rules.budget
         self.inner = inner
         self.flexible, self.narrow = flexible, narrow
         # Whether closed objects may have as many properties as are asked for by names alone, though some of these may
@@ -81,14 +83,36 @@ class Texts:
         """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
         much, or if it matches nothing."""
         if name not in self._rules:
-            self._rules[name] = self.rules.linked("", _kept(name, make, self.flexible, self.narrow))
+            self._rules[name] = self.rules.linked("", self._kept(name, make))
         return self.rules.rule(self._rules[name])
+
+    def _kept(self, name: Hashable, make: "Callable[[Texts], int]") -> Automaton:
+        """Costs as much of the budget whether it was compiled before or not."""
+        found, cost = _automata.pop(name, (None, 0))
+        if found is None:
+            rules = RuleSet()
+            try:
+                root = rules.new_rule("root")
+                rules.define(root, make(Texts(rules, self.flexible, inner=True, narrow=self.narrow)))
+                found = Automaton(rules, root)
+            except GrammarError:
+                with suppress(GrammarError):  # what is wrong with the part says more
+                    self.budget.spend(rules.budget.spent, SCHEMA)
+                raise
+            cost = rules.budget.spent
+        if found.n_states <= MAX_KEPT_STATES:
+            while len(_automata) >= MAX_KEPT:
+                _automata.pop(next(iter(_automata), None), None)
+            _automata[name] = found, cost
+        self.budget.spend(cost, SCHEMA)
+        return found
 
     # ---- strings
 
     def chars(self, ranges: tuple[Range, ...]) -> int:
         """One character of a string, spelled as `json.dumps` does."""
         if ranges not in self._chars:
+            self.budget.spend(4 * len(ranges), SCHEMA)
             raw, escaped = _spellings(ranges)
             expr = self.rules.chars(raw)
             if escaped:
@@ -178,21 +202,7 @@ class Texts:
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
 
 
-_automata: dict[Hashable, Automaton] = {}  # the one that was used last comes last
-
-
-def _kept(name: Hashable, make: Callable[[Texts], int], flexible: bool, narrow: bool) -> Automaton:
-    found = _automata.pop(name, None)
-    if found is None:
-        rules = RuleSet()
-        root = rules.new_rule("root")
-        rules.define(root, make(Texts(rules, flexible, inner=True, narrow=narrow)))
-        found = Automaton(rules, root)
-    if found.n_states <= MAX_KEPT_STATES:
-        while len(_automata) >= MAX_KEPT:
-            _automata.pop(next(iter(_automata), None), None)
-        _automata[name] = found
-    return found
+_automata: dict[Hashable, tuple[Automaton, int]] = {}  # with what they cost; the one that was used last comes last
 
 
 @lru_cache(maxsize=2048)

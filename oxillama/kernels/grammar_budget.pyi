@@ -1,0 +1,9 @@
+UNITS: int
+
+class Budget:
+    limit: int
+    left: int
+    def __init__(self, limit: int | None = None) -> None: ...
+    @property
+    def spent(self) -> int: ...
+    def spend(self, units: int, what: str) -> int: ...
