@@ -21,7 +21,7 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.lora import LoraRegistry, LoraSet
-from oxillama.lora.registry import combined
+from oxillama.lora.registry import check_scale, combined
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.snapshot.drafts import read_drafts
 from oxillama.snapshot.fields import Fields
@@ -69,7 +69,13 @@ def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fi
                 f"{label}: it uses the adapter {digest[:16]}… ({path!s:.200}), "
                 "which is not loaded: load_lora() it first, under any name"
             )
-    found = combined((loras.bind(known[digest]), scale) for digest, scale in weights)
+    try:
+        scaled = [
+            (loras.bind(known[digest]), check_scale(f"scale of {digest[:16]}…", scale)) for digest, scale in weights
+        ]
+    except ConfigError as error:
+        raise SnapshotDamagedError(f"{label}: its adapters: {error}") from None
+    found = combined(scaled)
     if list(found.key) != weights:
         raise SnapshotDamagedError(f"{label}: its adapters are not in order")
     return found

@@ -16,7 +16,7 @@ from oxillama.snapshot.sources import MemorySource
 from tests.fuzz.targets import snapshot
 from tests.fuzz.targets.json_values import at, places
 from tests.fuzz.targets.snapshot_folders import FOLDER
-from tests.fuzz.targets.snapshot_requests import PROMPT, REQUESTS, engine, requests, searches, unread
+from tests.fuzz.targets.snapshot_requests import PROMPT, REQUESTS, engine, engine_for, requests, searches, unread
 from tests.fuzz.targets.snapshot_states import assembled, part_of, replaced, restated, variants, with_part
 from tests.snapshot.states import fault
 
@@ -189,6 +189,14 @@ def test_a_sampler_that_goes_with_other_tokens():
     stored["history"] = b"\xff\xff\xff\x7f" * (len(PROMPT) + 1)
     with pytest.raises(SnapshotDamagedError, match="tokens of its sampler are not all from 0 to"):
         own.resume(assembled(reader, stored))
+
+
+@pytest.mark.parametrize("scale", [1e308, -1e308, 1e39])
+def test_scales_of_adapters(scale):
+    """Beyond what a float32 can be."""
+    data = saved("7")
+    with pytest.raises(SnapshotDamagedError, match=r"its adapters: scale of [0-9a-f]{16}. must be"):
+        engine_for("llama", data).resume(changed(data, ("sequence.weights.0.1", scale)))
 
 
 def test_what_is_no_unicode():
