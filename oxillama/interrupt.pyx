@@ -7,7 +7,6 @@ import _signal
 import os
 import sys
 import threading
-import weakref
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -39,6 +38,12 @@ cdef object _signal_of = _signal.getsignal
 cdef object _set_signal = _signal.signal
 
 
+# Of a function that a finaliser calls, which is put off where there are fewer; and those that were.
+cdef int LEAST_FRAMES = 100
+cdef list _late = []
+cdef object _is_finalizing = sys.is_finalizing
+
+
 def _renew_main():
     global _main
     _main = PyThread_get_thread_ident()
@@ -54,9 +59,11 @@ def frames_left():
 
 
 def check_stack(int n):
-    """Raises RecursionError unless n more calls may be nested here."""
+    """Raises RecursionError unless n more calls may be nested here. Finalisers that found too few are called now."""
     if ox_frames_left() < n:
         raise RecursionError(f"the engine needs {n} more frames on Python's stack, and {ox_frames_left()} are left")
+    while _late and n >= LEAST_FRAMES:
+        _call_late()
 
 
 cdef class DeferredInterrupt:
@@ -149,24 +156,19 @@ cdef class DeferredInterrupt:
                 self._hand_on()
 
 
-cdef dict _finalizers = {}
-
-
 cdef class Finalizer:
-    """Calls a function when an object ends, as `weakref.finalize` does, but whatever signals come then.
+    """Calls a function when it is dropped, with the object whose part it is, whatever signals come then.
 
-    That gives its function up if Ctrl-C comes as it begins, and what is raised where an object ends is lost: so is
-    Ctrl-C itself. Here it waits until the function is done, and comes then. Nothing is called when the interpreter
-    ends. The function must not refer to the object.
+    `weakref.finalize` gives its function up if Ctrl-C comes as it begins, and what is raised where an object ends is
+    lost: so is Ctrl-C itself. Here it waits until the function is done, and comes then. Near the end of the stack the
+    function waits for the next `check_stack`; nothing is called when the interpreter ends. What the function refers to
+    must not refer to the object.
     """
 
-    cdef object _reference
     cdef object _function
 
-    def __init__(self, watched, function):
+    def __init__(self, function):
         self._function = function
-        self._reference = weakref.ref(watched, self)
-        _finalizers[id(self)] = self
 
     @property
     def alive(self):
@@ -174,33 +176,43 @@ cdef class Finalizer:
         return self._function is not None
 
     def detach(self):
-        """Gives the function up; whether it was not called before."""
-        function, self._function, self._reference = self._function, None, None
-        _finalizers.pop(id(self), None)
-        return function is not None
+        """Gives the function up."""
+        self._function = None
 
-    def __call__(self, *ignored):
-        """Calls the function, the first time."""
-        cdef DeferredInterrupt deferred
-        function = self._function
-        if not self.detach() or sys.is_finalizing():
+    def __del__(self):
+        function, self._function = self._function, None
+        if function is None or _late is None:
             return
-        deferred, pressed, raised = DeferredInterrupt(), False, None
-        while deferred._previous is None and PyThread_get_thread_ident() == _main:
-            try:
-                PyErr_CheckSignals()
-                deferred.__enter__()
-                break
-            except KeyboardInterrupt:
-                pressed = True
-            except BaseException as error:  # of another signal's handler: it is lost where nothing can be raised
-                raised = error
+        if ox_frames_left() < LEAST_FRAMES:  # of which each call takes one, also of a function in C
+            _late.append(function)
+        elif not _is_finalizing():
+            _call_deferred(function)
+
+
+cdef object _call_deferred(function):
+    """Signals come again after it, and nothing is raised for them here."""
+    cdef DeferredInterrupt entered = DeferredInterrupt()
+    pressed, raised = False, None
+    while entered._previous is None and PyThread_get_thread_ident() == _main:
         try:
-            function()
-            if raised is not None:
-                raise raised
-        finally:
-            if deferred._previous is not None:
-                deferred._send_again()
-            if pressed:
-                PyErr_SetInterruptEx(NUMBERS[0])
+            PyErr_CheckSignals()
+            entered.__enter__()
+            break
+        except KeyboardInterrupt:
+            pressed = True
+        except BaseException as error:  # of another signal's handler: it is lost where nothing can be raised
+            raised = error
+    try:
+        function()
+        if raised is not None:
+            raise raised
+    finally:
+        if entered._previous is not None:
+            entered._send_again()
+        if pressed:
+            PyErr_SetInterruptEx(NUMBERS[0])
+
+
+cdef void _call_late() noexcept:
+    """Its error is not raised where there happens to be room for it."""
+    _call_deferred(_late.pop())

@@ -17,18 +17,12 @@ from oxillama.interrupt import Finalizer, check_stack
 from oxillama.lives import check_running
 from oxillama.metrics import RejectedReason
 
-__all__ = ["CoreCalls", "Ticket"]
+__all__ = ["CoreCalls"]
 
 T = TypeVar("T")
 
 # More than `StepLoop.drive` asks for, which follows: nothing is queued that can't be computed then.
 CALL_FRAMES = 220
-
-
-class Ticket:
-    """Requests that were queued are ended when this is dropped: their maker holds it for as long as it wants them."""
-
-    __slots__ = ("__weakref__",)
 
 
 class _Arrival:
@@ -69,8 +63,8 @@ class CoreCalls:
     @abstractmethod
     def _shut(self) -> None: ...
 
-    def submit(self, requests: Sequence[Request], *, patient: bool = False) -> Ticket:
-        """Queues requests, which end when the ticket is dropped.
+    def submit(self, requests: Sequence[Request], *, patient: bool = False) -> Finalizer:
+        """Queues requests, which end when the ticket that this returns is dropped.
 
         Raises EngineClosedError, KvCacheFullError if one can never fit, QueueFullError, or RecursionError, and queues
         none then. patient: it will be tried again, so that a refusal doesn't count.
@@ -84,8 +78,7 @@ class CoreCalls:
             with self.loop.alone():  # or two that come together could both find the last place
                 coming = sum(len(change.requests) for change in self.loop.mail if isinstance(change, _Arrival))
                 self.scheduler.check_queue(coming + len(requests))
-                ticket = Ticket()
-                Finalizer(ticket, _Left(self, arrival.requests))
+                ticket = Finalizer(_Left(self, arrival.requests))
                 self.open.update(dict.fromkeys(requests))
                 self.loop.post(arrival)
         except (KvCacheFullError, QueueFullError) as error:

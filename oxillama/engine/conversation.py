@@ -97,7 +97,7 @@ class Conversation:
         self._snapshots = snapshots
         self.messages: list[Any] = []
         self._memory = memory = _Memory(core.scheduler)
-        core.loop.on_drop(self, memory.abandon)
+        self._dropped = core.loop.finalizer(memory.abandon)
 
     @property
     def n_computed(self) -> int:

@@ -91,9 +91,9 @@ class StepLoop:
             if self._owner is None:
                 self._settle()
 
-    def on_drop(self, watched: object, change: Callable[[], object]) -> Finalizer:
-        """Posts a change when `watched` ends. It must not refer to the loop's owner."""
-        return Finalizer(watched, partial(self.post, change))
+    def finalizer(self, change: Callable[[], object]) -> Finalizer:
+        """A part of an object, with which it posts a change when it is dropped."""
+        return Finalizer(partial(self.post, change))
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ from types import GeneratorType
 from typing import Any, Literal, cast
 
 from oxillama.checks import check_bool, check_choice, check_int
-from oxillama.engine.calls import Ticket
 from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.core import EngineCore
 from oxillama.engine.options import TextOptions
@@ -21,7 +20,7 @@ from oxillama.engine.results import BatchFailure, Completion
 from oxillama.engine.stream import TextRequest
 from oxillama.engine.texts import TextMaker
 from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, GenerateError, QueueFullError
-from oxillama.interrupt import DeferredInterrupt
+from oxillama.interrupt import DeferredInterrupt, Finalizer
 
 __all__ = ["MAX_IN_FLIGHT", "BatchSettings", "Errors", "Outcome", "Pipeline", "Progress", "read_settings"]
 
@@ -109,7 +108,7 @@ class Pipeline:
         self._finished: deque[_Item] = deque()
         self._n_taken = self._n_given = 0
         self._closed = False
-        self._tickets: dict[int, Ticket] = {}  # not in the items, to which their requests refer
+        self._tickets: dict[int, Finalizer] = {}  # not in the items, to which their requests refer
         self._held: _Item | None = None  # for which the engine's queue had no room
         self._show = _Show(settings.progress, settings.total)
         self.bell: Bell | None = None

@@ -77,7 +77,7 @@ class Session(SessionSnapshots):
         self._sampling = SessionSampler(maker.sampler, maker.sampling_defaults)
         self._in_use = threading.Lock()
         self._release = partial(core.scheduler.rewind, self._sequence, 0)
-        self._dropped = core.loop.on_drop(self, self._release)
+        self._dropped = core.loop.finalizer(self._release)
         core.sessions.add(self)
 
     @property

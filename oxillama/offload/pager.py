@@ -64,7 +64,7 @@ class LayerPager:
         self._order = Order(layout.first_page, [m.n_stack for m in layout.items], second_halves(layout.items))
         slot_bytes = {kind: size + layout.slack for kind, size in layout.slot_bytes.items()}
         self.reader = PageReader(self._pages(), self._order, slot_bytes, direct=self.policy.direct)
-        Finalizer(self, self.reader.stop)
+        self._dropped = Finalizer(self.reader.stop)
         for i in range(len(layout.items)):
             self._page(i)
         self._apply(layout.plan(self.budget - self._survey.constant))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.serving import ServingOptions
 from oxillama.errors import SnapshotError, SnapshotMismatchError
+from oxillama.interrupt import Finalizer
 from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import SamplerConfig
 from oxillama.sampling import Sampler
@@ -54,8 +56,8 @@ class _Core:
     def post(self, action: Callable[[], object]) -> None:
         self._draft.post(action)
 
-    def on_drop(self, watched: object, change: Callable[[], object]) -> None:
-        self._draft.on_drop(watched, change)
+    def finalizer(self, change: Callable[[], object]) -> Finalizer:
+        return Finalizer(partial(self._draft.post, change))
 
 
 class DraftSession:

@@ -26,7 +26,7 @@ class Holding:
         self._held: list[Callable[[], None]] = []
         core.sessions.add(self)
         self._loop = core.loop
-        self._loop.on_drop(self, partial(_let_go, self._held))
+        self._dropped = self._loop.finalizer(partial(_let_go, self._held))
 
     def keep(self, saved: Saved) -> Saved:
         """In the turn of the loop in which it was made."""

@@ -80,7 +80,7 @@ class SpeculativeDecoder:
         self._jobs: Jobs = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._run: _Run | None = None
-        self._end = Finalizer(self, partial(self._jobs.put, None))
+        self._end = Finalizer(partial(self._jobs.put, None))
 
     # ---- the protocol
 

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast
 
@@ -24,7 +23,7 @@ from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence as Tokens
 from oxillama.engine.spans import NoRunner, RunnerLike
 from oxillama.errors import EngineClosedError, OxiLlamaError
-from oxillama.interrupt import DeferredInterrupt, Finalizer
+from oxillama.interrupt import DeferredInterrupt
 from oxillama.kernels.sampling import Candidates
 from oxillama.kv_cache.prefix import WINDOWED
 from oxillama.kv_cache.sequence_pool import SequencePool
@@ -145,10 +144,6 @@ class DraftModel:
         self._mail.append(change)
         if self._pid == os.getpid() and not sys.is_finalizing():
             self._settle()
-
-    def on_drop(self, watched: object, change: Callable[[], object]) -> None:
-        """Posts a change when `watched` ends."""
-        Finalizer(watched, partial(self.post, change))
 
     def turn(self, action: Callable[[], T]) -> T:
         """What an action gives that no other comes between. Raises EngineClosedError, and what it raises.

@@ -165,8 +165,7 @@ def test_what_is_dropped_is_given_back_whenever_ctrl_c_comes(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
 
     def drop():
-        watched = Thing()
-        Finalizer(watched, lambda: called.append(list(map(abs, range(3)))))
+        watched = Thing(lambda: called.append(list(map(abs, range(3)))))
         signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-6, 4e-5))
         del watched
         for _ in range(1 << 30):
@@ -184,23 +183,36 @@ def test_what_is_dropped_is_given_back_whenever_ctrl_c_comes(monkeypatch):
 
 
 class Thing:
-    pass
+    def __init__(self, function):
+        self.end = Finalizer(function)
 
 
 def test_finalizers():
-    called, thing = [], Thing()
-    first, second = Finalizer(thing, lambda: called.append(1)), Finalizer(thing, lambda: called.append(2))
-    assert first.alive
-    first()
-    first()
+    called = []
+    first, second = Thing(lambda: called.append(1)), Thing(lambda: called.append(2))
+    first.me = first
+    assert first.end.alive
+    second.end.detach()
+    assert not second.end.alive
+    del first, second
+    assert called == []
+    gc.collect()
     assert called == [1]
-    assert not first.alive
-    assert not first.detach()
-    third = Finalizer(thing, lambda: called.append(3))
-    assert third.detach()
-    del thing
-    assert called == [1, 2]
-    assert not second.alive
+
+
+def test_an_object_in_a_cycle_may_use_what_its_finalizer_takes_away():
+    """As the collector's order has it: finalisers in Python go first."""
+    told = []
+
+    class User(Thing):
+        def __del__(self):
+            told.append(self.end.alive)
+
+    user = User(lambda: told.append("gone"))
+    user.me = user
+    del user
+    gc.collect()
+    assert told == [True, "gone"]
 
 
 def test_handlers_are_back_when_several_raise():

@@ -14,7 +14,7 @@ from oxillama.sampling import SamplerChain
 from oxillama.speculative import Proposal
 from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_async import alone
-from tests.faults.raised import in_thread, outcome_of
+from tests.faults.raised import in_thread, outcome_of, quietly
 
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, pytest.fail.Exception, MemoryError]
 DRAWN = {"max_tokens": 12, "seed": 1, "ignore_eos": True}
@@ -300,6 +300,18 @@ def test_calls_at_every_depth_near_the_end_of_the_stack():
     session.close()
     gc.collect()
     assert_idle(engine)
+
+
+def test_what_is_dropped_at_the_end_of_the_stack_is_given_back():
+    engine = make_engine()
+    for n in range(1, 130, 3):
+        kept = [engine.session(cache_prompt=False), engine.conversation(), engine.stream([5] * 20, **DRAWN)]
+        kept[0].prefill([3] * 20)
+        next(kept[2])
+        with quietly():  # a generator that is dropped there can't be closed
+            dive(n, kept.clear)
+        assert engine.generate([5], **DRAWN).token_ids == alone([5], 12, ignore_eos=True)
+        assert_idle(engine)
 
 
 def test_a_processor_may_use_the_stack_up():
