@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from oxillama.checks import check_int
 from oxillama.errors import ConfigError, UnsupportedModelError
-from oxillama.gguf import GGUFFile, Metadata, TensorInfo
+from oxillama.gguf import GGUFArray, GGUFFile, Metadata, TensorInfo
 from oxillama.models import ModelSpec
 from oxillama.models.decoder import rotation_of
 from oxillama.models.registry import find_architecture
@@ -25,6 +25,7 @@ PER_LAYER = (
     "feed_forward_length",
     "expert_feed_forward_length",
 )
+BOUNDS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")  # of each layer too, but not whole numbers
 WINDOWS = "attention.sliding_window_pattern"
 LAYER = re.compile(r"blk\.(\d+)\.")
 
@@ -74,9 +75,23 @@ def pruned(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> GGUFFile:
     layer's index, or by the number of layers, what is done in it.
     """
     traits = find_architecture(spec.arch).traits
+    if len(kept) < spec.n_layers:
+        check_apart(file, spec)
     seen = file.seen_as(pruned_metadata(file.metadata, spec, kept), renumbered(file, kept))
     check_same(spec, ModelSpec.read(seen), traits, kept)
     return seen
+
+
+def check_apart(file: GGUFFile, spec: ModelSpec) -> None:
+    """Raises UnsupportedModelError if layers have parts in common, so that none can be left out."""
+    table = "per_layer_token_embd.weight"
+    common = f"their embeddings side by side in {table}" if table in file.tensors else ""
+    if file.metadata.get(f"{spec.arch}.attention.shared_kv_layers", 0) != 0:
+        common = common or "keys and values that several of them read"
+    if common:
+        raise UnsupportedModelError(
+            f"the layers of this {spec.arch} model have {common}: leave none of them out, choose only another type"
+        )
 
 
 def renumbered(file: GGUFFile, kept: tuple[int, ...]) -> Iterator[TensorInfo]:
@@ -95,9 +110,9 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
     changes: dict[str, object] = {"block_count": len(kept)}
     if f"{arch}.nextn_predict_layers" in m:
         changes["nextn_predict_layers"] = 0
-    for name in PER_LAYER:
-        if f"{arch}.{name}" in m and not isinstance(m[f"{arch}.{name}"], int):
-            values = m.get_array(f"{arch}.{name}", int)
+    for name in PER_LAYER + BOUNDS:
+        if isinstance(m.get(f"{arch}.{name}"), GGUFArray):
+            values = m.get_array(f"{arch}.{name}", float if name in BOUNDS else int)
             changes[name] = [values[i] for i in kept]
     changes |= of_windows(spec, kept) | of_experts(m, spec, kept) | of_scales(m, spec)
     same_type = {k: m.entry(k) for k in m if k != f"{arch}.{WINDOWS}"}  # a period may become a list

@@ -90,12 +90,13 @@ def test_from_the_first_step_if_wanted(clock, call):
             waiting = engine.beam_rounds([4] * 10, config, ignore_eos=True, deadline=5.5, deadline_from=since)
             requests = waiting._search.beams
             waiting._begun = True
-        engine._core.submit(requests)
+        ticket = engine._core.submit(requests)
         for _ in stream:
             pass
         engine._core.drive(lambda: not requests[0].outbox.n_open)  # noqa: B023
         found[since] = len(requests[0].sequence.tokens) - 10
         waiting.close()
+        del ticket
     assert found["submit"] == 0
     assert found["start"] >= 5
     assert_idle(engine)

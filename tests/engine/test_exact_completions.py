@@ -69,7 +69,7 @@ class Completing(Serving):
             asked = options(max_tokens=n, n=n_each, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **served)
             outbox = Outbox(n_each)
             requests = self.engine._maker.group(prompt, asked, outbox)
-            self.core.submit(requests)
+            self.tickets.append(self.core.submit(requests))
             expected = [alone(prompt, n, served["seed"] + i) for i in range(n_each)]
             self.groups = [*self.groups, (list(zip(requests, expected, strict=True)), outbox, set())]
 

@@ -125,7 +125,7 @@ class Serving(RuleBasedStateMachine):
         self.core.scheduler.debug = self.debug
         self.bound_steps(MAX_STEPS)
         self.room = min(self.core.scheduler.capacity, CONTEXT)
-        self.jobs = []
+        self.jobs, self.tickets = [], []
         self.talk = self.engine.conversation()
 
     def bound_steps(self, left):
@@ -147,7 +147,7 @@ class Serving(RuleBasedStateMachine):
             if n > 0:
                 outbox = Outbox(1)
                 request = recorded(self.engine._maker.request(prompt, options(max_tokens=n, **served), outbox))
-                self.core.submit([request])
+                self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, alone(self.name, prompt, n, served["seed"])))
 
     @precondition(lambda self: self.jobs)

@@ -168,8 +168,9 @@ def test_a_snapshot_keeps_an_end_that_nobody_has_read():
         asked = {"max_tokens": 6, "temperature": 0.0, "logprobs": 1}
         stop = engine.generate(tokens, **asked).text[2:4]
         stream = engine.stream(tokens, stop=stop, **asked)
-        engine._core.submit(stream._requests())
+        ticket = engine._core.submit(stream._requests())
         engine._core.drive(lambda: not stream._outbox.n_open)
+        assert ticket.alive
         data, unread = stream.snapshot_bytes(), [chunk for _, chunk in stream._outbox.items]
         assert unread[-1].stop_reason == stop
         found = list(engine.resume(data))

@@ -181,11 +181,12 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     ]
     logits = engine._logits(ids, None)
     (embedding,), _, results = engine._embedding(ids, pooling, {"normalize": False}, None)
-    core.submit([first, logits, other, embedding])
+    ticket = core.submit([first, logits, other, embedding])
     sent_back = set()
     for _ in range(5000):  # they could send back each other for ever
         core.step()
         sent_back |= {s.handle for s in core.scheduler.waiting if s.preempted}
+    assert ticket.alive
     assert not core.scheduler.live
     assert {logits, embedding} <= sent_back
     alone = make_engine(context_size=400, n_blocks=30)

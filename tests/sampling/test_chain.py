@@ -15,15 +15,15 @@ def test_chain_leaves_out_idle_stages():
 
 
 def test_a_chain_ends_with_its_first_choice():
-    names = [stage.__name__ for stage in SamplerChain.from_config(SamplerConfig(mirostat=2)).stages]
+    names = [stage.__name__ for stage in SamplerChain.from_config(SamplerConfig(mirostat=2, repetition_penalty=1.1)).stages]
     assert names == ["penalties", "grammar", "temperature", "mirostat_v2"]
     assert SamplerChain.from_config(SamplerConfig.greedy()).stages == (stages.grammar, stages.greedy)
 
 
 def test_order_of_all_stages():
     config = SamplerConfig(
-        logit_bias={1: 1}, dry_multiplier=1, top_n_sigma=1, grammar="x", typical_p=0.9, min_p=0.1, top_a=0.1,
-        eta_cutoff=0.1, epsilon_cutoff=0.1, xtc_probability=0.1,
+        logit_bias={1: 1}, repetition_penalty=1.1, dry_multiplier=1, top_n_sigma=1, grammar="x", typical_p=0.9,
+        min_p=0.1, top_a=0.1, eta_cutoff=0.1, epsilon_cutoff=0.1, xtc_probability=0.1,
     )  # fmt: skip
     assert repr(SamplerChain.from_config(config)) == (
         "<SamplerChain logit_bias → penalties → dry → top_n_sigma → grammar → top_k → typical_p → top_p → min_p → "

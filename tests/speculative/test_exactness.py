@@ -54,7 +54,7 @@ class Guessing(Serving):
                 outbox = Outbox(1)
                 wanted = options(max_tokens=n, **served, **guessing)
                 request = recorded(self.engine._maker.request(prompt, wanted, outbox))
-                self.core.submit([request])
+                self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, expected))
 
     @rule(prompt=PROMPTS, n=st.integers(1, 9), seed=st.integers(0, 1), guesses=GUESSES)
