@@ -368,7 +368,7 @@ def test_rows_of_another_length_than_the_models_are_made_to_fit(more):
     assert draft.propose([text.task(3)])[0].tokens == []
 
 
-def test_a_model_that_fails_leaves_everything_as_it_was():
+def test_a_model_that_fails_forgets_its_texts_and_leaves_samplers_as_they_were():
     draft, text = make_draft(), Text(PROMPT, WARM)
     guessed_before = draft.propose([text.task(2)])
     runner = runner_of(draft)
@@ -383,7 +383,7 @@ def test_a_model_that_fails_leaves_everything_as_it_was():
     with pytest.raises(MemoryError):
         draft.propose([text.task(4)])
     assert text.sampler.state() == before
-    idle(draft, 1)
+    idle(draft)
     runner.hook = None
     assert guessed(draft, [text], 30, 4) == [plain(PROMPT, WARM, 30)]
     assert text.accepted == text.drafted - text.ended
