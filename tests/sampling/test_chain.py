@@ -15,7 +15,8 @@ def test_chain_leaves_out_idle_stages():
 
 
 def test_a_chain_ends_with_its_first_choice():
-    names = [stage.__name__ for stage in SamplerChain.from_config(SamplerConfig(mirostat=2, repetition_penalty=1.1)).stages]
+    config = SamplerConfig(mirostat=2, repetition_penalty=1.1)
+    names = [stage.__name__ for stage in SamplerChain.from_config(config).stages]
     assert names == ["penalties", "grammar", "temperature", "mirostat_v2"]
     assert SamplerChain.from_config(SamplerConfig.greedy()).stages == (stages.grammar, stages.greedy)
 
