@@ -11,7 +11,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
-from oxillama import lives as _lives  # noqa: F401  # first: a fork waits for what a thread imports from here on
+from oxillama._util import fork as _lives  # noqa: F401  # first: a fork waits for what a thread imports from here on
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -51,42 +51,44 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf, snapshot
-    from oxillama.engine import (
+    from oxillama.core.beam_search import BeamSearchConfig
+    from oxillama.core.embedding import RankedDocument
+    from oxillama.core.loading import shipped_draft
+    from oxillama.core.results import (
         BatchFailure,
         BeamHypothesis,
-        BeamSearchConfig,
         CancelToken,
         Chunk,
         Completion,
-        Engine,
-        Scheduler,
-        Sequence,
-        SequenceState,
-        Session,
         Timings,
         TokenLogprob,
         Usage,
     )
+    from oxillama.core.session import Session
+    from oxillama.core.tool_use import ToolUse
+    from oxillama.drafts.draft import Draft, DraftTask, Proposal, SpecStats
+    from oxillama.drafts.grammar_draft import GrammarDraft
+    from oxillama.drafts.prompt_lookup import PromptLookup
+    from oxillama.engine import Engine
     from oxillama.engine.async_engine import AsyncEngine
-    from oxillama.engine.loading import shipped_draft
-    from oxillama.engine.reranking import RankedDocument
-    from oxillama.engine.tool_use import ToolUse
+    from oxillama.engine.speculative_engine import SpeculativeEngine
+    from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+    from oxillama.grammar.json_schema import JsonSchemaCompiler
     from oxillama.hub import from_hub
     from oxillama.kernels import show_config
-    from oxillama.kv_cache import KvCachePool, PrefixKvCache, SequencePool
     from oxillama.lora import Lora, merge_lora
     from oxillama.metrics import MetricsSnapshot
-    from oxillama.sampling import (
-        Distribution,
-        Grammar,
-        GrammarState,
-        JsonSchemaCompiler,
-        Sampler,
-        SamplerChain,
-        Vocabulary,
-        apply_grammar_mask,
-    )
-    from oxillama.sampling.grammar.tools import (
+    from oxillama.sampling import Distribution, Sampler, SamplerChain
+    from oxillama.scheduling.pools import KvCachePool, SequencePool
+    from oxillama.scheduling.prefix_cache import PrefixKvCache
+    from oxillama.scheduling.scheduler import Scheduler
+    from oxillama.scheduling.sequence import Sequence, SequenceState
+    from oxillama.speculative.async_draft import SpeculativeDecoder
+    from oxillama.speculative.draft_model import DraftModel
+    from oxillama.speculative.select import DraftSelection, select_draft
+    from oxillama.speculative.synthesise import synthesise_draft
+    from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
+    from oxillama.tools import (
         BrokenToolCall,
         ToolCall,
         ToolCallDetector,
@@ -95,13 +97,6 @@ if TYPE_CHECKING:
         ToolFunctions,
         ToolResult,
     )
-    from oxillama.speculative import Draft, DraftTask, GrammarDraft, PromptLookup, Proposal, SpecStats
-    from oxillama.speculative.decoder import SpeculativeDecoder
-    from oxillama.speculative.draft_model import DraftModel
-    from oxillama.speculative.select import DraftSelection, select_draft
-    from oxillama.speculative.speculative_engine import SpeculativeEngine
-    from oxillama.speculative.synthesise import synthesise_draft
-    from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
 
 __version__ = "0.1.0"
 
@@ -213,7 +208,7 @@ _LAZY = {
     "BatchFailure": "oxillama.engine",
     "BeamHypothesis": "oxillama.engine",
     "BeamSearchConfig": "oxillama.engine",
-    "BrokenToolCall": "oxillama.sampling.grammar.tools",
+    "BrokenToolCall": "oxillama.tools",
     "CancelToken": "oxillama.engine",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
@@ -232,7 +227,7 @@ _LAZY = {
     "KvCachePool": "oxillama.kv_cache",
     "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.kv_cache",
-    "RankedDocument": "oxillama.engine.reranking",
+    "RankedDocument": "oxillama.core.embedding",
     "PromptLookup": "oxillama.speculative",
     "Proposal": "oxillama.speculative",
     "Sampler": "oxillama.sampling",
@@ -243,26 +238,26 @@ _LAZY = {
     "SequenceState": "oxillama.engine",
     "Session": "oxillama.engine",
     "SpecStats": "oxillama.speculative",
-    "SpeculativeDecoder": "oxillama.speculative.decoder",
-    "SpeculativeEngine": "oxillama.speculative.speculative_engine",
+    "SpeculativeDecoder": "oxillama.speculative.async_draft",
+    "SpeculativeEngine": "oxillama.engine.speculative_engine",
     "Timings": "oxillama.engine",
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
-    "ToolCall": "oxillama.sampling.grammar.tools",
-    "ToolCallDetector": "oxillama.sampling.grammar.tools",
-    "ToolDispatcher": "oxillama.sampling.grammar.tools",
-    "ToolFormat": "oxillama.sampling.grammar.tools",
-    "ToolFunctions": "oxillama.sampling.grammar.tools",
-    "ToolResult": "oxillama.sampling.grammar.tools",
-    "ToolUse": "oxillama.engine.tool_use",
+    "ToolCall": "oxillama.tools",
+    "ToolCallDetector": "oxillama.tools",
+    "ToolDispatcher": "oxillama.tools",
+    "ToolFormat": "oxillama.tools",
+    "ToolFunctions": "oxillama.tools",
+    "ToolResult": "oxillama.tools",
+    "ToolUse": "oxillama.core.tool_use",
     "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.hub",
     "merge_lora": "oxillama.lora",
     "select_draft": "oxillama.speculative.select",
-    "shipped_draft": "oxillama.engine.loading",
+    "shipped_draft": "oxillama.core.loading",
     "show_config": "oxillama.kernels",
     "synthesise_draft": "oxillama.speculative.synthesise",
 }

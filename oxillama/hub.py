@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Unpack
 
-from oxillama.checks import check_keywords
+from oxillama._util.checks import check_keywords
 from oxillama.config import EngineOptions
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
 

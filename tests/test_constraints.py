@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
-from oxillama.constraints import CONSTRAINTS
 from oxillama.errors import ConfigError
+from oxillama.sampler_config import CONSTRAINTS
 
 VALUES = {"grammar": 'root ::= "a"', "json_schema": {"type": "null"}, "regex": "a+", "choices": ["a", "b"]}
 JSON = st.recursive(

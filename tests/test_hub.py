@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from oxillama.hub import download, shard_names
 
 pytest.importorskip("huggingface_hub")

@@ -123,7 +123,7 @@ def test_a_child_imports_nothing():
     run(code)
 
 
-@pytest.mark.parametrize("module", ["oxillama.snapshot.resuming", "oxillama.tokenizer.sandbox", "jinja2"])
+@pytest.mark.parametrize("module", ["oxillama.snapshot.resume", "oxillama.tokenizer.sandbox", "jinja2"])
 def test_a_fork_waits_for_an_import(module):
     run(f"""
     engine = ox.load(num_threads=1)
@@ -173,12 +173,12 @@ def test_a_fork_from_within_an_import():
 
     class Forks:
         def find_spec(self, name, path=None, target=None):
-            if name == "oxillama.snapshot.resuming" and not found:
+            if name == "oxillama.snapshot.resume" and not found:
                 found.append(0)
                 found[0] = in_child(lambda: ox.snapshot.snapshot_info)
 
     sys.meta_path.insert(0, Forks())
-    importlib.import_module("oxillama.snapshot.resuming")
+    importlib.import_module("oxillama.snapshot.resume")
     assert found == [0]
     """)
 
@@ -194,7 +194,7 @@ def test_what_cant_be_imported_keeps_nobody_from_forking():
 
     sys.meta_path.insert(0, Broken())
     assert in_child(lambda: engine.generate("Once", max_tokens=2)) == 0
-    assert "oxillama.snapshot.resuming" in sys.modules
+    assert "oxillama.snapshot.resume" in sys.modules
     """)
 
 
@@ -235,10 +235,10 @@ def test_the_package_itself_is_waited_for():
     thread = threading.Thread(target=importlib.import_module, args=("oxillama",))
     thread.start()
     assert before.begun.wait(60)
-    begun = sys.modules["oxillama.imports"]._begun()
+    begun = sys.modules["oxillama._util.fork"]._begun()
     assert {"oxillama", "oxillama.config"} <= set(begun), begun
     before.go_on.set()
     thread.join()
-    assert sys.modules["oxillama.imports"]._begun() == []
+    assert sys.modules["oxillama._util.fork"]._begun() == []
     """
     run(code, HEAD.replace("import oxillama as ox", ""))

@@ -40,7 +40,7 @@ NEVER = {
     "sampling": ("models", "kv_cache"),
 }
 # What a model declares, and the engine builds: sizes alone, no cache.
-SHARED = ("oxillama.kv_cache.shapes",)
+SHARED = ("oxillama.layer_state",)
 # These decide with ids and counts: nothing that they import, directly or not, is one of the others.
 PLAIN = (
     "engine.admission",

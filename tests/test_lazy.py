@@ -2,8 +2,8 @@
 
 import threading
 
-from oxillama.lazy import lazy
-from tests.engine.test_threads import fork, in_child
+from oxillama._util.lazy import lazy
+from tests.core.test_threads import fork, in_child
 
 
 class Slow:

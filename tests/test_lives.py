@@ -2,9 +2,9 @@
 
 import threading
 
-from oxillama.lives import GUESSES, READS, STEPS, Lives
+from oxillama._util.fork import GUESSES, READS, STEPS, Lives
 from oxillama.lora import LoraRegistry
-from tests.engine.test_threads import fork, in_child
+from tests.core.test_threads import fork, in_child
 
 
 class Recorder:

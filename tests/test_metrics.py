@@ -9,21 +9,19 @@ from types import MappingProxyType
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.histograms import (
-    FIRST_TOKEN_BUCKETS,
-    INTER_TOKEN_BUCKETS,
-    ITERATION_BUCKETS,
-    REQUEST_BUCKETS,
-    Histogram,
-    HistogramSnapshot,
-)
 from oxillama.metrics import (
     CONTENT_TYPE,
     FAMILIES,
     FINISHED_REASONS,
+    FIRST_TOKEN_BUCKETS,
+    INTER_TOKEN_BUCKETS,
+    ITERATION_BUCKETS,
     OPENMETRICS_CONTENT_TYPE,
     REJECTED_REASONS,
+    REQUEST_BUCKETS,
     Family,
+    Histogram,
+    HistogramSnapshot,
     MetricsSnapshot,
     exposition,
 )

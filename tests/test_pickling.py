@@ -15,12 +15,12 @@ import pytest
 
 import oxillama as ox
 import oxillama.errors
+from oxillama.core.loading import shipped_model
+from oxillama.core.reopening import ENGINES
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.engine.loading import shipped_model
-from oxillama.engine.reopening import ENGINES
 from oxillama.sampling import Sampler, SamplerChain
-from oxillama.speculative.decoder import SpeculativeDecoder
-from tests.engine.fakes import make_engine
+from oxillama.speculative.async_draft import SpeculativeDecoder
+from tests.fakes import make_engine
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 
 SAME = {"max_tokens": 12, "seed": 1, "ignore_eos": True}

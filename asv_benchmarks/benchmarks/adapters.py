@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import oxillama
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 
 from .common import STORY, load_engine, model_path
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
 
 N_VOCAB = 128_256
 JSON = r"""

@@ -5,7 +5,7 @@ import os
 import time
 
 import oxillama
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 
 from .common import model_path, tokens
 

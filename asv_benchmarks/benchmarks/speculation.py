@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import oxillama
 from oxillama import Completion, DraftTask, PromptLookup, Proposal
-from oxillama.engine.options import GenerateOptions
+from oxillama.core.options import GenerateOptions
 
 from .common import load_engine, tokens
 

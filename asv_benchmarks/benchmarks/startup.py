@@ -25,6 +25,6 @@ class Load:
 
     def time_open_file(self) -> None:
         import oxillama.gguf
-        from oxillama.engine.loading import shipped_model
+        from oxillama.core.loading import shipped_model
 
         oxillama.gguf.open(model_path() or shipped_model()).close()

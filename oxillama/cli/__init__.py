@@ -9,8 +9,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import OxiLlamaError
-from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["main"]
 

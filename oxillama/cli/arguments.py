@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import oxillama
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
 from oxillama.cli.files import is_model
 from oxillama.cli.options import SAMPLING, add_engine_options, add_model_option, add_text_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
-from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["make_parser", "parse", "with_flags"]
 

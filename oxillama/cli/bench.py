@@ -8,7 +8,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from oxillama.checks import check_int
+from oxillama._util.checks import check_int
 from oxillama.cli.options import load_engine
 from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.errors import ConfigError

@@ -10,13 +10,13 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.dialogue import Dialogue, note
 from oxillama.cli.files import read_text_file
 from oxillama.cli.options import draft_options, load_engine, text_options
-from oxillama.engine.options import read_options
+from oxillama.core.options import read_options
 from oxillama.errors import ConfigError
 from oxillama.gguf.values import printable
-from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine

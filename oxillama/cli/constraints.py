@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from oxillama.cli.files import read_text_file
-from oxillama.constraints import SCHEMA_MODES
+from oxillama.sampler_config import SCHEMA_MODES
 
 __all__ = ["CONSTRAINT_FLAGS", "add_constraints", "read_constraints"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oxillama.cli.text import deadline_line
-from oxillama.engine.options import TextOptions
+from oxillama.core.options import TextOptions
 from oxillama.errors import ChatTemplateError, ContextOverflowError, KvCacheFullError
 from oxillama.tokenizer import ChatTemplate
 

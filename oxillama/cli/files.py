@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import ConfigError
-from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["is_model", "model_file", "named_file", "output_file", "read_text_file", "scaled"]
 

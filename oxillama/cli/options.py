@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import oxillama
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.constraints import add_constraints, read_constraints
 from oxillama.cli.files import model_file, named_file, scaled
 from oxillama.cli.progress import LoadingLine
 from oxillama.cli.values import add_offload, biases, pairs, read_offload, size_of
-from oxillama.interrupt import DeferredInterrupt
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
@@ -122,7 +122,7 @@ def load_engine(args: argparse.Namespace) -> Engine:
     """
     options, adapters = engine_options(args), adapters_of(args)
     with DeferredInterrupt() as interrupt:
-        from oxillama.engine.loading import load_parts
+        from oxillama.core.loading import load_parts
 
         config = oxillama.EngineConfig(**options)
         with LoadingLine(interrupt) as line:

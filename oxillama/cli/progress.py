@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from oxillama.interrupt import DeferredInterrupt
+from oxillama._util.signals import DeferredInterrupt
 
 __all__ = ["LoadingLine"]
 

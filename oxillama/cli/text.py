@@ -13,8 +13,8 @@ from oxillama.cli.options import draft_options, load_engine, read_prompt, text_o
 from oxillama.cli.values import offload_line
 
 if TYPE_CHECKING:
-    from oxillama.engine.completions import Chunks
-    from oxillama.engine.results import FinishReason
+    from oxillama.core.results import FinishReason
+    from oxillama.core.text_stream import Chunks
 
 __all__ = ["deadline_line", "run", "speed_line"]
 

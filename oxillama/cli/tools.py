@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator
 
 import oxillama
-from oxillama.checks import check_int
+from oxillama._util.checks import check_int
 from oxillama.cli.files import model_file
 from oxillama.cli.options import load_engine, read_prompt
 from oxillama.cli.values import read_offload
 from oxillama.config import MAX_CONTEXT, OffloadPolicy
-from oxillama.engine.loading import shipped_model
-from oxillama.engine.pooling import read_pooling
-from oxillama.engine.sizes import kept_bytes
+from oxillama.core.loading import kept_bytes, shipped_model
+from oxillama.core.pooling import read_pooling
 from oxillama.gguf import GGUFFile
 from oxillama.gguf.values import printable
 from oxillama.models import ModelSpec, find_architecture, load_model

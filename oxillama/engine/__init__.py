@@ -1,8 +1,7 @@
 """Requests in, text and numbers out: the engine, its scheduler and the low-level session."""
 
-from oxillama.engine.beams import BeamSearchConfig
-from oxillama.engine.engine import Engine
-from oxillama.engine.results import (
+from oxillama.core.beam_search import BeamSearchConfig
+from oxillama.core.results import (
     BatchFailure,
     BeamHypothesis,
     CancelToken,
@@ -12,9 +11,10 @@ from oxillama.engine.results import (
     TokenLogprob,
     Usage,
 )
-from oxillama.engine.scheduler import Scheduler
-from oxillama.engine.sequence import Sequence, SequenceState
-from oxillama.engine.session import Session
+from oxillama.core.session import Session
+from oxillama.engine.engine import Engine
+from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.sequence import Sequence, SequenceState
 
 __all__ = [
     "BatchFailure",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from oxillama.engine.core import EngineCore
+from oxillama.core.engine_core import EngineCore
 from oxillama.lora import Lora, LoraRegistry
 
 __all__ = ["LoraMethods"]

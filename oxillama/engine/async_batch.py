@@ -7,14 +7,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
 
-from oxillama.engine.batch import NO_SNAPSHOT
-from oxillama.engine.bell import CoroutineBell, engage
-from oxillama.engine.core import EngineCore
-from oxillama.engine.options import Prompt, StreamOptions, TextOptions, read_options
-from oxillama.engine.pipeline import MAX_IN_FLIGHT, Errors, Pipeline, Progress, read_settings
-from oxillama.engine.results import BatchFailure, Completion
+from oxillama._util.pickling import stays_here
+from oxillama.core.async_requests import CoroutineBell, engage
+from oxillama.core.batch import MAX_IN_FLIGHT, NO_SNAPSHOT, Errors, Pipeline, Progress, read_settings
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.options import Prompt, StreamOptions, TextOptions, read_options
+from oxillama.core.results import BatchFailure, Completion
 from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
-from oxillama.pickling import stays_here
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine

@@ -9,23 +9,23 @@ from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-from oxillama.checks import check_bool
+from oxillama._util.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
-from oxillama.constraints import CONSTRAINTS
+from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
+from oxillama.core.beam_search import BeamSearchConfig
+from oxillama.core.generation_request import TextRequest
+from oxillama.core.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
+from oxillama.core.prompts import Messages, Tools, check_callback, plain, read_prompt, read_prompts
+from oxillama.core.request import Outbox
+from oxillama.core.results import BeamHypothesis, CancelToken, Completion
+from oxillama.core.text_stream import completions_of, shaped
 from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
 from oxillama.engine.async_numbers import AsyncNumberMethods
 from oxillama.engine.beam_calls import BeamKeywords, start_search
-from oxillama.engine.beams import BeamSearchConfig
-from oxillama.engine.bell import AsyncChunks, Call, CoroutineBell
-from oxillama.engine.completions import completions_of, shaped
 from oxillama.engine.engine import Engine
-from oxillama.engine.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
-from oxillama.engine.prompts import Messages, Tools, check_callback, plain, read_prompt, read_prompts
-from oxillama.engine.request import Outbox
-from oxillama.engine.results import BeamHypothesis, CancelToken, Completion
 from oxillama.engine.snapshots import AsyncSnapshots
-from oxillama.engine.stream import TextRequest
 from oxillama.errors import ConfigError
+from oxillama.sampler_config import CONSTRAINTS
 
 __all__ = ["AsyncEngine"]
 

@@ -8,14 +8,13 @@ from typing import Any, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.checks import check_keywords
+from oxillama._util.checks import check_keywords
+from oxillama.core.async_requests import Call, CoroutineBell
+from oxillama.core.embedding import EMBED_KEYWORDS, Embeddings, EmbedOptions, EmbedPooling, RankedDocument
+from oxillama.core.options import Prompt
+from oxillama.core.prompts import plain, read_prompts
 from oxillama.engine.async_batch import made, size_of
-from oxillama.engine.bell import Call, CoroutineBell
-from oxillama.engine.embedding import EMBED_KEYWORDS, Embeddings, EmbedOptions, EmbedPooling
 from oxillama.engine.engine import Engine
-from oxillama.engine.options import Prompt
-from oxillama.engine.prompts import plain, read_prompts
-from oxillama.engine.reranking import RankedDocument
 
 __all__ = ["AsyncNumberMethods"]
 

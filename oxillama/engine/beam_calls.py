@@ -7,25 +7,23 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from oxillama.checks import check_bool, check_keywords, check_type
+from oxillama._util.checks import check_bool, check_keywords, check_type
 from oxillama.config import SamplerConfig, field_names
-from oxillama.constraints import CONSTRAINTS, JsonSchema, SchemaMode
-from oxillama.engine.beam_rounds import BeamRounds
-from oxillama.engine.beam_search import BeamOptions, BeamSearch
-from oxillama.engine.beams import BeamSearchConfig
-from oxillama.engine.core import EngineCore
-from oxillama.engine.options import Prompt
-from oxillama.engine.prompts import read_prompt
-from oxillama.engine.request import Bell
-from oxillama.engine.results import BeamHypothesis, CancelToken
-from oxillama.engine.serving import DeadlineFrom, split_options
-from oxillama.engine.speculation import DRAFT_FIELDS
-from oxillama.engine.texts import TextMaker
+from oxillama.core.beam_rounds import BeamRounds
+from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
+from oxillama.core.draft_options import DRAFT_FIELDS
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.options import DeadlineFrom, Prompt, split_options
+from oxillama.core.prompts import read_prompt
+from oxillama.core.request import Bell
+from oxillama.core.request_factory import TextMaker
+from oxillama.core.results import BeamHypothesis, CancelToken
 from oxillama.errors import ConfigError
+from oxillama.sampler_config import CONSTRAINTS, JsonSchema, SchemaMode
 from oxillama.sampling import SamplerChain
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.maker import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotMaker
 
 __all__ = ["BeamKeywords", "BeamMethods", "start_search"]
 

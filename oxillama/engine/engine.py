@@ -7,34 +7,41 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-from oxillama.checks import check_bool, check_keywords
+from oxillama._util.checks import check_bool, check_keywords
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, field_names
+from oxillama.core.batch import BatchMethods
+from oxillama.core.conversation import Conversation
+from oxillama.core.embedding import RankMethods
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.loading import EngineParts, load_parts, make_config
+from oxillama.core.options import (
+    GenerateOptions,
+    Prompt,
+    RequestOptions,
+    ServingOptions,
+    Stop,
+    TextOptions,
+    check_options,
+    parse_options,
+)
+from oxillama.core.prompts import Messages, Tools, chat_ids, check_callback, infill_ids, read_prompt, read_prompts
+from oxillama.core.reopening import reopened_engine, ticket_of
+from oxillama.core.request import Outbox
+from oxillama.core.request_factory import TextMaker
+from oxillama.core.results import CancelToken, Completion
+from oxillama.core.session import Session, SessionMethods
+from oxillama.core.stopping import Criteria
+from oxillama.core.text_stream import Chunks, answer, chunks, completions_of, shaped
+from oxillama.core.tool_use import tool_use_of
 from oxillama.engine.adapters import LoraMethods
-from oxillama.engine.batch import BatchMethods
 from oxillama.engine.beam_calls import BeamMethods
-from oxillama.engine.completions import Chunks, answer, completions_of, shaped
-from oxillama.engine.conversation import Conversation
-from oxillama.engine.core import EngineCore
 from oxillama.engine.life import LifeMethods
-from oxillama.engine.loading import EngineParts, load_parts, make_config
-from oxillama.engine.options import GenerateOptions, Prompt, Stop, TextOptions, check_options, parse_options
-from oxillama.engine.prompts import Messages, Tools, chat_ids, check_callback, infill_ids, read_prompt, read_prompts
-from oxillama.engine.reopening import reopened_engine, ticket_of
-from oxillama.engine.request import Outbox
-from oxillama.engine.reranking import RankMethods
-from oxillama.engine.results import CancelToken, Completion
-from oxillama.engine.serving import RequestOptions, ServingOptions
-from oxillama.engine.session import Session, SessionMethods
 from oxillama.engine.snapshots import SnapshotMethods, make_snapshots
-from oxillama.engine.stopping import Criteria
-from oxillama.engine.stream import chunks
-from oxillama.engine.texts import TextMaker
-from oxillama.engine.tool_use import tool_use_of
 from oxillama.errors import ConfigError
-from oxillama.kv_cache import SequencePool
 from oxillama.lora import LoraRegistry
 from oxillama.models import ModelSpec
 from oxillama.sampling import LogitsProcessor, SamplerChain
+from oxillama.scheduling.pools import SequencePool
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from oxillama.engine.core import EngineCore
-from oxillama.engine.reopening import ENGINES
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.reopening import ENGINES
 from oxillama.lora import LoraRegistry
 from oxillama.metrics import MetricsSnapshot
 

@@ -15,27 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig
-from oxillama.engine.core import EngineCore
-from oxillama.engine.results import CancelToken
-from oxillama.engine.stopping import Criteria
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.results import CancelToken
+from oxillama.core.stopping import Criteria
 from oxillama.lora import Lora, LoraRegistry
 from oxillama.sampling import LogitsProcessor, SamplerChain
 
 if TYPE_CHECKING:
-    from oxillama.engine.beam_rounds import BeamRounds
-    from oxillama.engine.bell import AsyncChunks
-    from oxillama.engine.completions import Chunks
-    from oxillama.engine.conversation import Conversation
+    from oxillama.core.async_requests import AsyncChunks
+    from oxillama.core.beam_rounds import BeamRounds
+    from oxillama.core.conversation import Conversation
+    from oxillama.core.draft_options import DraftLike
+    from oxillama.core.loading import EngineParts
+    from oxillama.core.options import ServingOptions
+    from oxillama.core.session import Session, SessionSampler
+    from oxillama.core.text_stream import Chunks
     from oxillama.engine.engine import Engine
-    from oxillama.engine.loading import EngineParts
-    from oxillama.engine.sequence import Sequence
-    from oxillama.engine.serving import ServingOptions
-    from oxillama.engine.session import Session
-    from oxillama.engine.session_sampler import SessionSampler
-    from oxillama.engine.speculation import DraftLike
+    from oxillama.scheduling.sequence import Sequence
     from oxillama.snapshot import SnapshotInfo
-    from oxillama.snapshot.maker import Known, SnapshotMaker
-    from oxillama.snapshot.saved import Saved
+    from oxillama.snapshot.capture import Known, SnapshotMaker
+    from oxillama.snapshot.format.reader import Saved
 
 __all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots"]
 
@@ -135,7 +134,7 @@ class SnapshotMethods:
 
         Raises SnapshotError and its children, LoadError and its children, ConfigError.
         """
-        from oxillama.snapshot.restoring import restored
+        from oxillama.snapshot.restore import restored
 
         return restored(cls, path, model_path, adapters, allow_download, fields)  # type: ignore[type-var]
 
@@ -150,7 +149,7 @@ class SnapshotMethods:
         **fields: Unpack[EngineOptions],
     ) -> Self:
         """`restore` of the bytes of a snapshot."""
-        from oxillama.snapshot.restoring import restored
+        from oxillama.snapshot.restore import restored
 
         return restored(cls, data, model_path, adapters, allow_download, fields)  # type: ignore[type-var]
 
@@ -179,7 +178,7 @@ class SnapshotMethods:
         Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError, and
         ModelFileError if the model's file was changed since it was loaded.
         """
-        from oxillama.snapshot.resuming import resumed
+        from oxillama.snapshot.resume import resumed
 
         return resumed(
             self, snapshot, sampler, logits_processors, cancel_token, draft, stopping_criteria  # type: ignore[arg-type]
@@ -200,13 +199,13 @@ class AsyncSnapshots:
 
     async def snapshot(self, path: Path, **options: Any) -> None:
         """`Engine.snapshot`."""
-        from oxillama.engine.bell import elsewhere
+        from oxillama.core.async_requests import elsewhere
 
         await elsewhere(self.engine._core, self.engine.snapshot, path, **options)
 
     async def snapshot_bytes(self, **options: Any) -> bytes:
         """`Engine.snapshot_bytes`."""
-        from oxillama.engine.bell import elsewhere
+        from oxillama.core.async_requests import elsewhere
 
         return await elsewhere(self.engine._core, self.engine.snapshot_bytes, **options)
 
@@ -225,7 +224,7 @@ class AsyncSnapshots:
     @classmethod
     async def _restored(cls, place: Place, model_path: ModelSource | Engine, options: dict[str, Any]) -> Self:
         from oxillama.engine.engine import Engine
-        from oxillama.snapshot.restoring import restored
+        from oxillama.snapshot.restore import restored
 
         adapters, allow_download = options.pop("adapters", ()), options.pop("allow_download", False)
         engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, allow_download, options)
@@ -236,13 +235,13 @@ class AsyncSnapshots:
 
         Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
         """
-        from oxillama.snapshot.resuming import resume_async
+        from oxillama.snapshot.resume import resume_async
 
         return await resume_async(self.engine, snapshot, options)
 
 
 def make_snapshots(core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> SnapshotMaker:
     """What makes an engine's snapshots."""
-    from oxillama.snapshot.maker import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotMaker
 
     return SnapshotMaker(core, config, parts, loras)

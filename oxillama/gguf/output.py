@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import ConfigError
-from oxillama.interrupt import DeferredInterrupt
 
 __all__ = ["atomic_file", "atomic_in", "names_in", "open_folder", "remove_file", "remove_leftovers", "sync_folder"]
 

@@ -9,6 +9,7 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.pickling import stays_here
 from oxillama.errors import ConfigError, GGUFError, ModelFileError, ModelNotFoundError, OxiLlamaError
 from oxillama.gguf.arrays import in_memory
 from oxillama.gguf.metadata import Metadata
@@ -16,7 +17,6 @@ from oxillama.gguf.parse import Parsed, parse
 from oxillama.gguf.shards import join_shards, shard_paths
 from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
-from oxillama.pickling import stays_here
 
 __all__ = ["GGUFFile", "Shard", "open_gguf"]
 

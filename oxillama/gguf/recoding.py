@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.checks import check_int
+from oxillama._util.checks import check_int
 from oxillama.errors import ConfigError, QuantError
 from oxillama.gguf.formats import format_by_name
 from oxillama.gguf.metadata import Metadata

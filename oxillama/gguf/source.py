@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 from oxillama.gguf._mapping import Mapping, watch
-from oxillama.interrupt import DeferredInterrupt
 from oxillama.kernels.files import Descriptor, can_tell
 
 __all__ = ["DIRECT_SLACK", "FileSource"]

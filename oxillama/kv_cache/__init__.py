@@ -1,7 +1,6 @@
 """What layers keep of the past: which blocks and slots are in use, by id, and the arrays that the ids stand for."""
 
-from oxillama.kv_cache.block_pool import KvCachePool
-from oxillama.kv_cache.prefix import PrefixKvCache
-from oxillama.kv_cache.sequence_pool import SequencePool
+from oxillama.scheduling.pools import KvCachePool, SequencePool
+from oxillama.scheduling.prefix_cache import PrefixKvCache
 
 __all__ = ["KvCachePool", "PrefixKvCache", "SequencePool"]

@@ -8,7 +8,7 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.kernels.attention import KvSlab, kv_bytes
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kv_cache.pages import release_rows
-from oxillama.kv_cache.shapes import KvShape, LayerShape, RecurrentShape
+from oxillama.layer_state import KvShape, LayerShape, RecurrentShape
 
 __all__ = ["StateArrays", "block_bytes", "slot_bytes"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.checks import check_float
+from oxillama._util.checks import check_float
+from oxillama._util.fork import renew_at_fork
 from oxillama.errors import ConfigError
 from oxillama.kernels.lora import LowRank
-from oxillama.lives import renew_at_fork
 from oxillama.lora.adapter import Lora
 from oxillama.lora.binding import BoundLora, bind
 from oxillama.models import ModelSpec

@@ -18,7 +18,7 @@ from oxillama.kernels.batch import Batch
 from oxillama.kernels.norms import layer_norm_
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, Vector, add_, add_bias_, take_rows
-from oxillama.kv_cache.shapes import KvShape
+from oxillama.layer_state import KvShape
 from oxillama.models.adaptable import Adaptable
 from oxillama.models.attention import SelfAttention
 from oxillama.models.classifier import Classifier, has_classifier

@@ -21,7 +21,7 @@ from oxillama.kernels.norms import rms_norm_heads_
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_, mul_heads_, scale_, take_rows, zeros
 from oxillama.kernels.ssm import columns
-from oxillama.kv_cache.shapes import KvShape, LayerShape
+from oxillama.layer_state import KvShape, LayerShape
 from oxillama.models.attention import HeadNorm, SelfAttention
 from oxillama.models.decoder import Decoder, Layer, look_up
 from oxillama.models.experts import Experts

@@ -29,7 +29,7 @@ from oxillama.kernels.ssm import (
     scan1,
     scan2,
 )
-from oxillama.kv_cache.shapes import RecurrentShape
+from oxillama.layer_state import RecurrentShape
 from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights

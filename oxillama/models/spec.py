@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from oxillama.errors import LoadError, MissingKeyError, UnsupportedModelError
 from oxillama.gguf import GGUFArray, GGUFFile, Metadata
-from oxillama.kv_cache.shapes import KvShape, LayerShape
+from oxillama.layer_state import KvShape, LayerShape
 from oxillama.models.experts import ExpertSpec, read_experts
 from oxillama.models.rope import RopeSpec
 from oxillama.models.traits import Traits, all_but_each, all_but_first

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from oxillama._util.signals import Finalizer
+from oxillama.config import OffloadPolicy
 from oxillama.gguf.pages import release_pages
-from oxillama.interrupt import Finalizer
 from oxillama.models.weights import Stored, Weights
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Page
@@ -16,7 +17,6 @@ from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.offload.reader import PageReader
 from oxillama.offload.sizing import next_budget
 from oxillama.offload.survey import PANEL, Survey, second_halves, survey
-from oxillama.offload_policy import OffloadPolicy
 
 __all__ = ["LayerPager"]
 

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from oxillama._util.fork import READS, Lives
 from oxillama.errors import EngineClosedError, GenerateError, ModelFileError, OxiLlamaError
-from oxillama.lives import READS, Lives
 from oxillama.offload.ahead import Ahead
 from oxillama.offload.buffers import SlotBuffers
 from oxillama.offload.calls import Call, Page, PagerCounts

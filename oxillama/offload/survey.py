@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from oxillama.config import OffloadPolicy
 from oxillama.errors import ConfigError
 from oxillama.gguf.source import DIRECT_SLACK
 from oxillama.kernels.matrix import Matrix
@@ -14,7 +15,6 @@ from oxillama.models.weights import Stored, Weights
 from oxillama.offload.layout import WINDOW, Item, Layout
 from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.offload.sizing import first_budget
-from oxillama.offload_policy import OffloadPolicy
 
 __all__ = ["PANEL", "Survey", "survey"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from oxillama.checks import check_type
+from oxillama._util.checks import check_type
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates

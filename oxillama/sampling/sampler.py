@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.checks import check_int, check_type
+from oxillama._util.checks import check_int, check_type
+from oxillama._util.pickling import stays_here
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.grammar import GrammarState
 from oxillama.kernels.sampling import Candidates
-from oxillama.pickling import stays_here
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.distribution import Distribution
 from oxillama.sampling.dry import TokenBytes
-from oxillama.sampling.grammar import GrammarState
 from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
 
 __all__ = ["LogitsProcessor", "Sampler", "check_processors"]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.checks import check_int
+from oxillama._util.checks import check_int
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError
+from oxillama.grammar import GrammarState
 from oxillama.kernels.random import XorShift64
 from oxillama.sampling.dry import Breaks, TokenBytes
-from oxillama.sampling.grammar import GrammarState
 
 __all__ = ["History", "SamplerState", "check_ids"]
 

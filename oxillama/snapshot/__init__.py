@@ -20,9 +20,9 @@ from oxillama.errors import (
     SnapshotFormatError,
     SnapshotMismatchError,
 )
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.snapshot.format.block_garbage import collect_garbage
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
-from oxillama.snapshot.origin import ModelFingerprint
-from oxillama.snapshot.store import collect_garbage
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from oxillama._util.json_fields import Fields
 from oxillama.errors import SnapshotDamagedError
-from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.layout import MAGIC, VERSION
-from oxillama.snapshot.origin import ModelFingerprint
-from oxillama.snapshot.saved import Reader, check_part
-from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.snapshot.format.layout import MAGIC, VERSION
+from oxillama.snapshot.format.reader import Reader, check_part
+from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
 
 __all__ = ["SnapshotInfo", "snapshot_info"]
 
@@ -61,7 +61,7 @@ def snapshot_info(snapshot: Place) -> SnapshotInfo:
     try:
         magic = bytes(source.read(0, min(9, source.n_bytes)))
         if magic[:8] == b"OXISPEC1" or magic == MAGIC + b"\x01":
-            from oxillama.snapshot.version1_engine import info_of
+            from oxillama.snapshot.v1_convert import info_of
 
             return info_of(bytes(source.read(0, source.n_bytes)), source.label)
         return _info(source)

@@ -13,11 +13,11 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from oxillama._util.json_fields import Fields
 from oxillama.config import ModelSource
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError, SnapshotFileError, SnapshotMismatchError
+from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.lora import Lora
-from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.origin import ModelFingerprint
 
 if TYPE_CHECKING:
     from oxillama.engine.engine import Engine

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from oxillama.config import MAX_CONTEXT
-from oxillama.engine.placing import place
 from oxillama.errors import KvCacheFullError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.recurrent import RecurrentSlab
-from oxillama.kv_cache.prefix import BLOCK, WINDOWED
-from oxillama.kv_cache.saved_kv import PANEL, hold_kv, n_panels, panel_shapes, restore_kv
-from oxillama.snapshot.layout import Section
-from oxillama.snapshot.saved import Rows
+from oxillama.kv_cache.kv_io import PANEL, hold_kv, n_panels, panel_shapes, restore_kv
+from oxillama.scheduling.block_manager import place
+from oxillama.scheduling.prefix_cache import BLOCK, WINDOWED
+from oxillama.snapshot.format.layout import Section
+from oxillama.snapshot.format.reader import Rows
 
 if TYPE_CHECKING:
-    from oxillama.engine.core import EngineCore
-    from oxillama.engine.sequence import Sequence
+    from oxillama.core.engine_core import EngineCore
     from oxillama.kv_cache.arrays import StateArrays
-    from oxillama.kv_cache.block_pool import KvCachePool
+    from oxillama.scheduling.pools import KvCachePool
+    from oxillama.scheduling.sequence import Sequence
 
 __all__ = ["UNKNOWN", "Since", "check_shape", "put", "save_sequence"]
 

@@ -1,23 +1,26 @@
-"""Snapshots of a speculative engine: one of its model, one of each draft model, and what it is to do with them.
-
-In version 2 these are whole snapshots, the sections ``target`` and ``draft.0``, ``draft.1``, … of one more.
-"""
+"""Snapshots of speculative engines and their drafts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from oxillama.checks import check_bool
+from oxillama._util.checks import check_bool
+from oxillama._util.json_fields import Fields
+from oxillama._util.signals import Finalizer
 from oxillama.config import ModelSource
+from oxillama.core.draft_options import MAX_SPECULATIVE, NAMED
+from oxillama.core.loading import OF_USE
+from oxillama.core.options import ServingOptions
+from oxillama.drafts.draft import Draft, DraftTask, SpecStats
 from oxillama.engine.engine import Engine
-from oxillama.engine.sharing import OF_USE
-from oxillama.engine.speculation import MAX_SPECULATIVE, NAMED
 from oxillama.errors import (
     ConfigError,
     SnapshotDamagedError,
@@ -26,25 +29,132 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.kernels._table import tier
-from oxillama.sampler_config import MAX_SEED
-from oxillama.snapshot.draft_sessions import DraftSession
-from oxillama.snapshot.drafts import check_same, described, descriptions, model_of, read_options, remade
-from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.maker import WRITER, check_format, path_of
+from oxillama.lora import LoraRegistry
+from oxillama.sampler_config import MAX_SEED, SamplerConfig
+from oxillama.sampling import Sampler
+from oxillama.scheduling.sequence import Sequence
+from oxillama.snapshot.capture import WRITER, Known, SnapshotMaker, check_format, path_of
+from oxillama.snapshot.format.reader import Reader, Rows, Saved, check_part
+from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
+from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+from oxillama.snapshot.format.writer import packed, write_file, write_version
 from oxillama.snapshot.named_files import check_tokenizer, model_source
-from oxillama.snapshot.restoring import engine_settings, restored
-from oxillama.snapshot.saved import Reader, Rows, Saved, check_part
-from oxillama.snapshot.sources import MemorySource, Place, Source, open_source
-from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
-from oxillama.snapshot.writing import packed, write_file, write_version
-from oxillama.speculative.draft import Draft
+from oxillama.snapshot.request_state import check_same, described, descriptions, model_of, read_options, remade
+from oxillama.snapshot.restore import engine_settings, restored
+from oxillama.snapshot.resume import load_saved
+from oxillama.snapshot.resume_request import tokens_of
+from oxillama.snapshot.sequences import UNKNOWN, put
 from oxillama.speculative.draft_model import DraftModel
-from oxillama.speculative.stats import SpecStats
 
 if TYPE_CHECKING:
-    from oxillama.speculative.speculative_engine import SpeculativeEngine
+    from oxillama.engine.speculative_engine import SpeculativeEngine
+    from oxillama.speculative.draft_model import DraftModel
 
-__all__ = ["KIND", "pack_speculative", "restored_speculative", "write_speculative"]
+__all__ = [
+    "KIND",
+    "DraftSession",
+    "pack_speculative",
+    "restored_speculative",
+    "write_speculative",
+]
+
+
+class _Core:
+    """A draft model as what makes snapshots sees an engine; what is done, is done in the draft's turn."""
+
+    def __init__(self, draft: DraftModel) -> None:
+        self._draft, self.loop = draft, self
+        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()  # a forked child begins without any text
+
+    @property
+    def runner(self) -> Any:
+        return self._draft._runner
+
+    @property
+    def scheduler(self) -> Any:
+        return self._draft._scheduler
+
+    def check_open(self) -> None:
+        self._draft.turn(bool)
+
+    def change(self, action: Callable[[], object]) -> None:
+        self._draft.turn(action)
+
+    def post(self, action: Callable[[], object]) -> None:
+        self._draft.post(action)
+
+    def finalizer(self, change: Callable[[], object]) -> Finalizer:
+        return Finalizer(partial(self._draft.post, change))
+
+
+class DraftSession:
+    """Of a draft model that is of a file; key: of the engine's session, as its text is known to the draft."""
+
+    def __init__(self, draft: DraftModel, key: int) -> None:
+        self._draft, self._key = draft, key
+        loras = LoraRegistry(draft._parts.spec, dict)
+        self.maker = SnapshotMaker(cast(Any, _Core(draft)), draft.config, draft._parts, loras)
+        self.maker.given_as = "draft"
+
+    def pack(self, *, compress: bool = False) -> bytes:
+        """Version 2. Raises SnapshotError's children, EngineClosedError."""
+        return self.maker.pack(self._take, compress=compress)
+
+    def version1(self, tokens: list[int]) -> bytes:
+        """As the original writes it, with all the session's tokens computed. Raises SnapshotError if it can't be."""
+        known = self._draft._texts.find(self._key) is not None
+        if not tokens or (UNKNOWN in tokens and self._has(tokens)):
+            return self.maker.version1(self._take)
+        if UNKNOWN in tokens:
+            raise SnapshotError(
+                "format=1 needs the draft's keys and values, and the session's tokens, of which they could be computed "
+                "again, are not known: use format=2"
+            )
+        try:
+            greedy = Sampler(replace(SamplerConfig.greedy(), seed=1))  # without one, the system is asked for it
+            self._draft.propose([DraftTask(self._key, tokens, 1, greedy)])
+            if not self._has(tokens):
+                raise SnapshotError(f"format=1 needs room for the session's {len(tokens)} tokens in the draft's cache")
+            return self.maker.version1(self._take)
+        finally:
+            if not known:
+                self._draft.forget(self._key)
+
+    def _has(self, tokens: list[int]) -> bool:
+        text = self._draft._texts.find(self._key)
+        return text is not None and text.sequence.n_computed == len(tokens) and text.agrees(tokens)
+
+    def _take(self, known: Known) -> Saved:
+        text = self._draft._texts.find(self._key)
+        sequence = Sequence([], 0) if text is None else text.sequence
+        n = sequence.n_computed
+        saved = self.maker.session(sequence, ServingOptions(), None, None, known)
+        saved.state["sequence"]["n_prompt"] = n
+        # What is guessed can be guessed again.
+        saved.tensors["tokens"] = Rows.whole(np.array(sequence.tokens[:n], np.int32))
+        return saved
+
+    def restore(self, source: Source) -> None:
+        """Puts back what was saved. Raises SnapshotError's children, and then the draft is as it was."""
+        saved, label = load_saved(self.maker, source), source.label
+        tokens = tokens_of(saved, self.maker.n_vocab, label)
+        n = Fields(saved.state, label).sub("sequence").integer("n_computed", 0, len(tokens))
+        if len(tokens) > self._draft.context_size:
+            raise SnapshotMismatchError(
+                f"{label}: its {len(tokens)} tokens are more than the draft's context_size, {self._draft.context_size}"
+            )
+
+        def fill() -> None:
+            text = self._draft._texts.follow(self._key, None, tokens, None)
+            try:
+                put(self.maker.core, text.sequence, saved.tensors, n, label)
+            except Exception:
+                self._draft._texts.forget(self._key)
+                raise
+
+        if tokens:
+            self.maker.turn(fill)
+
 
 KIND = "speculative"
 TARGET = "target"

@@ -1,9 +1,8 @@
 """Speculative decoding: several tokens of a text in one step, where somebody guesses them well."""
 
-from oxillama.speculative.draft import Distribution, Draft, DraftTask, Proposal, Target
-from oxillama.speculative.forced import GrammarDraft
-from oxillama.speculative.lookup import PromptLookup
-from oxillama.speculative.stats import SpecStats
+from oxillama.drafts.draft import Distribution, Draft, DraftTask, Proposal, SpecStats, Target
+from oxillama.drafts.grammar_draft import GrammarDraft
+from oxillama.drafts.prompt_lookup import PromptLookup
 
 __all__ = [
     "Distribution",

@@ -1,4 +1,4 @@
-"""`DraftModel`: a smaller model that guesses what a larger one will say."""
+"""Draft model: a second model that proposes draft tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast
@@ -15,26 +16,187 @@ from typing import Any, Self, TypeVar, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.config import EngineOptions
-from oxillama.engine.loading import EngineParts
-from oxillama.engine.reopening import ModelTicket, ticket_of_model
-from oxillama.engine.runner import Span
-from oxillama.engine.scheduler import Scheduler
-from oxillama.engine.sequence import Sequence as Tokens
-from oxillama.engine.spans import NoRunner, RunnerLike
-from oxillama.errors import EngineClosedError, OxiLlamaError
-from oxillama.interrupt import DeferredInterrupt
+from oxillama._util.pickling import OpenedOnce
+from oxillama._util.signals import DeferredInterrupt
+from oxillama.config import EngineConfig, EngineOptions, ModelSource
+from oxillama.core.loading import EngineParts, config_beside, load_parts, make_config, parts_beside
+from oxillama.core.reopening import ModelTicket, ticket_of_model
+from oxillama.core.runner import NoRunner, RunnerLike, Span
+from oxillama.drafts.draft import DraftTask, Proposal, Target
+from oxillama.engine.engine import Engine
+from oxillama.errors import ConfigError, EngineClosedError, GenerateError, OxiLlamaError, UnsupportedModelError
 from oxillama.kernels.sampling import Candidates
-from oxillama.kv_cache.prefix import WINDOWED
-from oxillama.kv_cache.sequence_pool import SequencePool
-from oxillama.pickling import OpenedOnce
-from oxillama.speculative.draft import DraftTask, Proposal, Target
-from oxillama.speculative.draft_parts import Source, parts_of
-from oxillama.speculative.draft_texts import DraftTexts
-from oxillama.speculative.guess import Guess
-from oxillama.speculative.vocabulary import check_same_vocabulary
+from oxillama.sampling import Distribution
+from oxillama.scheduling.pools import SequencePool
+from oxillama.scheduling.prefix_cache import WINDOWED
+from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.sequence import Sequence
+from oxillama.scheduling.sequence import Sequence as Tokens
+from oxillama.speculative.draft_sequences import DraftText, DraftTexts, Mark
+from oxillama.tokenizer import Tokenizer
 
-__all__ = ["DraftModel"]
+__all__ = [
+    "DraftModel",
+    "Guess",
+    "Source",
+    "check_same_vocabulary",
+    "first_difference",
+    "parts_of",
+]
+
+
+def first_difference(one: Tokenizer, other: Tokenizer) -> int | None:
+    """The first token that stands for other bytes, is special in one alone, or is missing in one; None if none is."""
+    if one is other:
+        return None
+    n = min(one.n_vocab, other.n_vocab)
+    for token in range(n):
+        if _content(one, token) != _content(other, token):
+            return token
+    return None if one.n_vocab == other.n_vocab else n
+
+
+def check_same_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:
+    """Raises ConfigError, which names the first token that differs, unless ids of a draft are those of the model."""
+    token = first_difference(draft, target)
+    if token is not None:
+        raise ConfigError(
+            f"the draft's vocabulary is not the model's: token {token} is {_shown(draft, token)} for the draft and "
+            f"{_shown(target, token)} for the model; give a draft with the same tokenizer"
+        )
+
+
+def _content(tokenizer: Tokenizer, token: int) -> tuple[bytes, bool]:
+    return tokenizer.token_bytes(token), tokenizer.is_special(token)
+
+
+def _shown(tokenizer: Tokenizer, token: int) -> str:
+    if token >= tokenizer.n_vocab:
+        return f"beyond the last of {tokenizer.n_vocab}"
+    raw, special = _content(tokenizer, token)
+    return f"{'the special token ' if special else ''}{raw!r}"
+
+
+Source = ModelSource | Engine
+
+
+def parts_of(model: Source, parts: EngineParts | None, fields: Mapping[str, Any]) -> tuple[EngineConfig, EngineParts]:
+    """Raises ConfigError, LoadError and its children, TypeError for an unknown field."""
+    if isinstance(model, Engine):
+        config = config_beside(model, fields)
+        parts = parts or parts_beside(model, config)
+    else:
+        config = make_config("DraftModel", None, {"model_path": model, **fields})
+        parts = parts or load_parts(config)
+    if not parts.spec.causal:
+        raise UnsupportedModelError(
+            f"architecture {parts.spec.arch} reads texts whole and predicts no next token: it can't be a draft"
+        )
+    return config, parts
+
+
+MASK = (1 << 64) - 1
+
+
+def derived(state: int) -> int:
+    """State of a generator whose numbers have nothing to do with those that follow `state` in the request's own.
+
+    The finaliser of SplitMix64 (Steele et al. 2014) of another place; never 0, which xorshift doesn't leave.
+    """
+    x = (state ^ 0x9E3779B97F4A7C15) & MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return (x ^ x >> 31) or 1
+
+
+class Guess:
+    """What is guessed for one task. The task's sampler goes along, and back by `end`.
+
+    n: tokens wanted. done: whether there are no more to come.
+    """
+
+    __slots__ = ("_end_ids", "_n_before", "_probs", "_sampler", "_start", "_text", "done", "n", "tokens")
+
+    def __init__(self, task: DraftTask, n: int, scratch: Candidates, end_ids: frozenset[int]) -> None:
+        """n may be less than the task wants. end_ids: no token is guessed after one of these."""
+        memory = task.sampler.memory
+        self.n, self._end_ids = n, end_ids
+        self.tokens: list[int] = []
+        self.done = n < 1
+        self._probs: list[Distribution] | None = [] if task.with_probs else None
+        self._start: Mark = memory.rng.state, memory.mu
+        self._n_before = memory.n_accepted
+        self._sampler = task.sampler.guesser(scratch)
+        self._text: DraftText | None = None
+
+    @property
+    def sequence(self) -> Sequence:
+        """Of the text; there is one after `begin`."""
+        assert self._text is not None
+        return self._text.sequence
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where the sampler was at the beginning; None if guesses from another time are of no use."""
+        return None if self._probs is not None else self._start
+
+    def begin(self, text: DraftText) -> None:
+        """Takes what was guessed before and still holds."""
+        memory, sequence = self._sampler.memory, text.sequence
+        self._text, sequence.handle = text, self
+        sequence.n_prompt, sequence.n_reserve = text.n_known, text.n_known + self.n - 1
+        if self._probs is not None:
+            memory.rng.state = derived(memory.rng.state)
+        for token, mark in zip(text.guessed[: self.n], text.marks[1:], strict=False):
+            memory.rng.state, memory.mu = mark
+            self._sampler.accept(token)
+            self._add(token)
+
+    def _add(self, token: int) -> None:
+        self.tokens.append(token)
+        self.done = len(self.tokens) >= self.n or token in self._end_ids
+
+    def draw(self, row: NDArray[np.float32]) -> None:
+        """The next token, from the draft's logits; none if the request's chain or grammar has nothing to draw there.
+
+        That is not told here: if it comes to this place, the model's own draw will. Raises GenerateError if a logit is
+        NaN or plus infinity.
+        """
+        try:
+            self._sampler.scratch.load(row)
+        except GenerateError as error:
+            raise GenerateError(f"in the draft model: {error}") from None
+        try:
+            self._take(*self._choose())
+        except OxiLlamaError:
+            self.done = True
+
+    def _take(self, token: int, q: Distribution | None) -> None:
+        # Once drawn it is told, whether or not it can be accepted: what is left out has another law.
+        self._add(token)
+        if self._probs is not None and q is not None:
+            self._probs.append(q)
+        self._sampler.accept(token)
+        self.sequence.tokens.append(token)
+        if self._probs is None and self._text is not None:
+            self._text.marks.append((self._sampler.memory.rng.state, self._sampler.memory.mu))
+
+    def _choose(self) -> tuple[int, Distribution | None]:
+        chain, candidates, memory = self._sampler.chain, self._sampler.scratch, self._sampler.memory
+        if self._probs is None:
+            return chain.choose(candidates, memory), None
+        q = chain.distribution(candidates, memory)
+        return q.draw(memory.rng.uniform()), q
+
+    def end(self) -> Proposal:
+        """What there is; leaves the sampler as it was found."""
+        memory = self._sampler.memory
+        self._sampler.rewind(memory.n_accepted - self._n_before)
+        memory.rng.state, memory.mu = self._start
+        if self._text is not None:
+            self._text.sequence.handle = None
+        return Proposal(self.tokens, self._probs)
+
 
 T = TypeVar("T")
 DRAFTS: OpenedOnce[Any] = OpenedOnce()
@@ -114,7 +276,7 @@ class DraftModel:
 
         self.turn(note)
 
-    def propose(self, tasks: Sequence[DraftTask], stopped: Callable[[], bool] | None = None) -> list[Proposal]:
+    def propose(self, tasks: SequenceOf[DraftTask], stopped: Callable[[], bool] | None = None) -> list[Proposal]:
         """Guesses for each task; fewer than are wanted at the end of its context, or without room; none yet of a long
         new text, while others would have to wait for it.
 
@@ -123,7 +285,7 @@ class DraftModel:
         """
         return self.turn(lambda: self._propose(tasks, stopped))
 
-    def _propose(self, tasks: Sequence[DraftTask], stopped: Callable[[], bool] | None) -> list[Proposal]:
+    def _propose(self, tasks: SequenceOf[DraftTask], stopped: Callable[[], bool] | None) -> list[Proposal]:
         guesses = [Guess(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
         try:
             self._begin(tasks, guesses)
@@ -256,7 +418,7 @@ class DraftModel:
         """As many guesses as there is room for: the last one is drawn, and not computed."""
         return min(task.n, self.reach - len(task.tokens) + 1)
 
-    def _begin(self, tasks: Sequence[DraftTask], guesses: Sequence[Guess]) -> None:
+    def _begin(self, tasks: SequenceOf[DraftTask], guesses: SequenceOf[Guess]) -> None:
         needs = []
         for task, guess in zip(tasks, guesses, strict=True):
             known = self._texts.find(task.key)
@@ -271,7 +433,7 @@ class DraftModel:
         for text, _ in needs:
             self._scheduler.add_request(text.sequence, accepted=True)
 
-    def _write(self, guesses: Sequence[Guess], stopped: Callable[[], bool] | None) -> None:
+    def _write(self, guesses: SequenceOf[Guess], stopped: Callable[[], bool] | None) -> None:
         """Rounds of one token for each text. A text without room, and one that has no token after `CATCH_UP` computed
         ones while others have, is left for next time; but not if the request's text depends on what is guessed."""
         scheduler = self._scheduler

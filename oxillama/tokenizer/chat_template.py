@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from oxillama._util.pickling import with_fields
 from oxillama.errors import ChatTemplateError
-from oxillama.pickling import with_fields
 from oxillama.tokenizer.content_format import ContentFormat, content_format
 from oxillama.tokenizer.messages import as_part, checked_messages, joined
 

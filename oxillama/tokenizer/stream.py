@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Callable
 
-from oxillama.pickling import stays_here
+from oxillama._util.pickling import stays_here
 
 __all__ = ["TokenStream"]
 

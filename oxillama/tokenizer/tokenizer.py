@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from oxillama._util.lazy import lazy
+from oxillama._util.pickling import OpenedOnce, frozen
 from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
-from oxillama.lazy import lazy
-from oxillama.pickling import OpenedOnce, frozen
 from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
 from oxillama.tokenizer.special import Partition

@@ -44,7 +44,7 @@ def test_chat_answers_each_line_and_remembers(run, engine):
 
 
 def test_chat_computes_only_what_is_new(run, monkeypatch):
-    from oxillama.engine.runner import Runner
+    from oxillama.core.runner import Runner
 
     computed = []
     forward = Runner.forward
@@ -202,7 +202,7 @@ def type_in(run, monkeypatch):
 @pytest.fixture
 def interrupted(monkeypatch):
     """interrupted(n): Ctrl-C at the n-th step of the model from here on."""
-    from oxillama.engine.runner import Runner
+    from oxillama.core.runner import Runner
 
     forward = Runner.forward
 

@@ -10,7 +10,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.cli.bench import measure
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from tests.engine.test_reranking import BERT, DOCUMENTS, QUERY, changed
 from tests.models.test_classifier import HEADS, with_head
 
@@ -159,7 +159,7 @@ def test_no_memory_is_one_line(run, monkeypatch, error):
     def load(*given):
         raise error
 
-    monkeypatch.setattr("oxillama.engine.loading.load_parts", load)
+    monkeypatch.setattr("oxillama.core.loading.load_parts", load)
     status, _, err = run("run", "x")
     assert status == 2
     assert err.startswith("oxillama: error: out of memory")
@@ -172,7 +172,7 @@ def test_files_keep_their_names_in_messages(run):
     assert "context_size.gguf" in run("run", "x", "-m", "context_size.gguf")[2]
 
 
-@pytest.mark.parametrize("place", ["oxillama.cli.arguments.make_parser", "oxillama.engine.loading.load_parts"])
+@pytest.mark.parametrize("place", ["oxillama.cli.arguments.make_parser", "oxillama.core.loading.load_parts"])
 def test_ctrl_c_is_not_lost_when_an_import_swallows_it(run, monkeypatch, place):
     module, _, name = place.rpartition(".")
     original = getattr(importlib.import_module(module), name)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 
 ONE_THREAD = ["-t", "1"]
 
@@ -141,6 +141,6 @@ def test_folder_that_cannot_be_written(run, tmp_path, monkeypatch):
 
 
 def test_what_is_wrong_with_options_is_found_before_the_model_is_loaded(run, monkeypatch):
-    monkeypatch.setattr("oxillama.engine.loading.load_parts", lambda *given: pytest.fail("it was loaded"))
+    monkeypatch.setattr("oxillama.core.loading.load_parts", lambda *given: pytest.fail("it was loaded"))
     for args in (["--grammar-file", "/no/such"], ["--logit-bias", "x"], ["--kv-budget", "x"]):
         error(run("run", "x", *args))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from oxillama.tokenizer import Tokenizer
 
 ONE_THREAD = ["-t", "1"]

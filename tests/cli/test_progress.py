@@ -8,10 +8,10 @@ import sys
 import pytest
 
 import oxillama as ox
+from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli import progress
 from oxillama.cli.progress import LoadingLine
-from oxillama.engine.loading import load_parts, shipped_model
-from oxillama.interrupt import DeferredInterrupt
+from oxillama.core.loading import load_parts, shipped_model
 
 RUN = ["run", "hi", "-n", "1", "-t", "1"]
 
@@ -83,7 +83,7 @@ def test_ctrl_c_ends_the_loading(run, monkeypatch):
         progress(1, 2)
         done.append(1)
 
-    monkeypatch.setattr("oxillama.engine.loading.load_parts", load)
+    monkeypatch.setattr("oxillama.core.loading.load_parts", load)
     assert run(*RUN) == (130, "", "\n")
     assert done == []
 

@@ -12,9 +12,9 @@ import oxillama as ox
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
-from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.core.test_threads import in_threads
 from tests.engine.test_generate import plain_tokens
-from tests.engine.test_threads import in_threads
+from tests.fakes import assert_idle, drawn, make_engine, runner_of
 
 SEED = drawn(seed=1)
 

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from oxillama.engine import BatchFailure, CancelToken
+from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, SnapshotError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.core.test_batch import BAD, KINDS, PROMPTS, Source, alone
 from tests.engine.test_async import own_threads, run
-from tests.engine.test_batch import BAD, KINDS, PROMPTS, Source, alone
+from tests.fakes import assert_idle, make_engine, runner_of
 
 
 async def slowly(prompts):

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from oxillama.engine import CancelToken
+from oxillama.core.results import CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.core.test_threads import fork, in_child
 from tests.engine.test_async import alone, assert_no_thread, own_threads, run, tokens_of
-from tests.engine.test_threads import fork, in_child
+from tests.fakes import assert_idle, make_engine, runner_of
 
 # ---- leaving early
 
@@ -233,7 +233,7 @@ def test_a_process_ends_with_work_under_way(how):
     """Ctrl-C in an event loop reaches the program; the engine's thread keeps no process alive, and harms no exit."""
     code = f"""
 import asyncio, signal, time
-from tests.engine.fakes import make_engine
+from tests.fakes import make_engine
 from oxillama.engine.async_engine import AsyncEngine
 
 engine = make_engine(context_size=1 << 20, n_blocks=1 << 16, hook=lambda runner, spans, poll: time.sleep(0.001))

@@ -7,8 +7,8 @@ import pytest
 
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, TokenizerError
-from tests.engine.fakes import runner_of
 from tests.engine.test_async import alone, run, tokens_of
+from tests.fakes import runner_of
 
 
 def test_errors_reach_their_task_alone():

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from oxillama.engine.async_engine import AsyncEngine
-from tests.engine.fakes import assert_idle, make_engine
 from tests.engine.test_async import alone, assert_no_thread
+from tests.fakes import assert_idle, make_engine
 
 
 @functools.cache

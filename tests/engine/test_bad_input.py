@@ -10,10 +10,10 @@ import pytest
 
 import oxillama as ox
 from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.core.options import StreamOptions, check_options
 from oxillama.engine import Engine
-from oxillama.engine.options import StreamOptions, check_options
 from oxillama.errors import ConfigError, ContextOverflowError, KvCacheFullError, OxiLlamaError, TokenizerError
-from tests.engine.fakes import BOS, N_VOCAB, assert_idle, make_engine, runner_of
+from tests.fakes import BOS, N_VOCAB, assert_idle, make_engine, runner_of
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from oxillama.engine import CancelToken
-from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
+from oxillama.core.results import CancelToken
 from tests.engine.test_generate import plain_tokens
+from tests.fakes import assert_idle, drawn, make_engine, runner_of
 
 SEED = drawn(seed=1)
 

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from oxillama.errors import EngineClosedError
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, make_engine, runner_of
 
 
 def test_close_ends_what_is_under_way():

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine import BatchFailure, CancelToken
+from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, QueueFullError
-from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
-from tests.engine.test_conversation import options
+from tests.core.test_conversation import options
+from tests.core.test_logprobs import plain_logprobs
 from tests.engine.test_generate import PROMPTS, plain_tokens
-from tests.engine.test_logprobs import plain_logprobs
+from tests.fakes import assert_idle, drawn, make_engine, runner_of
 
 TOP = (1 << 64) - 1
 

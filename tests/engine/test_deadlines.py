@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import oxillama as ox
+from oxillama.core.beam_search import BeamSearchConfig
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.engine.beams import BeamSearchConfig
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, make_engine, runner_of
 from tests.snapshot.models import load
 
 TEXT = {"ignore_eos": True, "seed": 1}

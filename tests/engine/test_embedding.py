@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
+from oxillama.core.loading import EngineParts
+from oxillama.core.pooling import DTYPES, PoolingSettings, in_dtype, pool, result_of
+from oxillama.core.runner import Runner
 from oxillama.engine import Engine
-from oxillama.engine.loading import EngineParts
-from oxillama.engine.pooling import DTYPES, PoolingSettings, in_dtype, pool, result_of
-from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.models import load_model
-from tests.engine.fakes import N_EMBD, N_VOCAB, FakeTokenizer, make_engine, runner_of
+from tests.fakes import N_EMBD, N_VOCAB, FakeTokenizer, make_engine, runner_of
 from tests.models.test_references import path_of
 
 VECTORS = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20)

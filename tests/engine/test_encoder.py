@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import ContextOverflowError, GenerateError
-from tests.engine.fakes import N_VOCAB, assert_idle, make_engine, runner_of
+from tests.fakes import N_VOCAB, assert_idle, make_engine, runner_of
 
 TEXTS = st.lists(st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=40), min_size=1, max_size=8)
 

@@ -5,12 +5,12 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
+from oxillama.core.loading import EngineParts
+from oxillama.core.runner import Runner, Span
 from oxillama.engine import Engine
-from oxillama.engine.loading import EngineParts
-from oxillama.engine.runner import Runner, Span
 from oxillama.errors import ContextOverflowError, GenerateError
 from oxillama.models import load_model
-from tests.engine.fakes import FakeTokenizer, assert_idle
+from tests.fakes import FakeTokenizer, assert_idle
 from tests.models.tiny import tiny
 
 CONTEXT, N_BLOCKS = 200, 40

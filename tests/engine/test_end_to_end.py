@@ -9,8 +9,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.sampling import Sampler
-from tests.engine.fakes import assert_idle
-from tests.engine.test_threads import fork, in_child, in_threads
+from tests.core.test_threads import fork, in_child, in_threads
+from tests.fakes import assert_idle
 
 STORY = "Once upon a time, in a village by the sea, there lived"
 PROMPTS = [STORY, "Once upon a time", "The cat", "In the morning, the old man went to the"]
@@ -150,7 +150,7 @@ def test_what_was_loaded(engine):
 
 
 def test_load_from_bytes(engine):
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
 
     with open(shipped_model(), "rb") as f, ox.load(f.read(), num_threads=1) as other:
         assert (
@@ -195,14 +195,14 @@ def test_a_tokenizer_of_another_kind(name, tmp_path):
 
 
 def test_a_tokenizer_from_another_file(engine):
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
 
     with ox.load(tokenizer_path=shipped_model(), num_threads=1) as other:
         assert other.tokenize(STORY) == engine.tokenize(STORY)
 
 
 def test_a_tokenizer_from_a_file_of_any_name(engine, tmp_path):
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
 
     path = tmp_path / "model"
     path.symlink_to(shipped_model())
@@ -212,7 +212,7 @@ def test_a_tokenizer_from_a_file_of_any_name(engine, tmp_path):
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_a_model_in_memory(engine, kind):
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
 
     with open(shipped_model(), "rb") as f, ox.load(kind(f.read()), num_threads=1) as other:
         assert np.array_equal(other.forward_logits([5, 6]), engine.forward_logits([5, 6]))

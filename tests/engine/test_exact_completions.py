@@ -8,11 +8,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from oxillama.engine.holdings import Holdings
-from oxillama.engine.request import Outbox
+from oxillama.core.request import Outbox
 from oxillama.errors import KvCacheFullError, OxiLlamaError
-from oxillama.kv_cache import KvCachePool, PrefixKvCache
-from tests.engine.test_conversation import options
+from oxillama.scheduling.block_manager import Holdings
+from oxillama.scheduling.pools import KvCachePool
+from oxillama.scheduling.prefix_cache import PrefixKvCache
+from tests.core.test_conversation import options
 from tests.engine.test_exactness import (
     BLOCK,
     CONTEXT,

@@ -13,16 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
+from oxillama.core.loading import EngineParts
+from oxillama.core.request import Outbox
+from oxillama.core.runner import Runner
 from oxillama.engine import Engine
-from oxillama.engine.block_tables import BlockTables
-from oxillama.engine.loading import EngineParts
-from oxillama.engine.request import Outbox
-from oxillama.engine.runner import Runner
-from oxillama.kv_cache.shapes import KvShape, RecurrentShape, largest_window
+from oxillama.layer_state import KvShape, RecurrentShape, largest_window
 from oxillama.models import load_model
-from tests.engine.fakes import PENALISED, assert_idle
-from tests.engine.test_conversation import options
+from oxillama.scheduling.block_manager import BlockTables
+from tests.core.test_conversation import options
 from tests.engine.test_recurrent_models import Letters
+from tests.fakes import PENALISED, assert_idle
 from tests.models.tiny import Shape, tiny
 
 BLOCK = 16

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
-from oxillama.engine import Completion, Timings
+from oxillama.core.results import Completion, Timings
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.sampling import Sampler
-from tests.engine.fakes import EOS, PIECES, assert_idle, drawn, logits_of, make_engine, runner_of
-from tests.engine.test_stop import search
+from tests.core.test_stop_matcher import search
+from tests.fakes import EOS, PIECES, assert_idle, drawn, logits_of, make_engine, runner_of
 
 
 def plain_tokens(prompt, config, max_tokens, *, ignore_eos=False):

@@ -9,11 +9,11 @@ import pytest
 
 import oxillama as ox
 from oxillama.config import SamplerConfig
-from oxillama.engine.grammars import KEPT_GRAMMARS
+from oxillama.core.request_factory import KEPT_GRAMMARS
 from oxillama.sampling import Sampler
-from oxillama.sampling.grammar.tools.arguments import faults
-from oxillama.sampling.grammar.tools.schema_check import check_schema
-from tests.engine.fakes import assert_idle
+from oxillama.tools.arguments import faults
+from oxillama.tools.schema_check import check_schema
+from tests.fakes import assert_idle
 
 NUMBERS = 'root ::= "[" [1-9] [0-9]{0,3} (", " [1-9] [0-9]{0,3}){2,6} "]"'
 NAMES = 'root ::= " " [A-Z] [a-z]{2,8} (" and " [A-Z] [a-z]{2,8})* "."'

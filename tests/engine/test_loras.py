@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 
 PROMPTS = ["Once upon a time", "The little fox", "One day a girl", "There was a tree"]
@@ -211,7 +211,7 @@ def test_a_session_computes_its_tokens_again(engine):
 
 
 def test_a_dialogue_keeps_nothing_of_other_weights(engine):
-    from oxillama.engine.options import read_options
+    from oxillama.core.options import read_options
 
     ids = engine.tokenize("Once upon a time there was a little fox")
     with engine.conversation() as talk:

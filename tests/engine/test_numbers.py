@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
-from oxillama.engine.pooling import read_pooling
+from oxillama.core.pooling import read_pooling
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
-from tests.engine.fakes import N_EMBD, N_VOCAB, assert_idle, hidden_of, logits_of, make_engine, runner_of
+from tests.fakes import N_EMBD, N_VOCAB, assert_idle, hidden_of, logits_of, make_engine, runner_of
 
 IDS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=40)
 

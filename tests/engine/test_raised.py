@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
+from oxillama._util.signals import check_stack, frames_left
+from oxillama.drafts.draft import Proposal
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
-from oxillama.interrupt import check_stack, frames_left
 from oxillama.sampling import SamplerChain
-from oxillama.speculative import Proposal
-from tests.engine.fakes import assert_idle, make_engine, runner_of
 from tests.engine.test_async import alone
+from tests.fakes import assert_idle, make_engine, runner_of
 from tests.faults.raised import in_thread, outcome_of, quietly
 
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, pytest.fail.Exception, MemoryError]

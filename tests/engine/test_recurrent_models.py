@@ -7,13 +7,13 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
-from oxillama.engine import CancelToken, Engine
-from oxillama.engine.loading import EngineParts
-from oxillama.engine.runner import Runner
-from oxillama.engine.sizes import choose_sizes
+from oxillama.core.loading import EngineParts, choose_sizes
+from oxillama.core.results import CancelToken
+from oxillama.core.runner import Runner
+from oxillama.engine import Engine
 from oxillama.models import load_model
 from oxillama.tokenizer import TokenStream
-from tests.engine.fakes import FakeTokenizer, assert_idle
+from tests.fakes import FakeTokenizer, assert_idle
 from tests.models.tiny import Shape, tiny
 
 MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent")

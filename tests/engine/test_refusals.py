@@ -7,7 +7,7 @@ import pytest
 import oxillama as ox
 from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, QueueFullError
 from oxillama.kernels.attention import kv_bytes
-from tests.engine.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, make_engine, runner_of
 
 
 def test_threads_that_come_together_do_not_exceed_the_queue():

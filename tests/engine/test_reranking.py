@@ -8,7 +8,7 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.engine.reranking import pair_ids
+from oxillama.core.embedding import pair_ids
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
@@ -17,7 +17,7 @@ from oxillama.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
-from tests.engine.fakes import assert_idle
+from tests.fakes import assert_idle
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.models import naive
 from tests.models.naive import encoder

@@ -7,7 +7,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError
-from tests.engine.fakes import assert_idle
+from tests.fakes import assert_idle
 
 PROMPTS = ["Once upon a time", "The cat", "In the morning, the old man went to the"]
 SETTINGS = [

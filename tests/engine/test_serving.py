@@ -5,11 +5,11 @@ import time
 import pytest
 
 import oxillama as ox
-from oxillama.engine.request import Outbox
-from oxillama.engine.scheduler import Scheduler
-from tests.engine.fakes import assert_idle, drawn, make_engine, runner_of
-from tests.engine.test_conversation import options
+from oxillama.core.request import Outbox
+from oxillama.scheduling.scheduler import Scheduler
+from tests.core.test_conversation import options
 from tests.engine.test_generate import plain_tokens
+from tests.fakes import assert_idle, drawn, make_engine, runner_of
 
 SEED = drawn(seed=1)
 

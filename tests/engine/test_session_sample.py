@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError, GrammarError, SnapshotError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
-from tests.engine.fakes import EOS, N_VOCAB, PENALISED, logits_of, make_engine
 from tests.engine.test_generate import PROMPTS
+from tests.fakes import EOS, N_VOCAB, PENALISED, logits_of, make_engine
 from tests.snapshot.models import load, tokens_of
 from tests.speculative.test_generate import CHAINS, GRAMMARS
 

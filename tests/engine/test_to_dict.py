@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
-from oxillama.json_values import json_value
+from oxillama._util.json_values import json_value
 from oxillama.sampling import SamplerChain
-from tests.engine.fakes import EOS, make_engine
+from tests.fakes import EOS, make_engine
 
 PLAIN = (type(None), bool, int, float, str, list, dict)
 LOGPROB = {"token_id", "logprob", "bytes", "top", "text"}

@@ -9,8 +9,8 @@ import json
 import pytest
 
 import oxillama as ox
-from oxillama.sampling.grammar.tools import FORMATS
-from tests.engine.fakes import assert_idle
+from oxillama.tools import FORMATS
+from tests.fakes import assert_idle
 
 HERMES = (
     "{% for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>{{ m.content }}"

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import oxillama as ox
 from oxillama.config import SamplerConfig
+from oxillama.core.generation_request import StopMatcher
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.engine.stream import StopMatcher
-from tests.engine.fakes import EOS, make_engine, runner_of
-from tests.engine.test_conversation import options
+from tests.core.test_conversation import options
+from tests.core.test_logprobs import plain_logprob
+from tests.core.test_stop_matcher import STOPS, TEXT
 from tests.engine.test_generate import CONFIGS, PROMPTS, plain_tokens
-from tests.engine.test_logprobs import plain_logprob
-from tests.engine.test_stop import STOPS, TEXT
+from tests.fakes import EOS, make_engine, runner_of
 from tests.snapshot.models import load, tokens_of
 
 # Beginnings in common are likely.

@@ -5,14 +5,13 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
+from oxillama.core.loading import CacheSizes, EngineParts, choose_sizes
+from oxillama.core.runner import Runner
 from oxillama.engine import Engine
-from oxillama.engine.loading import EngineParts
-from oxillama.engine.runner import Runner
-from oxillama.engine.sizes import CacheSizes, choose_sizes
 from oxillama.kv_cache.arrays import block_bytes
 from oxillama.models import load_model
-from tests.engine.fakes import assert_idle
 from tests.engine.test_recurrent_models import Letters, same
+from tests.fakes import assert_idle
 from tests.models.tiny import Shape, tiny
 
 MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2", "gemma4-e4b")

@@ -19,9 +19,9 @@ from unittest import mock
 import numpy as np
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
+from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.source import FileSource
-from oxillama.snapshot.origin import ModelFingerprint
 from tests.faults.signals import Lines
 
 ORIGINAL = Path(shipped_model()).read_bytes()

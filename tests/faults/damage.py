@@ -10,7 +10,7 @@ from pathlib import Path
 import oxillama as ox
 from oxillama.errors import SnapshotError
 from oxillama.snapshot import snapshot_info
-from oxillama.snapshot.layout import HEADER_BYTES, read_head, read_size
+from oxillama.snapshot.format.layout import HEADER_BYTES, read_head, read_size
 from tests.faults.scenes import NAME, SCENES
 from tests.snapshot.models import load, path_of
 

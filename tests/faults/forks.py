@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
-from oxillama.snapshot import collect_garbage
+from oxillama.core.loading import shipped_model
+from oxillama.snapshot.format.block_garbage import collect_garbage
 
 PROMPT, OPTIONS = "Once upon a time", {"max_tokens": 8, "seed": 1, "ignore_eos": True}
 LIMIT = 60  # seconds for a child

@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
-from oxillama.snapshot import collect_garbage, compression, hashing
+from oxillama.core.loading import shipped_model
+from oxillama.snapshot.format import codec as compression
+from oxillama.snapshot.format import codec as hashing
+from oxillama.snapshot.format.block_garbage import collect_garbage
 from tests.snapshot.models import load, path_of, tokens_of, told
 
 NAME = "session"

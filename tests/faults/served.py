@@ -9,8 +9,8 @@ from functools import cache, partial
 from typing import Any
 
 import oxillama as ox
-from oxillama.engine.options import read_options
-from tests.engine.fakes import assert_idle, make_engine
+from oxillama.core.options import read_options
+from tests.fakes import assert_idle, make_engine
 
 DRAWN = {"max_tokens": 6, "seed": 1, "ignore_eos": True}
 

@@ -14,7 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from oxillama.snapshot import collect_garbage, snapshot_info
+from oxillama.snapshot import snapshot_info
+from oxillama.snapshot.format.block_garbage import collect_garbage
 from tests.faults.limits import ROOT
 from tests.snapshot.models import load, tokens_of
 

@@ -27,7 +27,7 @@ def test_a_loss_would_be_seen(tmp_path):
 
 CHILD = """
     import os, random, resource, shutil, signal, sys, threading, time, oxillama as ox
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     path, n_threads, prompt = os.path.join(sys.argv[1], "model.gguf"), int(sys.argv[2]), "Once upon a time"

@@ -49,5 +49,5 @@ def test_an_error_at_some_calls(name, kind):
 def test_an_error_that_spoils_something_would_be_seen(monkeypatch):
     """Blocks that nobody gives back."""
     scene = served.scene("generate", "plain")
-    monkeypatch.setattr("oxillama.engine.holdings.Holdings.disown", lambda holdings: None)
+    monkeypatch.setattr("oxillama.scheduling.block_manager.Holdings.disown", lambda holdings: None)
     assert any(raised.planted_at(scene, MemoryError, n)[1] for n in range(350, 1500, 40))

@@ -12,12 +12,12 @@ NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex")
 
 # Modules whose branches guide, beside the target's own; the whole package would be seen, too, but for more time.
 SEEN = {
-    "gguf": ("oxillama.gguf", "oxillama.tokenizer", "oxillama.models", "oxillama.engine.loading"),
-    "snapshot": ("oxillama.snapshot", "oxillama.kv_cache.saved_kv", "oxillama.kv_cache.saving"),
+    "gguf": ("oxillama.gguf", "oxillama.tokenizer", "oxillama.models", "oxillama.core.loading"),
+    "snapshot": ("oxillama.snapshot", "oxillama.kv_cache.kv_io", "oxillama.kv_cache.kv_io"),
     "adapter": ("oxillama.lora", "oxillama.gguf"),
-    "grammar": ("oxillama.sampling.grammar",),
-    "schema": ("oxillama.sampling.grammar",),
-    "regex": ("oxillama.sampling.grammar",),
+    "grammar": ("oxillama.grammar",),
+    "schema": ("oxillama.grammar",),
+    "regex": ("oxillama.grammar",),
 }
 
 Mutator = Callable[[Random, bytes, bytes], bytes]  # (draw, input, another input) -> a changed input

@@ -8,7 +8,7 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError, ModelNotFoundError, QuantError
 from oxillama.gguf import recoding
 

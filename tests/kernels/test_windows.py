@@ -7,7 +7,7 @@ from oxillama.errors import ConfigError
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Workspace
-from oxillama.kv_cache.shapes import first_read
+from oxillama.layer_state import first_read
 from tests.kernels.test_attention import TYPES, Setup, in_chunks
 
 

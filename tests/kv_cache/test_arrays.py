@@ -7,7 +7,7 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kv_cache.arrays import StateArrays, block_bytes, slot_bytes
-from oxillama.kv_cache.shapes import KvShape, RecurrentShape
+from oxillama.layer_state import KvShape, RecurrentShape
 
 
 @pytest.mark.parametrize(

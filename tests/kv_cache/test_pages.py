@@ -9,7 +9,7 @@ import pytest
 from oxillama.kv_cache import pages
 from oxillama.kv_cache.arrays import StateArrays
 from oxillama.kv_cache.pages import release_rows
-from oxillama.kv_cache.shapes import KvShape, RecurrentShape
+from oxillama.layer_state import KvShape, RecurrentShape
 
 PAGE = mmap.PAGESIZE
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives pages back at once")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.lora import Lora, LoraRegistry
 from oxillama.models import load_model

@@ -206,7 +206,7 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_run_with_adapters(tmp_path, capsys):
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
 
     shapes = linear_shapes(shipped_model())
     with gguf.open(shipped_model()) as file:

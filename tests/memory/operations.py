@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
+from oxillama.grammar import Grammar
 from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_trie import TokenTrie
 from oxillama.kernels.repeats import repeat_lengths
 from oxillama.kernels.sampling import Candidates
-from oxillama.sampling.grammar import Grammar
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.memory.trial import Operation
 

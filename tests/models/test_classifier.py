@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.models import load_model
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.errors import LoadError, MissingTensorError
 from oxillama.gguf.recoding import quantize_file
-from oxillama.kv_cache.shapes import KvShape
+from oxillama.layer_state import KvShape
 from oxillama.models import load_model
 
 from . import naive

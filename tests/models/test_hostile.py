@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata

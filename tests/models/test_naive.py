@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Workspace

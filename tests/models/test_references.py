@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import all_architectures, find_architecture, load_model
 from oxillama.models.registry import UNVERIFIED

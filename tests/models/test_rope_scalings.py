@@ -8,8 +8,8 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, RopeConfig
-from oxillama.engine.loading import choose_context, load_parts
-from oxillama.engine.runner import Span
+from oxillama.core.loading import choose_context, load_parts
+from oxillama.core.runner import Span
 from oxillama.errors import ConfigError, LoadError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata

@@ -10,7 +10,7 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from oxillama.errors import ModelFileError
 from oxillama.gguf.source import FileSource
 from oxillama.offload import OffloadPolicy
@@ -165,7 +165,7 @@ def test_a_forked_child_reads_for_itself(path):
     assert done.stdout == "True 0\n", done.stderr
 
 
-@pytest.mark.parametrize("first", ["oxillama.engine.loop", "oxillama.offload.reader"])
+@pytest.mark.parametrize("first", ["oxillama.core.step_loop", "oxillama.offload.reader"])
 def test_a_fork_waits_for_a_step_that_waits_for_a_page(path, first):
     """Whichever of the two modules was imported first: hooks of forks run in an order that follows from that."""
     done = child(

@@ -6,10 +6,10 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.engine.loading import shipped_model
+from oxillama.config import read_policy
+from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError
 from oxillama.offload import MemoryReading, OffloadPolicy
-from oxillama.offload_policy import read_policy
 from tests.offload.paged import least_of, open_runner, path_of, rows, tokens_of
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError, GrammarError
+from oxillama.grammar import Grammar, Vocabulary
 from oxillama.sampling import Sampler
-from oxillama.sampling.grammar import Grammar, Vocabulary
 
 GBNF = 'root ::= "a" ("b" | "c" "a")'
 

@@ -6,9 +6,9 @@ from unittest.mock import patch
 import numpy as np
 
 import oxillama as ox
-from oxillama.engine import loading
+from oxillama.core import loading
 from oxillama.tokenizer import TokenStream
-from tests.engine.fakes import FakeTokenizer
+from tests.fakes import FakeTokenizer
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 ENCODERS = (
@@ -63,7 +63,7 @@ def tokenizer_of(file, found=loading.own_tokenizer):
 
 
 def load(name, **fields):
-    with patch("oxillama.engine.loading.own_tokenizer", tokenizer_of):
+    with patch("oxillama.core.loading.own_tokenizer", tokenizer_of):
         return ox.load(path_of(name), **{"num_threads": 1, **fields})
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import oxillama as ox
 from oxillama.errors import ConfigError
-from oxillama.snapshot import collect_garbage, compression
+from oxillama.snapshot.format import codec as compression
+from oxillama.snapshot.format.block_garbage import collect_garbage
 from tests.snapshot.models import DECODERS, load, same, tokens_of, told
 
 # So that layers with a window have blocks of their own in a context as short as these models'.

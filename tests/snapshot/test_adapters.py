@@ -3,7 +3,7 @@
 import pytest
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
+from oxillama.core.loading import shipped_model
 from oxillama.errors import SnapshotMismatchError
 from oxillama.snapshot import snapshot_info
 from tests.lora.files import linear_shapes, random_factors, write_adapter

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.engine import CancelToken
+from oxillama.core.results import CancelToken
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.snapshot import compression
-from oxillama.snapshot.saved import Reader, Rows, Saved
-from oxillama.snapshot.sources import MemorySource
-from oxillama.snapshot.writing import packed
-from tests.engine.fakes import assert_idle
+from oxillama.snapshot.format import codec as compression
+from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.snapshot.format.writer import packed
+from tests.fakes import assert_idle
 from tests.snapshot.models import load, tokens_of
 
 SETTINGS = {

@@ -4,7 +4,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.config import SamplerConfig
-from oxillama.engine.options import parse_options
+from oxillama.core.options import parse_options
 from oxillama.errors import SnapshotError, SnapshotMismatchError
 from tests.snapshot.models import load, tokens_of, told
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.engine import CancelToken
+from oxillama.core.results import CancelToken
 from oxillama.errors import (
     SnapshotDamagedError,
     SnapshotError,
@@ -20,10 +20,10 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.snapshot import snapshot_info
-from oxillama.snapshot.layout import HEADER_BYTES, head_of, read_head, read_size
-from oxillama.snapshot.saved import Reader, Rows, Saved
-from oxillama.snapshot.sources import MemorySource
-from oxillama.snapshot.writing import packed
+from oxillama.snapshot.format.layout import HEADER_BYTES, head_of, read_head, read_size
+from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
 PROMPT = list(range(3, 40))

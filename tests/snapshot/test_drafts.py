@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import oxillama as ox
+from oxillama.drafts.draft import Proposal
+from oxillama.drafts.grammar_draft import GrammarDraft
+from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
-from oxillama.snapshot.writing import packed
-from oxillama.speculative import GrammarDraft, PromptLookup, Proposal
+from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import load, path_of, tokens_of, told
 from tests.snapshot.test_damage import placed_state, unpacked
 from tests.snapshot.test_files import in_process

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.snapshot import compression
-from oxillama.snapshot.maker import NOTHING
-from oxillama.snapshot.saved import Rows
-from oxillama.snapshot.writing import packed
+from oxillama.snapshot.capture import NOTHING
+from oxillama.snapshot.format import codec as compression
+from oxillama.snapshot.format.reader import Rows
+from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
 from tests.snapshot.test_damage import sections_of
 

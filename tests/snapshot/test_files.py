@@ -14,10 +14,12 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFileError, SnapshotFormatError
-from oxillama.snapshot import collect_garbage, compression, snapshot_info
-from oxillama.snapshot.saved import Reader, Rows, Saved, open_reader
-from oxillama.snapshot.sources import MemorySource
-from oxillama.snapshot.writing import packed
+from oxillama.snapshot import snapshot_info
+from oxillama.snapshot.format import codec as compression
+from oxillama.snapshot.format.block_garbage import collect_garbage
+from oxillama.snapshot.format.reader import Reader, Rows, Saved, open_reader
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
 ROOT = Path(__file__).parents[2]

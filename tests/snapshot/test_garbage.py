@@ -10,7 +10,8 @@ import pytest
 import oxillama as ox
 from oxillama.errors import SnapshotFileError
 from oxillama.gguf.output import atomic_file
-from oxillama.snapshot import blocks, collect_garbage
+from oxillama.snapshot.format import block_store as blocks
+from oxillama.snapshot.format.block_garbage import collect_garbage
 from tests.snapshot.models import load, tokens_of
 
 HEX = "0123456789abcdef" * 3 + "0123456789abcd"  # 62 digits, as of a block's file
@@ -233,7 +234,7 @@ def test_a_folder_that_becomes_a_link_meanwhile(folder, tmp_path, monkeypatch, w
 def test_the_folder_of_snapshots_is_the_one_whose_blocks_go(engine, folder, tmp_path, monkeypatch):
     """Another folder under its name doesn't tell which blocks are needed."""
     (tmp_path / "empty").mkdir()
-    from oxillama.snapshot import store
+    from oxillama.snapshot.format import block_garbage as store
 
     def swapped(*args):
         folder.rename(tmp_path / "moved")

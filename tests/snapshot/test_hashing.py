@@ -5,8 +5,8 @@ import threading
 import numpy as np
 from blake3 import blake3
 
-from oxillama.snapshot import hashing
-from oxillama.snapshot.hashing import LONG, Hashing, digest_of
+from oxillama.snapshot.format import codec as hashing
+from oxillama.snapshot.format.codec import LONG, Hashing, digest_of
 
 
 def pieces_of(seed):

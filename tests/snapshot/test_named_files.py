@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import oxillama as ox
-from oxillama.engine import loading
+from oxillama.core import loading
 from oxillama.errors import ConfigError, ModelNotFoundError, SnapshotFileError, SnapshotMismatchError
-from oxillama.snapshot import ModelFingerprint
-from oxillama.snapshot.writing import packed
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.snapshot.format.writer import packed
 from tests.fuzz.targets.snapshot_changes import unpacked
 from tests.snapshot.models import load, path_of
 from tests.test_hub import Hub, hub  # noqa: F401  (a fixture)

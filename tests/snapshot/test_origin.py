@@ -8,10 +8,10 @@ import pytest
 from blake3 import blake3
 
 import oxillama as ox
+from oxillama._util.json_fields import Fields
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
-from oxillama.snapshot import origin
-from oxillama.snapshot.fields import Fields
-from oxillama.snapshot.origin import ModelFingerprint, hub_origin
+from oxillama.gguf import fingerprint as origin
+from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
 from tests.snapshot.models import load, path_of
 
 

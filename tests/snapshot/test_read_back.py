@@ -4,7 +4,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import SnapshotFileError
-from oxillama.snapshot import saved, snapshot_info
+from oxillama.snapshot import snapshot_info
+from oxillama.snapshot.format import reader as saved
 from tests.snapshot.models import same, tokens_of
 from tests.snapshot.read_back import KINDS, Walk, check, lengths, opened, requests
 
@@ -81,7 +82,7 @@ def test_a_base_whose_base_is_gone_is_none(engine, tmp_path):
 
 def test_a_chain_is_not_longer_than_can_be_read(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(saved, "MAX_CHAIN", 3)
-    monkeypatch.setattr("oxillama.snapshot.maker.MAX_CHAIN", 3)
+    monkeypatch.setattr("oxillama.snapshot.capture.MAX_CHAIN", 3)
     chain(engine, tmp_path, 6)
     assert [snapshot_info(tmp_path / f"{i}").base for i in range(6)] == [None, "0", "1", "2", None, "4"]
     for i in range(6):
@@ -91,7 +92,7 @@ def test_a_chain_is_not_longer_than_can_be_read(engine, tmp_path, monkeypatch):
 
 def test_a_base_of_other_kernels_is_not_mixed_in(engine, tmp_path, monkeypatch):
     chain(engine, tmp_path, 1)
-    monkeypatch.setattr("oxillama.snapshot.maker.tier", lambda: "other")
+    monkeypatch.setattr("oxillama.snapshot.capture.tier", lambda: "other")
     engine.snapshot(tmp_path / "1", base=tmp_path / "0")
     assert snapshot_info(tmp_path / "1").base is None
 
@@ -115,7 +116,7 @@ def test_tokens_that_nobody_knows_are_not_the_same(tmp_path):
 
 
 def without_tokens(data):
-    from oxillama.snapshot.version1 import EngineV1
+    from oxillama.snapshot.format.v1 import EngineV1
 
     v = EngineV1.decode(data)
     v.tokens = []

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import oxillama as ox
-from oxillama.snapshot.settings import config_of, sampler_config_state
+from oxillama.snapshot.request_state import config_of, sampler_config_state
 from tests.snapshot.models import load
 
 SAVED = (Path(__file__).parents[1] / "data" / "oxisnap" / "schema.oxsnap2").read_bytes()

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import oxillama as ox
+from oxillama.drafts.grammar_draft import GrammarDraft
+from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import (
     SnapshotDamagedError,
     SnapshotError,
@@ -17,11 +19,10 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.snapshot import snapshot_info, speculative
-from oxillama.snapshot.saved import Reader, Rows
-from oxillama.snapshot.sources import MemorySource
-from oxillama.snapshot.version1 import EngineV1, KvV1, SpeculativeV1
-from oxillama.snapshot.writing import packed
-from oxillama.speculative import GrammarDraft, PromptLookup
+from oxillama.snapshot.format.reader import Reader, Rows
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.snapshot.format.v1 import EngineV1, KvV1, SpeculativeV1
+from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 from tests.snapshot.test_damage import paths, placed_state, sections_of, unpacked
 from tests.snapshot.test_files import in_process

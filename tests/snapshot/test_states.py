@@ -10,9 +10,9 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotError
-from oxillama.sampling.grammar.tools import ToolFormat
-from oxillama.snapshot.saved import Reader
-from oxillama.snapshot.sources import MemorySource
+from oxillama.snapshot.format.reader import Reader
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.tools import ToolFormat
 from tests.fuzz.targets import snapshot
 from tests.fuzz.targets.json_values import at, places
 from tests.fuzz.targets.snapshot_folders import FOLDER

@@ -11,8 +11,7 @@ import pytest
 import oxillama as ox
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFormatError, SnapshotMismatchError
 from oxillama.snapshot import snapshot_info
-from oxillama.snapshot.oxicode import Decoder, Encoder
-from oxillama.snapshot.version1 import EngineV1, KvV1, SpeculativeV1, SsmV1
+from oxillama.snapshot.format.v1 import Decoder, Encoder, EngineV1, KvV1, SpeculativeV1, SsmV1
 from tests.snapshot.models import load, path_of, same, tokens_of
 
 FOLDER = Path(__file__).parents[1] / "data" / "oxisnap"

@@ -3,7 +3,7 @@
 import os
 
 from oxillama.kernels.files import begin_writing
-from oxillama.snapshot import writing
+from oxillama.snapshot.format import writer as writing
 from tests.snapshot.models import load, tokens_of
 
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 
 from oxillama.config import EngineConfig
-from oxillama.engine.loading import EngineParts
+from oxillama.core.loading import EngineParts
+from oxillama.drafts.draft import DraftTask
 from oxillama.sampling import Sampler
-from oxillama.speculative.draft import DraftTask
 from oxillama.speculative.draft_model import DraftModel
-from tests.engine import fakes
-from tests.engine.fakes import EOS, N_VOCAB, FakeRunner, FakeTokenizer, logits_of
+from tests import fakes
+from tests.fakes import EOS, N_VOCAB, FakeRunner, FakeTokenizer, logits_of
 
 KEYS = itertools.count(1 << 40)
 

@@ -1,7 +1,7 @@
 """Drafts for tests: those that know the answer, and those that are wrong as often as one likes."""
 
-from oxillama.speculative import Proposal
-from tests.engine.fakes import N_VOCAB
+from oxillama.drafts.draft import Proposal
+from tests.fakes import N_VOCAB
 
 
 class Oracle:

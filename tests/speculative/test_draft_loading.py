@@ -8,17 +8,16 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.core.loading import EngineParts, choose_sizes, shipped_model
+from oxillama.core.runner import Runner
+from oxillama.drafts.draft import DraftTask
 from oxillama.engine import Engine
-from oxillama.engine.loading import EngineParts, shipped_model
-from oxillama.engine.runner import Runner
-from oxillama.engine.sizes import choose_sizes
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, ModelNotFoundError, UnsupportedModelError
 from oxillama.models import load_model
 from oxillama.sampling import Sampler
-from oxillama.speculative.draft import DraftTask
 from oxillama.speculative.draft_model import DraftModel
-from tests.engine.fakes import EOS, make_engine
 from tests.engine.test_recurrent_models import Letters
+from tests.fakes import EOS, make_engine
 from tests.models.tiny import Shape, tiny
 from tests.speculative.drafting import Text, guessed, make_draft
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
+from oxillama.drafts.draft import Draft
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, GrammarError
+from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.sampling import Sampler, SamplerChain
-from oxillama.sampling.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.speculative.draft import Draft
-from tests.engine.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer, drawn
+from tests.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer, drawn
 from tests.sampling.test_sampler import WILDER
 from tests.speculative.drafting import Recorder, Text, guessed, idle, make_draft, plain, runner_of, twice
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
+from oxillama.drafts.draft import Proposal
 from oxillama.engine import Engine
 from oxillama.errors import EngineClosedError, GenerateError
-from oxillama.speculative import Proposal
-from oxillama.speculative.decoder import SpeculativeDecoder
+from oxillama.speculative.async_draft import SpeculativeDecoder
 from oxillama.speculative.draft_model import DraftModel
-from tests.engine.fakes import BOS, N_VOCAB, assert_idle, logits_of, make_engine
+from tests.fakes import BOS, N_VOCAB, assert_idle, logits_of, make_engine
 from tests.sampling.test_sampler import WILDER
 from tests.speculative.drafting import Recorder, idle, make_draft, runner_of, twice
 

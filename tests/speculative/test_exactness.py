@@ -5,12 +5,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from oxillama.engine import core
-from oxillama.engine.request import Outbox
-from oxillama.engine.scheduler import Scheduler
+from oxillama.core import engine_core as core
+from oxillama.core.request import Outbox
+from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import OxiLlamaError
-from oxillama.speculative import PromptLookup
-from tests.engine.test_conversation import options
+from oxillama.scheduling.scheduler import Scheduler
+from tests.core.test_conversation import options
 from tests.engine.test_exactness import LENGTHS, NAMES, PROMPTS, QUICK, SERVED, Serving, alone, model, recorded
 from tests.models.tiny import Shape
 from tests.speculative.drafts import Oracle

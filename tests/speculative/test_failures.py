@@ -2,10 +2,10 @@
 
 import pytest
 
-from oxillama.engine import CancelToken
+from oxillama.core.results import CancelToken
+from oxillama.drafts.draft import Proposal
 from oxillama.errors import GenerateError, GrammarError
-from oxillama.speculative import Proposal
-from tests.engine.fakes import N_VOCAB, assert_idle, make_engine, runner_of
+from tests.fakes import N_VOCAB, assert_idle, make_engine, runner_of
 from tests.speculative.drafts import Oracle
 from tests.speculative.test_generate import same
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.drafts.draft import SpecStats
+from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.speculative import PromptLookup, SpecStats
-from tests.engine.fakes import EOS, assert_idle, make_engine, runner_of
+from tests.fakes import EOS, assert_idle, make_engine, runner_of
 from tests.speculative.drafts import Oracle
 
 CHAINS = [

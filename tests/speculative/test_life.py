@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 import oxillama as ox
-from tests.engine.fakes import BOS, assert_idle, make_engine
+from tests.fakes import BOS, assert_idle, make_engine
 from tests.speculative.drafting import Recorder, Text, idle, make_draft
 
 PROMPT = [BOS, 4, 5, 6, 7]

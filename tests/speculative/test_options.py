@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import oxillama as ox
+from oxillama.drafts.draft import SpecStats
+from oxillama.drafts.grammar_draft import GrammarDraft
+from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError
-from oxillama.speculative import GrammarDraft, PromptLookup, SpecStats
-from tests.engine.fakes import make_engine
+from tests.fakes import make_engine
 from tests.speculative.drafts import Oracle
 
 

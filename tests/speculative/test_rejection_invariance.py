@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import oxillama as ox
-from oxillama.engine import speculation
+from oxillama.core import draft_options as speculation
 from oxillama.errors import ConfigError
-from tests.engine.fakes import BOS, EOS, assert_idle, drawn, make_engine
+from tests.fakes import BOS, EOS, assert_idle, drawn, make_engine
 from tests.speculative.drafting import idle, make_draft
 from tests.speculative.drafts import Oracle
 from tests.speculative.test_rejection_served import by_hand
@@ -165,7 +165,7 @@ def test_without_the_rest_of_a_round_texts_are_others(monkeypatch):
             token, goes_on = super().choose(sampler, row)
             return token, goes_on and self.n_used < 2
 
-    monkeypatch.setattr("oxillama.engine.drafting.DraftRound", Forgetful)
+    monkeypatch.setattr("oxillama.core.draft_scheduler.DraftRound", Forgetful)
     with make_draft(noise=1.0) as draft:
         engine = make_engine()
         assert any(served(engine, draft, [PROMPT], seed) != [expected(PROMPT, seed)] for seed in range(6))

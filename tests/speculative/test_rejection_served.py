@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from oxillama.config import SamplerConfig
-from oxillama.engine import speculation
+from oxillama.core import draft_options as speculation
+from oxillama.drafts.draft import DraftTask, Proposal
+from oxillama.drafts.rejection import chosen
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.sampling import Distribution, Sampler, state
-from oxillama.speculative import DraftTask, Proposal
-from oxillama.speculative.rejection import chosen
-from tests.engine import fakes
-from tests.engine.fakes import BOS, EOS, N_VOCAB, assert_idle, logits_of, make_engine
+from tests import fakes
+from tests.drafts.test_rejection import MUTANTS, Tables
+from tests.fakes import BOS, EOS, N_VOCAB, assert_idle, logits_of, make_engine
 from tests.speculative.drafting import make_draft
 from tests.speculative.laws import exact_law
-from tests.speculative.test_rejection import MUTANTS, Tables
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 # Tokens of the tables, the last of which ends the text; after the prompt the first comes for certain.
@@ -142,14 +142,14 @@ SERVED = {name: wrong for name, wrong in MUTANTS.items() if wrong[0] != "chosen"
 @pytest.mark.parametrize("mutant", SERVED)
 def test_the_law_of_a_wrong_rule_is_another(mutant, monkeypatch):
     name, wrong = SERVED[mutant]
-    module = speculation if name == "chosen" else __import__("oxillama.speculative.rejection", fromlist=[name])
+    module = speculation if name == "chosen" else __import__("oxillama.drafts.rejection", fromlist=[name])
     monkeypatch.setattr(module, name, wrong)
     assert any(law_of(monkeypatch, tables, k) != true_law(tables, k + 1) for tables, k in TABLES)
 
 
 def test_ends_that_were_drawn_can_t_be_left_out(monkeypatch):
     """As they can where a guess only has to be what is drawn anyway: the law would be another."""
-    from oxillama.engine import drafting
+    from oxillama.core import draft_scheduler as drafting
 
     def without_ends(request, speculation, proposal):
         return drafting._possible(request, proposal.tokens)

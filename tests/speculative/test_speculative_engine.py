@@ -3,9 +3,11 @@
 import pytest
 
 import oxillama as ox
-from oxillama.engine.loading import shipped_model
-from oxillama.speculative import GrammarDraft, PromptLookup, Proposal
-from tests.engine.fakes import BOS, assert_idle, drawn, make_engine
+from oxillama.core.loading import shipped_model
+from oxillama.drafts.draft import Proposal
+from oxillama.drafts.grammar_draft import GrammarDraft
+from oxillama.drafts.prompt_lookup import PromptLookup
+from tests.fakes import BOS, assert_idle, drawn, make_engine
 from tests.speculative.drafting import idle, make_draft
 
 PROMPT = [BOS, 4, 5, 6, 7]
@@ -179,7 +181,7 @@ def test_bad_input(engine):
 
 
 def test_a_draft_is_closed_if_the_target_can_t_be_loaded(monkeypatch):
-    from oxillama.speculative import speculative_engine
+    from oxillama.engine import speculative_engine
 
     made = []
 

@@ -5,12 +5,11 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.engine.runner import Runner, Span
+from oxillama.core.runner import Runner, Span
 from oxillama.errors import ConfigError, GGUFError, ModelNotFoundError, QuantError, UnsupportedModelError
 from oxillama.models import ModelSpec, architectures, load_model
 from oxillama.models.registry import find_architecture
-from oxillama.speculative.pruning import spread
-from oxillama.speculative.synthesise import synthesise_draft
+from oxillama.speculative.synthesise import spread, synthesise_draft
 from tests.models.tiny import RECIPES, Shape, tiny
 
 DEEP = Shape(

@@ -2,10 +2,12 @@
 
 import pytest
 
-from oxillama.engine import core, drafting, meter
-from oxillama.speculative import Proposal
-from oxillama.speculative.costs import KEPT_STEPS
-from tests.engine.fakes import BOS, logits_of, make_engine
+from oxillama.core import draft_scheduler as drafting
+from oxillama.core import engine_core as core
+from oxillama.core import metrics_recorder as meter
+from oxillama.drafts.cost_model import KEPT_STEPS
+from oxillama.drafts.draft import Proposal
+from tests.fakes import BOS, logits_of, make_engine
 
 PROMPT = [BOS, 4, 5, 6]
 OPTIONS = {"max_tokens": 2000, "seed": 1, "ignore_eos": True, "temperature": 0.0}

@@ -8,8 +8,8 @@ from contextlib import closing
 import numpy as np
 
 import oxillama as ox
-from oxillama.engine.options import read_options
-from oxillama.sampling.grammar.automaton import Vocabulary
+from oxillama.core.options import read_options
+from oxillama.grammar.automaton import Vocabulary
 
 PROMPTS = ["Once upon a time", "Once upon a hill", "The fox said:", "A"]
 GRAMMAR = 'root ::= sentence+\nsentence ::= word (" " word){0,6} "." " "?\nword ::= [a-zA-Z]{1,9} | "\\"" [a-z ]* "\\""'

@@ -55,7 +55,7 @@ def together(calls, expected, *, n_threads, seconds=None, rounds=None, seed=0, s
 def engines(folder):
     """(name, engine, its calls): the shipped model in memory, and paged, with two adapters."""
     import oxillama as ox
-    from oxillama.engine.loading import shipped_model
+    from oxillama.core.loading import shipped_model
     from tests.engine.test_reranking import BERT, HEADS, changed, with_head
     from tests.lora.files import linear_shapes, random_factors, write_adapter
 
@@ -78,7 +78,7 @@ def beside(engine, paths, ranker, closing):
     fill-in-the-middle.
     """
     import oxillama as ox
-    from oxillama.engine.loading import shipped_draft
+    from oxillama.core.loading import shipped_draft
 
     def own(made):
         return closing.enter_context(made)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.gguf import GGUFFile
-from oxillama.kv_cache.shapes import KvShape
+from oxillama.layer_state import KvShape
 from oxillama.models.decoder import Decoder
 from oxillama.models.experts import ExpertSpec
 from oxillama.models.latent import LatentAttention, LatentSpec

@@ -14,7 +14,7 @@ from oxillama.errors import LoadError
 from oxillama.gguf import GGUFFile, Metadata
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Rows
-from oxillama.kv_cache.shapes import LayerShape, RecurrentShape
+from oxillama.layer_state import LayerShape, RecurrentShape
 from oxillama.models.attention import SelfAttention
 from oxillama.models.decoder import Decoder, ReadMixer
 from oxillama.models.families.llama import GRANITE, rotated_if_trained, shared_as_dense

@@ -36,7 +36,7 @@ SETTINGS = {
 
 @cache
 def engine():
-    with patch("oxillama.engine.loading.own_tokenizer", tokenizer_of):
+    with patch("oxillama.core.loading.own_tokenizer", tokenizer_of):
         return ox.load(tiny("llama", FOLDER, SHAPE), num_threads=1)
 
 

@@ -1,4 +1,4 @@
-"""A second reader of GBNF, for grammars of the usual kind: rules as `tests.sampling.grammar.naive` takes them.
+"""A second reader of GBNF, for grammars of the usual kind: rules as `tests.grammar.naive` takes them.
 
 It reads what llama.cpp's description of the notation says, refuses what is rare, and knows characters only as far as
 the tokens of the tests can spell or begin them.
@@ -6,7 +6,7 @@ the tokens of the tests can spell or begin them.
 
 import re
 
-from tests.sampling.grammar.test_fuzz import TEXTS
+from tests.grammar.test_fuzz import TEXTS
 
 # Characters of the tokens, and those of two bytes, which tokens of half a character may begin.
 ALPHABET = sorted({c for text in TEXTS for c in text.decode("utf-8", "ignore")} | {chr(i) for i in range(0x80, 0x100)})

@@ -9,13 +9,13 @@ import zlib
 from random import Random
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar import Grammar, GrammarState
+from oxillama.grammar import Grammar, GrammarState
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.gbnf_reader import Unreadable, read
-from tests.sampling.grammar.naive import Naive
-from tests.sampling.grammar.test_fuzz import CORPUS, FRAGMENTS, TEXTS, VOCABULARY
-from tests.sampling.grammar.test_masks import allowed
+from tests.grammar.naive import Naive
+from tests.grammar.test_fuzz import CORPUS, FRAGMENTS, TEXTS, VOCABULARY
+from tests.grammar.test_masks import allowed
 
 END = len(TEXTS)
 TOKENS = {"<think>": 4, "<x>": 0}

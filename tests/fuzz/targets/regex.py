@@ -10,7 +10,7 @@ import zlib
 from random import Random
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar import Grammar
+from oxillama.grammar import Grammar
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.walks import text_of

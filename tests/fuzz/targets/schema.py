@@ -13,12 +13,12 @@ from pathlib import Path
 from random import Random
 
 from oxillama.errors import GrammarError
-from oxillama.sampling.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.json_values import VALUES, at, on_value, places, remove, replace, transplant
 from tests.fuzz.targets.walks import text_of
-from tests.sampling.grammar.json_schema.naive import CHECKS, is_valid
+from tests.grammar.json_schema.naive import CHECKS, is_valid
 
 DATA = Path(__file__).parents[2] / "data"
 KEYWORDS = [

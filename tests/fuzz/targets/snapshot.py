@@ -13,9 +13,11 @@ import numpy as np
 
 import oxillama as ox
 from oxillama.errors import OxiLlamaError, SnapshotError
-from oxillama.snapshot import collect_garbage, compression, snapshot_info
-from oxillama.snapshot.layout import MAGIC
-from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+from oxillama.snapshot import snapshot_info
+from oxillama.snapshot.format import codec as compression
+from oxillama.snapshot.format.block_garbage import collect_garbage
+from oxillama.snapshot.format.layout import MAGIC
+from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.snapshot_changes import MUTATORS, signed
 from tests.fuzz.targets.snapshot_folders import (

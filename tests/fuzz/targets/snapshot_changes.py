@@ -10,10 +10,10 @@ import numpy as np
 from blake3 import blake3
 
 from oxillama.errors import SnapshotError
-from oxillama.snapshot.layout import HEADER_BYTES, MAGIC, RAW, SIGNED_BYTES
-from oxillama.snapshot.saved import Reader, Rows, Saved
-from oxillama.snapshot.sources import MemorySource
-from oxillama.snapshot.writing import packed
+from oxillama.snapshot.format.layout import HEADER_BYTES, MAGIC, RAW, SIGNED_BYTES
+from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.snapshot.format.writer import packed
 from tests.fuzz.mutate import BYTES, copied_value
 from tests.fuzz.targets.json_values import put, random_value, remove, transplant
 

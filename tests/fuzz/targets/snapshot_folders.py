@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from blake3 import blake3
 
-from oxillama.snapshot.layout import MAGIC, SIGNED_BYTES
+from oxillama.snapshot.format.layout import MAGIC, SIGNED_BYTES
 from tests.fuzz.targets.snapshot_changes import signed
 
 FOLDER = b"FOLDER1\n"

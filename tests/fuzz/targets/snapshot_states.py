@@ -14,10 +14,10 @@ import numpy as np
 from blake3 import blake3
 
 from oxillama.errors import SnapshotError
-from oxillama.snapshot.layout import BYTES, MAGIC, RAW, head_of, placed
-from oxillama.snapshot.saved import STATE, Reader
-from oxillama.snapshot.sources import MemorySource
-from oxillama.snapshot.version1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+from oxillama.snapshot.format.layout import BYTES, MAGIC, RAW, head_of, placed
+from oxillama.snapshot.format.reader import STATE, Reader
+from oxillama.snapshot.format.source import MemorySource
+from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 from tests.fuzz.targets.json_values import at, places
 
 HUGE = (1 << 31, 1 << 53, 1 << 62, (1 << 63) - 1, 1 << 64, 10**40)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from oxillama.sampling.grammar import Vocabulary
+from oxillama.grammar import Vocabulary
 
 # Bytes, and pieces that bring a JSON text to its end.
 PIECES = [bytes([i]) for i in range(256)] + [b'"a"', b'": ', b", ", b"ab", b"}]", b"00", b'"]', b"null", b"true"]

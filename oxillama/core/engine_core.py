@@ -1,0 +1,503 @@
+"""Engine core: the step that schedules, computes, absorbs and releases."""
+
+import math
+import sys
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama._util.fork import check_running
+from oxillama._util.signals import Finalizer, check_stack
+from oxillama.core.draft_scheduler import Drafting
+from oxillama.core.generation_request import TextRequest
+from oxillama.core.metrics_recorder import Meter
+from oxillama.core.request import Outbox, Request
+from oxillama.core.results import FinishReason
+from oxillama.core.runner import NoRunner, RunnerLike, n_rows, span_of
+from oxillama.core.step_loop import StepLoop
+from oxillama.core.verification import n_right, verify
+from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
+from oxillama.metrics import RejectedReason
+from oxillama.scheduling.pools import SequencePool
+from oxillama.scheduling.prefill_throttle import Pace
+from oxillama.scheduling.prefix_cache import WINDOWED
+from oxillama.scheduling.scheduler import Scheduler
+
+__all__ = [
+    "CoreCalls",
+    "EngineCore",
+]
+
+T = TypeVar("T")
+
+# More than `StepLoop.drive` asks for, which follows: nothing is queued that can't be computed then.
+CALL_FRAMES = 220
+
+
+class _Arrival:
+    """Requests on their way to the queue."""
+
+    __slots__ = ("_core", "requests")
+
+    def __init__(self, core: "CoreCalls", requests: list[Request]) -> None:
+        self._core, self.requests = core, requests
+
+    def __call__(self) -> None:
+        self._core._enqueue(self.requests)
+
+
+class CoreCalls:
+    """The half of the core that doesn't run in turns of its loop, but asks for changes that do.
+
+    open: requests that were submitted, and whose makers were not told of their end, in this order.
+    """
+
+    runner: RunnerLike
+    scheduler: Scheduler
+    meter: Meter
+    encoder: str
+    loop: StepLoop
+    closed: bool
+    open: dict[Request, None]
+
+    @abstractmethod
+    def _enqueue(self, requests: list[Request]) -> None: ...
+
+    @abstractmethod
+    def step(self) -> None: ...
+
+    @abstractmethod
+    def _end_all(self, requests: list[Request], reason: FinishReason, error: BaseException | None = None) -> None: ...
+
+    @abstractmethod
+    def _shut(self) -> None: ...
+
+    def submit(self, requests: Sequence[Request], *, patient: bool = False) -> Finalizer:
+        """Queues requests, which end when the ticket that this returns is dropped.
+
+        Raises EngineClosedError, KvCacheFullError if one can never fit, QueueFullError, or RecursionError, and queues
+        none then. patient: it will be tried again, so that a refusal doesn't count.
+        """
+        self.check_open()
+        check_stack(CALL_FRAMES)
+        arrival = _Arrival(self, list(requests))
+        try:
+            for request in requests:
+                self.scheduler.check_fits(request.sequence.n_reserve)
+            with self.loop.alone():  # or two that come together could both find the last place
+                coming = sum(len(change.requests) for change in self.loop.mail if isinstance(change, _Arrival))
+                self.scheduler.check_queue(coming + len(requests))
+                ticket = Finalizer(_Left(self, arrival.requests))
+                self.open.update(dict.fromkeys(requests))
+                self.loop.post(arrival)
+        except (KvCacheFullError, QueueFullError) as error:
+            if not patient:
+                reason: RejectedReason = "queue_full" if isinstance(error, QueueFullError) else "too_large"
+                self.loop.post(lambda: self.meter.rejected(reason, len(requests)))
+            raise
+        return ticket
+
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
+
+        That step is given up if nobody else needs it.
+        """
+        unfinished = [r for r in requests if r.finish_reason is None]
+        if unfinished:
+            for request in unfinished:
+                request.unwanted = True
+            self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
+
+    def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
+        """Submits requests and returns when all are finished. Raises the error of the first that failed."""
+        _ticket = None
+        try:
+            _ticket = self.submit(requests)
+            self.drive(lambda: outbox.ended)
+            if outbox.error is not None:
+                raise outbox.error
+        finally:
+            self.cancel(requests)
+
+    def change(self, action: Callable[[], T]) -> T:
+        """Runs a short change of state between two steps; its result, or its error, when that is done.
+
+        An error that is none of `OxiLlamaError` is taken for one in the middle of the change. Raises EngineClosedError.
+        """
+        self.check_open()
+        return self._apply(action)
+
+    def _apply(self, action: Callable[[], T]) -> T:
+        self.loop.check_outside()
+        check_stack(CALL_FRAMES)
+        done: list[T] = []
+        errors: list[BaseException] = []
+
+        def change() -> None:
+            try:
+                done.append(action())
+            except OxiLlamaError as error:
+                errors.append(error)
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        self.loop.post(change)
+        self.drive(lambda: done or errors)
+        if errors:
+            raise errors[0]
+        return done[0]
+
+    def drive(self, ready: Callable[[], object]) -> None:
+        """Returns once ready() is true, having taken the steps that were needed for that."""
+        self.loop.drive(ready, self.step)
+
+    def close(self) -> None:
+        """Ends every request with EngineClosedError, waits for the step under way, and refuses new ones."""
+        if sys.is_finalizing():
+            self.closed = True
+        elif not self.closed:
+            self._apply(self._shut)
+
+    def shut(self, tell: Callable[[], object]) -> None:
+        """`close` without waiting: calls `tell` in the turn that did it."""
+        self.loop.post(self._shut)
+        self.loop.post(tell)
+
+    def check_open(self) -> None:
+        """Raises EngineClosedError once the engine is closed, GenerateError once the interpreter ends."""
+        check_running()
+        if self.closed:
+            raise EngineClosedError("the engine is closed: load the model again")
+
+    def check_generates(self) -> None:
+        """Raises GenerateError if the model has no next token, EngineClosedError once the engine is closed."""
+        self.check_open()
+        if self.encoder:
+            raise GenerateError(
+                f"architecture {self.encoder} reads texts whole and predicts no next token: it is for embed() alone"
+            )
+
+
+class _Left:
+    """Ends requests whose ticket was dropped. Keeps neither them nor the core alive."""
+
+    __slots__ = ("_core", "_requests")
+
+    def __init__(self, core: CoreCalls, requests: list[Request]) -> None:
+        self._core, self._requests = weakref.ref(core), list(map(weakref.ref, requests))
+
+    def __call__(self) -> None:
+        core, requests = self._core(), [request for one in self._requests if (request := one()) is not None]
+        if core is not None:
+            core.cancel(requests)
+
+
+Plan = list[tuple[Request, int]]
+
+
+class Session(Protocol):
+    """What must be told of a fork."""
+
+    def after_fork(self) -> None: ...
+
+
+class _StepAbandoned(Exception):
+    """Nobody wants the step that is under way any more."""
+
+
+class EngineCore(CoreCalls):
+    """Requests, what is kept for them, and the step that serves them. All of its state changes in a turn of its loop.
+
+    Nothing that it owns refers back to it, so that the model's memory is free as soon as the engine is dropped.
+    """
+
+    def __init__(
+        self,
+        runner: RunnerLike,
+        pool: SequencePool,
+        block_size: int,
+        token_budget: int,
+        *,
+        encoder: str = "",
+        **scheduling: Any,
+    ) -> None:
+        """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts nothing.
+
+        `scheduling`: options of `Scheduler`.
+        """
+        self.runner: RunnerLike = runner
+        self.pool = pool
+        self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
+        block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
+        self.meter = Meter(self.scheduler, runner.memory_bytes(), block_bytes)
+        self.pace = Pace(token_budget)
+        self.encoder = encoder
+        self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
+        self.closed = False
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.drafting = Drafting()
+        self._began = 0.0  # of the step, where somebody guesses
+        self._plan: Plan = []
+        self.open: dict[Request, None] = {}
+
+    # ---- in a turn of the loop
+
+    def step(self) -> None:
+        """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
+        self._drop_cancelled()
+        self._draft()
+        self._plan = self._schedule()
+        self.meter.begin()
+        for want_hidden in (False, True):
+            plan = [(r, n) for r, n in self._plan if (r.want == "hidden") == want_hidden]
+            if plan:
+                began = time.perf_counter()
+                rows = self._forward(plan, want_hidden)
+                if rows is not None:
+                    self._advance(plan, rows)
+                    self._measure(plan, *self.meter.count(plan, began))
+        self.meter.end()
+
+    def _draft(self) -> None:
+        """Guesses for those who have drafts."""
+        if self.drafting.requests:
+            self._began = time.perf_counter()
+            for requests, error in self.drafting.ask(len(self.scheduler.running)):
+                self._end_all(list(requests), "cancelled", error)
+
+    def _measure(self, plan: Plan, n_prompt: int, seconds: float) -> None:
+        self.pace.observe(n_prompt, seconds)
+        if self.drafting.requests and not n_prompt:  # with all that a step takes beside the model, but the drafts
+            whole = time.perf_counter() - self._began - self.drafting.seconds
+            self.drafting.costs.observe(sum(n for _, n in plan), whole)
+
+    def publish(self) -> None:
+        """Lets others see the numbers of now."""
+        self.meter.memory = self.runner.memory_bytes()
+        self.meter.paging = self.runner.paging_counts() or self.meter.paging
+        self.meter.publish()
+
+    def shrink(self) -> int:
+        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released."""
+        pool = self.pool
+        if self.scheduler.prefix:
+            self.scheduler.prefix.clear()
+        return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
+
+    def _drop_cancelled(self) -> None:
+        # A waiting request's cancel token is looked at by the thread that waits for it.
+        seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
+        late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
+        self._end_all([r for r in seen if r.cancelled], "cancelled")
+        if late:
+            self._end_all(late, "deadline")
+
+    def _guests(self) -> list[Request]:
+        return [cast(Request, guest) for guest in self.loop.guests]
+
+    def _schedule(self) -> Plan:
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
+        for kind, source, target in self.scheduler.copies:
+            self.runner.copy_block(source, target, windowed=kind == WINDOWED)
+        self.scheduler.copies.clear()
+        for request, _ in plan:
+            request.n_beside = len(request.sequence.ahead) + request.sequence.n_again
+            if not request.started_at:
+                self._started(request, time.perf_counter())
+        return plan
+
+    def _started(self, request: Request, at: float) -> None:
+        """A request takes part in a step for the first time: its deadline may count from there."""
+        request.started_at = at
+        self.meter.started(request)
+        if request.time_limit < math.inf:
+            self.scheduler.set_deadline(request.sequence, at + request.time_limit)
+
+    def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
+        """Rows of the model for the plan; None if the step was abandoned or failed."""
+        spans = [span_of(request, n) for request, n in plan]
+        forward = self.runner.hidden if want_hidden else self.runner.forward
+        try:
+            return forward(spans, self._poll)
+        except _StepAbandoned:
+            return None
+        except Exception as error:  # nothing has changed yet
+            requests = [request for request, _ in plan]
+            one = len({request.outbox for request in requests}) == 1  # call, whose error it is
+            self._end_all(requests, "cancelled", error if one else _typed(error))
+            return None
+
+    def _poll(self) -> None:
+        """Called while the model computes: gives the step up for Ctrl-C, or when none of its requests is wanted."""
+        if not self.loop.interrupt.pending:
+            for request, _ in self._plan:
+                if not (request.cancelled or request.late):
+                    return
+        raise _StepAbandoned
+
+    def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
+        row = 0
+        for request, n in plan:
+            n_wanted = n_rows(request, n)
+            if request.sequence.ahead:
+                self._verify(cast(TextRequest, request), rows[row : row + n_wanted])
+                row += n_wanted
+                continue
+            self.scheduler.advance(request.sequence, n)
+            if n_wanted:
+                self._absorb(request, rows[row : row + n_wanted])
+                row += n_wanted
+        self._tell_ended()
+
+    def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
+        reason: FinishReason | None = "cancelled"
+        error: BaseException | None = None
+        try:
+            reason = request.absorb(rows)
+        except BaseException as caught:
+            if request.shares and not isinstance(caught, OxiLlamaError):
+                raise
+            error = caught
+        if request.followers and request.sequence.n_computed >= request.n_prompt:
+            self._fork(request, rows)
+        if reason is not None:
+            self._end(request, reason, error)
+
+    def _verify(self, request: TextRequest, rows: NDArray[np.float32]) -> None:
+        """`_absorb` for who guessed ahead: only then it is known how many of its rows count."""
+        reason: FinishReason | None = "cancelled"
+        error: BaseException | None = None
+        sequence = request.sequence
+        ahead, n_before = sequence.ahead, len(sequence.tokens)
+        try:
+            reason = verify(rows, ahead, request)
+        except BaseException as caught:
+            error = caught
+        n = n_right(sequence.tokens[n_before:], ahead)
+        self.scheduler.advance(sequence, 1 + n)
+        self.meter.guessed(n, len(ahead))
+        if request.speculation is not None:
+            again = sequence.n_again > 0 and reason is None
+            request.speculation.checked(n, len(ahead), time.perf_counter() - self._began, again=again)
+        if reason is not None:
+            self._end(request, reason, error)
+
+    def _fork(self, leader: Request, rows: NDArray[np.float32]) -> None:
+        """A prompt is computed: those that waited for it take its last row, and go on from its blocks."""
+        followers, leader.followers = leader.followers, []
+        for request in followers:
+            if request.outcome is None:
+                request.sequence.n_cached = leader.sequence.n_cached
+                self._started(request, leader.started_at)
+                self._absorb(request, rows)
+                self.meter.forked(request)
+            if request.outcome is None:
+                request.sequence.handle = request
+                self.scheduler.fork(leader.sequence, request.sequence)
+                self.scheduler.add_request(request.sequence, accepted=True, beside=leader.sequence)
+
+    def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
+        """Frees what a request has, unless it ended before; `_tell_ended` does the rest."""
+        if request.outcome is None:
+            request.outcome = reason, error
+            if request.sequence.handle is not request:
+                self._tell(request)  # it was never queued
+            else:
+                cut = reason in ("cancelled", "deadline")
+                end = self.scheduler.cancel if cut else self.scheduler.finish
+                end(request.sequence, keep_blocks=request.keep_blocks)
+            for follower in request.followers:
+                self._end(follower, reason, error)
+
+    def _tell_ended(self) -> None:
+        for sequence in self.scheduler.drain_finished():
+            self._tell(cast(Request, sequence.handle))
+
+    def _tell(self, request: Request) -> None:
+        reason, error = request.outcome or ("cancelled", None)
+        self.loop.guests.discard(request)
+        if isinstance(request, TextRequest):
+            self.drafting.forget(request)
+        request.finish(reason, error)
+        self.open.pop(request, None)
+        if request.submitted_at:
+            self.meter.ended(request, error)
+
+    def _end_all(self, requests: list[Request], reason: FinishReason, error: BaseException | None = None) -> None:
+        for request in requests:
+            self._end(request, reason, error)
+        self._tell_ended()
+
+    def _enqueue(self, requests: list[Request]) -> None:
+        now = time.perf_counter()
+        for request in requests:
+            if request.outcome is not None:  # with the one that it follows
+                continue
+            request.submitted_at = now
+            self.meter.queued()
+            try:
+                if request.begin is not None:
+                    request.begin(request.sequence)
+                if not request.follows:
+                    self.scheduler.add_request(request.sequence, accepted=True)
+            except OxiLlamaError as error:
+                self._end(request, "cancelled", error)
+            except BaseException as error:  # in the middle of a change
+                request.outcome = "cancelled", error
+                raise
+            else:
+                if not request.follows:
+                    request.sequence.handle = request
+                if isinstance(request, TextRequest) and request.speculation is not None:
+                    self.drafting.requests[request] = request.speculation
+                if request.outbox.bell is not None:
+                    self.loop.guests.add(request)
+        if self.closed:  # between the check in `submit` and now
+            self._shut()
+
+    def _live(self) -> list[Request]:
+        return [cast(Request, sequence.handle) for sequence in self.scheduler.live.values()]
+
+    def _shut(self) -> None:  # repeated, it does nothing more
+        self.closed = True
+        self.runner = NoRunner()
+        self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
+
+    def _recover(self, error: BaseException) -> None:
+        """An error came in the middle of a change, and of no single request: none of the bookkeeping can be trusted.
+
+        All requests end, those that had come to their end as they would have, and the cache is empty. Sessions and
+        conversations keep their tokens, which their next calls compute again.
+        """
+        self.scheduler.reset()
+        failed = _typed(error)
+        for request in list(self.open):
+            if request.outcome is None:
+                request.outcome = "cancelled", failed
+            self._tell(request)
+        self.meter.emptied()
+        self.publish()
+
+    def _drop_other_threads(self, thread: int) -> None:
+        """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
+        gone = GenerateError("the thread that waited for this request is not in this process")
+        lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
+        self._end_all(lost, "cancelled", gone)
+        self.loop.rung.clear()  # event loops are the parent's too
+        for session in self.sessions:
+            session.after_fork()
+
+
+def _typed(error: BaseException) -> OxiLlamaError:
+    """What requests are told of an error that none of them caused alone."""
+    if isinstance(error, OxiLlamaError):
+        return error
+    failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,248 @@
+"""Generation request: draws tokens, matches stop strings and emits chunks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.core.draft_options import Speculation
+from oxillama.core.logprobs import Scores
+from oxillama.core.request import Outbox, Request
+from oxillama.core.results import Chunk, FinishReason, Usage
+from oxillama.core.stopping import StoppingCriterion, is_met
+from oxillama.core.tool_use import divided
+from oxillama.sampling import Sampler
+from oxillama.scheduling.sequence import Sequence
+from oxillama.tools import AnyToolCall, ToolCallDetector
+
+if TYPE_CHECKING:
+    from oxillama.core.options import TextOptions
+
+__all__ = [
+    "StopMatcher",
+    "TextRequest",
+]
+
+
+class StopMatcher:
+    """Cuts text at the leftmost occurrence of any stop string, however the text is divided into pieces.
+
+    Text that may be the beginning of a stop string is held back until that is settled. A stop string that is complete
+    still waits while one that began further left may become complete too, so that where the cut is depends on the text
+    alone.
+
+    found: the stop string that was found; the shortest of those that begin in the same place.
+    """
+
+    __slots__ = ("_held", "_stops", "found")
+
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        # The shortest first: it is complete first, however the text is divided.
+        self._stops = tuple(sorted(stops, key=len))
+        self._held = ""
+        self.found: str | None = None
+
+    @property
+    def held(self) -> str:
+        """Text that may be the beginning of a stop string."""
+        return self._held
+
+    def push(self, piece: str) -> tuple[str, bool]:
+        """(text that is safe to show, whether a stop string was found: then that text is the last)."""
+        if not self._stops:
+            return piece, False
+        text = self._held + piece
+        for start in range(len(text)):
+            for stop in self._stops:
+                if text.startswith(stop, start):
+                    self._held, self.found = "", stop
+                    return text[:start], True
+            if any(stop.startswith(text[start:]) for stop in self._stops):
+                self._held = text[start:]
+                return text[:start], False
+        self._held = ""
+        return text, False
+
+    def flush(self) -> tuple[str, bool]:
+        """The text ends here: what was held back, up to the leftmost stop string if there is one."""
+        held, self._held = self._held, ""
+        found = [(start, len(stop), stop) for stop in self._stops if (start := held.find(stop)) >= 0]
+        if not found:
+            return held, False
+        start, _, self.found = min(found)
+        return held[:start], True
+
+
+class TextStream(Protocol):
+    """What makes text of tokens, whole characters at a time; `tokenizer.TokenStream` is one.
+
+    pending: bytes of a character that is not finished.
+    """
+
+    @property
+    def pending(self) -> bytes: ...
+
+    def push(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class TextRequest(Request):
+    """Draws tokens after a prompt and turns them into chunks of text.
+
+    Every finished token is in `sequence.tokens`; a chunk goes to the outbox when there is text to show.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        outbox: Outbox,
+        *,
+        sampler: Sampler,
+        n_vocab: int,
+        stream: TextStream,
+        stops: StopMatcher,
+        max_tokens: int,
+        end_ids: Collection[int],
+        scores: Scores | None = None,
+        number: int = 0,
+        tools: ToolCallDetector | None = None,
+        speculation: Speculation | None = None,
+        options: TextOptions | None = None,
+        criteria: tuple[StoppingCriterion, ...] = (),
+        echo: str = "",
+        **held: Any,
+    ) -> None:
+        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
+
+        `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
+        nobody guesses. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
+        before it.
+        """
+        super().__init__(sequence, outbox, **held)
+        self.options = options
+        self.sampler = sampler
+        self.n_vocab = n_vocab
+        self._stream = stream
+        self._stops = stops
+        self.end_ids = end_ids
+        self._tools = tools
+        self.scores = scores
+        self.number = number
+        self.speculation = speculation
+        if scores is not None and scores.wants_prompt(sequence) and not self.follows:
+            self.want = "all"
+        self._limit = sequence.n_prompt + max_tokens
+        self._n_shown = sequence.n_prompt
+        self._stopped = False
+        self._last_text = ""
+        self._criteria = criteria
+        self._echo = echo
+        self.stop_reason: str | int | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """How many tokens it has taken so far."""
+        return Usage(self.n_prompt, len(self.sequence.tokens) - self.n_prompt, self.sequence.n_cached or 0)
+
+    def progress(self) -> dict[str, Any]:
+        """How far it has come, beside tokens and sampler, as plain data."""
+        held, pending = self._stops.held, self._stream.pending.hex()
+        shown = {"n_shown": self._n_shown, "held": held, "utf8": pending, "echo": self._echo}
+        return {"number": self.number, "limit": self._limit, **shown}
+
+    def go_on(self, drawn: list[int], sampler: Mapping[str, Any], *, finished: bool) -> None:
+        """As another one was that had drawn these tokens, and shown what of their text it could; all if it finished.
+
+        sampler: the state of its sampler. Raises ConfigError for a damaged one, GrammarError if tokens don't fit.
+        """
+        self.sampler.memory.go_on(sampler)
+        for token in drawn:
+            self.sequence.tokens.append(token)
+            text, stopped = self._stops.push(self._stream.push(token))
+            self._stopped = self._stopped or stopped
+            if text and (self._tools is None or self._tools.push(text)):
+                self._n_shown = len(self.sequence.tokens)
+        if finished:
+            self._n_shown = len(self.sequence.tokens)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self._stopped
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        if self.scores is not None and self.want == "all":
+            self.scores.add_prompt(self.sequence, rows)
+            if not self.scores.wants_prompt(self.sequence):
+                self.want = "last"
+            if self.sequence.n_computed < len(self.sequence.tokens):
+                return None
+        return self.draw(rows[-1])
+
+    def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
+        """The next token, from a row of logits; why the request is finished, or None."""
+        speculation = self.speculation
+        token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
+        if not self.first_at:
+            self.first_at = time.perf_counter()
+        if token in self.end_ids:
+            self.stop_reason = token
+            if self.scores is not None:
+                self.scores.add_end(row, token)
+            return "stop"
+        self.sampler.accept(token)
+        if self.scores is not None:
+            self.scores.add(row, token)
+        tokens = self.sequence.tokens
+        tokens.append(token)
+        text, self._stopped = self._stops.push(self._stream.push(token))
+        if self._stopped:
+            self._last_text = text
+            return "stop"
+        if text:
+            self._put(text, None)
+        if self._criteria and is_met(self._criteria, tokens, row):
+            return "stop"
+        return "length" if len(tokens) == self._limit else None
+
+    def close(self, reason: FinishReason) -> FinishReason:
+        text = self._last_text
+        if not self._stopped:
+            text, self._stopped = self._stops.push(self._stream.flush())
+        if not self._stopped:
+            held, self._stopped = self._stops.flush()
+            text += held
+        if self._stopped and reason == "length":
+            reason = "stop"
+        if self._stopped and reason == "stop":
+            self.stop_reason = self._stops.found
+        self._put(text, reason)
+        return reason
+
+    def _put(self, text: str, reason: FinishReason | None) -> None:
+        """Text as it comes, and the reason with the last; calls of tools are taken out of it."""
+        if self._tools is None:
+            self._show(text, [], reason)
+            return
+        pieces = divided(self._tools.push(text) + (self._tools.finish() if reason else []))
+        if reason and not pieces:
+            pieces = [("", [])]
+        for i, (said, calls) in enumerate(pieces, 1):
+            self._show(said, calls, reason if i == len(pieces) else None)
+
+    def _show(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
+        if self._echo:
+            text, self._echo = self._echo + text, ""
+        first = self._n_shown - self.n_prompt
+        ids = self.sequence.tokens[self._n_shown :]
+        self._n_shown += len(ids)
+        tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
+        logprobs = None if tokens is None else tokens[first:]
+        last = () if reason is None else (self.stop_reason, self.scores and self.scores.end, self.usage)
+        prompt = None if first else prompt
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, prompt, self.number, calls, *last))

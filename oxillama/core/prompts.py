@@ -1,0 +1,236 @@
+"""Prompts: texts, token ids and messages that callers give, checked."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from oxillama._util.checks import check_bool, check_float, check_int, check_type
+from oxillama.config import SamplerConfig
+from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
+from oxillama.sampling import SamplerChain
+from oxillama.tokenizer import ChatTemplate, Tokenizer
+from oxillama.tokenizer.messages import checked_messages
+
+__all__ = [
+    "Messages",
+    "Tools",
+    "chat_ids",
+    "check_callback",
+    "check_length",
+    "check_stop",
+    "check_token",
+    "check_tokens",
+    "infill_ids",
+    "make_chain",
+    "plain",
+    "read_prompt",
+    "read_prompts",
+]
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
+
+# Methods that give Python's own values: of pyarrow's scalars, of its arrays, of NumPy and pandas, of polars.
+_TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
+_NULLS = ("NAType", "NaTType")  # pandas' own
+# Of a text for each token of the context: with no more, it is tokenised before it is known whether it fits.
+CHARACTERS = 8
+# Of defaults that may be others, with which temperature 0 is not the likeliest token.
+LIKELIEST: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+}
+
+
+def check_token(name: str, value: Any, n_vocab: int) -> int:
+    """`value` as a token id. Raises TokenizerError, which gives its name and the range."""
+    try:
+        return check_int(name, value, 0, n_vocab - 1)
+    except ConfigError as error:
+        raise TokenizerError(f"{error} (token ids of this model)") from None
+
+
+def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
+    """Token ids as a list of int. Raises TokenizerError, which gives position, value and range of the first bad one."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TokenizerError(f"{name} must be token ids, not {type(values).__name__}")
+    try:
+        values = list(plain(name, values))
+    except ConfigError:  # a null among them, which is named below
+        values = list(values)
+    if all(type(v) is int and 0 <= v < n_vocab for v in values):
+        return list(values)
+    return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(values)]
+
+
+def plain(name: str, value: Any) -> Any:
+    """Text, token ids, or a list of these, that pyarrow, pandas, polars or NumPy hold, as Python's own; others as is.
+
+    Raises ConfigError for tables, and for a null, whose place it names.
+    """
+    if isinstance(value, str | bytes):
+        return value
+    if hasattr(type(value), "columns"):  # without asking a lazy table for them
+        raise ConfigError(f"{name} is a table ({type(value).__name__}): give one of its columns")
+    convert = next((found for method in _TO_PYTHON if (found := getattr(value, method, None)) is not None), None)
+    found = value if convert is None or isinstance(value, type) else convert()
+    if isinstance(found, list | tuple) and found and type(found[0]) is not int:
+        found = [one.as_py() if hasattr(one, "as_py") else one for one in found]
+        for i, one in enumerate(found):
+            _check_no_null(f"{name}[{i}]", one)
+    if found is not value:
+        _check_no_null(name, found)
+    return found
+
+
+def _check_no_null(name: str, value: Any) -> None:
+    if value is None or type(value).__name__ in _NULLS or (isinstance(value, float) and value != value):
+        raise ConfigError(f"{name} is null ({value}): leave it out, or give text or token ids")
+
+
+def read_prompts(name: str, given: Any) -> tuple[bool, list[tuple[str, Any]]]:
+    """Whether `given` is one prompt, rather than a list of them; and each prompt with what messages call it.
+
+    Raises ConfigError for anything else than text, token ids or a list of these.
+    """
+    found = plain(name, given)
+    if is_single_prompt(name, found):
+        return True, [(name, found)]
+    return False, [(f"{name}[{i}]", prompt) for i, prompt in enumerate(found)]
+
+
+def read_prompt(name: str, given: Any, what: str) -> Any:
+    """One prompt. Raises ConfigError, which begins with `what`, for a list of them, and what `read_prompts` raises."""
+    single, ((_, prompt), *_) = read_prompts(name, given)
+    if not single:
+        raise ConfigError(f"{what} one prompt (text or token ids), not a list of prompts")
+    return prompt
+
+
+def is_single_prompt(name: str, prompt: Any) -> bool:
+    """Whether `prompt` is one prompt (text or token ids) rather than a list of them. Raises ConfigError if neither."""
+    if isinstance(prompt, str):
+        return True
+    if (
+        isinstance(prompt, bytes | bytearray | dict)
+        or not hasattr(prompt, "__len__")
+        or not hasattr(prompt, "__getitem__")
+    ):
+        raise ConfigError(f"{name} must be text, a list of token ids, or a list of these, not {type(prompt).__name__}")
+    if not len(prompt):
+        raise ConfigError(f"{name} is empty: give text, at least one token, or a list of at least one of these")
+    return not isinstance(prompt[0], str) and not hasattr(prompt[0], "__len__")
+
+
+def check_callback(on_token: Any) -> None:
+    """Raises ConfigError unless `on_token` can be called, or is None."""
+    if on_token is not None and not callable(on_token):
+        raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
+
+
+def check_stop(stop: Any) -> tuple[str, ...]:
+    """Stop strings as a tuple. Raises ConfigError for an empty one, which would stop before the first character."""
+    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigError(f"stop must be a string or a list of strings, not {stop!r}")
+    stops = tuple(given)
+    for text in stops:
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"stop must hold strings of at least one character, not {text!r}")
+    return stops
+
+
+def make_chain(
+    sampler: SamplerConfig | SamplerChain | None, options: Mapping[str, Any], defaults: SamplerConfig
+) -> SamplerChain:
+    """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values.
+
+    defaults: what counts without a sampler, but for its penalties and mirostat if `options` ask for temperature 0.
+    """
+    if sampler is not None:
+        check_type("sampler", sampler, SamplerConfig, SamplerChain)
+    if isinstance(sampler, SamplerChain):
+        return sampler.with_config(replace(sampler.config, **options)) if options else sampler
+    if sampler is None:
+        sampler = replace(defaults, **LIKELIEST) if asks_for_likeliest(options) else defaults
+    return SamplerChain.from_config(replace(sampler, **options))
+
+
+def asks_for_likeliest(options: Mapping[str, Any]) -> bool:
+    """Whether the sampling options of a call ask for temperature 0. Raises ConfigError for what is no temperature."""
+    return "temperature" in options and not check_float("temperature", options["temperature"], 0.0, math.inf)
+
+
+def check_length(
+    tokenizer: Tokenizer, name: str, text: str, context_size: int, *, parse_special: bool = False,
+    continuation: bool = False,
+) -> None:  # fmt: skip
+    """Raises ContextOverflowError for a text that has far more tokens than the context: before it is tokenised.
+
+    What has not many more is tokenised, and counted then.
+    """
+    if len(text) <= CHARACTERS * context_size:
+        return
+    least = tokenizer.least_tokens(text, context_size, parse_special=parse_special, continuation=continuation)
+    if least > context_size:
+        raise ContextOverflowError(
+            f"{name} has at least {least} tokens and context_size is {context_size}: shorten it, or load with a larger "
+            "context_size"
+        )
+
+
+def chat_ids(
+    tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None, context_size: int | None = None
+) -> list[int]:
+    """Token ids of the prompt that a chat template (None: the model's) makes of messages.
+
+    Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails, and with a
+    context_size ContextOverflowError for far more tokens than that.
+    """
+    messages = checked_messages(messages)  # before it is known whether there is a template
+    if chat_template is None:
+        template = tokenizer.template()
+    else:
+        bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
+        template = ChatTemplate(chat_template, bos_token=bos, eos_token=eos)
+    text = template.render(messages, tools=tools)
+    if context_size is not None:
+        check_length(tokenizer, "the prompt of messages", text, context_size, parse_special=True)
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+        ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
+    return ids
+
+
+def infill_ids(
+    tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: bool, context_size: int | None = None
+) -> list[int]:
+    """Token ids of the prompt for the text between `prefix` and `suffix`, with BOS where the model wants one.
+
+    The order is that of llama.cpp: prefix, suffix, middle, or with `suffix_first` suffix, prefix, middle. The suffix
+    gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens that the
+    model's file lacks, ConfigError, TokenizerError, and with a context_size ContextOverflowError for far more tokens.
+    """
+    check_bool("suffix_first", suffix_first)
+    for name, text in (("prefix", prefix), ("suffix", suffix)):
+        if not isinstance(text, str):
+            raise ConfigError(f"{name} must be a str, not {type(text).__name__}")
+    marks = {"fim_pre": tokenizer.fim_pre_id, "fim_suf": tokenizer.fim_suf_id, "fim_mid": tokenizer.fim_mid_id}
+    if missing := [name for name, mark in marks.items() if mark is None]:
+        keys = ", ".join(f"tokenizer.ggml.{name}_token_id" for name in missing)
+        raise UnsupportedModelError(
+            f"the model's file names no fill-in-the-middle tokens {', '.join(missing)}: use a model that was trained "
+            f"for it, or if it has them under other names, give their ids with overrides= ({keys})"
+        )
+    if context_size is not None:
+        check_length(tokenizer, "prefix", prefix, context_size)
+        check_length(tokenizer, "suffix", suffix, context_size, continuation=True)
+    before, after, middle = ([mark] for mark in marks.values() if mark is not None)
+    before += tokenizer.encode(prefix, add_special=False)
+    after += tokenizer.encode(suffix, add_special=False, continuation=True)
+    bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+    return bos + (after + before if suffix_first else before + after) + middle

@@ -1,0 +1,195 @@
+"""Requests: a sequence with a purpose, and the queue of its results."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.core.results import CancelToken, Chunk, FinishReason, Timings
+from oxillama.lora import NO_LORAS, LoraSet
+from oxillama.scheduling.sequence import Sequence
+
+__all__ = [
+    "Bell",
+    "LogitsRequest",
+    "Outbox",
+    "Request",
+    "Want",
+    "unfinished",
+]
+
+R = TypeVar("R", bound="Request")
+
+Want = Literal["last", "all", "hidden"]
+
+
+class Bell(Protocol):
+    """Calls somebody who waits without driving the engine's loop; `engine/bell.py` has the one for coroutines.
+
+    lost: nobody can hear it any more.
+    """
+
+    lost: bool
+
+    def ring(self) -> None: ...
+
+
+class Outbox:
+    """Where requests that were made together leave what they have; whoever made them looks in.
+
+    items: (index of the request, chunk), the oldest first. n_open: requests that are not finished. error: of the
+    first request that failed. bell: of whoever doesn't drive the loop while he waits.
+    """
+
+    __slots__ = ("bell", "error", "items", "n_open", "whole")
+
+    def __init__(self, n_requests: int, bell: Bell | None = None, *, whole: bool = False) -> None:
+        """`whole`: the bell rings for the end alone, not for each chunk."""
+        self.items: deque[tuple[int, Chunk]] = deque()
+        self.n_open = n_requests
+        self.error: BaseException | None = None
+        self.bell = bell
+        self.whole = whole
+
+    @property
+    def ended(self) -> bool:
+        """Whether all requests are finished, or one has failed."""
+        return not self.n_open or self.error is not None
+
+    def put(self, index: int, chunk: Chunk) -> None:
+        """A chunk of a request."""
+        self.items.append((index, chunk))
+        if self.bell is not None and not self.whole:
+            self.bell.ring()
+
+    def end(self, request: "Request", error: BaseException | None) -> None:
+        """A request is finished. Called again after it was left in the middle, it does what is left to do."""
+        if error is not None and self.error is None:
+            self.error = error
+        if not request.reported:
+            request.reported = True
+            self.n_open -= 1
+        if self.bell is not None and (self.error is not None or not self.n_open):
+            self.bell.ring()
+
+
+class Request:
+    """One sequence with a purpose. `absorb` gets the rows that were asked for, in order, and says when it is enough.
+
+    want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
+    followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
+    from what it has; those that still wait end with it.
+    shares: whether `absorb` and `close` change more than the request. reported: whether its outbox knows of its end.
+    """
+
+    want: Want = "last"
+    shares = False
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        outbox: Outbox,
+        *,
+        index: int = 0,
+        cancel_token: CancelToken | None = None,
+        keep_blocks: bool = False,
+        begin: Callable[[Sequence], None] | None = None,
+        loras: LoraSet = NO_LORAS,
+        leader: "Request | None" = None,
+        time_limit: float = math.inf,
+    ) -> None:
+        """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError.
+
+        `leader`: whom this one follows; it is submitted before. `time_limit`: seconds from its first step to its
+        deadline, which the sequence has if it counts from elsewhere.
+        """
+        self.sequence = sequence
+        self.n_prompt = sequence.n_prompt
+        self.keep_blocks = keep_blocks
+        self.begin = begin
+        self.loras = loras
+        self.follows = leader is not None
+        self.followers: list[Request] = []
+        if leader is not None:
+            leader.followers.append(self)
+        self.outbox = outbox
+        self.index = index
+        self.cancel_token = cancel_token
+        self.time_limit = time_limit
+        self.thread = threading.get_ident()
+        self.unwanted = False  # whoever made it is gone
+        self.reported = False
+        self.outcome: tuple[FinishReason, BaseException | None] | None = None  # how it ended, before it is told
+        self.finish_reason: FinishReason | None = None
+        self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
+        self.n_beside = 0  # tokens that the step computes beside the last one of who decodes
+        # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
+        self.n_counted, self.counted_at = 0, 0.0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants it any more."""
+        bell, token = self.outbox.bell, self.cancel_token
+        return self.unwanted or (token is not None and token.cancelled) or (bell is not None and bell.lost)
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""
+        raise NotImplementedError
+
+    def close(self, reason: FinishReason) -> FinishReason:
+        """Called once, when finished: hands over what is left, and may know the reason better."""
+        return reason
+
+    def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
+        """Tells the outbox; what `close` raises is the request's error. To be repeated if it was left in the middle."""
+        if self.finish_reason is None:
+            self.ended_at = time.perf_counter()
+            try:
+                self.finish_reason = self.close(reason)
+            except BaseException as caught:
+                if self.shares:
+                    raise
+                error = error or caught
+                self.finish_reason, self.outcome = reason, (reason, error)
+        self.loras = NO_LORAS  # so that a request that is kept keeps no adapter that was unloaded
+        self.outbox.end(self, error)
+
+    @property
+    def timings(self) -> Timings:
+        if not self.first_at:
+            return Timings(0.0, self.ended_at - self.started_at if self.started_at else 0.0, 0.0)
+        return Timings(
+            time_to_first_token=self.first_at - self.submitted_at,
+            prefill_seconds=self.first_at - self.started_at,
+            decode_seconds=self.ended_at - self.first_at,
+        )
+
+
+def unfinished(requests: Iterable[R]) -> list[R]:
+    """Those that are still to be computed: one that was saved after its end is not."""
+    return [request for request in requests if request.finish_reason is None]
+
+
+class LogitsRequest(Request):
+    """Logits of every position, float32 [n_tokens, n_vocab], in `out`."""
+
+    want: Want = "all"
+
+    def __init__(self, tokens: list[int], n_vocab: int, outbox: Outbox, **options: Any) -> None:
+        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
+        self.out = np.empty((len(tokens), n_vocab), np.float32)
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        end = self.sequence.n_computed  # of those sent back, rows come again
+        self.out[end - len(rows) : end] = rows
+        return "stop" if end == len(self.out) else None

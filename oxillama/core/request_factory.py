@@ -1,0 +1,298 @@
+"""Request factory: generation requests from prompts and options, with cached grammars."""
+
+from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from oxillama._util.lazy import lazy
+from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
+from oxillama.core.draft_scheduler import BoundDrafts
+from oxillama.core.generation_request import StopMatcher, TextRequest
+from oxillama.core.logprobs import Scores, TokenScorer
+from oxillama.core.options import TextOptions
+from oxillama.core.prompts import check_length, check_tokens
+from oxillama.core.request import Outbox
+from oxillama.core.tool_use import ToolUse
+from oxillama.drafts.draft import Target
+from oxillama.errors import ConfigError, ContextOverflowError
+from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.kernels.sampling import Candidates
+from oxillama.lora import LoraRegistry, LoraSet
+from oxillama.sampler_config import SamplerConfig, SchemaMode
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.scheduling.sequence import Sequence
+from oxillama.tokenizer import Tokenizer, TokenStream
+
+__all__ = [
+    "KEPT_GRAMMARS",
+    "Grammars",
+    "TextMaker",
+]
+
+Held = tuple[Grammar, tuple[str, ...]]  # with the texts that put it in force
+
+KEPT_GRAMMARS = 32  # compiled, with their masks
+
+
+class Grammars:
+    """What the texts of one engine are held to, over its vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._kept: dict[Hashable, Held] = {}
+
+    @lazy
+    def _vocabulary(self) -> Vocabulary:
+        """The tokens as grammars see them; takes a moment, once."""
+        t = self._tokenizer
+        return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
+
+    def state(self, config: SamplerConfig, tools: ToolUse | None = None) -> GrammarState | None:
+        """The beginning of a text under the constraint of a request's settings, or with calls of tools.
+
+        Raises GrammarError.
+        """
+        mode = config.schema_mode
+        if config.constraint is not None:
+            kind, source = config.constraint
+            known = (kind, source, mode) if kind == "json_schema" else config.constraint
+            grammar, triggers = self._found(known, lambda: (self._compiled(kind, source, mode), ()))
+        elif tools is not None and tools.tools is not None:
+            key = (tools.format, tools.tools, tools.choice, mode)
+            grammar, triggers = self._found(key, lambda: tools.grammar(self._tokenizer, mode))
+        else:
+            return None
+        return grammar.state(self._vocabulary, triggers=triggers)
+
+    def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
+        if kind == "json_schema":
+            return JsonSchemaCompiler.compile(source, mode=mode)
+        if kind == "grammar":
+            return Grammar.parse(source, token_id=self._tokenizer.token_to_id)
+        return Grammar.from_regex(source) if kind == "regex" else Grammar.from_choices(source)
+
+    def _found(self, key: Hashable, make: Callable[[], Held]) -> Held:
+        """What is kept under this key, made if it isn't there."""
+        held = self._kept.pop(key, None) or make()
+        self._kept[key] = held  # the last one used is the last to leave
+        while len(self._kept) > KEPT_GRAMMARS:
+            self._kept.pop(next(iter(self._kept)), None)
+        return held
+
+
+Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
+
+
+class TextMaker:
+    """Builds requests for one engine."""
+
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry,
+                 kv_type: str = "f16", sampling_defaults: SamplerConfig | None = None) -> None:  # fmt: skip
+        """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
+        self.loras, self.kv_type = loras, kv_type
+        self.sampling_defaults = sampling_defaults or SamplerConfig()
+        self._tokenizer = tokenizer
+        self._n_vocab = n_vocab
+        self._context_size = context_size
+        self._n_cached = n_cached
+        # Requests draw their tokens one after another: one buffer does for all.
+        self._scratch = Candidates()
+        self._scorer = TokenScorer(partial(_token_bytes, tokenizer), self._scratch)
+        self._grammars = Grammars(tokenizer)
+        self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size))
+
+    @property
+    def n_vocab(self) -> int:
+        """Length of a row of logits."""
+        return self._n_vocab
+
+    @property
+    def context_size(self) -> int:
+        """Tokens of one request, prompt and output together."""
+        return self._context_size
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        return self._tokenizer.eog_ids
+
+    def text_of(self, tokens: list[int]) -> str:
+        """What follows a prompt, as text."""
+        stream = self._tokenizer.stream(skip_special=True)
+        return "".join(map(stream.push, tokens)) + stream.flush()
+
+    def plain_sampler(self, chain: SamplerChain) -> Sampler:
+        """At the beginning of a text, whatever the prompt."""
+        return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config))
+
+    def sampler(self, chain: SamplerChain, prompt: list[int], processors: Iterable[LogitsProcessor]) -> Sampler:
+        """At the beginning of a text after a prompt, to be used by one thread beside the engine's steps.
+
+        Raises ConfigError for token ids that the model doesn't have, GrammarError.
+        """
+        chain.config.check_ids(self._n_vocab)
+        grammar = self._grammars.state(chain.config)
+        return Sampler(
+            chain, prompt=prompt, grammar=grammar, token_bytes=self._tokenizer.token_bytes, processors=processors
+        )
+
+    def _stream(self, tools: ToolUse | None) -> TokenStream:
+        make = partial(self._tokenizer.stream, skip_special=True)
+        return make(shown=tools.delimiters(self._tokenizer)) if tools else make()
+
+    def _scores(self, options: TextOptions) -> Scores | None:
+        if options.logprobs is None and options.prompt_logprobs is None:
+            return None
+        return Scores(self._scorer, options.logprobs, options.prompt_logprobs)
+
+    def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions, loras: LoraSet) -> Sequence:
+        serving = options.serving.of_sequence(self.kv_type, loras)
+        if options.prompt_logprobs is not None:
+            serving["cache_key"] = None  # rows of logits aren't cached
+        # The last token is drawn, but never computed.
+        return Sequence(ids, len(ids) + max_tokens - 1, **serving)
+
+    def ids(self, name: str, prompt: Any) -> list[int]:
+        """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
+
+        Raises ConfigError if there is nothing, TokenizerError for bad ids, ContextOverflowError for a text that is
+        known to be too long before it is tokenised.
+        """
+        if isinstance(prompt, str) and not prompt:
+            raise ConfigError(
+                f"{name} is empty: give text, or token ids ([bos_id] for the mark of the beginning alone)"
+            )
+        if isinstance(prompt, str):
+            self.check_length(name, prompt)
+        ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else check_tokens(name, prompt, self._n_vocab)
+        if not ids:
+            raise ConfigError(f"{name} is empty: give at least one token")
+        return ids
+
+    def check_length(self, name: str, text: str) -> None:
+        """Raises ContextOverflowError for a text that is known to be too long before it is tokenised."""
+        check_length(self._tokenizer, name, text, self._context_size)
+
+    def fitting(self, name: str, prompt: Any) -> list[int]:
+        """`ids` of what needs no room for output. Raises ContextOverflowError too."""
+        ids = self.ids(name, prompt)
+        if len(ids) > self._context_size:
+            raise ContextOverflowError(
+                f"{name} has {len(ids)} tokens and context_size is {self._context_size}: shorten it, or load with a "
+                "larger context_size"
+            )
+        return ids
+
+    def limit(self, name: str, n_prompt: int, max_tokens: int | None) -> int:
+        """How many tokens may be generated. Raises ContextOverflowError if the prompt leaves no room for one."""
+        room = self._context_size - n_prompt
+        if room < 1:
+            raise ContextOverflowError(
+                f"{name} has {n_prompt} tokens and context_size is {self._context_size}, which must also hold the "
+                "output: shorten the prompt, or load with a larger context_size"
+            )
+        if max_tokens is not None:
+            return min(room, max_tokens)
+        return max(1, min(room, self._n_cached - n_prompt))
+
+    def prepare(self, options: TextOptions) -> None:
+        """Compiles what the text must follow. Raises GrammarError."""
+        self._grammars.state(options.chain.config, options.tool_use)
+
+    def bind(self, drafts: DraftOptions) -> None:
+        """Makes drafts known to the engine before a request uses them. Raises ConfigError if one is of no use here."""
+        self._drafts.speculation(drafts)
+
+    def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
+        """Those for each (name, prompt), one after another."""
+        made: list[TextRequest] = []
+        for name, prompt in prompts:
+            ids = self.ids(name, prompt)
+            echo = self.echo(prompt, ids, options)
+            made += self.group(ids, options, outbox, name=name, index=len(made), echo=echo)
+        return made
+
+    def echo(self, prompt: Any, ids: list[int], options: TextOptions) -> str:
+        """A prompt as it stands before the text: as given, or of token ids their text without control tokens."""
+        if not options.echo:
+            return ""
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids, skip_special=True)
+
+    def group(
+        self,
+        ids: list[int],
+        options: TextOptions,
+        outbox: Outbox,
+        *,
+        name: str = "prompt",
+        index: int = 0,
+        echo: str = "",
+        **held: Any,
+    ) -> list[TextRequest]:
+        """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
+
+        `index`: of the first, which also gets `held`. `echo`: what stands before each text.
+        """
+        leader = self.request(ids, options, outbox, name=name, index=index, echo=echo, **held)
+        return [leader] + [
+            self.request(ids, options, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo)
+            for i in range(1, options.n_each)
+        ]
+
+    def request(
+        self,
+        ids: list[int],
+        options: TextOptions,
+        outbox: Outbox,
+        *,
+        name: str = "prompt",
+        index: int = 0,
+        number: int = 0,
+        leader: TextRequest | None = None,
+        **held: Any,
+    ) -> TextRequest:
+        """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
+        options = options.of_completion(number)
+        options.chain.config.check_ids(self._n_vocab)
+        max_tokens = self.limit(name, len(ids), options.max_tokens)
+        tools = options.tool_use
+        # Who follows shares the leader's blocks, whatever is pushed meanwhile.
+        loras = leader.loras if leader else self.loras.select(options.serving.lora)
+        return TextRequest(
+            self._sequence(ids, max_tokens, options, loras),
+            outbox,
+            sampler=Sampler(
+                options.chain,
+                prompt=ids,
+                scratch=self._scratch,
+                grammar=self._grammars.state(options.chain.config, tools),
+                token_bytes=self._tokenizer.token_bytes,
+                processors=options.processors,
+            ),
+            n_vocab=self._n_vocab,
+            stream=self._stream(tools),
+            stops=StopMatcher(options.stops),
+            max_tokens=max_tokens,
+            end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
+            scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
+            number=number,
+            criteria=options.criteria,
+            tools=tools.detector if tools else None,
+            speculation=self._drafts.speculation(options.drafts),
+            index=index,
+            leader=leader,
+            cancel_token=options.cancel_token,
+            time_limit=options.serving.time_limit,
+            loras=loras,
+            # Whoever keeps a request keeps no draft.
+            options=replace(options, drafts=NO_DRAFTS),
+            **held,
+        )
+
+
+def _token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Nothing for rows of logits beyond the vocabulary."""
+    return tokenizer.token_bytes(token) if token < tokenizer.n_vocab else b""

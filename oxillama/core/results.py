@@ -1,0 +1,243 @@
+"""Results: completions, chunks, hypotheses and their timings."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from oxillama._util.json_values import fields_as_json
+from oxillama._util.pickling import stays_here
+from oxillama.drafts.draft import SpecStats
+from oxillama.tools.calls import AnyToolCall, assistant_message
+
+__all__ = [
+    "BatchFailure",
+    "BeamHypothesis",
+    "CancelToken",
+    "Chunk",
+    "Completion",
+    "FinishReason",
+    "Timings",
+    "TokenLogprob",
+    "Usage",
+]
+
+FinishReason = Literal["stop", "length", "cancelled", "deadline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall-clock seconds of one request, waiting for its turn included.
+
+    time_to_first_token: from the call to the first token; prefill_seconds: the part of it since its prompt began to be
+    computed; decode_seconds: from the first token to the last.
+    """
+
+    time_to_first_token: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The seconds by name."""
+        return fields_as_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request.
+
+    prompt_tokens: of its prompt. completion_tokens: those generated, without the end-of-generation token.
+    cached_tokens: those of the prompt that were computed before the request began: found in the prefix cache, or kept
+        by its conversation. What it computed itself and had to compute again, after preemption, does not count. Of n
+        completions of one prompt, each says what the prompt found.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """prompt_tokens, completion_tokens, total_tokens and cached_tokens."""
+        return {**fields_as_json(self), "total_tokens": self.total_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was in its place, by the model alone: before penalties, temperature, cuts and grammar.
+
+    logprob: natural logarithm of its probability, the log-softmax of the model's row of logits; -inf if impossible.
+    bytes: what the token stands for, maybe a part of a character. top: the likeliest tokens in this place, as many as
+    were asked for, the likeliest first and the lower id among equals; itself only if it is one of them.
+    """
+
+    token_id: int
+    logprob: float
+    bytes: bytes
+    top: tuple["TokenLogprob", ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The bytes as text; U+FFFD in place of parts of characters."""
+        return self.bytes.decode("utf-8", "replace")
+
+    def to_dict(self) -> dict[str, Any]:
+        """token_id, text, logprob (None: minus infinity), bytes as integers, and top."""
+        return {**fields_as_json(self), "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a running completion. Only the last one has a finish_reason; its text may be empty.
+
+    text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk. logprobs: of these
+    tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk. index: of n
+    completions, which one it continues. tool_calls: calls of tools that end here, after the text. stop_reason, end,
+    usage: as in `Completion`, in the last chunk.
+    """
+
+    text: str
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    index: int = 0
+    tool_calls: list[AnyToolCall] = field(default_factory=list)
+    stop_reason: str | int | None = None
+    end: TokenLogprob | None = None
+    usage: Usage | None = field(default=None, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, in the form that `Completion.to_dict` has it."""
+        return fields_as_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished completion; str() gives its text. Two are equal if they say the same, however they were served.
+
+    text: without prompt, end-of-generation tokens and stop strings.
+    token_ids: every token that was generated, also those that a stop string cut from the text; without the
+        end-of-generation token.
+    finish_reason: "stop" (the model or a stop string ended it), "length" (max_tokens or the context's end),
+        "cancelled" (by its token, or since its stream was left) or "deadline" (its time was over).
+    prompt_tokens: length of the prompt in tokens.
+    logprobs: of each token of token_ids; None if not asked for.
+    index: place of the prompt in the list or batch that it was given in.
+    prompt_logprobs: of each token of the prompt, None in the place of the first, which nothing predicts; fewer if it
+        was cancelled before. None if not asked for.
+    tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
+        them, and the `offset` of each says where it stood.
+    speculation: what guessing ahead did; None without a draft.
+    stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the
+        end-of-generation token. Of stop strings that begin in the same place it is the shortest.
+    end: log-probability of the end-of-generation token, which is not in token_ids; None if no such token ended the
+        text, or without logprobs.
+    cached_tokens: see `Usage`.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    logprobs: list[TokenLogprob] | None = None
+    timings: Timings = field(default_factory=Timings, compare=False)
+    index: int = 0
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    tool_calls: list[AnyToolCall] = field(default_factory=list)
+    speculation: SpecStats | None = field(default=None, compare=False)
+    stop_reason: str | int | None = None
+    end: TokenLogprob | None = None
+    cached_tokens: int = field(default=0, compare=False)
+
+    @property
+    def usage(self) -> Usage:
+        """How many tokens it took."""
+        return Usage(self.prompt_tokens, len(self.token_ids), self.cached_tokens)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message for the next turn, with its calls as chat templates want them."""
+        return assistant_message(self.text, self.tool_calls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The completion as `json.dumps` takes it, also with allow_nan=False.
+
+        Keys: text, token_ids, finish_reason, stop_reason, index, tool_calls, usage, timings; logprobs, prompt_logprobs,
+        end and speculation, None where they were not asked for. Each is what the `to_dict` of its value gives; a
+        log-probability of minus infinity is None.
+        """
+        return {**fields_as_json(self, "prompt_tokens", "cached_tokens"), "usage": self.usage.to_dict()}
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class BeamHypothesis:
+    """A result of `beam_search`; str() gives its text.
+
+    text: without prompt and end-of-generation token. token_ids: the same, in tokens. score: what results are sorted by;
+    see `BeamSearchConfig`. finish_reason: "stop" (the model ended it), "length", "cancelled" or "deadline"; None of one
+    that still grows (`beam_rounds`). logprob: sum of the tokens' log-probabilities, with that of the end.
+    """
+
+    text: str
+    token_ids: list[int]
+    score: float
+    finish_reason: FinishReason | None
+    logprob: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name; a score or log-probability of minus infinity is None."""
+        return fields_as_json(self)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailure:
+    """In the place of a completion in a batch: the prompt's index, and why there is none."""
+
+    index: int
+    error: Exception
+
+    def to_dict(self) -> dict[str, Any]:
+        """index, and error as {"type": name of its class, "message": its text}."""
+        return {"index": self.index, "error": {"type": type(self.error).__name__, "message": str(self.error)}}
+
+
+class CancelToken:
+    """Stops the requests that it was given to, from any thread, within one token; also inside a long prompt.
+
+    With a draft, within the tokens of one step.
+    """
+
+    __slots__ = ("_event",)
+    __reduce_ex__ = stays_here(
+        "it works within one process; give a deadline, or make a token there and cancel it from that process"
+    )
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def cancel(self) -> None:
+        """Asks to stop. Calling it again does nothing."""
+        self._event.set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._event.is_set()
+
+    def __repr__(self) -> str:
+        return f"<CancelToken {'cancelled' if self.cancelled else 'active'}>"

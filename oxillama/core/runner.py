@@ -1,0 +1,231 @@
+"""Model runner: one forward pass for the sequences of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.core.request import Request
+from oxillama.errors import ConfigError, EngineClosedError
+from oxillama.kernels.batch import Batch
+from oxillama.kernels.lora import Adapters, LowRank
+from oxillama.kernels.rows import Rows, Workspace
+from oxillama.kv_cache.arrays import StateArrays
+from oxillama.models import Model
+from oxillama.models.adaptable import Adaptable
+from oxillama.offload import LayerPager
+
+__all__ = [
+    "NoRunner",
+    "RunnerLike",
+    "n_rows",
+    "span_of",
+]
+
+
+@dataclass(slots=True)
+class Span:
+    """One sequence's share of a step: consecutive tokens, and which of their logits are wanted.
+
+    ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
+    models with attention; ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers: the one that
+    holds the state after ``start`` tokens (-1 for none), and the one that gets the state after the last token.
+    ``windowed``, where layers with a window have blocks of their own: their block table, which begins with -1 for each
+    block that was given back.
+    ``loras``: changes of the model's matrices with their scales, in an order of their own.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    want: str = "last"
+    slots: tuple[int, int] | None = None
+    windowed: Sequence[int] = ()
+    loras: Sequence[tuple[Mapping[Any, LowRank], float]] = ()
+
+
+class Runner:
+    """A model with what its layers keep of the past and the memory of its forward pass."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_threads: int,
+        kv_type: str = "f16",
+        kv_block_size: int = 16,
+        n_blocks: int,
+        n_slots: int = 0,
+        n_windowed: int = 0,
+        pager: LayerPager | None = None,
+    ) -> None:
+        """`pager`: brings the model's weights in; without one, they are in memory.
+
+        `n_blocks` for models with attention layers, `n_slots` for those with recurrent layers.
+
+        `n_windowed` of these for layers with a window alone; 0: they share the others' blocks.
+        """
+        self.model = model
+        self.pager = pager
+        self.num_threads = num_threads
+        self.arrays = StateArrays(
+            model.spec.states,
+            kv_type=kv_type,
+            block_tokens=kv_block_size,
+            n_blocks=n_blocks,
+            n_slots=n_slots,
+            n_windowed=n_windowed,
+        )
+        self._workspace = Workspace(num_threads)
+
+    def forward(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        """Logits of the wanted rows in span order, float32 [n, n_vocab]: a view, valid until the next call."""
+        for s in spans:
+            if s.want not in ("last", "all", "none"):
+                raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
+        try:
+            found = self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
+            self._check_mapped()
+            return found
+        finally:
+            self._workspace.adapters = None
+
+    def hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        """Hidden states after the final norm of every row, float32 [n, n_embd]: a view, valid until the next call."""
+        try:
+            found = self._hidden(spans, poll, None).numpy()
+            self._check_mapped()
+            return found
+        finally:
+            self._workspace.adapters = None
+
+    def _check_mapped(self) -> None:
+        """Raises ModelFileError if weights may have changed while they were multiplied by."""
+        for source in self.model.mapped:
+            source.check()
+
+    def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
+        if self.pager is not None:
+            self.pager.between_steps()
+        for source in self.model.mapped:
+            source.watch()
+        self._workspace.reset()
+        rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
+        batch = Batch(rows, self._workspace, poll, wants)
+        used = any(s.loras for s in spans)
+        self._workspace.adapters = Adapters(batch, [s.loras for s in spans]) if used else None
+        return self.model.forward(batch, self.arrays.layers)
+
+    @property
+    def adaptable(self) -> Mapping[str, Adaptable]:
+        """The model's tensors that adapters may change, by name."""
+        return self.model.adaptable
+
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None:
+        """Copies keys and values of all layers of a group from one block to another, between two steps."""
+        self.arrays.copy_block(source, target, windowed=windowed)
+
+    def release(self, blocks: Sequence[int], windowed: Sequence[int], slots: Sequence[int]) -> int:
+        """Gives the memory of blocks and slots that nobody uses back to the operating system: bytes released."""
+        return self.arrays.release(blocks, windowed, slots)
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int:
+        """Bytes of so many blocks and slots."""
+        numbers = n_blocks, n_windowed, n_slots
+        return sum(n * size for n, size in zip(numbers, self.arrays.id_bytes, strict=True))
+
+    def paging_counts(self) -> Mapping[str, float]:
+        """What the pager did, and its budget; nothing without one."""
+        return {} if self.pager is None else self.pager.counts()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held: repacked weights, KV blocks, recurrent states, forward pass."""
+        return {
+            "weights": self.model.n_weight_bytes if self.pager is None else self.pager.nbytes,
+            "kv_cache": self.arrays.kv_bytes,
+            "recurrent_state": self.arrays.recurrent_bytes,
+            "workspace": self._workspace.nbytes,
+        }
+
+
+Poll = Callable[[], None]
+
+
+class RunnerLike(Protocol):
+    """What the engine needs of a runner; `engine/runner.py` has the real one."""
+
+    num_threads: int
+
+    @property
+    def adaptable(self) -> Mapping[str, Adaptable]: ...
+
+    def memory_bytes(self) -> dict[str, int]: ...
+
+    def paging_counts(self) -> Mapping[str, float]: ...
+
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None: ...
+
+    def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int: ...
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int: ...
+
+    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
+
+    def hidden(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
+
+
+class NoRunner:
+    """In a closed engine: the model's memory is free."""
+
+    num_threads = 0
+
+    @property
+    def adaptable(self) -> Mapping[str, Adaptable]:
+        raise EngineClosedError("the engine is closed")
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {}
+
+    def paging_counts(self) -> Mapping[str, float]:
+        return {}
+
+    def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int:
+        return 0
+
+    def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int:
+        return 0
+
+    def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None:
+        raise EngineClosedError("the engine is closed")
+
+    def forward(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]:
+        raise EngineClosedError("the engine is closed")
+
+    hidden = forward
+
+
+def span_of(request: Request, n: int) -> Span:
+    """The next n tokens of a request."""
+    sequence = request.sequence
+    start = sequence.n_computed
+    tokens = sequence.tokens
+    if n < len(tokens) or start:
+        tokens = tokens[start : start + n]
+    want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
+    if sequence.ahead:
+        tokens, want = tokens + sequence.ahead, "all"
+    slots = None if sequence.slots is None else sequence.slots.span()
+    want = want if request.want == "last" else "all"
+    blocks, windowed = sequence.tables
+    return Span(tokens, start, blocks, want, slots, windowed, request.loras.members)
+
+
+def n_rows(request: Request, n: int) -> int:
+    """Rows that the model returns for a span of n tokens of this request."""
+    if request.want != "last" or request.sequence.ahead:
+        return n
+    return int(request.sequence.n_computed + n == len(request.sequence.tokens))

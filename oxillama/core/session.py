@@ -1,0 +1,509 @@
+"""Sessions: the low-level calls on one sequence."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama._util.checks import check_int, check_keywords, check_type
+from oxillama._util.pickling import stays_here
+from oxillama._util.signals import DeferredInterrupt
+from oxillama.config import SamplerConfig, SamplingOptions
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.options import ServingOptions
+from oxillama.core.prompts import check_token, check_tokens, make_chain
+from oxillama.core.request import Outbox, Request
+from oxillama.core.request_factory import TextMaker
+from oxillama.core.results import FinishReason
+from oxillama.engine.snapshots import SessionSnapshots
+from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, GrammarError
+from oxillama.lora import NO_LORAS, LoraSet
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling.sampler import check_processors
+from oxillama.scheduling.sequence import Sequence
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.capture import SnapshotMaker
+
+__all__ = [
+    "SamplerLike",
+    "Session",
+    "SessionMethods",
+    "SessionSampler",
+]
+
+SamplerLike = SamplerConfig | SamplerChain | Sampler | None
+Make = Callable[[SamplerChain, list[int], Iterable[LogitsProcessor]], Sampler]
+
+KEYWORDS = ("sampler", "logits_processors", *SamplingOptions.__annotations__)
+
+
+class SessionSampler:
+    """A sampler, or none yet, and whether it goes with the session's tokens, which it does from its first draw on.
+
+    Its prompt is what the session holds at that draw; what comes later is its text. One that only the caller uses is
+    left alone.
+    """
+
+    def __init__(self, make: Make, defaults: SamplerConfig) -> None:
+        """`make(chain, prompt, processors)` gives a sampler at the beginning of a text. `defaults`: settings of a call
+        that gives none."""
+        self._make, self._defaults = make, defaults
+        self.sampler: Sampler | None = None
+        self.follows = False
+        self._lowest: int | None = None  # where the session went back to since then
+
+    def put(self, sampler: Any) -> None:
+        """Takes a sampler of the caller's own in place of the present one; None for none."""
+        if sampler is not None:
+            check_type("sampler", sampler, Sampler)
+        if sampler is not self.sampler:
+            self.sampler, self.follows = sampler, False
+
+    def choose(self, sampler: SamplerLike, processors: Any, fields: dict[str, Any]) -> Sampler:
+        """The sampler that a call asks for: the present one, unless it asks for other settings.
+
+        Raises ConfigError, GrammarError, and TypeError for unknown fields.
+        """
+        check_keywords("sample", fields, KEYWORDS)
+        if isinstance(sampler, Sampler):
+            if processors is not None or fields:
+                raise ConfigError("sampler is a Sampler, which has its settings: give it alone")
+            self.put(sampler)
+        elif self.sampler is None or sampler is not None or processors is not None or fields:
+            chain, functions = make_chain(sampler, fields, self._defaults), check_processors(processors)
+            if self.sampler is None or self.sampler.config != chain.config:
+                self.put(self._make(chain, [], functions))
+            else:  # functions made anew for each call don't begin a new text
+                self.sampler.chain, self.sampler.processors = chain, functions
+        assert self.sampler is not None
+        return self.sampler
+
+    def draw(self, logits: NDArray[np.float32], tokens: list[int]) -> int:
+        """A token to follow the session's tokens. Raises what `Sampler.sample` raises, GrammarError, ConfigError."""
+        sampler = self.sampler
+        assert sampler is not None
+        self._go_back(tokens)
+        if not self.follows:
+            self._begin(sampler, tokens)
+        self._accept(tokens)
+        return sampler.sample(logits)
+
+    def went_back(self, n: int) -> None:
+        """The session has forgotten what came after its first n tokens."""
+        self._lowest = n if self._lowest is None else min(n, self._lowest)
+
+    def settle(self, tokens: list[int]) -> None:
+        """Goes with the session's tokens as far as the grammar allows: the next draw raises what is wrong."""
+        self._go_back(tokens)
+        with suppress(GrammarError):
+            self._accept(tokens)
+
+    def _begin(self, sampler: Sampler, tokens: list[int]) -> None:
+        """The first draw: a sampler that has accepted nothing has the session's tokens as its prompt."""
+        if min(tokens, default=0) < 0:
+            raise GenerateError("not all tokens of the session are known: its snapshot doesn't tell them; reset() it")
+        history = sampler.memory.history.tokens
+        if not sampler.memory.n_accepted:
+            if history.tolist() != tokens:
+                sampler.restart(tokens)
+        elif _n_common(history, tokens) < len(history):
+            raise ConfigError(
+                "session.sampler has accepted other tokens than the session has: use it by hand, or give sample() "
+                "settings, with which it begins anew"
+            )
+        self.follows = True
+
+    def _go_back(self, tokens: list[int]) -> None:
+        """To where it was after the tokens that the session still has, or has again, before anything was drawn there.
+
+        If the session went back into the prompt, the next draw begins anew: with the same seed, if there is one.
+        """
+        sampler, lowest, self._lowest = self.sampler, self._lowest, None
+        if sampler is None or not self.follows:
+            return
+        history = sampler.memory.history.tokens
+        n = _n_common(history, tokens)
+        if n == len(history) and lowest is None:
+            return
+        if min(n, n if lowest is None else lowest) < sampler.memory.n_prompt:
+            sampler.restart(reseed=True)
+            self.follows = False
+        else:
+            sampler.rewind(len(history) - n)
+
+    def _accept(self, tokens: list[int]) -> None:
+        """What the session got since the last draw. Raises GrammarError for what may not come there."""
+        if self.follows and self.sampler is not None:
+            for token in tokens[len(self.sampler.memory.history.tokens) :]:
+                self.sampler.accept(token)
+
+    def fork(self) -> SessionSampler:
+        """One in the same state, on its own from here on."""
+        twin = SessionSampler(self._make, self._defaults)
+        twin.sampler = None if self.sampler is None else self.sampler.copy()
+        twin.follows, twin._lowest = self.follows, self._lowest
+        return twin
+
+
+def _n_common(history: array[int], tokens: list[int]) -> int:
+    """Tokens that both begin with."""
+    most = min(len(history), len(tokens))
+    if history[:most] == array("i", tokens[:most]):
+        return most
+    return next(i for i in range(most) if history[i] != tokens[i])
+
+
+T = TypeVar("T")
+
+
+class _SessionRequest(Request):
+    def __init__(self, sequence: Sequence, outbox: Outbox, begin: Callable[[Sequence], None], loras: LoraSet) -> None:
+        super().__init__(sequence, outbox, keep_blocks=True, begin=begin, loras=loras)
+        self.logits: NDArray[np.float32] | None = None
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        self.logits = rows[0].copy()
+        return "stop"
+
+
+class Session(SessionSnapshots):
+    """One sequence of tokens, fed by hand: tokens in, logits of the last position out. `Engine.session` makes one.
+
+    It is served like every other request, takes its turns with them, begins with what the prefix cache has and leaves
+    its own there. Its KV blocks are kept between calls until `close` (or the end of a `with` block), or until it is
+    dropped; if others can't run without them they are lost, and computed again by the next call.
+
+    `sample` draws a token to go on with, by a sampler that the session keeps.
+
+    It uses the adapters of its own, or those that are pushed at the time of a call: after a change of these the tokens
+    so far are computed again. A session is for one thread at a time: another one that comes in between gets a
+    GenerateError.
+    """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on, or fork() it here")
+
+    def __init__(self, core: EngineCore, maker: TextMaker, serving: ServingOptions, snapshots: SnapshotMaker) -> None:
+        self._core = core
+        self._snapshots = snapshots
+        self._loras = snapshots.loras
+        self._maker = maker
+        self._n_vocab = maker.n_vocab
+        self._context_size = maker.context_size
+        self._serving = serving
+        self._kv_type = kv_type = snapshots.config.kv_type
+        self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
+        self._logits: tuple[NDArray[np.float32], int] | None = None
+        self._sampling = SessionSampler(maker.sampler, maker.sampling_defaults)
+        self._in_use = threading.Lock()
+        self._release = partial(core.scheduler.rewind, self._sequence, 0)
+        self._dropped = core.loop.finalizer(self._release)
+        core.sessions.add(self)
+
+    @property
+    def position(self) -> int:
+        """Tokens so far; where the next one goes."""
+        return len(self._sequence.tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """A copy of the tokens so far."""
+        return list(self._sequence.tokens)
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the last position, float32 [n_vocab]; None unless a call has just computed them."""
+        found, at = self._logits or (None, -1)
+        return found if at == self.position else None
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """What `sample` draws by; None before its first call. It goes into snapshots of the session, and into forks.
+
+        Set to None, it is forgotten. A `Sampler` of one's own may take its place, for `sample` or for use by hand.
+        """
+        return self._sampling.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Sampler | None) -> None:
+        self._sampling.put(sampler)
+
+    @property
+    def closed(self) -> bool:
+        return not self._dropped.alive
+
+    def sample(
+        self,
+        sampler: SamplerLike = None,
+        *,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> int:
+        """Draws a token to follow the session's tokens, by `logits`; `forward_one` appends it, or another one.
+
+        sampler, logits_processors, sampling: as for `generate`, or a `Sampler`. The session keeps the sampler that is
+            made of them, and what it remembers: calls that give the same settings again, or none, go on with it. Other
+            settings begin anew here, with a grammar at its beginning.
+
+        What the session holds at the first draw is the prompt; tokens after it, drawn or not, are the text, which
+        penalties see and a grammar must allow. So a loop of this and `forward_one` gives the tokens that `generate`
+        gives for the same seed, up to the token that ends the text (`Engine.is_eos`), which is drawn like others. Each
+        call draws anew. Where the session goes back (`truncate`, `forward_decode` at an earlier position), so does the
+        sampler: after the same tokens, it draws the same ones again. Where it goes back into the prompt, the next draw
+        is a first one: it gives another text, unless there is a seed.
+
+        Raises GenerateError if there are no logits, if they are no numbers, or while another thread uses the session;
+        GrammarError if no token can follow, or the session got one that may not; ConfigError, TypeError.
+        """
+        self._check_open()
+
+        def draw() -> int:
+            self._sampling.choose(sampler, logits_processors, dict(sampling))
+            logits = self.logits
+            if logits is None:
+                raise GenerateError(
+                    "the session has no logits to draw from: prefill() it, or after truncate() put its last token "
+                    "there again with forward_decode()"
+                )
+            return self._sampling.draw(logits, self._sequence.tokens)
+
+        return self._alone(draw)
+
+    def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
+        """Appends tokens; logits of the last one, float32 [n_vocab].
+
+        If it fails or is interrupted, the session is as before. Raises TokenizerError, ConfigError,
+        ContextOverflowError, KvCacheFullError, GenerateError.
+        """
+        return self._extend("tokens", tokens, self.position)
+
+    def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one.
+
+        If it fails, the session is as after forgetting. Raises what `prefill` raises.
+        """
+        return self._extend("tokens", tokens, pos)
+
+    def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
+        """`forward_prefill` of one token."""
+        return self._extend("token", [check_token("token", token, self._n_vocab)], pos)
+
+    def forward_one(self, token: int) -> NDArray[np.float32]:
+        """`prefill` of one token."""
+        return self.forward_decode(token, self.position)
+
+    def truncate(self, n: int) -> None:
+        """Forgets all but the first n tokens and frees their blocks. Raises ConfigError outside 0 … position."""
+        self._check_open()
+        keep = check_int("n", n, 0, self.position)
+
+        def cut() -> None:
+            back = keep < self.position
+            self._logits = None if back else self._logits
+            try:
+                self._core.change(lambda: self._rewind(keep))
+            finally:
+                if back:
+                    self._sampling.went_back(keep)
+
+        self._alone(cut)
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.truncate(0)
+
+    def fork(self) -> Session:
+        """Another session with the same tokens, on its own from here on.
+
+        Both have the same blocks: nothing is copied but the one in which they part, when one of them writes to it.
+        What a model's recurrent layers keep isn't shared, and computed again by the other's first call.
+        """
+        self._check_open()
+        twin = Session(self._core, self._maker, self._serving, self._snapshots)
+
+        def share() -> None:
+            self._core.change(lambda: self._share(twin._sequence))
+            twin._logits, twin._sampling = self._logits, self._sampling.fork()
+
+        self._alone(share)
+        return twin
+
+    def _share(self, sequence: Sequence) -> None:
+        sequence.tokens = self.tokens
+        sequence.weights, sequence.cache_key = self._sequence.weights, self._sequence.cache_key
+        sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
+        self._core.scheduler.fork(self._sequence, sequence, n_again=0)
+
+    def close(self) -> None:
+        """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
+        if not self.closed:
+            self._alone(self._end)
+
+    def _end(self) -> None:
+        self._core.loop.post(self._release)
+        self._dropped.detach()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {'closed' if self.closed else f'at position {self.position}'}>"
+
+    def _extend(self, name: str, tokens: Iterable[int], position: int) -> NDArray[np.float32]:
+        self._check_open()
+        ids = check_tokens(name, tokens, self._n_vocab)
+        if not ids:
+            raise ConfigError(f"{name} is empty: give at least one token")
+        start = check_int("pos", position, 0, self.position)
+        if start + len(ids) > self._context_size:
+            raise ContextOverflowError(
+                f"{len(ids)} tokens at position {start} don't fit context_size {self._context_size}: "
+                "truncate() or reset() the session, or load with a larger context_size"
+            )
+        return self._alone(partial(self._feed, ids, start))
+
+    def _feed(self, ids: list[int], start: int) -> NDArray[np.float32]:
+        back = start < self.position
+        try:
+            return self._compute(ids, start)
+        finally:
+            if back:
+                self._sampling.went_back(start)
+
+    def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
+        outbox = Outbox(1)
+        loras = self._loras.select(self._serving.lora)
+        request = _SessionRequest(self._sequence, outbox, lambda _: self._append(ids, start, loras), loras)
+        request.n_prompt = len(ids)
+        self._core.scheduler.check_fits(start + len(ids))
+        try:
+            self._core.run([request], outbox)
+            if request.logits is None:
+                raise GenerateError("the session's call was cancelled: another thread forked this process")
+            self._logits = request.logits.copy(), start + len(ids)
+            return request.logits
+        except BaseException:
+            self._core.change(lambda: self._rewind(start))
+            raise
+        finally:
+            request.begin = None  # the sequence keeps its last request, which must not keep the session
+
+    def _append(self, ids: list[int], start: int, loras: LoraSet) -> None:
+        sequence = self._sequence
+        kept = sequence.tokens[:start]
+        self._rewind(start if sequence.weights == loras.key else 0)
+        sequence.tokens[:], sequence.weights = kept, loras.key
+        sequence.cache_key = self._serving.cache_key(self._kv_type, loras)
+        self._core.scheduler.checkpoint(sequence)
+        sequence.tokens.extend(ids)
+        sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
+
+    def _rewind(self, n: int) -> None:
+        sequence = self._sequence
+        del sequence.tokens[n:]
+        sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
+        self._core.scheduler.rewind(sequence, n)
+
+    def _check_open(self) -> None:
+        self._core.check_generates()
+        if self.closed:
+            raise GenerateError("the session is closed: begin another one with engine.session()")
+
+    def _alone(self, action: Callable[[], T]) -> T:
+        """What an action gives, which no other thread's comes between. No context manager: a signal may come while one
+        is entered or left."""
+        lock, mine = self._in_use, False
+        try:
+            with DeferredInterrupt():  # nothing comes between the lock and who releases it
+                mine = lock.acquire(blocking=False)
+            if not mine:
+                raise GenerateError("the session is in use by another thread: a session is for one thread at a time")
+            return action()
+        finally:
+            if mine:
+                lock.release()
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread that used the session may not be there to end its call."""
+        self._in_use = threading.Lock()
+
+
+class SessionMethods:
+    """The engine's own session, as methods of the engine: each raises what that of `Session` raises."""
+
+    _core: EngineCore
+    _maker: TextMaker
+    _session: Session
+    _snapshots: SnapshotMaker
+    _end_ids: Collection[int]
+    n_vocab: int
+
+    def session(self, *, cache_prompt: bool = True, cache_salt: str | None = None, lora: Any = None) -> Session:
+        """A session of one's own, beside the engine's and as many others as are wanted.
+
+        cache_prompt, cache_salt, lora: as for `generate`, see `ServingOptions`. Raises ConfigError; EngineClosedError,
+        GenerateError if the model is an encoder.
+        """
+        self._core.check_generates()
+        serving = ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt, lora=lora)
+        return Session(self._core, self._maker, serving, self._snapshots)
+
+    def fork(self) -> Session:
+        """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
+        return self._session.fork()
+
+    @property
+    def position(self) -> int:
+        """Tokens in the session so far."""
+        return self._session.position
+
+    def reset(self) -> None:
+        """Empties the session and frees its blocks."""
+        self._session.reset()
+
+    def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
+        """Appends tokens to the session; logits of the last one, float32 [n_vocab]."""
+        return self._session.prefill(tokens)
+
+    def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one."""
+        return self._session.forward_prefill(tokens, pos)
+
+    def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
+        """Puts one token at position `pos`, forgetting what was there and after; its logits."""
+        return self._session.forward_decode(token, pos)
+
+    def forward_one(self, token: int) -> NDArray[np.float32]:
+        """Appends one token to the session; its logits."""
+        return self._session.forward_one(token)
+
+    def sample(
+        self,
+        sampler: SamplerLike = None,
+        *,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> int:
+        """Draws a token to follow the session's; see `Session.sample`."""
+        return self._session.sample(sampler, logits_processors=logits_processors, **sampling)
+
+    def truncate(self, n: int) -> None:
+        """Forgets all but the session's first n tokens. Raises ConfigError outside 0 … position."""
+        self._session.truncate(n)
+
+    def is_eos(self, token: int) -> bool:
+        """Whether a token ends generation. Raises TokenizerError for an id out of range."""
+        return check_token("token", token, self.n_vocab) in self._end_ids

@@ -1,0 +1,294 @@
+"""Step loop: threads that wait for results take the engine's steps in turn."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from oxillama._util.fork import STEPS, Lives, check_running, ended
+from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack, frames_left
+from oxillama.errors import GenerateError
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = [
+    "StepLoop",
+]
+
+# Calls that a step and a change nest at most, and as many again.
+STEP_FRAMES, CHANGE_FRAMES = 200, 100
+
+log = logging.getLogger("oxillama")
+
+_lives = Lives(STEPS)
+
+
+class Bell(Protocol):
+    """Of somebody who waits in an event loop. lost: that is closed."""
+
+    lost: bool
+
+
+class StepLoop:
+    """Runs `step` in whichever thread waits for something, so that no thread of its own is needed.
+
+    A thread that waits takes steps until what it waits for is there; meanwhile the others sleep, and one of them goes
+    on when it leaves. Each step serves all requests. No lock is held while a step runs: it is the turn that is taken.
+
+    The turn is given back whatever a step raises, and so is the lock: what must not be left out there is a store or a
+    call of a function in C, before which Python neither looks for signals nor for room on its stack.
+
+    Coroutines wait for results and take no steps: their requests are guests, and while there are any, a thread of the
+    loop's own drives it like every other. It is a daemon, ended before the interpreter is.
+
+    guests: requests of those who don't drive. rung: bells whose owners are told at the end of the turn, with one
+    call for all of one event loop.
+    """
+
+    def __init__(
+        self, step: Callable[[], None], on_fork: Callable[[int], None], on_error: Callable[[BaseException], None]
+    ) -> None:
+        """Methods of the loop's owner, which it doesn't keep alive.
+
+        `on_fork(thread id)` runs in a forked child, whose only thread is the one named; `on_error(error)`, in a turn,
+        after an error in the middle of a step or a change, and makes the owner's state whole again.
+        """
+        self._step = weakref.WeakMethod(step)
+        self._on_fork = weakref.WeakMethod(on_fork)
+        self._on_error = weakref.WeakMethod(on_error)
+        self._reset()
+        _lives.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()
+        self._sleepers: deque[threading.Lock] = deque()
+        self._owner: int | None = None
+        self._settling = False
+        self._broken: BaseException | None = None
+        self._forks = 0
+        self._mail: deque[Callable[[], object]] = deque()
+        self._worker: threading.Thread | None = None
+        self._stopping = False
+        self.guests: set[object] = set()
+        self.rung: list[tuple[Bell, asyncio.Future[None]]] = []
+        self.interrupt = DeferredInterrupt()
+
+    def post(self, change: Callable[[], object]) -> None:
+        """Runs a short change of the engine's state: now, or at the end of the step that is under way.
+
+        What `change` raises is taken for an error in the middle of it: see `on_error`. The garbage collector may call
+        this at any point, closing a stream that was dropped: also in the middle of another change, which then comes
+        first. Near the end of the stack, or of the interpreter, the change waits for the next call of the engine.
+        """
+        self._mail.append(change)
+        if frames_left() < CHANGE_FRAMES or sys.is_finalizing():
+            return
+        with DeferredInterrupt(), self._lock:
+            if self._owner is None:
+                self._settle()
+
+    def finalizer(self, change: Callable[[], object]) -> Finalizer:
+        """A part of an object, with which it posts a change when it is dropped."""
+        return Finalizer(partial(self.post, change))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For a moment, no other thread posts anything, and no turn begins or ends."""
+        with DeferredInterrupt(), self._lock:
+            yield
+
+    @property
+    def mail(self) -> list[Callable[[], object]]:
+        """Changes that wait for the end of the step."""
+        return list(self._mail)
+
+    def _settle(self) -> None:
+        """Makes the changes that were posted, in a turn or with the lock."""
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            if self._broken is not None:
+                self._mend()
+            while self._mail or self.rung:
+                while self._mail:
+                    self._make(self._mail.popleft())
+                if self.rung:
+                    self._call()
+        finally:
+            self._settling = False
+            self._wake()
+
+    def _make(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except BaseException as error:
+            self._broken = error
+            self._mend()
+
+    def _mend(self) -> None:
+        """Until this is done no step is taken."""
+        on_error, error = self._on_error(), self._broken
+        if on_error is not None and error is not None:
+            on_error(error)
+        self._broken = None
+
+    def _call(self) -> None:
+        by_event_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for _, waiter in self.rung:
+            by_event_loop.setdefault(waiter.get_loop(), []).append(waiter)
+        for event_loop, waiters in by_event_loop.items():
+            try:
+                event_loop.call_soon_threadsafe(_wake, waiters)
+            except RuntimeError:  # it is closed
+                for bell, waiter in self.rung:
+                    bell.lost = bell.lost or waiter.get_loop() is event_loop
+        self.rung = []
+
+    def _wake(self) -> None:
+        while self._sleepers:
+            self._sleepers.popleft().release()
+
+    def _sleep(self, ready: Callable[[], object]) -> None:
+        """Until a turn ends, or changes were made. Ctrl-C may come at any point of it: no lock is held while it waits,
+        and nobody counts on its being waited for."""
+        with self._lock:
+            if (self._owner is None and not self._forks) or ready():
+                return
+            sleeper = threading.Lock()
+            sleeper.acquire()
+            self._sleepers.append(sleeper)
+        sleeper.acquire()
+
+    def drive(self, ready: Callable[[], object], step: Callable[[], None]) -> None:
+        """Returns once ready() is true, taking steps until then, or waiting while another thread takes them.
+
+        step: the owner's, which the caller keeps alive.
+
+        Raises GenerateError from inside a step, which would wait for its own end, and when the interpreter ends;
+        RecursionError where the stack could end in the middle of a step.
+        """
+        if ready():
+            return
+        check_stack(STEP_FRAMES)
+        self.check_outside()
+        me = threading.get_ident()
+        while not ready():
+            check_running()
+            if self._owner is not None or self._forks:
+                self._sleep(ready)
+            with DeferredInterrupt() as interrupt:
+                if ready():
+                    return
+                with self._lock:
+                    if self._owner is not None or self._forks:
+                        continue
+                    self._owner = me
+                self.interrupt = interrupt
+                try:
+                    if self._broken is None:
+                        step()
+                except Exception as error:
+                    self._broken = error
+                except BaseException as error:  # of this thread, as what a signal's handler raised
+                    self._broken = error
+                    raise
+                finally:
+                    with self._lock:
+                        try:
+                            self._settle()
+                        finally:
+                            self._owner = None
+                            while self._sleepers:
+                                self._sleepers.popleft().release()
+
+    def check_outside(self) -> None:
+        """Raises GenerateError in the middle of a step of this thread."""
+        if self._owner == threading.get_ident():
+            raise GenerateError("the engine was called from inside its own step, which can't wait for another one")
+
+    # The thread for guests.
+
+    def engage(self) -> None:
+        """Sees to it that the guests' requests are computed. Raises RuntimeError if there can be no more threads."""
+        if ended():
+            raise RuntimeError("the interpreter is ending")
+        with DeferredInterrupt(), self._lock:
+            self._stopping = False
+            if self._worker is None and not self._idle():
+                worker = threading.Thread(target=self._work, name="oxillama", daemon=True)
+                worker.start()
+                self._worker = worker
+
+    def dismiss(self) -> None:
+        """Ends the thread and waits for that; its step is given up, and what it computes stays unfinished."""
+        with DeferredInterrupt(), self._lock:
+            self._stopping = True
+            worker = self._worker
+            if worker is not None and self._owner == worker.ident:
+                self.interrupt.pending = True
+            self._wake()
+        if worker is not None:
+            worker.join()
+
+    def stop(self, *, wait: bool) -> None:
+        """`dismiss`, at the interpreter's end."""
+        self.dismiss()
+
+    def _idle(self) -> bool:
+        return self._stopping or not (self.guests or self._mail or self.rung)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                step = self._step()
+                if step is not None:
+                    self.drive(self._idle, step)
+            except BaseException:
+                log.exception("the engine's thread goes on after an error")
+            step = None  # which keeps the owner
+            with self._lock:
+                if self._idle() or self._step() is None:
+                    self._worker = None
+                    return
+
+    # A fork copies memory in whatever state other threads are changing it, and locks that they hold stay locked in the
+    # child for ever. So a fork waits until no step is under way, and the child starts with locks of its own.
+
+    def before_fork(self) -> None:
+        with DeferredInterrupt():
+            self._lock.acquire()
+            self._forks += 1  # no step begins any more
+            while self._owner not in (None, threading.get_ident()):
+                sleeper = threading.Lock()
+                sleeper.acquire()
+                self._sleepers.append(sleeper)
+                self._lock.release()
+                sleeper.acquire()
+                self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._forks -= 1
+        self._wake()
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._reset()
+        on_fork = self._on_fork()
+        if on_fork is not None:
+            on_fork(threading.get_ident())
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    """In the event loop."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

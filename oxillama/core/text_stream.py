@@ -1,0 +1,223 @@
+"""Text streams: chunks of a running completion, and completions made of chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from oxillama._util.checks import check_int
+from oxillama._util.pickling import stays_here
+from oxillama.core.engine_core import CoreCalls, EngineCore
+from oxillama.core.generation_request import TextRequest
+from oxillama.core.options import TextOptions
+from oxillama.core.request import Outbox, unfinished
+from oxillama.core.request_factory import TextMaker
+from oxillama.core.results import CancelToken, Chunk, Completion
+from oxillama.errors import ConfigError
+
+if TYPE_CHECKING:
+    from oxillama.snapshot.capture import Known, SnapshotMaker
+    from oxillama.snapshot.format.reader import Saved
+
+__all__ = [
+    "Chunks",
+    "answer",
+    "chunks",
+    "completions_of",
+    "shaped",
+]
+
+T = TypeVar("T")
+
+
+Path = str | os.PathLike[str]
+
+
+class Chunks(Generator[Chunk, None, None]):
+    """The chunks of what follows a prompt, one after another; requests are made when the first is asked for.
+
+    Leaving early (`close`, or dropping it) ends them. owner: what must live as long.
+    """
+
+    owner: object = None
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
+
+    def __init__(
+        self, core: EngineCore, make: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None,
+        snapshots: SnapshotMaker,
+    ) -> None:  # fmt: skip
+        self._requests = cached(make)
+        self._outbox = outbox
+        self._snapshots = snapshots
+        self._running = _run(core, self._requests, outbox, cancel_token)
+
+    def send(self, value: None) -> Chunk:
+        return self._running.send(value)
+
+    def throw(self, *error: Any) -> Chunk:
+        return self._running.throw(*error)
+
+    def close(self) -> None:
+        """Ends what is not finished; further calls do nothing."""
+        self._running.close()
+
+    def snapshot(
+        self, path: Path | None = None, *, index: int | None = None, base: Path | None = None, compress: bool = False,
+        shared: bool = False,
+    ) -> bytes | None:  # fmt: skip
+        """Saves the request as it is now: to a file, or as bytes if there is no path. It goes on unharmed.
+
+        What was computed and not read yet is the first that `Engine.resume` gives. index: which completion, where
+        there are several; None: all. The other options, and errors, are those of `Engine.snapshot`; `base` and `shared`
+        are for one completion alone.
+        """
+        save = partial(save_request, self._snapshots, self._requests(), self._outbox, path)
+        return save(index=index, base=base, compress=compress, shared=shared)
+
+    def snapshot_bytes(self, *, index: int | None = None, compress: bool = False) -> bytes:
+        """`snapshot` without a path."""
+        return cast(bytes, self.snapshot(index=index, compress=compress))
+
+
+def save_request(
+    maker: SnapshotMaker,
+    requests: list[TextRequest],
+    outbox: Outbox,
+    path: Path | None = None,
+    *,
+    index: int | None = None,
+    base: Path | None = None,
+    compress: bool = False,
+    shared: bool = False,
+) -> bytes | None:
+    """`Chunks.snapshot`."""
+    if index is None and len(requests) > 1:
+        from oxillama.snapshot.bundle import save_several
+
+        return save_several(maker, requests, outbox, path, base=base, compress=compress, shared=shared)
+    request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
+
+    def take(known: Known) -> Saved:
+        return maker.text(request, outbox, known)
+
+    if path is not None:
+        maker.write(take, path, base=base, compress=compress, shared=shared)
+        return None
+    if base is not None or shared:
+        raise ConfigError("base and shared are for files: give a path")
+    return maker.pack(take, compress=compress)
+
+
+def cached(make: Callable[[], T]) -> Callable[[], T]:
+    """What `make` gives, made once."""
+    made: list[T] = []
+
+    def get() -> T:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+def _run(
+    core: EngineCore, requests: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None
+) -> Generator[Chunk, None, None]:
+    with closing(chunks(core, requests(), outbox, cancel_token)) as pieces:
+        for _, chunk in pieces:
+            yield chunk
+
+
+def answer(
+    core: EngineCore,
+    maker: TextMaker,
+    ids: list[int],
+    options: TextOptions,
+    snapshots: SnapshotMaker,
+    **held: Any,
+) -> Chunks:
+    """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""
+    outbox = Outbox(options.n_each)
+    made = partial(maker.group, ids, options, outbox, **held)
+    return Chunks(core, made, outbox, options.cancel_token, snapshots)
+
+
+def completions_of(
+    requests: list[TextRequest], found: Iterable[tuple[int, Chunk]], n_each: int, first: int = 0
+) -> list[Completion]:
+    """Each of the finished requests as one, of its (request's index, chunk); `n_each` for each prompt.
+
+    `first`: the index of the first prompt.
+    """
+    pieces: list[list[Chunk]] = [[] for _ in requests]
+    for i, chunk in found:
+        pieces[i].append(chunk)
+    return [
+        _completion(request, of, first + i // n_each)
+        for i, (request, of) in enumerate(zip(requests, pieces, strict=True))
+    ]
+
+
+def _completion(request: TextRequest, pieces: list[Chunk], index: int) -> Completion:
+    return Completion(
+        text="".join(piece.text for piece in pieces),
+        token_ids=[token for piece in pieces for token in piece.token_ids],
+        finish_reason=request.finish_reason or "cancelled",
+        prompt_tokens=request.n_prompt,
+        logprobs=request.scores.tokens if request.scores else None,
+        timings=request.timings,
+        index=index,
+        prompt_logprobs=request.scores.prompt if request.scores else None,
+        tool_calls=[call for piece in pieces for call in piece.tool_calls],
+        speculation=request.speculation.stats() if request.speculation else None,
+        stop_reason=request.stop_reason,
+        end=request.scores.end if request.scores else None,
+        cached_tokens=request.usage.cached_tokens,
+    )
+
+
+def shaped(found: list[Completion], n: int | None, single: bool) -> Any:
+    """As the caller asked: a completion, or a list of n, for each prompt; for one prompt, or a list for several."""
+    each: list[Any] = list(found) if n is None else [found[i : i + n] for i in range(0, len(found), n)]
+    return each[0] if single else each
+
+
+def chunks(
+    core: CoreCalls,
+    requests: list[TextRequest],
+    outbox: Outbox,
+    cancel_token: CancelToken | None = None,
+    *,
+    whole: bool = False,
+) -> Generator[tuple[int, Chunk], None, None]:
+    """Submits requests and yields (index, chunk) as they come; `whole`: only when all are finished.
+
+    However it is left, nothing of the requests stays behind. Raises the error of the first request that failed, as soon
+    as it is known.
+    """
+
+    def ready() -> bool:
+        some = outbox.items and not whole
+        stop = cancel_token is not None and cancel_token.cancelled
+        return bool(some or stop or not outbox.n_open or outbox.error is not None)
+
+    _ticket = None
+    try:
+        _ticket = core.submit(unfinished(requests))
+        while outbox.n_open and outbox.error is None:
+            core.drive(ready)
+            if cancel_token is not None and cancel_token.cancelled:
+                core.cancel(requests)
+                core.drive(lambda: not outbox.n_open)
+            while outbox.items and outbox.error is None:
+                yield outbox.items.popleft()
+        if outbox.error is not None:
+            raise outbox.error
+        while outbox.items:
+            yield outbox.items.popleft()
+    finally:
+        core.cancel(requests)

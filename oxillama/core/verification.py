@@ -1,0 +1,37 @@
+"""Verification of draft tokens against the rows of one step."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.core.generation_request import TextRequest
+from oxillama.core.results import FinishReason
+
+__all__ = [
+    "n_right",
+    "verify",
+]
+
+
+def verify(rows: NDArray[np.float32], ahead: list[int], request: TextRequest) -> FinishReason | None:
+    """Draws what follows a text by the rows of its last token and of each draft token after it, float32 [1 + k, vocab].
+
+    A row is of use only if all draft tokens before it are what was drawn. Tokens go to the end of
+    `request.sequence.tokens`: as long as they are those of the draft, and one more. Returns why the request is
+    finished, or None. Raises what drawing raises; the tokens before it are there then.
+    """
+    tokens = request.sequence.tokens
+    for row, guess in zip(rows, [*ahead, -1], strict=True):
+        reason = request.draw(row)
+        if reason is not None or tokens[-1] != guess:
+            return reason
+    return None
+
+
+def n_right(new: list[int], ahead: list[int]) -> int:
+    """Draft tokens that came true: with what follows the text now in common."""
+    n = 0
+    for token, guess in zip(new, ahead, strict=False):
+        if token != guess:
+            break
+        n += 1
+    return n

@@ -1,0 +1,59 @@
+r"""Sets of characters by name, as `\p{...}` of a pattern has them: general categories of Unicode.
+
+They are those of the Unicode version that Python knows (`unicodedata.unidata_version`).
+"""
+
+import unicodedata
+from functools import lru_cache
+
+from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
+
+__all__ = ["category_ranges"]
+
+# PropertyValueAliases.txt of the Unicode Character Database, gc.
+_NAMES = {
+    "Letter": "L", "Cased_Letter": "LC", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt",
+    "Modifier_Letter": "Lm", "Other_Letter": "Lo", "Mark": "M", "Combining_Mark": "M", "Nonspacing_Mark": "Mn",
+    "Spacing_Mark": "Mc", "Enclosing_Mark": "Me", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd",
+    "Letter_Number": "Nl", "Other_Number": "No", "Punctuation": "P", "punct": "P", "Connector_Punctuation": "Pc",
+    "Dash_Punctuation": "Pd", "Open_Punctuation": "Ps", "Close_Punctuation": "Pe", "Initial_Punctuation": "Pi",
+    "Final_Punctuation": "Pf", "Other_Punctuation": "Po", "Symbol": "S", "Math_Symbol": "Sm", "Currency_Symbol": "Sc",
+    "Modifier_Symbol": "Sk", "Other_Symbol": "So", "Separator": "Z", "Space_Separator": "Zs", "Line_Separator": "Zl",
+    "Paragraph_Separator": "Zp", "Other": "C", "Control": "Cc", "cntrl": "Cc", "Format": "Cf", "Surrogate": "Cs",
+    "Private_Use": "Co", "Unassigned": "Cn",
+}  # fmt: skip
+_SHORT = frozenset(_NAMES.values())
+
+
+def category_ranges(name: str) -> tuple[Range, ...] | None:
+    """The characters of a property: `Lu`, `Uppercase_Letter`, `gc=Lu`, `Any`, `ASCII`. None if it isn't known."""
+    if name == "Any":
+        return character_ranges((), True)
+    if name == "ASCII":
+        return ((0, 0x7F),)
+    if name == "Assigned":
+        return character_ranges(_of_category("Cn"), True)
+    prefix, equals, value = name.partition("=")
+    if equals and prefix not in ("gc", "General_Category"):
+        return None
+    short = _NAMES.get(value if equals else name, value if equals else name)
+    return _of_category(short) if short in _SHORT else None
+
+
+@lru_cache(maxsize=64)
+def _of_category(short: str) -> tuple[Range, ...]:
+    wanted = ("Lu", "Ll", "Lt") if short == "LC" else (short,)
+    return character_ranges(tuple(r for name, runs in _runs().items() if name.startswith(wanted) for r in runs))
+
+
+@lru_cache(maxsize=1)
+def _runs() -> dict[str, list[Range]]:
+    """Runs of characters for each category of two letters: one pass over all of Unicode, when it is first needed."""
+    runs: dict[str, list[Range]] = {}
+    start, before = 0, unicodedata.category("\0")
+    for code in range(1, MAX_CHAR + 2):
+        category = unicodedata.category(chr(code)) if code <= MAX_CHAR else ""
+        if category != before:
+            runs.setdefault(before, []).append((start, code - 1))
+            start, before = code, category
+    return runs

@@ -1,0 +1,327 @@
+"""`JsonSchemaCompiler`: a JSON schema to a grammar of exactly the texts that are its instances."""
+
+import json
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import Budget, NoTextError, RuleSet
+from oxillama.grammar.json_schema.arrays import array_expr
+from oxillama.grammar.json_schema.branch import Branch
+from oxillama.grammar.json_schema.documents import Documents
+from oxillama.grammar.json_schema.drafts import DRAFTS, draft_of
+from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.literals import (
+    ARRAY,
+    FALSE,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+    Literal,
+    Schema,
+    refusal,
+)
+from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
+from oxillama.grammar.json_schema.objects import object_expr
+from oxillama.grammar.json_schema.strings import Strings, string_expr
+from oxillama.grammar.json_schema.tableau import Tableau
+from oxillama.grammar.matcher import Grammar
+from oxillama.sampler_config import SCHEMA_MODES, SchemaMode
+
+__all__ = ["JsonSchemaCompiler"]
+
+MAX_RULES = 20_000
+WHITESPACE = ("json", "flexible")
+ANNOTATIONS = frozenset(
+    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
+)
+SIMPLE = frozenset(("string", "number", "integer", "boolean"))
+SCALARS = SIMPLE | {"null"}
+CONDITIONS = frozenset((
+    "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf",
+))  # fmt: skip
+
+
+def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
+    """Equal for schemas of scalars that say the same; None for others. Values are told apart as they are written:
+    the float 1e23 means more than the integer that it is equal to."""
+    if not isinstance(schema, dict):
+        return None
+    kinds = schema.get("type")
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds) if isinstance(kinds, list) else ()
+    if not kinds or not all(isinstance(kind, str) and kind in SCALARS for kind in kinds):
+        return None
+    found: list[tuple[str, object]] = [("type", kinds)]
+    for keyword, value in schema.items():
+        if keyword in CONDITIONS and type(value) in (str, int, float):
+            found.append((keyword, repr(value)))
+        elif keyword != "type" and keyword not in ANNOTATIONS:
+            return None
+    return frozenset(found)
+
+
+class JsonSchemaCompiler:
+    """Compiles JSON schemas, of draft 2020-12, 7 or 4."""
+
+    @staticmethod
+    def compile(
+        schema: "dict[str, Any] | bool | str",
+        *,
+        mode: SchemaMode = "full",
+        whitespace: str = "json",
+        draft: int | None = None,
+        budget: int | None = None,
+    ) -> Grammar:
+        """The grammar of a schema's instances.
+
+        schema: as `json.loads` gives it, or its text. mode: "full" for all instances, "generate" for what a model is to
+        write, which is some of them (below). whitespace: "json" as `json.dumps` writes by default, "flexible" for any
+        that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what any of them
+        asserts is asserted. In draft 4 an integer is written without a point.
+
+        Properties come in the order of `properties`, each once; those that it doesn't name may stand anywhere, and come
+        twice: a reader keeps the last, and each is valid by itself. (Without an order, past 400 optional ones in a row,
+        any may.) Strings and numbers are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is
+        asked of them, in any way. Numbers are compared as the decimals that they are. Formats assert. Unknown keywords
+        and formats say nothing.
+
+        To generate, integers are digits without point or exponent, and those of 64 bits unless bounds or divisors ask
+        for greater ones; other numbers have about 17 significant digits and are finite floats. Names and values that
+        the schema lists are spelled as `json.dumps(..., ensure_ascii=False)` does, with the keys of an object in their
+        order. An object with `properties`, of which no schema says what others it may have (`additionalProperties`,
+        `unevaluatedProperties`), has only those that are named, are required, or meet one of `patternProperties`;
+        unless `minProperties` asks for more. "flexible" whitespace is a space behind a comma or a colon, or none.
+
+        budget: how much work that may take, as `Grammar.parse` has it.
+
+        Raises GrammarError that names keyword and place for what can't be honoured, or is too large.
+        """
+        if whitespace not in WHITESPACE:
+            raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
+        narrow = _is_narrow(mode)
+        if draft is not None and draft not in DRAFTS:
+            raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
+        schema = _read(schema)
+        documents = Documents(schema, draft or draft_of(schema))
+        grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
+        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # of no JSON, or too deep
+            # As it is now, and no text: parts that a schema has in common would stand there again and again.
+            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
+        return grammar
+
+    @staticmethod
+    def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str", *, mode: SchemaMode = "full") -> int:
+        """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
+        texts = Texts(rules, False, narrow=_is_narrow(mode))
+        schema = _read(schema)
+        return _Compilation(Documents(schema, draft_of(schema)), texts).root()
+
+
+def _placed(literal: Literal, error: GrammarError) -> GrammarError:
+    """An error with the place of a schema, if it names none."""
+    return error if " at #" in str(error) else refusal(literal.path, "schema", str(error))
+
+
+def _is_narrow(mode: str) -> bool:
+    if mode not in SCHEMA_MODES:
+        raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
+    return mode == "generate"
+
+
+def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
+    texts = Texts(RuleSet(budget=budget), flexible, narrow=narrow)
+    try:
+        return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+    except GrammarError:
+        if not texts.counted_on_names:
+            raise
+    texts = Texts(RuleSet(budget=budget), flexible, narrow=narrow)
+    texts.counts_on_names = False
+    return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+
+
+def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None) -> Grammar:
+    """From what a grammar's own pickle holds."""
+    return JsonSchemaCompiler.compile(
+        pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft, budget=budget
+    )
+
+
+def _read(schema: Any) -> Schema:
+    if isinstance(schema, str | bytes):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is no JSON: {error}") from None
+    if not isinstance(schema, dict | bool):
+        raise GrammarError(f"a schema is an object or a boolean, not {type(schema).__name__}")
+    return schema
+
+
+class _Compilation:
+    """One run: demands that became rules, and those whose rules are still to be defined."""
+
+    def __init__(self, documents: Documents, texts: Texts) -> None:
+        self.documents = documents
+        self.rules = texts.rules
+        self.texts = texts
+        self.tableau = Tableau(documents, texts.budget, texts.narrow)
+        self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
+        self.todo: list[tuple[int, Sequence[Literal]]] = []
+
+    def root(self) -> int:
+        root = self.rules.new_rule("root")
+        base = self.documents.root_base
+        self.todo.append((root, [Literal(self.documents.root, True, base, None)]))
+        while self.todo:
+            rule, literals = self.todo.pop()
+            self.rules.define(rule, self.expression(literals))
+            if len(self.known) > MAX_RULES:
+                raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
+        return root
+
+    def value(self, literals: Sequence[Literal]) -> int:
+        """The expression of a demand on a value: a call of its rule."""
+        if not literals:
+            return self.texts.shared("value")
+        if len(literals) == 1:
+            simple = self.simple(literals[0])
+            if simple is None:
+                simple = self.leaf(literals[0])
+            if simple is not None:
+                return simple
+        key = tuple(dict.fromkeys(literal.key for literal in literals))
+        if key not in self.known:
+            self.known[key] = self.rules.new_rule("")
+            self.todo.append((self.known[key], literals))
+        return self.rules.rule(self.known[key])
+
+    def simple(self, literal: Literal) -> int | None:
+        """For the schemas that most are: just a type, or nothing at all."""
+        schema = literal.schema
+        if not literal.positive or not isinstance(schema, dict):
+            return self.texts.shared("value") if schema is literal.positive is True else None
+        for keyword in schema:
+            if keyword != "type" and keyword not in ANNOTATIONS:
+                return None
+        if "type" not in schema:
+            return self.texts.shared("value")
+        kind = schema["type"]
+        if kind == "integer" and self.documents.draft == 4:
+            return None
+        return self.texts.shared(kind) if isinstance(kind, str) and kind in SIMPLE else None
+
+    def leaf(self, literal: Literal) -> int | None:
+        """For strings and numbers with conditions: the same in many schemas, they are compiled once per process."""
+        key = _leaf_key(literal.schema) if literal.positive and not self.texts.inner else None
+        if key is None:
+            return None
+        draft = self.documents.draft
+
+        def make(own: Texts) -> int:
+            return _Compilation(Documents(literal.schema, draft), own).expression([literal])
+
+        try:
+            return self.texts.kept((draft, self.texts.narrow, key), make)
+        except NoTextError:
+            return None
+        except GrammarError as error:
+            raise _placed(literal, error) from None
+
+    def expression(self, literals: Sequence[Literal]) -> int:
+        branches = self.tableau.branches(literals)
+        try:
+            return self.rules.alt([expr for branch in branches for expr in self.of_branch(branch)])
+        except GrammarError as error:
+            raise _placed(literals[0], error) from None
+
+    def of_branch(self, branch: Branch) -> list[int]:
+        """One expression for each type that there may be."""
+        texts, types = self.texts, branch.types
+        found = []
+        if types & NULL:
+            found.append(self.rules.literal(b"null"))
+        if types & (TRUE | FALSE) == TRUE | FALSE:
+            found.append(texts.shared("boolean"))
+        elif types & (TRUE | FALSE):
+            found.append(self.rules.literal(b"true" if types & TRUE else b"false"))
+        if types & NUMBER:
+            found += self.of_numbers(branch)
+        if types & STRING:
+            found.append(string_expr(texts, branch.strings))
+        if types & ARRAY:
+            found.append(
+                array_expr(texts, branch.arrays, self.value, self.values) if branch.arrays else texts.shared("array")
+            )
+        if types & OBJECT:
+            found.append(
+                object_expr(texts, branch.objects, branch.any_order, self.value, self.key_sets)
+                if branch.objects
+                else texts.shared("object")
+            )
+        return found
+
+    def of_numbers(self, branch: Branch) -> list[int]:
+        n, texts = branch.numbers, self.texts
+        if branch.values is not None:
+            texts.budget.spend(4 * len(branch.values), "a list of numbers")
+            return [self.constant(branch, v) for v in sorted(branch.values - branch.without) if v in n]
+        if n == Numbers() and not branch.without:
+            return [texts.shared("number")]
+        if n == Numbers(integer=True) and not branch.without:
+            return [texts.shared("integer")]
+        found = []
+        for hole in sorted(branch.without):
+            if hole in n:
+                found.append(self.between(n.below(hole, True)))
+                n = n.above(hole, True)
+        return [*found, self.between(n)]
+
+    def constant(self, branch: Branch, value: Fraction) -> int:
+        """One number: as the schema writes it, for generating, an integer without a point where one is asked for."""
+        if not self.texts.narrow:
+            return constant_expr(self.rules, value, branch.numbers.plain)
+        text = str(value) if branch.numbers.integer else branch.written[value]
+        return self.rules.literal(text.encode())
+
+    def between(self, numbers: Numbers) -> int:
+        if self.texts.narrow:
+            numbers = numbers.for_generating()
+        return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
+
+    def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
+        """The sets of strings that a demand on the names of properties leaves."""
+        return [branch.strings for branch in self.tableau.branches(literals) if branch.types & STRING]
+
+    def values(self, literals: Sequence[Literal]) -> list[int] | None:
+        """The expressions of all single values that a demand leaves; None if there may be many."""
+        scalars: set[int] = set()
+        texts: set[str] = set()
+        numbers: dict[Fraction, int] = {}
+        for branch in self.tableau.branches(literals):
+            if branch.types & (ARRAY | OBJECT):
+                return None
+            scalars |= {bit for bit in (NULL, TRUE, FALSE) if branch.types & bit}
+            if branch.types & NUMBER:
+                if branch.values is None:
+                    return None
+                self.texts.budget.spend(4 * len(branch.values), "a list of numbers")
+                for v in branch.values - branch.without:
+                    if v in branch.numbers:
+                        numbers.setdefault(v, self.constant(branch, v))
+            if branch.types & STRING:
+                if branch.strings.allowed is None:
+                    return None
+                texts |= {text for text in branch.strings.allowed if branch.strings.has(text, self.texts.budget)}
+        words = {NULL: b"null", TRUE: b"true", FALSE: b"false"}
+        return [
+            *(self.rules.literal(words[bit]) for bit in sorted(scalars)),
+            *(numbers[v] for v in sorted(numbers)),
+            *(self.texts.written(text) for text in sorted(texts)),
+        ]

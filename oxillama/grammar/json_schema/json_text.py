@@ -1,0 +1,287 @@
+"""Pieces of JSON text that all schemas share, as expressions: separators, strings, numbers, any value."""
+
+import json
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import lru_cache
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import Automaton, Range, RuleSet, Sequence, character_ranges, utf8_sequences
+from oxillama.grammar.json_schema.numbers import Numbers, number_expr
+from oxillama.grammar.json_schema.spelling import free_number
+
+__all__ = ["Texts"]
+
+_SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
+RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
+HEX = tuple(b"0123456789abcdef")
+KEPT = frozenset(("value", "object", "array"))
+SCHEMA = "the schema"
+MAX_KEPT = 512  # automata,
+MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
+
+
+class Texts:
+    """Expressions of one set of rules, made when they are first asked for.
+
+    Characters of strings are spelled as `json.dumps` does with or without `ensure_ascii`; where nothing is asked of a
+    string, any spelling of JSON's is allowed.
+
+    narrow: for generating. Numbers are bounded; texts that the schema names are spelled in one way, in UTF-8; flexible
+    whitespace is a space behind a comma or a colon, or none.
+    """
+
+    def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False, narrow: bool = False) -> None:
+        """`inner`: the rules are those of something that is kept, which consists of nothing that is kept itself."""
+        self.rules, self.budget = rules, rules.budget
+        self.inner = inner
+        self.flexible, self.narrow = flexible, narrow
+        # Whether closed objects may have as many properties as are asked for by names alone, though some of these may
+        # have no value that is valid; and whether that was done.
+        self.counts_on_names, self.counted_on_names = True, False
+        space = None
+        if flexible and not narrow:
+            space = rules.repeat(rules.alt([rules.literal(c) for c in (b" ", b"\n", b"\t", b"\r")]), 0)
+        self.comma = self._between(space, b",", b", ")
+        self.colon = self._between(space, b":", b": ")
+        self.open_object, self.close_object = self._after(space, b"{"), self._before(space, b"}")
+        self.open_array, self.close_array = self._after(space, b"["), self._before(space, b"]")
+        self.quote = rules.literal(b'"')
+        self._rules: dict[object, int] = {}
+        self._chars: dict[tuple[Range, ...], int] = {}
+
+    def _between(self, space: int | None, mark: bytes, plain: bytes) -> int:
+        rules = self.rules
+        if space is None:
+            return rules.alt((rules.literal(plain), rules.literal(mark))) if self.flexible else rules.literal(plain)
+        return rules.seq((space, rules.literal(mark), space))
+
+    def _after(self, space: int | None, mark: bytes) -> int:
+        return self.rules.literal(mark) if space is None else self.rules.seq((self.rules.literal(mark), space))
+
+    def _before(self, space: int | None, mark: bytes) -> int:
+        return self.rules.literal(mark) if space is None else self.rules.seq((space, self.rules.literal(mark)))
+
+    def shared(self, name: str) -> int:
+        """A call of one of the rules that are the same for every schema: string, number, integer, boolean, value..."""
+        if name in KEPT and not self.inner:
+            return self.kept((name, self.flexible, self.narrow), lambda texts: texts.shared(name))
+        return self.helper(name, getattr(self, "_" + name))
+
+    def maybe(self, expr: int) -> int:
+        """Or nothing. Not a repeat: what is called in repeats is copied into them."""
+        return self.rules.alt((expr, self.rules.seq(())))
+
+    def helper(self, name: object, make: Callable[[], int], calls: int = 0) -> int:
+        """A call of a rule that is made once under this name. calls: as `RuleSet.rule` has it."""
+        if name not in self._rules:
+            rule = self._rules[name] = self.rules.new_rule(name if isinstance(name, str) else "")
+            self.rules.define(rule, make())
+        return self.rules.rule(self._rules[name], calls)
+
+    def kept(self, name: Hashable, make: "Callable[[Texts], int]") -> int:
+        """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
+        much, or if it matches nothing."""
+        if name not in self._rules:
+            self._rules[name] = self.rules.linked("", self._kept(name, make))
+        return self.rules.rule(self._rules[name])
+
+    def _kept(self, name: Hashable, make: "Callable[[Texts], int]") -> Automaton:
+        """Costs as much of the budget whether it was compiled before or not."""
+        found, cost = _automata.pop(name, (None, 0))
+        if found is None:
+            rules = RuleSet()
+            try:
+                root = rules.new_rule("root")
+                rules.define(root, make(Texts(rules, self.flexible, inner=True, narrow=self.narrow)))
+                found = Automaton(rules, root)
+            except GrammarError:
+                with suppress(GrammarError):  # what is wrong with the part says more
+                    self.budget.spend(rules.budget.spent, SCHEMA)
+                raise
+            cost = rules.budget.spent
+        if found.n_states <= MAX_KEPT_STATES:
+            while len(_automata) >= MAX_KEPT:
+                _automata.pop(next(iter(_automata), None), None)
+            _automata[name] = found, cost
+        self.budget.spend(cost, SCHEMA)
+        return found
+
+    # ---- strings
+
+    def chars(self, ranges: tuple[Range, ...]) -> int:
+        """One character of a string, spelled as `json.dumps` does."""
+        if ranges not in self._chars:
+            self.budget.spend(4 * len(ranges), SCHEMA)
+            raw, escaped = _spellings(ranges)
+            expr = self.rules.chars(raw)
+            if escaped:
+                rule = self.rules.new_rule("escaped")
+                self.rules.define(rule, self.rules.chars(escaped))
+                expr = self.rules.alt((expr, self.rules.seq((self.rules.literal(b"\\"), self.rules.rule(rule, 1)))))
+            self._chars[ranges] = expr
+        return self._chars[ranges]
+
+    def special(self, ranges: tuple[Range, ...]) -> int:
+        """What follows the backslash of an escaped character."""
+        return self.rules.chars(_spellings(ranges)[1])
+
+    def written(self, text: str) -> int:
+        """One text as a string, quotes included."""
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError:
+            raise GrammarError(f"{text!r} has half of a surrogate pair, which is no character") from None
+        if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+            return self.rules.literal(b'"' + raw + b'"')
+        if self.narrow:
+            return self.rules.literal(json.dumps(text, ensure_ascii=False).encode())
+        parts = [self.quote]
+        for c in text:
+            raws, escaped = _spellings(((ord(c), ord(c)),))
+            parts.append(self.rules.chars((*raws, *(((0x5C, 0x5C), *e) for e in escaped))))
+        return self.rules.seq((*parts, self.quote))
+
+    def _character(self) -> int:
+        """Any character of a string, in any spelling."""
+        r = self.rules
+        digit = r.alt((r.range(0x30, 0x39), r.range(0x41, 0x46), r.range(0x61, 0x66)))
+        d = r.alt((r.literal(b"d"), r.literal(b"D")))
+        high = r.seq((d, r.alt([r.range(*p) for p in ((0x38, 0x39), (0x41, 0x42), (0x61, 0x62))]), digit, digit))
+        low = r.seq((d, r.alt([r.range(*p) for p in ((0x43, 0x46), (0x63, 0x66))]), digit, digit))
+        others = r.alt([r.range(*p) for p in ((0x30, 0x39), (0x41, 0x43), (0x45, 0x46), (0x61, 0x63), (0x65, 0x66))])
+        whole = r.alt((r.seq((others, digit, digit, digit)), r.seq((d, r.range(0x30, 0x37), digit, digit))))
+        short = r.alt([r.literal(bytes((c,))) for c in b'"\\/bfnrt'])
+        escape = r.alt((short, r.seq((r.literal(b"u"), r.alt((whole, r.seq((high, r.literal(b"\\u"), low))))))))
+        rule = r.new_rule("escape")
+        r.define(rule, escape)
+        return r.alt((r.chars(utf8_sequences(RAW)), r.seq((r.literal(b"\\"), r.rule(rule, 1)))))
+
+    def _string(self) -> int:
+        return self.string(0, None)
+
+    def string(self, least: int, most: int | None) -> int:
+        """A string of so many characters, whatever their spelling."""
+        return self.rules.seq((self.quote, self.rules.repeat(self.shared("character"), least, most), self.quote))
+
+    # ---- values
+
+    def _number(self) -> int:
+        r = self.rules
+        if self.narrow:
+            return free_number(r)
+        digits = r.repeat(r.range(0x30, 0x39), 1)
+        whole = r.alt((r.literal(b"0"), r.seq((r.range(0x31, 0x39), r.repeat(r.range(0x30, 0x39), 0)))))
+        sign = r.repeat(r.alt((r.literal(b"+"), r.literal(b"-"))), 0, 1)
+        power = r.seq((r.alt((r.literal(b"e"), r.literal(b"E"))), sign, digits))
+        part = r.repeat(r.seq((r.literal(b"."), digits)), 0, 1)
+        return r.seq((r.repeat(r.literal(b"-"), 0, 1), whole, part, r.repeat(power, 0, 1)))
+
+    def _integer(self) -> int:
+        integers = Numbers(integer=True)
+        return number_expr(self.rules, integers.for_generating() if self.narrow else integers)
+
+    def _boolean(self) -> int:
+        return self.rules.alt((self.rules.literal(b"true"), self.rules.literal(b"false")))
+
+    def _value(self) -> int:
+        r = self.rules
+        names = ("string", "number", "object", "array", "boolean")
+        return r.alt([*map(self.shared, names), r.literal(b"null")])
+
+    def _object(self) -> int:
+        r = self.rules
+        pair = r.seq((self.shared("string"), self.colon, self.shared("value")))
+        return r.seq((self.open_object, self._list(pair), self.close_object))
+
+    def _array(self) -> int:
+        return self.rules.seq((self.open_array, self._list(self.shared("value")), self.close_array))
+
+    def _list(self, item: int) -> int:
+        r = self.rules
+        return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
+
+
+_automata: dict[Hashable, tuple[Automaton, int]] = {}  # with what they cost; the one that was used last comes last
+
+
+@lru_cache(maxsize=2048)
+def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    """What stands for a set of characters: their UTF-8, and what follows a backslash."""
+    raw = _cut(ranges, RAW)
+    escaped: list[Sequence] = []
+    for code, letter in _SHORT.items():
+        if any(low <= code <= high for low, high in ranges):
+            escaped.append(((letter[0], letter[0]),))
+    others = _cut(ranges, ((0, 0x1F), (0x7F, 0xD7FF), (0xE000, 0xFFFF)))
+    for low, high in others:
+        for code in sorted(_SHORT):
+            if low <= code <= high:
+                if low < code:
+                    escaped += _hexadecimal(low, code - 1)
+                low = code + 1
+        if low <= high:
+            escaped += _hexadecimal(low, high)
+    for low, high in _cut(ranges, ((0x10000, 0x10FFFF),)):
+        escaped += _pairs(low - 0x10000, high - 0x10000)
+    return utf8_sequences(raw), tuple(escaped)
+
+
+def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:
+    return tuple((max(a, c), min(b, d)) for a, b in ranges for c, d in others if max(a, c) <= min(b, d))
+
+
+def _hexadecimal(low: int, high: int) -> list[Sequence]:
+    """uXXXX for code units from low to high."""
+    u = ((0x75, 0x75),)
+    return [(*u, *digits) for digits in _digits(low, high, 4)]
+
+
+def _digits(low: int, high: int, n: int) -> list[Sequence]:
+    """`n` lowercase hexadecimal digits for numbers from low to high, as ranges of bytes."""
+    out: list[Sequence] = []
+    while low <= high:
+        free = 0
+        while free < n - 1 and low % 16 ** (free + 1) == 0 and low + 16 ** (free + 1) - 1 <= high:
+            free += 1
+        size = 16**free
+        digit = low // size % 16
+        last = min(15, digit + (high - low + 1) // size - 1)
+        fixed = tuple((HEX[low >> 4 * k & 15],) * 2 for k in range(n - 1, free, -1))
+        tails: list[Sequence] = [()]
+        for part in [(digit, last)] + [(0, 15)] * free:
+            tails = [(*tail, piece) for tail in tails for piece in _bytes(*part)]
+        out += [(*fixed, *tail) for tail in tails]
+        low += (last - digit + 1) * size
+    return out
+
+
+def _bytes(low: int, high: int) -> list[Range]:
+    """Hexadecimal digits from low to high: one range of bytes, or two."""
+    out = []
+    if low <= 9:
+        out.append((HEX[low], HEX[min(high, 9)]))
+    if high >= 10:
+        out.append((HEX[max(low, 10)], HEX[high]))
+    return out
+
+
+def _pairs(low: int, high: int) -> list[Sequence]:
+    """Surrogate pairs for characters from low to high, counted from U+10000: what follows the first backslash."""
+    out: list[Sequence] = []
+    first, last = low >> 10, high >> 10
+    parts = [(first, first, low & 1023, 1023 if last > first else high & 1023)]
+    if last > first:
+        if low & 1023:
+            first += 1
+        else:
+            parts = []
+        full = last if high & 1023 == 1023 else last - 1
+        if first <= full:
+            parts.append((first, full, 0, 1023))
+        if full < last:
+            parts.append((last, last, 0, high & 1023))
+    for a, b, c, d in parts:
+        for head in _hexadecimal(0xD800 + a, 0xD800 + b):
+            out += [(*head, (0x5C, 0x5C), *tail) for tail in _hexadecimal(0xDC00 + c, 0xDC00 + d)]
+    return out

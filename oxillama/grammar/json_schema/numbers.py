@@ -1,0 +1,403 @@
+"""Numbers: grammars of integers, ranges, multiples and constants."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import RuleSet
+from oxillama.grammar.json_schema.digits import (
+    DOWN,
+    UP,
+    Side,
+    beyond,
+    decimal_digits,
+    digit_ranges,
+    exponent_of,
+    runs,
+    settled,
+    sign,
+    step,
+)
+from oxillama.grammar.json_schema.spelling import Limits, integer_top
+
+__all__ = [
+    "Numbers",
+    "constant_expr",
+    "number_expr",
+    "spelled",
+]
+
+MAX_STATES = 4000
+STATE_UNITS = 80  # of the budget
+# Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on they are all integers.
+DIGITS = 16
+Edge = tuple[int, str, str, int]  # node, first and last character, node
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A set of numbers. low, high: None for no bound; `open`: without the bound itself. integer: None for either kind.
+
+    multiples: numbers that must divide; others: numbers that must not. plain: integers have neither point nor exponent.
+    narrow: with the bounded spellings for generating.
+    """
+
+    low: Fraction | None = None
+    high: Fraction | None = None
+    low_open: bool = False
+    high_open: bool = False
+    integer: bool | None = None
+    multiples: frozenset[Fraction] = frozenset()
+    others: frozenset[Fraction] = frozenset()
+    plain: bool = False
+    narrow: bool = False
+
+    def above(self, bound: Fraction, is_open: bool) -> "Numbers":
+        if self.low is None or (bound, is_open) > (self.low, self.low_open):
+            return replace(self, low=bound, low_open=is_open)
+        return self
+
+    def below(self, bound: Fraction, is_open: bool) -> "Numbers":
+        if self.high is None or (-bound, is_open) > (-self.high, self.high_open):
+            return replace(self, high=bound, high_open=is_open)
+        return self
+
+    def of_kind(self, integer: bool) -> "Numbers":
+        """Integers alone, or all others; empty (None for `integer` can't say so) as bounds that exclude each other."""
+        if self.integer is (not integer):
+            return replace(self, low=Fraction(1), high=Fraction(0))
+        return replace(self, integer=integer)
+
+    def for_generating(self) -> "Numbers":
+        """The same set, of which integers are written without a point, and all spellings are bounded."""
+        integer = self.integer
+        if integer is None and any(m.denominator == 1 for m in self.multiples):
+            integer = True
+        return replace(self, integer=integer, plain=integer is True, narrow=True)
+
+    def least_magnitude(self, bound: Fraction, is_open: bool) -> Fraction:
+        """The smallest magnitude above 0 that is not below a bound and that the divisors divide."""
+        divisors = [*self.multiples, *([Fraction(1)] if self.integer else [])]
+        if not divisors:
+            return bound
+        step = Fraction(math.lcm(*(m.numerator for m in divisors)), math.gcd(*(m.denominator for m in divisors)))
+        times = math.ceil(bound / step)
+        return step * (times + (times * step == bound and (is_open or not bound)))
+
+    def __contains__(self, value: Fraction) -> bool:
+        return (
+            (self.low is None or value > self.low or (value == self.low and not self.low_open))
+            and (self.high is None or value < self.high or (value == self.high and not self.high_open))
+            and (self.integer is None or self.integer == (value.denominator == 1))
+            and all((value / m).denominator == 1 for m in self.multiples)
+            and not any((value / m).denominator == 1 for m in self.others)
+        )
+
+
+def number_expr(rules: RuleSet, numbers: Numbers) -> int:
+    """The expression of a set of numbers. Raises GrammarError if it needs too many states."""
+    try:
+        n, edges, finals, cost = _automaton(numbers)
+    except GrammarError:
+        rules.budget.spend(STATE_UNITS * MAX_STATES, "a set of numbers")
+        raise
+    rules.budget.spend(cost, "a set of numbers")
+    if not finals:
+        return rules.alt(())
+    exprs = {pair: rules.range(*pair) for pair in {edge[1] for edge in edges}}
+    return rules.graph(n, [(a, exprs[pair], b) for a, pair, b in edges], finals)
+
+
+@lru_cache(maxsize=512)
+def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int], int]:
+    """Nodes, edges, nodes at which a number may end, and the units of the budget that it takes."""
+    cost = 0
+    try:
+        n, edges, finals = _Builder(numbers).build()
+    except GrammarError:
+        if not numbers.narrow:
+            raise
+        # A large divisor: its remainders alone take so many states that digits can't be counted as well.
+        cost = STATE_UNITS * MAX_STATES
+        n, edges, finals = _Builder(replace(numbers, narrow=False)).build()
+    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + STATE_UNITS * n
+
+
+class _Builder:
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+        divisors = [*numbers.multiples, *numbers.others]
+        # x is a multiple of M / 10^places exactly if x 10^places is one of M.
+        self.places = max((len(decimal_digits(m)[1]) for m in divisors), default=0)
+        self.moduli = [int(m * 10**self.places) for m in divisors]
+        self.must = [True] * len(numbers.multiples) + [False] * len(numbers.others)
+        self.known: dict[object, int] = {"start": 0}
+        self.todo: list[tuple[object, ...]] = []
+        self.edges: list[Edge] = []
+        self.finals: set[int] = set()
+        self.powers: set[int] = set()  # nodes whose exponents are there
+        self.allowed: dict[tuple[int, ...], list[int]] = {}
+        self.limits = Limits()
+        self.remainder_of: list[dict[int, int]] = [{} for _ in self.moduli]
+        self.classes: list[dict[tuple[int, ...], int]] = [{} for _ in self.moduli]
+
+    def build(self) -> tuple[int, list[Edge], list[int]]:
+        n = self.numbers
+        # Above 0, and below it mirrored; 0 itself is on the first side, and as -0.0 on the second.
+        zero = Fraction(0)
+        if n.high is None or n.high >= 0:
+            low, is_open = (zero, False) if n.low is None or n.low < 0 else (n.low, n.low_open)
+            self.side(0, self.magnitudes(low, is_open, n.high, n.high_open, False), False)
+        if n.low is None or n.low < 0 or (n.low == 0 and not n.low_open):
+            low, is_open = (
+                (zero, n.high == 0 and n.high_open) if n.high is None or n.high >= 0 else (-n.high, n.high_open)
+            )
+            minus = self.node(("minus",))
+            self.edges.append((0, "-", "-", minus))
+            high = None if n.low is None else -n.low
+            self.side(minus, self.magnitudes(low, is_open, high, n.low_open, True), True)
+        return len(self.known), self.edges, sorted(self.finals)
+
+    def magnitudes(self, low: Fraction, low_open: bool, high: Fraction | None, high_open: bool, negative: bool) -> Side:
+        """Those of one sign, and what limits their spelling."""
+        n = self.numbers
+        if not n.narrow:
+            return Side(low, low_open, high, high_open)
+        least = n.least_magnitude(low, low_open)
+        if n.plain and high is None and not n.multiples:  # there, states are remainders too: digits are counted alone
+            high = integer_top(least, negative)
+        side = Side(low, low_open, high, high_open)
+        behind = max(self.places, 1) if n.multiples else None
+        self.limits = Limits.narrow(side, least, behind, self.places, n.plain, self.has_exponents())
+        return side
+
+    def node(self, state: tuple[object, ...]) -> int:
+        if state not in self.known:
+            if len(self.known) >= MAX_STATES:
+                raise GrammarError(f"it needs more than {MAX_STATES} states: use a smaller divisor, or shorter bounds")
+            self.known[state] = len(self.known)
+            self.todo.append(state)
+        return self.known[state]
+
+    def side(self, start: int, side: Side, negative: bool) -> None:
+        """All magnitudes of one sign. States: whole part, fraction; mantissa, its fraction, exponent."""
+        zeros = (0,) * len(side.bounds)
+        rest = (0,) * len(self.moduli)
+        self.todo.clear()
+        self.allowed.clear()
+        for digit in range(10):
+            cmp = step(zeros, side.whole, 0, digit)
+            self.edge(start, digit, ("whole", negative, 1, cmp, self.remainders(rest, digit), digit == 0))
+            if digit and self.has_exponents():
+                cmp = step(zeros, side.mantissa, 0, digit)
+                self.edge(start, digit, ("mantissa", negative, 1, cmp))
+        while self.todo:
+            state = self.todo.pop()
+            if state[0] == "whole":
+                self.leave_whole(side, *state)  # type: ignore[arg-type]
+            elif state[0] == "part":
+                self.leave_part(side, *state)  # type: ignore[arg-type]
+            elif state[0] == "mantissa":
+                self.leave_mantissa(side, *state)  # type: ignore[arg-type]
+
+    def edge(self, source: int, digit: int, state: tuple[object, ...]) -> None:
+        """An edge, joined with the one before if only the digit differs."""
+        target, c = self.node(state), str(digit)
+        if self.edges and digit:
+            last = self.edges[-1]
+            if last[0] == source and last[3] == target and last[2] == str(digit - 1):
+                self.edges[-1] = (source, last[1], c, target)
+                return
+        self.edges.append((source, c, c, target))
+
+    def remainders(self, rest: tuple[int, ...], digit: int) -> tuple[int, ...]:
+        return tuple(self.remainder(i, (10 * r + digit) % self.moduli[i]) for i, r in enumerate(rest))
+
+    def remainder(self, i: int, rest: int) -> int:
+        """The first remainder by divisor i that was met and that no digits behind it tell from this one: for a divisor
+        of 1000, all that matters is how many zeros are at the end."""
+        known = self.remainder_of[i].get(rest)
+        if known is None:
+            m, power = self.moduli[i], 1
+            ends = []  # by the number of digits behind it: those that make a multiple, -1 for none
+            while True:
+                end = -rest * power % m
+                ends.append(end if end < power else -1)
+                if power >= m:
+                    break
+                power *= 10
+            known = self.remainder_of[i][rest] = self.classes[i].setdefault(tuple(ends), rest)
+        return known
+
+    def divides(self, rest: tuple[int, ...], places: int, excess: bool) -> bool:
+        """Whether the divisors divide what must be, and nothing else. excess: digits behind the last place matter."""
+        scale = 10 ** (self.places - places)
+        return all(
+            (not excess and r * scale % m == 0) == must for r, m, must in zip(rest, self.moduli, self.must, strict=True)
+        )
+
+    def leave_whole(
+        self, side: Side, _: str, negative: bool, n: int, cmp: tuple[int, ...], rest: tuple[int, ...], zero: bool
+    ) -> None:
+        here = self.node(("whole", negative, n, cmp, rest, zero))
+        ended = sign(side.end_of_whole(n, cmp))
+        # An integer is never written -0, but -0.0 is a float's zero.
+        if (
+            side.fits(settled(ended, side.part, 0))
+            and self.numbers.integer is not False
+            and self.divides(rest, 0, False)
+        ) and not (zero and negative):
+            self.finals.add(here)
+        left = self.limits.places(n, zero)
+        if not self.numbers.plain and left:
+            point = self.node(("part", negative, 0, ended, rest, False, False, left))
+            self.edges.append((here, ".", ".", point))
+        most = self.limits.whole
+        if zero or (most is not None and n >= most):
+            return
+        for digit in range(10):
+            if n > side.n_whole and most is None:
+                following = cmp, n
+            else:
+                following = step(cmp, side.whole, n, digit) if n < side.n_whole else cmp, n + 1
+            self.edge(here, digit, ("whole", negative, following[1], following[0], self.remainders(rest, digit), False))
+
+    def leave_part(
+        self,
+        side: Side,
+        _: str,
+        negative: bool,
+        n: int,
+        cmp: tuple[int, ...],
+        rest: tuple[int, ...],
+        nonzero: bool,
+        excess: bool,
+        left: int,
+    ) -> None:
+        """`n` digits behind the point, counted as far as they matter. nonzero: one of them is; excess: one too far;
+        left: how many more there may be, -1 for any number."""
+        if not left:
+            return
+        here = self.node(("part", negative, n, cmp, rest, nonzero, excess, left))
+        top = max(side.n_part, self.places, 1)
+        for digit in range(10):
+            if digit and self.numbers.integer:
+                break
+            following = step(cmp, side.part, n, digit) if n < side.n_part else beyond(cmp, digit)
+            rests = self.remainders(rest, digit) if n < self.places else rest
+            far = excess or bool(digit and n >= self.places and self.moduli)
+            some = nonzero or bool(digit and self.numbers.integer is not None)
+            state = ("part", negative, min(n + 1, top), following, rests, some, far, max(left - 1, -1))
+            self.edge(here, digit, state)
+            fits = side.fits(settled(following, side.part, n + 1)) and self.divides(rests, min(n + 1, self.places), far)
+            if fits and (self.numbers.integer is not False or some):
+                self.finals.add(self.known[state])
+
+    # ---- exponents
+
+    def has_exponents(self) -> bool:
+        """With divisors, a power of ten must make up for them; others are written plainly."""
+        n = self.numbers
+        if n.plain or (n.integer and n.low is not None and n.high is not None and max(-n.low, n.high) < 10 ** UP[0]):
+            return False
+        return not n.others and all(1000 % m == 0 for m in self.moduli)
+
+    def leave_mantissa(self, side: Side, _: str, negative: bool, n: int, cmp: tuple[int, ...]) -> None:
+        """`n` digits; the point comes after the first."""
+        here = self.node(("mantissa", negative, n, cmp))
+        point = here
+        if n == 1:
+            point = self.node(("mantissa point", negative, cmp))
+            self.edges.append((here, ".", ".", point))
+        bounded = self.numbers.integer is not None or bool(self.moduli) or self.numbers.narrow
+        top = max(side.n_mantissa, 2)
+        if not bounded or n <= DIGITS:
+            for digit in range(10):
+                following = step(cmp, side.mantissa, n, digit) if n < side.n_mantissa else beyond(cmp, digit)
+                count = n + 1 if bounded else min(n + 1, top)
+                self.edge(point, digit, ("mantissa", negative, count, following))
+        tied = tuple(
+            0 if c == 0 and n >= len(m.rstrip("0")) else c or -1 for c, m in zip(cmp, side.mantissa, strict=True)
+        )
+        key = (*tied, n if self.moduli else 0)
+        if key not in self.allowed:
+            self.allowed[key] = [
+                e
+                for e in self.exponents(n)
+                if side.fits(tuple(t if e == x else e - x for t, x in zip(tied, side.exponent, strict=True)))
+            ]
+        self.exponent_edges(here, self.allowed[key])
+
+    def exponents(self, n: int) -> list[int]:
+        first, last = self.limits.exponents
+        if self.moduli:  # the last of n digits counts a thousand at least
+            return [] if self.numbers.integer is False else list(range(max(UP[0], n + 2), last + 1))
+        if self.numbers.integer:
+            return list(range(UP[0], last + 1))
+        down = list(range(first, DOWN[1] + 1))
+        return down if self.numbers.integer is False else [*down, *range(UP[0], last + 1)]
+
+    def exponent_edges(self, here: int, allowed: list[int]) -> None:
+        """`e+16`: all exponents of a list, two digits or three."""
+        if not allowed:
+            return
+        end = self.node(("end",))
+        self.finals.add(end)
+        letter = self.node(("e", tuple(allowed)))
+        self.edges.append((here, "e", "e", letter))
+        if letter in self.powers:
+            return
+        self.powers.add(letter)
+        made: set[Edge] = set()
+        for low, high in runs(allowed):
+            for ranges in digit_ranges(min(abs(low), abs(high)), max(abs(low), abs(high))):
+                sign = "+" if low > 0 else "-"
+                at = letter
+                for i, (x, y) in enumerate([(sign, sign), *ranges]):
+                    following = end if i == len(ranges) else self.node(("e", tuple(allowed), sign, ranges[:i]))
+                    if (at, x, y, following) not in made:
+                        made.add((at, x, y, following))
+                        self.edges.append((at, x, y, following))
+                    at = following
+
+
+def spelled(value: int | float | Decimal) -> str:
+    """A number as `json.dumps` writes it; a Decimal without an exponent."""
+    return f"{value:f}" if isinstance(value, Decimal) else json.dumps(value)
+
+
+def constant_expr(rules: RuleSet, value: Fraction, plain: bool = False) -> int:
+    """The expression of one number in all its spellings; `plain`: of an integer, without point and exponent."""
+    if plain:
+        return rules.literal(str(value).encode())
+    whole, part = decimal_digits(abs(value))
+    sign = b"-" if value < 0 else b""
+    zeros = rules.repeat(rules.literal(b"0"), 0)
+    text = sign + whole.encode()
+    fraction = rules.seq((rules.literal(b".0"), zeros))
+    if part:
+        return rules.alt(
+            (rules.seq((rules.literal(text + b"." + part.encode()), zeros)), *_power(rules, value, sign, zeros))
+        )
+    spelled = [rules.seq((rules.literal(text), rules.repeat(fraction, 0, 1)))]
+    if value == 0:
+        spelled.append(rules.seq((rules.literal(b"-0"), fraction)))
+    return rules.alt((*spelled, *_power(rules, value, sign, zeros)))
+
+
+def _power(rules: RuleSet, value: Fraction, sign: bytes, zeros: int) -> list[int]:
+    """A number in exponent form, if it is so large or small that floats are written that way."""
+    exponent = exponent_of(abs(value))
+    if not (UP[0] <= exponent <= UP[1] or DOWN[0] <= exponent <= DOWN[1]):
+        return []
+    digits = "".join(decimal_digits(abs(value))).strip("0").encode()
+    power = rules.literal(f"e{'+' if exponent > 0 else '-'}{abs(exponent):02d}".encode())
+    point = rules.literal(b".") if digits[1:] else rules.literal(b".0")
+    behind = rules.seq((point, rules.literal(digits[1:]), zeros))
+    if not digits[1:]:
+        behind = rules.repeat(behind, 0, 1)
+    return [rules.seq((rules.literal(sign + digits[:1]), behind, power))]

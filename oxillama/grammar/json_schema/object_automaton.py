@@ -1,0 +1,146 @@
+"""Objects as graphs: properties of several schemas that mix, limits on their number, and such as must be there."""
+
+from dataclasses import dataclass, field
+
+from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.literals import Literal, refusal
+from oxillama.grammar.json_schema.strings import Strings
+
+__all__ = ["Pair", "Plan", "Wanted", "graph_expr", "is_graph"]
+
+MAX_NODES = 400
+MAX_EDGES = 6000
+Way = tuple[int, int]  # which of the wanted properties it is, as bits; the expression
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Some property that must be there. keys: its name is in one of these sets; value: what its value must meet, None
+    if it may be any."""
+
+    literal: Literal
+    keys: list[Strings]
+    value: Literal | None
+
+    def __contains__(self, name: str) -> bool:
+        return any(name in keys for keys in self.keys)
+
+
+@dataclass(slots=True)
+class Pair:
+    """A property that is named: its expressions."""
+
+    ways: list[Way]
+    required: bool
+
+    @property
+    def expr(self) -> int:
+        return self.ways[0][1]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything that is asked of an object's properties. groups: lists of properties, each in its order; others: those
+    that are not named."""
+
+    groups: list[list[Pair]] = field(default_factory=list)
+    others: list[Way] = field(default_factory=list)
+    least: int = 0
+    most: int | None = None
+    wanted: list[Wanted] = field(default_factory=list)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [pair for group in self.groups for pair in group]
+
+    @property
+    def other(self) -> int | None:
+        return self.others[0][1] if self.others else None
+
+
+def is_graph(plan: Plan) -> bool:
+    if plan.least or plan.most is not None or plan.wanted:
+        return True
+    size = 1
+    for group in plan.groups:
+        size *= len(group) + 1
+    return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs) <= MAX_EDGES
+
+
+# Next of each group; how many so far that are not required; whether there is any; of each wanted property whether it is
+# there: 2 is for good, 1 until a property comes that may have the same name.
+State = tuple[tuple[int, ...], int, bool, tuple[int, ...]]
+
+
+def graph_expr(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
+    """The properties of an object. There are two nodes for each state: where a property may come, and behind it, where
+    a comma or the end may."""
+    rules = texts.rules
+    n_required = sum(pair.required for pair in plan.pairs)
+    top = max(plan.least - n_required, 0) if plan.most is None else plan.most - n_required
+    if top < 0 or (plan.most is not None and plan.most < plan.least):
+        return rules.alt(())
+    _call_all(texts, plan)
+    start: State = ((0,) * len(plan.groups), 0, False, (0,) * len(plan.wanted))
+    known, todo = {start: 0}, [start]
+    edges: list[tuple[int, int, int]] = []
+    finals = []
+    for state in todo:
+        if _may_end(plan, state) and state[1] >= plan.least - n_required:
+            finals.append(known[state] + state[2])
+        for expr, following in _moves(plan, state, top):
+            if following not in known:
+                known[following] = 2 * len(known)
+                todo.append(following)
+                edges.append((known[following] + 1, texts.comma, known[following]))
+            edges.append((known[state], expr, known[following] + 1))
+        if len(edges) > 4 * MAX_EDGES:
+            keyword = "additionalProperties" if plan.wanted else "maxProperties"
+            raise refusal(literals[0].path, keyword, "it has too many states together with the properties")
+    return rules.graph(2 * len(known), edges, finals)
+
+
+def _call_all(texts: Texts, plan: Plan) -> None:
+    """Makes rules of the named properties, which may stand in many places."""
+    for pair in plan.pairs:
+        for i, (bits, expr) in enumerate(pair.ways):
+            rule = texts.rules.new_rule("")
+            texts.rules.define(rule, expr)
+            pair.ways[i] = bits, texts.rules.rule(rule)
+
+
+def _may_end(plan: Plan, state: State) -> bool:
+    rest = (pair for group, at in zip(plan.groups, state[0], strict=True) for pair in group[at:])
+    return all(state[3]) and not any(pair.required for pair in rest)
+
+
+def _moves(plan: Plan, state: State, top: int) -> list[tuple[int, State]]:
+    """What may come next, and the states behind it."""
+    at, count, _, seen = state
+    full = plan.most is not None and count >= top
+    following = min(count + 1, top)
+    found: list[tuple[int, State]] = []
+    for bits, expr in () if full else plan.others:
+        found.append((expr, (at, following, True, _after_other(plan, seen, bits))))
+    for g, group in enumerate(plan.groups):
+        for k in range(at[g], len(group)):
+            pair = group[k]
+            if pair.required or not full:
+                here = (*at[:g], k + 1, *at[g + 1 :])
+                for bits, expr in pair.ways:
+                    now = tuple(2 if bits >> w & 1 else s for w, s in enumerate(seen))
+                    found.append((expr, (here, count if pair.required else following, True, now)))
+            if pair.required:
+                break
+    return found
+
+
+def _after_other(plan: Plan, seen: tuple[int, ...], bits: int) -> tuple[int, ...]:
+    """Behind a property that is not named. Another one may have the same name, and a reader of JSON keeps the last."""
+    out = []
+    for w, (wanted, before) in enumerate(zip(plan.wanted, seen, strict=True)):
+        if bits >> w & 1:
+            out.append(2 if wanted.value is None else max(before, 1))
+        else:
+            out.append(0 if before == 1 else before)
+    return tuple(out)

@@ -1,0 +1,344 @@
+"""Objects: properties in the order of the schema, others in between, counted where there are limits.
+
+The order is that of each `properties`: where a schema is put together from several, these may mix, unless they are so
+many that those of the first come first. Properties that are only required, and those that are not named, may stand
+anywhere. A key may come twice only if it is not named; of such, a reader of JSON keeps the last, and each is valid by
+itself.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import Budget
+from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty, matches, n_states
+from oxillama.grammar.json_schema.checks import counted, mapped, names
+from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.literals import Literal, refusal
+from oxillama.grammar.json_schema.object_automaton import Pair, Plan, Wanted, Way, graph_expr, is_graph
+from oxillama.grammar.json_schema.strings import Strings, pattern_parts, string_expr
+from oxillama.grammar.regular import PATTERN_UNITS
+
+__all__ = ["object_expr"]
+
+Value = Callable[[Sequence[Literal]], int]
+Names = Callable[[Sequence[Literal]], list[Strings]]
+Parts = tuple[Part, ...]
+FEW_CELLS = 4  # choices of patterns, up to which none is looked at whether it is possible
+MAX_CELLS = 32
+MAX_CELL_WORK = 50_000
+MAX_PERMUTED = 6
+MAX_WANTED = 3
+MANY = 400  # optional properties in a row, from which on their order is left open
+
+
+@dataclass(slots=True)
+class _Speaker:
+    """A schema that speaks of objects. number: its place among them."""
+
+    number: int
+    literal: Literal
+    properties: dict[str, Literal]
+    patterns: list[tuple[str, Parts, Literal]]
+    additional: Literal | None
+
+    @property
+    def names(self) -> bool:
+        """Whether the schema was written with a list of properties."""
+        return "properties" in self.literal.schema and "\0types" not in self.literal.schema
+
+    @property
+    def opens(self) -> bool:
+        """Whether the schema says what other properties there may be."""
+        schema = self.literal.schema
+        if "\0types" in schema:
+            return False
+        return "additionalProperties" in schema or schema.get("unevaluatedProperties", False) is not False
+
+    @property
+    def free(self) -> bool:
+        """Whether it speaks of properties that it doesn't name."""
+        return bool(self.patterns) or self.additional is not None
+
+    def demands(self, name: str, budget: Budget) -> list[Literal]:
+        """What it asks of the value of a property."""
+        found = [self.properties[name]] if name in self.properties else []
+        found += [lit for _, parts, lit in self.patterns if all(matches(part, name, budget) for part in parts)]
+        return found or ([] if self.additional is None else [self.additional])
+
+
+def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
+    """The expression of objects that meet all schemas. value: gives the expression of a demand on a property's value;
+    key_sets: the sets of strings that a demand leaves. Raises GrammarError for what can't be expressed."""
+    rules = texts.rules
+    plan = _plan(texts, literals, value, key_sets)
+    if plan is None:
+        return rules.alt(())
+    if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
+        return rules.alt(())
+    _simplify(plan, literals)
+    if any_order and not texts.narrow and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
+        plan.groups = [[pair] for pair in plan.pairs]
+    if is_graph(plan):
+        body = graph_expr(texts, plan, literals)
+    else:
+        body = _unordered(texts, plan, literals) if len(plan.pairs) > MANY else _ordered(texts, plan)
+    return rules.seq((texts.open_object, body, texts.close_object))
+
+
+# ---- what is asked
+
+
+def _speaker(texts: Texts, number: int, literal: Literal) -> _Speaker:
+    schema = literal.schema
+    properties, patterns, additional = {}, [], None
+    if "properties" in schema:
+        properties = {n: literal.sub(s, "properties", n) for n, s in mapped(literal, "properties").items()}
+    for pattern, sub in mapped(literal, "patternProperties").items() if "patternProperties" in schema else ():
+        texts.budget.spend(PATTERN_UNITS * len(pattern), f"a pattern of {len(pattern)} characters")
+        try:
+            parts = pattern_parts(pattern)
+        except GrammarError as error:
+            raise refusal(literal.path, "patternProperties", str(error)) from None
+        patterns.append((pattern, parts, literal.sub(sub, "patternProperties", pattern)))
+    if schema.get("additionalProperties", True) is not True:
+        additional = literal.sub(schema["additionalProperties"], "additionalProperties")
+    return _Speaker(number, literal, properties, patterns, additional)
+
+
+def _demands(texts: Texts, speakers: list[_Speaker]) -> Callable[[str], list[Literal]]:
+    """What all of them ask of the value of a property: a function that looks only at those that speak of it."""
+    free = [speaker for speaker in speakers if speaker.free]
+    naming: dict[str, list[_Speaker]] = {}
+    for speaker in () if len(free) == len(speakers) else speakers:
+        for name in () if speaker.free else speaker.properties:
+            naming.setdefault(name, []).append(speaker)
+    patterns = [part for speaker in free for _, parts, _ in speaker.patterns for part in parts]
+    texts.budget.spend(2 * sum(n_states(part.node) for part in patterns), "the patterns of `patternProperties`")
+
+    def of(name: str) -> list[Literal]:
+        found = sorted([*free, *naming.get(name, ())], key=lambda speaker: speaker.number)
+        texts.budget.spend(4 + 2 * len(found) + 2 * len(patterns), "the schema of an object")
+        return [demand for speaker in found for demand in speaker.demands(name, texts.budget)]
+
+    return of
+
+
+def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) -> Plan | None:
+    speakers = [_speaker(texts, i, literal) for i, literal in enumerate(literals)]
+    demands_on = _demands(texts, speakers)
+    plan = Plan(wanted=_wanted(literals, key_sets))
+    required: dict[str, None] = {}
+    for literal in literals:
+        if "required" in literal.schema:
+            required.update(dict.fromkeys(names(literal, "required")))
+        if "minProperties" in literal.schema:
+            plan.least = max(plan.least, counted(literal, "minProperties"))
+        if "maxProperties" in literal.schema:
+            count = counted(literal, "maxProperties")
+            plan.most = count if plan.most is None else min(plan.most, count)
+    of_names = [
+        lit.sub(lit.schema["propertyNames"], "propertyNames") for lit in literals if "propertyNames" in lit.schema
+    ]
+    sets = key_sets(of_names) if of_names else [Strings()]
+    named: set[str] = set()
+    for names_of_group in [*(list(speaker.properties) for speaker in speakers), *([name] for name in required)]:
+        group = []
+        for name in names_of_group:
+            if name in named:
+                continue
+            named.add(name)
+            demands = demands_on(name)
+            if (not of_names or any(s.has(name, texts.budget) for s in sets)) and all(
+                demand.schema is not False for demand in demands
+            ):
+                group.append(Pair(_named(texts, plan.wanted, name, demands, value), name in required))
+            elif name in required:
+                return None
+        if group:
+            plan.groups.append(group)
+    closed = _is_closed(texts, speakers, plan)
+    for chosen in range(1 << len(plan.wanted)):
+        choice = _narrowed(plan.wanted, chosen, sets)
+        other = _others(texts, speakers, frozenset(named), *choice, value, closed)
+        if closed and other is None and plan.least > sum(pair.required for pair in plan.pairs):
+            if len(plan.pairs) < plan.least or not texts.counts_on_names:
+                other = _others(texts, speakers, frozenset(named), *choice, value, False)
+            else:
+                texts.counted_on_names = True
+        if other is not None:
+            plan.others.append((chosen, other))
+    return plan
+
+
+def _is_closed(texts: Texts, speakers: list[_Speaker], plan: Plan) -> bool:
+    """Whether an object for generating has only the properties that schemas name, all of them together, and those that
+    are required or meet a pattern: some schema names properties, and none says what others there may be."""
+    return texts.narrow and not plan.wanted and any(s.names for s in speakers) and not any(s.opens for s in speakers)
+
+
+def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
+    """The properties that must be there, whatever their names."""
+    found = []
+    for literal in literals:
+        if "\0property" in literal.schema:
+            key, sub, _ = literal.schema["\0property"]
+            found.append(Wanted(literal, key_sets([literal.sub(key)]), None if sub is True else literal.sub(sub)))
+    if sum(w.value is not None for w in found) > MAX_WANTED or len(found) > 2 * MAX_WANTED:
+        raise refusal(
+            found[0].literal.path, "schema", f"more than {MAX_WANTED} properties without a name must be there"
+        )
+    return found
+
+
+def _named(texts: Texts, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
+    """A property with its name: once for each choice of what is wanted that it is."""
+    key = texts.rules.seq((texts.written(name), texts.colon))
+    if not wanted:
+        return [(0, texts.rules.seq((key, value(demands))))]
+    may = [i for i, w in enumerate(wanted) if name in w]
+    must = sum(1 << i for i in may if wanted[i].value is None)
+    ways = []
+    for chosen in range(1 << len(wanted)):
+        if chosen & must == must and all(i in may for i in range(len(wanted)) if chosen >> i & 1):
+            values = [w.value for i, w in enumerate(wanted) if chosen >> i & 1 and w.value is not None]
+            ways.append((chosen, texts.rules.seq((key, value([*demands, *values])))))
+    return ways
+
+
+def _narrowed(wanted: list[Wanted], chosen: int, sets: list[Strings]) -> tuple[list[Strings], list[Literal]]:
+    """Names and values of the properties that are what is wanted."""
+    values = []
+    for i, w in enumerate(wanted):
+        if chosen >> i & 1:
+            sets = [a.both(b) for a in sets for b in w.keys]
+            values += [] if w.value is None else [w.value]
+    return sets, values
+
+
+def _ways(plan: Plan) -> list[Way]:
+    return [*plan.others, *(way for pair in plan.pairs for way in pair.ways)]
+
+
+def _others(
+    texts: Texts,
+    speakers: list[_Speaker],
+    named: frozenset[str],
+    sets: list[Strings],
+    values: list[Literal],
+    value: Value,
+    closed: bool,
+) -> int | None:
+    """A property that is not named: for each choice of patterns that its name meets, what these ask of its value.
+    values: what is asked of it besides; closed: its name meets one at least."""
+    rules = texts.rules
+    cells = _cells(
+        texts, {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
+    )
+    pairs = []
+    for met, choices in cells.items():
+        texts.budget.spend(2 * len(speakers), "the schema of an object")
+        demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
+        if any(demand.schema is False for demand in demands) or (closed and not met):
+            continue
+        keys = []
+        for s in (s.having(*parts) for s in sets for parts in choices):
+            keys.append(string_expr(texts, s.without(frozenset(n for n in named if s.has(n, texts.budget)))))
+        pairs.append(rules.seq((rules.alt(keys), texts.colon, value(demands))))
+    if not pairs:
+        return None
+    rule = rules.new_rule("other")
+    rules.define(rule, rules.alt(pairs))
+    return rules.rule(rule)
+
+
+def _cells(texts: Texts, patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
+    """All choices of patterns that a name may meet: for each, conditions of which the name meets one."""
+    cells: list[tuple[frozenset[str], Parts]] = [(frozenset(), ())]
+    work = 0
+    for pattern, parts in patterns.items():
+        split = []
+        for met, known in cells:
+            split.append((met | {pattern}, (*known, *parts)))
+            for i, part in enumerate(parts):  # it meets the conditions before this one, and not this one
+                split.append((met, (*known, *parts[:i], Part(part.node, not part.negated))))
+        cells = split
+        if len(split) > FEW_CELLS:
+            answers = [is_empty(parts) for _, parts in split]
+            cells = [cell for cell, (empty, _) in zip(split, answers, strict=True) if not empty]
+            work += sum(cost for _, cost in answers)
+            texts.budget.spend(WORK_UNITS * sum(cost for _, cost in answers), "all choices of `patternProperties`")
+        if len(cells) > MAX_CELLS or work > MAX_CELL_WORK:
+            raise refusal(literal.path, "patternProperties", "there are too many choices of them that a name may meet")
+    found: dict[frozenset[str], list[Parts]] = {}
+    for met, known in cells:
+        found.setdefault(met, []).append(known)
+    return found
+
+
+def _of_choice(speaker: _Speaker, met: frozenset[str]) -> list[Literal]:
+    found = [literal for pattern, _, literal in speaker.patterns if pattern in met]
+    return found or ([] if speaker.additional is None else [speaker.additional])
+
+
+def _simplify(plan: Plan, literals: list[Literal]) -> None:
+    """Drops limits that say nothing, and refuses those that would need keys to be told apart."""
+    n_required = sum(pair.required for pair in plan.pairs)
+    if plan.other is None and plan.most is not None and plan.most >= len(plan.pairs):
+        plan.most = None
+    if plan.least <= n_required:
+        plan.least = 0
+    elif plan.other is not None and plan.least > n_required + 1:
+        path = next(lit.path for lit in literals if "minProperties" in lit.schema)
+        raise refusal(path, "minProperties", "two properties that the schema doesn't name might have one name")
+
+
+# ---- in order
+
+
+def _unordered(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
+    """So many that no order is kept, if none is required: then repeats do no harm either."""
+    rules = texts.rules
+    run = longest = 0
+    for pair in plan.pairs:
+        run = 0 if pair.required else run + 1
+        longest = max(longest, run)
+    if longest <= MANY:
+        return _ordered(texts, plan)
+    if any(pair.required for pair in plan.pairs):
+        raise refusal(literals[0].path, "properties", f"more than {MANY} in a row are optional, and others required")
+    rule = rules.new_rule("property")
+    rules.define(rule, rules.alt([*(pair.expr for pair in plan.pairs), *(() if plan.other is None else (plan.other,))]))
+    one = rules.rule(rule)
+    return texts.maybe(rules.seq((one, rules.repeat(rules.seq((texts.comma, one)), 0))))
+
+
+def _ordered(texts: Texts, plan: Plan) -> int:
+    """From the last property back. rest: what may follow a property before this one; chain: this one or a later one,
+    None if there is none."""
+    rules = texts.rules
+    pairs = plan.pairs
+    between = None if plan.other is None else rules.repeat(rules.seq((texts.comma, plan.other)), 0)
+    chain: int | None = None
+    must = False  # one of the chain is required
+
+    def rest() -> int:
+        items = [] if between is None else [between]
+        if chain is not None:
+            following = rules.seq((texts.comma, chain))
+            items.append(following if must else texts.maybe(following))
+        return rules.seq(items)
+
+    for i in range(len(pairs) - 1, -1, -1):
+        pair = pairs[i]
+        here = rules.seq((pair.expr, rest()))
+        chain = here if pair.required or chain is None else rules.alt((here, chain))
+        must = must or pair.required
+        if i and not pairs[i - 1].required:  # it is named twice: behind the one before, and in its place
+            rule = rules.new_rule("properties")
+            rules.define(rule, chain)
+            chain = rules.rule(rule)
+    first = [] if chain is None else [chain]
+    if plan.other is not None:
+        first.append(rules.seq((plan.other, rest())))
+    return rules.alt(first) if must else texts.maybe(rules.alt(first))

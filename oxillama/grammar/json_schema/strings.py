@@ -1,0 +1,156 @@
+"""Strings: lengths, patterns, formats and lists of texts to one expression."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from oxillama.grammar.automaton import Budget, NoTextError
+from oxillama.grammar.dfa import Part, matches, n_states
+from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
+from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.string_complement import is_plain_text, others_expr
+from oxillama.grammar.regex import Node, parse_regex
+from oxillama.grammar.regular import conditions, is_plain, lower, lower_parts
+
+__all__ = ["Strings", "format_parts", "pattern_parts", "string_expr"]
+
+
+@lru_cache(maxsize=512)
+def pattern_parts(pattern: str) -> tuple[Part, ...]:
+    """What a string must meet for a pattern to be found in it."""
+    return tuple(conditions(parse_regex(pattern)))
+
+
+@lru_cache(maxsize=64)
+def format_parts(name: str, narrow: bool = False) -> tuple[Part, ...]:
+    """What a string of a format must meet. narrow: with bounded numbers of digits, for generating."""
+    pattern = NARROW_FORMATS.get(name) if narrow else None
+    return tuple(conditions(parse_regex(pattern or FORMATS[name]), whole=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """A set of strings. Lengths are in characters (code points); `most`, `allowed`: None for no limit."""
+
+    least: int = 0
+    most: int | None = None
+    parts: tuple[Part, ...] = ()
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    def longer(self, least: int) -> "Strings":
+        return replace(self, least=max(self.least, least))
+
+    def shorter(self, most: int) -> "Strings":
+        return replace(self, most=most if self.most is None else min(self.most, most))
+
+    def having(self, *parts: Part) -> "Strings":
+        return replace(self, parts=tuple(dict.fromkeys((*self.parts, *parts))))
+
+    def among(self, texts: frozenset[str]) -> "Strings":
+        return replace(self, allowed=texts if self.allowed is None else self.allowed & texts)
+
+    def both(self, other: "Strings") -> "Strings":
+        """What is in this set and in another one."""
+        s = self.longer(other.least).having(*other.parts).without(other.excluded)
+        s = s if other.most is None else s.shorter(other.most)
+        return s if other.allowed is None else s.among(other.allowed)
+
+    def without(self, texts: frozenset[str]) -> "Strings":
+        return replace(self, excluded=self.excluded | texts)
+
+    def __contains__(self, text: str) -> bool:
+        return self.has(text)
+
+    def has(self, text: str, budget: Budget | None = None) -> bool:
+        """Whether a text is in the set. budget: what that takes is taken off."""
+        return (
+            (self.allowed is None or text in self.allowed)
+            and text not in self.excluded
+            and len(text) >= self.least
+            and (self.most is None or len(text) <= self.most)
+            and all(matches(part, text, budget) for part in self.parts)
+        )
+
+
+def string_expr(texts: Texts, s: Strings) -> int:
+    """The expression of a set of strings. Raises GrammarError if it takes too much."""
+    rules = texts.rules
+    if s.allowed is not None:
+        texts.budget.spend(len(s.allowed) + 2 * sum(n_states(part.node) for part in s.parts), "a list of texts")
+        return rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
+    if s.most is not None and s.most < s.least:
+        return rules.alt(())
+    if s == _ANY:
+        return texts.shared("string")
+    if s.excluded:  # those are the names of one schema; called, since masks are shared between grammars by rule
+        return texts.helper(s, lambda: _string_expr(texts, s), calls=2)
+    try:
+        return texts.kept(s, lambda own: _string_expr(own, s))
+    except NoTextError:
+        return texts.helper(s, lambda: _string_expr(texts, s))
+
+
+_ANY = Strings()
+
+
+def _string_expr(texts: Texts, s: Strings) -> int:
+    rules = texts.rules
+    if not s.parts and not s.excluded:
+        return texts.string(s.least, s.most)
+    if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(is_plain_text, s.excluded)):
+        return others_expr(texts, s.excluded)
+    if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
+        node = _fitted(s.parts[0].node, s.least, s.most)
+        if node is not None:
+            return rules.seq((texts.quote, lower(rules, node, texts.chars), texts.quote))
+    parts = [*s.parts, *([Part(_texts_node(s.excluded), True)] if s.excluded else ())]
+    return rules.seq((texts.quote, lower_parts(rules, parts, texts.chars, s.least, s.most), texts.quote))
+
+
+def _texts_node(texts: frozenset[str]) -> Node:
+    return Node("alt", tuple(
+        Node("cat", tuple(Node("set", ranges=((ord(c), ord(c)),)) for c in text)) for text in sorted(texts)
+    ))  # fmt: skip
+
+
+# ---- lengths of patterns
+
+
+@lru_cache(maxsize=4096)
+def _lengths(node: Node) -> tuple[int, int | None]:
+    """Of the texts of a plain tree; None for no limit."""
+    if node.kind == "set":
+        return 1, 1
+    inner = [_lengths(part) for part in node.parts]
+    if node.kind == "repeat":
+        low, high = inner[0]
+        return low * node.least, 0 if high == 0 else None if high is None or node.most is None else high * node.most
+    highs = [high for _, high in inner]
+    if node.kind == "alt":
+        return min(low for low, _ in inner), None if None in highs else max(h or 0 for h in highs)
+    return sum(low for low, _ in inner), None if None in highs else sum(h or 0 for h in highs)
+
+
+def _fitted(node: Node, least: int, most: int | None) -> Node | None:
+    """A tree for those texts of another one that have so many characters, where a count in it is all to be changed."""
+    low, high = _lengths(node)
+    if least <= low and (most is None or (high is not None and high <= most)):
+        return node
+    parts = list(node.parts) if node.kind == "cat" else [node]
+    while len(parts) == 1 and parts[0].kind in ("cat", "alt") and len(parts[0].parts) == 1:
+        parts = list(parts[0].parts)
+    if len(parts) == 1 and parts[0].kind == "cat":
+        parts = list(parts[0].parts)
+    sizes = [_lengths(part) for part in parts]
+    loose = [i for i, (a, b) in enumerate(sizes) if a != b]
+    if len(loose) != 1 or parts[loose[0]].kind != "repeat" or _lengths(parts[loose[0]].parts[0]) != (1, 1):
+        return None
+    part = parts[loose[0]]
+    fixed = sum(a for i, (a, _) in enumerate(sizes) if i != loose[0])
+    part_least = max(part.least, least - fixed)
+    tops = [t for t in (part.most, None if most is None else most - fixed) if t is not None]
+    part_most = min(tops) if tops else None
+    if part_most is not None and part_most < part_least:
+        return Node("alt")
+    parts[loose[0]] = Node("repeat", part.parts, least=part_least, most=part_most)
+    return Node("cat", tuple(parts))

@@ -1,0 +1,125 @@
+"""`unevaluatedProperties` and `unevaluatedItems`: what no schema in the same place has spoken of.
+
+A branch of the tableau says which schemas hold, and links say which of them are parts of which: so what has been
+evaluated is known, and the keyword is `additionalProperties` (or `items`) beside the names (or places) of all of them.
+Where `anyOf` has several ways that may hold together, each combination is a way of its own while links are kept.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from oxillama.grammar.json_schema.branch import Branch
+from oxillama.grammar.json_schema.checks import listed, mapped
+from oxillama.grammar.json_schema.documents import Documents
+from oxillama.grammar.json_schema.literals import ARRAY, OBJECT, Literal, refusal
+
+__all__ = ["KEYWORDS", "Links", "combinations", "resolve"]
+
+KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
+MAX_WAYS = 5
+Key = tuple[int, bool, str]
+
+
+class Links:
+    """Which literals were demanded by which, and together with which others."""
+
+    def __init__(self) -> None:
+        self.parents: dict[Key, list[tuple[Key, frozenset[Key]]]] = {}
+
+    def add(self, parent: Literal, way: Iterable[Literal]) -> None:
+        """Children in one way of a fork: they count where all of them hold."""
+        together = frozenset(literal.key for literal in way)
+        for key in together:
+            if key[1]:
+                self.parents.setdefault(key, []).append((parent.key, together))
+
+    def below(self, top: Literal, seen: set[Key]) -> set[Key]:
+        """Everything that holds and is part of a literal, itself included."""
+        children: dict[Key, list[Key]] = {}
+        for child, parents in self.parents.items():
+            for parent, together in parents:
+                if together <= seen:
+                    children.setdefault(parent, []).append(child)
+        found = {top.key}
+        todo = [top.key]
+        while todo:
+            for child in children.get(todo.pop(), ()):
+                if child not in found:
+                    found.add(child)
+                    todo.append(child)
+        return found
+
+
+def combinations(literal: Literal, each: list[Literal]) -> list[list[Literal]]:
+    """All ways for some of the alternatives to hold."""
+    if len(each) > MAX_WAYS:
+        raise refusal(
+            literal.path, "anyOf", f"more than {MAX_WAYS} alternatives beside unevaluated properties or items"
+        )
+    return [[way for i, way in enumerate(each) if chosen >> i & 1] for chosen in range(1, 1 << len(each))]
+
+
+def resolve(documents: Documents, branch: Branch, links: Links) -> None:
+    """Turns what is unevaluated in a branch into schemas of the plain kind."""
+    for top in branch.unevaluated:
+        held = links.below(top, branch.seen)
+        # What was made up (of `enum` and `const`) is no subschema: it evaluates nothing.
+        if "unevaluatedProperties" in top.schema and branch.types & OBJECT:
+            speakers = [
+                literal for literal in branch.objects if literal.key in held and "\0types" not in literal.schema
+            ]
+            schema = _of_objects(top, speakers)
+            if schema is not None:
+                branch.objects.append(_kept(documents, top, "unevaluatedProperties", schema))
+        if "unevaluatedItems" in top.schema and branch.types & ARRAY:
+            speakers = [literal for literal in branch.arrays if literal.key in held and "\0types" not in literal.schema]
+            schema = _of_arrays(top, speakers)
+            if schema is not None:
+                branch.arrays.append(_kept(documents, top, "unevaluatedItems", schema))
+
+
+def _kept(documents: Documents, top: Literal, keyword: str, schema: dict[str, Any]) -> Literal:
+    """The made-up schema, the same object each time for the same names or places."""
+    key = (
+        id(top.schema),
+        keyword,
+        *(tuple(map(_name, v)) if isinstance(v, dict | list) else None for v in schema.values()),
+    )
+    return Literal(documents.made.setdefault(key, schema), True, top.base, (top.path, keyword))
+
+
+def _name(part: object) -> object:
+    return part if isinstance(part, str | bool) else id(part)
+
+
+def _of_objects(top: Literal, speakers: list[Literal]) -> dict[str, Any] | None:
+    names: dict[str, bool] = {}
+    patterns: dict[str, bool] = {}
+    for speaker in speakers:
+        schema = speaker.schema
+        if "additionalProperties" in schema or ("unevaluatedProperties" in schema and speaker.key != top.key):
+            return None
+        for keyword, known in (("properties", names), ("patternProperties", patterns)):
+            if keyword in schema:
+                known.update(dict.fromkeys(mapped(speaker, keyword), True))
+    rest = top.schema["unevaluatedProperties"]
+    return {"properties": names, "patternProperties": patterns, "additionalProperties": rest}
+
+
+def _of_arrays(top: Literal, speakers: list[Literal]) -> dict[str, Any] | None:
+    n = 0
+    contained = []
+    for speaker in speakers:
+        schema = speaker.schema
+        if "items" in schema or ("unevaluatedItems" in schema and speaker.key != top.key):
+            return None
+        if "prefixItems" in schema:
+            n = max(n, len(listed(speaker, "prefixItems")))
+        if "contains" in schema:
+            if speaker.base != top.base:
+                raise refusal(top.path, "unevaluatedItems", "a `contains` of another resource counts")
+            contained.append(schema["contains"])
+    rest = top.schema["unevaluatedItems"]
+    if contained:
+        return {"prefixItems": [True] * n, "items": {"anyOf": [rest, *contained]}, "\0contained": contained}
+    return {"prefixItems": [True] * n, "items": rest}

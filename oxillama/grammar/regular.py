@@ -1,0 +1,186 @@
+"""Patterns and lists of texts to rules.
+
+Rules are made straight from the tree of a pattern wherever that is enough: a `Dfa` costs Python time for every state.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import Budget, Range, RuleSet, utf8_sequences
+from oxillama.grammar.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
+from oxillama.grammar.regex import ANY, EMPTY, Node, parse_regex
+
+__all__ = ["Chars", "choices_rules", "conditions", "is_plain", "lower", "lower_parts", "regex_rules", "unanchored"]
+
+Chars = Callable[[tuple[Range, ...]], int]
+
+
+# Of the budget: for a character of a pattern.
+PATTERN_UNITS = 6
+MAX_SHARED = 64  # characters that alternatives have in common
+
+
+def regex_rules(pattern: str, budget: int | None = None) -> tuple[RuleSet, int]:
+    """Rules for the texts that a pattern matches from their first to their last character, and the root's id."""
+    rules = RuleSet(budget=Budget(budget))
+
+    def chars(ranges: tuple[Range, ...]) -> int:
+        return rules.chars(utf8_sequences(ranges))
+
+    if isinstance(pattern, str):
+        rules.budget.spend(PATTERN_UNITS * len(pattern), f"a pattern of {len(pattern)} characters")
+    parts = conditions(parse_regex(pattern), whole=True)
+    root = rules.new_rule("root")
+    try:
+        plain = len(parts) == 1 and is_plain(parts[0].node)
+        rules.define(root, lower(rules, parts[0].node, chars) if plain else lower_parts(rules, parts, chars))
+    except GrammarError as error:
+        raise GrammarError(f"pattern {_short(pattern)}: {error}") from None
+    return rules, root
+
+
+def choices_rules(choices: Iterable[str], budget: int | None = None) -> tuple[RuleSet, int]:
+    """Rules for any of these texts, and the root's id. Raises GrammarError if there are none, or one is no text."""
+    if isinstance(choices, str):
+        raise GrammarError(f"choices must be a list of str, not the one str {_short(choices)}")
+    texts = list(choices)
+    if not texts:
+        raise GrammarError("choices must name at least one text")
+    rules = RuleSet(budget=Budget(budget))
+    items = []
+    for text in texts:
+        if not isinstance(text, str):
+            raise GrammarError(f"choices must be str, not {type(text).__name__}")
+        try:
+            items.append(rules.literal(text.encode()))
+        except UnicodeEncodeError:
+            raise GrammarError(
+                f"the choice {_short(text)} has half of a surrogate pair, which is no character"
+            ) from None
+    root = rules.new_rule("root")
+    rules.define(root, rules.alt(items))
+    return rules, root
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+# ---- trees to rules
+
+
+def conditions(node: Node, whole: bool = False) -> list[Part]:
+    """What a text must meet for a pattern to be found in it (`whole`: to match it). Looking ahead at the beginning is
+    a condition of its own."""
+    parts = list(node.parts) if node.kind == "cat" else [node]
+    begin = 0
+    while begin < len(parts) and (parts[begin].kind == "^" or (parts[begin].kind == "ahead" and (whole or begin))):
+        begin += 1
+    ahead = [part for part in parts[:begin] if part.kind == "ahead"]
+    rest = [Node("^"), *parts[begin:]] if ahead else parts
+    found = [Part(unanchored(Node("cat", tuple(rest)), whole))]
+    for part in ahead:
+        found.append(Part(Node("cat", (part.parts[0], ANYTHING)), negated=not part.least))
+    return found
+
+
+def unanchored(node: Node, whole: bool = False) -> Node:
+    """The tree of all texts in which a pattern is found (`whole`: that it matches), without the anchors at its ends.
+
+    `^` and `$` go from the ends of the alternatives; what has them elsewhere keeps them, and needs a `Dfa`.
+    """
+    groups: dict[tuple[bool, bool], list[list[Node]]] = {}
+    for part in _choices(node):
+        first, last, parts = _strip(part, whole)
+        groups.setdefault((first, last), []).append(parts)
+    choices = [_free(first, last, found) for (first, last), found in groups.items()]
+    return choices[0] if len(choices) == 1 else Node("alt", tuple(choices))
+
+
+def _free(first: bool, last: bool, choices: list[list[Node]]) -> Node:
+    """Alternatives with the same ends free: what may stand there is there once for all of them, since each with its own
+    would lead to a state for every set of those that were met."""
+    parts = choices[0] if len(choices) == 1 else [Node("alt", tuple(Node("cat", tuple(c)) for c in choices))]
+    if first and last and len(parts) < 2:
+        return parts[0] if parts else EMPTY
+    return Node("cat", (*((ANYTHING,) if not first else ()), *parts, *((ANYTHING,) if not last else ())))
+
+
+def _choices(node: Node) -> Sequence[Node]:
+    while node.kind in ("alt", "cat") and len(node.parts) == 1:
+        node = node.parts[0]
+    return node.parts if node.kind == "alt" else (node,)
+
+
+ANYTHING = Node("repeat", (Node("set", ranges=ANY),))
+
+
+def _strip(node: Node, whole: bool) -> tuple[bool, bool, list[Node]]:
+    """Whether the text begins with it, whether it ends with it, and its parts without the anchors that say so."""
+    parts = list(node.parts if node.kind == "cat" else (node,))
+    first = last = whole
+    while parts and parts[0].kind == "^":
+        first = bool(parts.pop(0))
+    while parts and parts[-1].kind == "$":
+        last = bool(parts.pop())
+    return first, last, parts
+
+
+@lru_cache(maxsize=4096)
+def is_plain(node: Node) -> bool:
+    """Whether a tree has neither anchors nor look-aheads."""
+    return node.kind not in ("^", "$", "ahead") and all(is_plain(part) for part in node.parts)
+
+
+def lower(rules: RuleSet, node: Node, chars: Chars) -> int:
+    """The expression of a plain tree. chars: gives that of a set of characters."""
+    if node.kind == "set":
+        return chars(node.ranges)
+    if node.kind == "repeat":
+        return rules.repeat(lower(rules, node.parts[0], chars), node.least, node.most)
+    if node.kind == "alt":
+        return _lower_choices(
+            rules, [list(part.parts if part.kind == "cat" else (part,)) for part in node.parts], chars
+        )
+    return rules.seq([lower(rules, part, chars) for part in node.parts])
+
+
+def _lower_choices(rules: RuleSet, choices: list[list[Node]], chars: Chars, depth: int = 0) -> int:
+    """Alternatives, each a list of parts. Those that begin with the same characters do so together, since every state
+    of the automaton has all their beginnings where an alternative may begin anywhere."""
+    groups: dict[object, list[list[Node]]] = {}
+    for parts in choices:
+        shared = depth < MAX_SHARED and parts and parts[0].kind == "set"
+        groups.setdefault(parts[0].ranges if shared else id(parts), []).append(parts)
+    exprs = []
+    for found in groups.values():
+        if len(found) == 1:
+            exprs.append(rules.seq([lower(rules, part, chars) for part in found[0]]))
+        else:
+            rest = _lower_choices(rules, [parts[1:] for parts in found], chars, depth + 1)
+            exprs.append(rules.seq((chars(found[0][0].ranges), rest)))
+    return rules.alt(exprs)
+
+
+def lower_parts(rules: RuleSet, parts: Sequence[Part], chars: Chars, least: int = 0, most: int | None = None) -> int:
+    """The expression of the texts that meet all conditions and have so many characters."""
+    work = limit = min(MAX_WORK, rules.budget.left // WORK_UNITS + 1)
+    try:
+        dfa = Dfa(parts, least, most, limit)
+        work = dfa.work
+    finally:
+        rules.budget.spend(WORK_UNITS * work, "an automaton for patterns and lengths")
+    sets = {}
+    edges = []
+    for source, row in enumerate(dfa.rows):
+        targets: dict[int, list[int]] = {}
+        for symbol, target in enumerate(row):
+            if target in dfa.live:
+                targets.setdefault(target, []).append(symbol)
+        for target, symbols in targets.items():
+            key = tuple(symbols)
+            if key not in sets:
+                sets[key] = chars(tuple(r for symbol in symbols for r in dfa.alphabet[symbol]))
+            edges.append((source, sets[key], target))
+    return rules.graph(len(dfa.rows), edges, sorted(dfa.finals))

@@ -1,0 +1,449 @@
+"""Block manager: block tables, windowed blocks and state slots of each sequence."""
+
+import sys
+
+from oxillama.layer_state import TILE, first_read
+from oxillama.scheduling.pools import KvCachePool, SequencePool
+from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED, PrefixKvCache, PrefixNode
+from oxillama.scheduling.sequence import Sequence
+from oxillama.scheduling.state_slots import StateSlots
+
+__all__ = [
+    "BlockTables",
+    "Holdings",
+    "Windows",
+    "n_alive",
+    "place",
+]
+
+
+def n_alive(window: int, block_size: int, n: int) -> int:
+    """Blocks that a sequence needs at most to compute n tokens in a step, wherever they are."""
+    return -(-(window + n - 1 + max(TILE, block_size) - 1) // block_size)
+
+
+class Windows:
+    """What n_blocks blocks of windows are enough for.
+
+    max_chunk: tokens that a step may compute, of a sequence that is longer than all blocks together.
+    """
+
+    def __init__(self, n_blocks: int, window: int, block_size: int, max_chunk: int) -> None:
+        """max_chunk: of a step of this scheduler."""
+        self.window = window
+        self.block_size = block_size
+        self.n_blocks = n_blocks
+        self.max_chunk = max(1, min(max_chunk, n_blocks * block_size - window - max(TILE, block_size) + 2))
+        self._n_ahead = min(n_blocks, n_alive(window, block_size, max_chunk))
+
+    def reach(self, n_computed: int) -> int:
+        """Blocks from the beginning on, given back or not, up to which a sequence may have them."""
+        return self.first(n_computed) + self._n_ahead
+
+    def first(self, n_computed: int) -> int:
+        """The first block that is still read after n_computed tokens."""
+        return first_read(n_computed, self.window) // self.block_size
+
+    def n_needed(self, n_tokens: int) -> int:
+        """Blocks without which a sequence of n_tokens can't run."""
+        return min(-(-n_tokens // self.block_size), max(self.n_blocks, n_alive(self.window, self.block_size, 1)))
+
+    def chunk(self, n: int, n_reserve: int) -> int:
+        """n tokens, or less: what a step of a sequence computes that can come to have n_reserve."""
+        return n if n_reserve <= self.n_blocks * self.block_size else min(n, self.max_chunk)
+
+
+class BlockTables:
+    """Gives blocks to sequences as they grow, and takes those back that no window reaches any more.
+
+    groups: (kind, pool) of the blocks that there are; a sequence has a table of each kind.
+    copies: (kind, source, target) of blocks, to be copied in this order before the next step computes anything.
+    held: lists of (pool, ids of blocks) that are used by no sequence, as while they are saved.
+    prefix: None if no beginnings are shared.
+    """
+
+    def __init__(
+        self, pool: SequencePool, block_size: int, max_chunk: int, prefix: PrefixKvCache | None = None
+    ) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.groups = [(kind, p) for kind, p in ((BLOCK, pool.blocks), (WINDOWED, pool.windowed)) if p.n]
+        self.windows = Windows(pool.windowed.n, pool.window, block_size, max_chunk) if pool.window else None
+        self.prefix = prefix
+        self.copies: list[tuple[int, int, int]] = []
+        self.held: list[list[tuple[KvCachePool, list[int]]]] = []
+
+    def n_blocks(self, n_tokens: int) -> int:
+        """Blocks that hold n_tokens."""
+        return -(-n_tokens // self.block_size) if self.groups else 0
+
+    @property
+    def room(self) -> tuple[int, ...]:
+        """Of each kind, what can be had without taking anything from a sequence."""
+        return self.pool.blocks.n_available, self.pool.windowed.n_available, self.pool.slots.n_available
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest sequence that could run, were it alone; without a limit, more than any context."""
+        limits = [pool.n * self.block_size for kind, pool in self.groups if kind != WINDOWED]
+        if self.windows and self.windows.n_needed(sys.maxsize) > self.pool.windowed.n:
+            limits.append(self.pool.windowed.n * self.block_size)
+        return min(limits, default=sys.maxsize)
+
+    def length(self, kind: int, n_computed: int, n_tokens: int) -> int:
+        """Blocks in a table, given back or not, to compute tokens from n_computed up to the first n_tokens.
+
+        Of windows, no more than those that can be alive at once: it gets more as it gives others back.
+        """
+        n = self.n_blocks(n_tokens)
+        return min(n, self.windows.reach(n_computed)) if kind == WINDOWED and self.windows else n
+
+    def missing(self, sequence: Sequence, n_tokens: int) -> list[int]:
+        """Blocks of each group that a sequence needs to compute its tokens up to the first n_tokens."""
+        first, found = sequence.n_computed // self.block_size, []
+        for kind, pool in self.groups:
+            table, n = sequence.tables[kind], self.length(kind, sequence.n_computed, n_tokens)
+            found.append(max(0, n - len(table)) + pool.n_shared(table, first, n))
+        return found
+
+    def fits(self, missing: list[int], reserve: int = 0) -> bool:
+        """Whether so many blocks of each group can be had, and `reserve` more."""
+        return all(n + reserve <= pool.n_available for n, (_, pool) in zip(missing, self.groups, strict=True))
+
+    def has_room(self, sequence: Sequence) -> bool:
+        """`not any(missing)` for the next token alone: what is asked of each in every step, and mostly so."""
+        i = sequence.n_computed // self.block_size
+        for kind, pool in self.groups:
+            table = sequence.tables[kind]
+            if i >= len(table) or pool.users[table[i]] != 1:
+                return False
+        return True
+
+    def grow(self, sequence: Sequence, n_tokens: int) -> bool:
+        """Gives a sequence what it needs to compute its tokens up to the first n_tokens; False if that can't be had.
+
+        Blocks that it is to write to become its own: what others have of them is copied.
+        """
+        missing = self.missing(sequence, n_tokens)
+        if not self.fits(missing):
+            return False
+        first, filled = divmod(sequence.n_computed, self.block_size)
+        for n_missing, (kind, pool) in zip(missing, self.groups, strict=True):
+            if not n_missing:
+                continue
+            if self.prefix:
+                self.prefix.evict(kind, n_missing - pool.n_free)
+            table, n = sequence.tables[kind], self.length(kind, sequence.n_computed, n_tokens)
+            partial = bool(filled) and pool.n_shared(table, first, first + 1)
+            replaced = pool.own(table, first, n)
+            self.copies += [(kind, *replaced[0])] if partial else []
+            table += pool.alloc(max(0, n - len(table)))
+        return True
+
+    def trim(self, sequence: Sequence, n_tokens: int) -> None:
+        """Gives back the blocks after those that hold the first n_tokens, of which as many are computed."""
+        n = self.n_blocks(n_tokens)
+        for kind, pool in self.groups:
+            pool.free(sequence.tables[kind][n:])
+            del sequence.tables[kind][n:]
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Takes the blocks that nothing reads any more after what a sequence has computed.
+
+        The prefix cache keeps them no longer than the next one who needs room: what it can begin with is at the end.
+        """
+        if self.windows is None or (n := self.windows.first(sequence.n_computed)) <= sequence.n_gone:
+            return
+        table, before = sequence.tables[WINDOWED], sequence.n_gone
+        self.pool.windowed.free(table[before:n], stale=True)
+        table[before:n] = [-1] * (n - before)
+        sequence.n_gone = n
+
+
+class Holdings(BlockTables):
+    """Gives blocks and slots to sequences, and takes them back."""
+
+    def __init__(
+        self, pool: SequencePool, block_size: int, max_chunk: int, prefix: PrefixKvCache | None = None
+    ) -> None:
+        """max_chunk: tokens of one sequence in a step, at most."""
+        super().__init__(pool, block_size, max_chunk, prefix)
+        # Sequences that have anything, and are in here before they get it; the one that began to run last comes last.
+        self._owners: dict[Sequence, None] = {}
+
+    def begin(self, sequence: Sequence, reserve: int, *, reclaim_states: bool) -> bool:
+        """Starts a sequence with slots, and blocks for all its tokens, as many computed as the prefix cache has.
+
+        False, and it has nothing more than before, if there is too little room: `reserve` blocks more must be left. The
+        last token is computed in any case, since its logits are wanted.
+        """
+        n = len(sequence.tokens)
+        self._owners.setdefault(sequence)
+        adopted = self._adopt(sequence, n, reserve)
+        if not adopted and not self.fits(self.missing(sequence, n), reserve):
+            return False
+        if not self.take_slots(sequence, reclaim_states=reclaim_states):
+            if adopted:  # which would keep others from it
+                self.rewind(sequence, 0)
+            return False
+        return self.grow(sequence, n)
+
+    def _adopt(self, sequence: Sequence, n: int, reserve: int) -> bool:
+        """Begins with what the prefix cache has, if that is more than the sequence has, and there is room for n tokens.
+
+        Where others went on alike, but left no state, the next one is to find one: the sequence leaves it there.
+        """
+        size = self.block_size
+        # A session that is fed token by token has all full blocks itself: it would look for more in vain each time.
+        longer = (n - 1) // size > sequence.n_computed // size
+        if self.prefix is None or sequence.cache_key is None or not longer:
+            return False
+        known = self.prefix.walk(sequence.cache_key, sequence.tokens, n - 1)
+        found = known[: self.prefix.n_usable(known)]
+        if sequence.slots is not None:
+            sequence.slots.shared_marks = [len(known) * size, (n - 1) // size * size]
+        missing = self._missing_after(found, n)
+        part, n_more = self.prefix.part(sequence.cache_key, found, sequence.tokens, n - 1)
+        if n_more and not self.fits([missing[0] + (self.pool.blocks.users[part] == 1), *missing[1:]], reserve):
+            n_more = 0
+        n_found = len(found) * size + n_more
+        # Without room for what was found it goes on with what it has, which the count leaves out.
+        if n_found <= sequence.n_computed or not self.fits(missing, reserve):
+            return False
+        tables = self.prefix.hold(found)
+        if n_more:  # `grow` copies it
+            tables[BLOCK].extend(self.pool.blocks.fork([part]))
+        state = [found[-1].ids[STATE]] if sequence.slots is not None else []
+        self.pool.slots.share(state)
+        self.rewind(sequence, 0)
+        self._owners.setdefault(sequence)
+        if sequence.slots is not None:
+            sequence.slots.current = state[0]
+        sequence.path, sequence.tables, sequence.n_computed = found, tables, n_found
+        sequence.n_gone = self.prefix.first_windowed(len(found))
+        return True
+
+    def _missing_after(self, found: list[PrefixNode], n_tokens: int) -> list[int]:
+        """`missing` of who begins with a path; what is idle of that counts too, as it can't be evicted then."""
+        assert self.prefix is not None
+        n_found, missing = len(found), []
+        for kind, pool in self.groups:
+            used = found[self.prefix.first_windowed(n_found) if kind == WINDOWED else 0 :]
+            n_idle = sum(pool.users[node.ids[kind]] == 1 for node in used)
+            missing.append(self.length(kind, n_found * self.block_size, n_tokens) - n_found + n_idle)
+        return missing
+
+    def chunk(self, sequence: Sequence, n: int) -> int:
+        """n tokens, or less: so that a step ends where a checkpoint is wanted, or otherwise at the end of a block."""
+        if self.windows:
+            n = self.windows.chunk(n, sequence.n_reserve)
+        if sequence.slots is None:
+            return n
+        at = sequence.n_computed
+        n = sequence.slots.until_mark(at, n)
+        if self.prefix is None or sequence.cache_key is None or at + n == len(sequence.tokens):
+            return n
+        return (at + n) // self.block_size * self.block_size - at if (at + n) % self.block_size < n else n
+
+    def remember(self, sequence: Sequence) -> None:
+        """Shows the prefix cache the full blocks of what a sequence has computed, and the state if it is after one."""
+        if self.prefix is None or sequence.cache_key is None:
+            return
+        n_full, over = divmod(sequence.n_computed, self.block_size)
+        while len(sequence.path) < n_full:
+            self.prefix.extend(sequence.cache_key, sequence.tokens, sequence.path, sequence.tables)
+        if sequence.slots is not None and not over:
+            self._share_state(sequence, sequence.slots)
+
+    def expect(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Another one, of these tokens, waits for what a sequence computes of their common beginning.
+
+        It is to leave its state where they part.
+        """
+        if sequence.slots is None:
+            return
+        size, mine = self.block_size, sequence.tokens
+        end = sequence.n_computed // size * size
+        while end + size < min(len(tokens), len(mine)) and tokens[end : end + size] == mine[end : end + size]:
+            end += size
+        if end not in sequence.slots.shared_marks:
+            sequence.slots.shared_marks.append(end)
+
+    def _share_state(self, sequence: Sequence, slots: StateSlots) -> None:
+        """A checkpoint for others: in a free slot, or in another checkpoint's if it is at one of the marks.
+
+        The sequence gets another slot for the one that it can't write again. What a prompt leaves on its way takes
+        nobody's place, or a long one would leave nothing of the others.
+        """
+        assert self.prefix is not None
+        pool, node = self.pool.slots, sequence.path[-1]
+        if node.ids[STATE] >= 0:
+            return
+        if sequence.n_computed in slots.shared_marks and not pool.n_free:
+            self.prefix.evict(STATE, 1)
+        if pool.n_free and sequence.n_computed < len(sequence.tokens):
+            self.prefix.add(STATE, node, slots.current)
+            slots.spare += pool.alloc(1)
+
+    # ---- both
+
+    def rewind(self, sequence: Sequence, n_tokens: int) -> None:
+        """Gives back what a sequence keeps of tokens beyond the first n_tokens.
+
+        A recurrent state goes back to the last checkpoint before that, and where blocks of the window before that are
+        gone, nothing is left: `n_computed` tells how far. What others left may help when it begins again.
+        """
+        n_computed = min(sequence.n_computed, n_tokens)
+        if sequence.slots is not None:
+            n_computed = self._rewind_state(sequence.slots, sequence.n_computed, n_tokens)
+        if self.windows and self.windows.first(n_computed) < sequence.n_gone:
+            n_computed = 0
+            if sequence.slots is not None:
+                self._rewind_state(sequence.slots, sequence.n_computed, 0)
+        sequence.n_computed, n_kept = n_computed, self.n_blocks(n_computed)
+        for kind, pool in self.groups:
+            table = sequence.tables[kind]
+            n_gone = sequence.n_gone if kind == WINDOWED else 0
+            pool.free(table[max(n_kept, n_gone) :])
+            del table[n_kept:]
+        sequence.n_gone = min(sequence.n_gone, n_kept)
+        if self.prefix:
+            self.prefix.leave(sequence.path, n_computed // self.block_size)
+        if not any(sequence.tables) and (sequence.slots is None or sequence.slots.current < 0):
+            self._owners.pop(sequence, None)
+
+    def _rewind_state(self, slots: StateSlots, n_computed: int, n_tokens: int) -> int:
+        n_computed, freed = slots.rewind(n_computed, n_tokens)
+        self.pool.slots.free(freed)
+        return n_computed
+
+    def hand_over(self, before: Sequence, sequence: Sequence) -> None:
+        """All that an idle sequence keeps goes to another one, which begins with the same tokens.
+
+        Nothing does if it would have to be found under another key of the prefix cache.
+        """
+        if before.path and before.cache_key != sequence.cache_key:
+            self.rewind(before, 0)
+        if before in self._owners:
+            self.owns(sequence)
+        sequence.n_computed, before.n_computed = before.n_computed, 0
+        sequence.tables, before.tables = before.tables, ([], [])
+        sequence.n_gone, before.n_gone = before.n_gone, 0
+        sequence.path, before.path = before.path, []
+        sequence.slots, before.slots = before.slots, None
+        if sequence.slots is None and self.pool.n_slots:
+            sequence.slots = StateSlots()
+        self._owners.pop(before, None)
+
+    def fork(self, source: Sequence, sequence: Sequence, n_again: int = 1) -> None:
+        """A new sequence that begins with the same tokens shares the blocks of all that another has computed.
+
+        Nothing is copied until one of them writes to the block in which they part. A recurrent state isn't shared, nor
+        anything under different keys of the prefix cache: then the new one computes its tokens itself.
+
+        n_again: of its last tokens, whose logits are wanted; those it computes again in any case.
+        """
+        if source.slots is not None or source.cache_key != sequence.cache_key or not source.n_computed:
+            return
+        self.owns(sequence)
+        n, sequence.path = self.n_blocks(source.n_computed), list(source.path)
+        if self.prefix:
+            self.prefix.pin(sequence.path)
+        for kind, pool in self.groups:
+            sequence.tables[kind][:] = pool.fork(source.tables[kind][:n])
+        sequence.n_computed, sequence.n_gone = source.n_computed, source.n_gone
+        self.rewind(sequence, len(sequence.tokens) - n_again)
+
+    def owns(self, sequence: Sequence) -> None:
+        """From now on a sequence has blocks or slots; it is the last to lose them."""
+        self._owners.pop(sequence, None)
+        self._owners[sequence] = None
+
+    def reclaim_blocks(self, sequence: Sequence, n_tokens: int) -> None:
+        """Takes blocks from others that don't run, until one can have those for its first n_tokens.
+
+        What they lose is computed again if wanted.
+        """
+        for owner in list(self._owners):
+            if self.fits(self.missing(sequence, n_tokens)):
+                break
+            if owner is not sequence and not owner.running:
+                self.rewind(owner, 0)
+
+    def disown(self) -> None:
+        """Takes everything from all sequences, whatever state they and the pools are in, but what is held."""
+        for sequence in list(self._owners):
+            sequence.n_computed = sequence.n_gone = 0
+            sequence.tables, sequence.path, sequence.slots = ([], []), [], None
+            sequence.drop_guesses()
+        self._owners = {}
+        for pool in (self.pool.blocks, self.pool.windowed, self.pool.slots):
+            pool.reset(i for held in self.held for p, ids in held if p is pool for i in ids if i >= 0)
+        if self.prefix:
+            self.prefix.reset()
+        self.copies.clear()
+
+    def take_slots(self, sequence: Sequence, *, reclaim_states: bool) -> bool:
+        """Gives a sequence the slots that it needs to run; False if they can't be had.
+
+        Slots that idle sequences keep go to those that need them: checkpoints at once, and their states too if told so.
+        What was lost is computed again when it is wanted.
+        """
+        if sequence.slots is None:
+            return True
+        slots, pool = sequence.slots, self.pool.slots
+
+        def short() -> bool:
+            if self.prefix:
+                self.prefix.evict(STATE, slots.n_missing(pool) - pool.n_free)
+            return slots.n_missing(pool) > pool.n_free
+
+        for owner in self._owners:
+            while short() and owner.slots is not None and owner.slots.checkpoints:
+                pool.free(owner.slots.drop_checkpoint())
+        for owner in list(self._owners) if reclaim_states else []:
+            if short() and owner is not sequence:
+                self.rewind(owner, 0)
+        if short() and self.prefix:  # not of use to the next one any more: this one goes on writing it
+            self.prefix.disown(STATE, slots.current)
+        if short():
+            return False
+        slots.spare.extend(pool.alloc(slots.n_missing(pool)))
+        return True
+
+    def commit(self, slots: StateSlots) -> None:
+        """A step wrote a sequence's next state. Checkpoints of its own are worth more than what nobody uses."""
+        if slots.needs_another and self.prefix and not self.pool.slots.n_free:
+            self.prefix.evict(STATE, 1)
+        slots.commit(self.pool.slots)
+
+    def checkpoint(self, sequence: Sequence) -> None:
+        """Keeps the state after what is computed so far, to come back to; nothing without recurrent layers."""
+        if sequence.slots is not None and sequence.n_computed:
+            self.pool.slots.free(sequence.slots.checkpoint(sequence.n_computed))
+
+
+def place(holdings: Holdings, sequence: Sequence, n_computed: int, n_running: int) -> bool:
+    """Gives a sequence that has nothing what it would have with its first n_computed tokens computed.
+
+    What belongs there is to be written before anything else is done. False, and it has nothing, if there is too little
+    room: each of those that run is to get a block too. Then it is computed as if it were new.
+    """
+    pool, prefix = holdings.pool, holdings.prefix
+    n_gone = holdings.windows.first(n_computed) if holdings.windows else 0
+    n_blocks, n_slots = holdings.n_blocks(n_computed), int(pool.n_slots > 0)
+    wanted = [(kind, p, n_blocks - (n_gone if kind == WINDOWED else 0)) for kind, p in holdings.groups]
+    if any(n + n_running > p.n_available for _, p, n in wanted) or n_slots > pool.slots.n_available:
+        return False
+    holdings.owns(sequence)
+    for kind, p, n in wanted:
+        if prefix:
+            prefix.evict(kind, n - p.n_free)
+        sequence.tables[kind][:] = [-1] * (n_blocks - n) + p.alloc(n)
+    if n_slots:
+        if prefix:
+            prefix.evict(STATE, n_slots - pool.slots.n_free)
+        sequence.slots = StateSlots()
+        sequence.slots.current = pool.slots.alloc(1)[0]
+    sequence.n_computed, sequence.n_gone = n_computed, n_gone if holdings.windows else 0
+    return True

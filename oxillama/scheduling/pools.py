@@ -1,0 +1,261 @@
+"""Pools of reference-counted ids: KV blocks and recurrent-state slots."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from oxillama.errors import ConfigError, KvCacheFullError
+
+__all__ = [
+    "IdPool",
+    "KvCachePool",
+    "SequencePool",
+]
+
+
+class IdPool:
+    """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once.
+
+    A cache may be one of the users. What it alone uses is idle: still there for whoever looks for it, and to be had by
+    whoever needs room.
+
+    users: how many use each id; to be read alone.
+    """
+
+    __slots__ = ("_free", "_idle", "_kept", "n", "noun", "users")
+
+    def __init__(self, n: int, noun: str = "block") -> None:
+        """Raises ConfigError for a negative number of them."""
+        if n < 0:
+            raise ConfigError(f"a pool must have at least 0 {noun}s, not {n}")
+        self.n = n
+        self.noun = noun
+        # Low ids go first, and a freed one goes to the next who asks: its memory is warm.
+        self._free = list(range(n - 1, -1, -1))
+        self.users = [0] * n
+        self._kept: dict[int, object] = {}  # what the cache knows each of its ids by
+        self._idle: OrderedDict[int, None] = OrderedDict()  # who is the first to go comes first
+
+    @property
+    def n_free(self) -> int:
+        """How many can be had now."""
+        return len(self._free)
+
+    @property
+    def free_ids(self) -> list[int]:
+        """Those that nobody uses, in any order."""
+        return list(self._free)
+
+    @property
+    def n_idle(self) -> int:
+        """How many the cache alone uses."""
+        return len(self._idle)
+
+    @property
+    def n_kept(self) -> int:
+        """How many the cache uses, alone or with others."""
+        return len(self._kept)
+
+    @property
+    def n_available(self) -> int:
+        """How many can be had at most: the free and the idle ones."""
+        return len(self._free) + len(self._idle)
+
+    def check_room(self, n: int) -> None:
+        """Raises KvCacheFullError if fewer than n are free, ConfigError for a negative n."""
+        if n < 0:
+            raise ConfigError(f"n must be at least 0 {self.noun}s, not {n}")
+        if n > len(self._free):
+            raise KvCacheFullError(f"{n} {self.noun}s were asked for, {len(self._free)} of {self.n} are free")
+
+    def alloc(self, n: int) -> list[int]:
+        """Takes n free ids; if there are fewer, takes none and raises what `check_room` raises."""
+        self.check_room(n)
+        split = len(self._free) - n
+        taken = self._free[split:]
+        del self._free[split:]
+        taken.reverse()
+        for i in taken:
+            self.users[i] = 1
+        return taken
+
+    def share(self, ids: Iterable[int]) -> None:
+        """Counts one more user of each id, who is to free it too. Raises what `check_used` raises, and shares none."""
+        given = list(ids)
+        self.check_used(given)
+        for i in given:
+            self.users[i] += 1
+            self._idle.pop(i, None)
+
+    def n_users(self, i: int) -> int:
+        """How many use an id; 0 of a free one. Raises ConfigError for an id that is not of this pool."""
+        self._check_known(i)
+        return self.users[i]
+
+    def check_used(self, ids: Iterable[int]) -> None:
+        """Raises ConfigError if an id is not in use, given twice or not of this pool."""
+        given = list(ids)
+        for i in given:
+            self._check_known(i)
+            if not self.users[i]:
+                raise ConfigError(f"{self.noun} {i} is not in use: it was freed before")
+        if len(set(given)) < len(given):
+            raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
+
+    def free(self, ids: Iterable[int], *, stale: bool = False) -> None:
+        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then.
+
+        stale: what is idle now is the first to go.
+        """
+        given = list(ids)
+        self.check_used(given)
+        for i in reversed(given):
+            self._less(i)
+            if stale and i in self._idle:
+                self._idle.move_to_end(i, last=False)
+
+    def _less(self, i: int) -> None:
+        self.users[i] -= 1
+        if not self.users[i]:
+            self._free.append(i)
+        elif self.users[i] == 1 and i in self._kept:
+            self._idle[i] = None
+
+    def reset(self, held: Iterable[int] = ()) -> None:
+        """Frees all ids but those that are held: each is used as often as it is given. The cache keeps none."""
+        users = [0] * self.n
+        for i in held:
+            users[i] += 1
+        self._free = [i for i in range(self.n - 1, -1, -1) if not users[i]]
+        self.users, self._kept, self._idle = users, {}, OrderedDict()
+
+    def keep(self, i: int, known_by: object) -> None:
+        """Counts the cache as one more user of an id in use, which it is not yet; it finds `known_by` by it again."""
+        self.users[i] += 1
+        self._kept[i] = known_by
+
+    def forget(self, i: int) -> None:
+        """The end of `keep`."""
+        del self._kept[i]
+        self._idle.pop(i, None)
+        self._less(i)
+
+    def known_by(self, i: int) -> object | None:
+        """What the cache knows an id by; None if it doesn't use it."""
+        return self._kept.get(i)
+
+    def oldest(self) -> object:
+        """What the cache knows that idle id by which is the first to go; there must be one."""
+        return self._kept[next(iter(self._idle))]
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError unless each id is either in the free list once or has users. For tests: walks all."""
+        free = set(self._free)
+        assert len(free) == len(self._free), f"a {self.noun} is in the free list twice"
+        for i, n in enumerate(self.users):
+            assert (n == 0) == (i in free), f"{self.noun} {i} has {n} users, in the free list: {i in free}"
+        idle = {i for i in self._kept if self.users[i] == 1}
+        assert idle == set(self._idle), f"idle {self.noun}s are {sorted(idle)}, not {sorted(self._idle)}"
+
+    def _check_known(self, i: int) -> None:
+        if not 0 <= i < self.n:
+            raise ConfigError(f"{self.noun} {i} is not of this pool, which has {self.n}, numbered from 0")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self._free)} of {self.n} {self.noun}s free>"
+
+
+class KvCachePool(IdPool):
+    """Ids of KV blocks, each with a count of its users: sequences, and the prefix cache.
+
+    A table is the list of a sequence's blocks in the order of positions. Who writes to a block must be its only user:
+    `own` sees to that, and says what is to be copied.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, n_blocks: int, noun: str = "KV block") -> None:
+        """Raises ConfigError for a negative number."""
+        super().__init__(n_blocks, noun)
+
+    def fork(self, table: Iterable[int]) -> list[int]:
+        """A second table of the same blocks, none of them copied; to be freed like the first.
+
+        Places of blocks that were given back (-1) stay so. Raises ConfigError, and shares none, for a block that is not
+        in use, given twice or not of this pool.
+        """
+        forked = list(table)
+        self.share(block for block in forked if block != -1)
+        return forked
+
+    def n_shared(self, table: list[int], first: int, last: int) -> int:
+        """How many of table[first:last] have other users too: free blocks that `own` needs."""
+        return sum(self.users[block] > 1 for block in table[first:last])
+
+    def own(self, table: list[int], first: int, last: int) -> list[tuple[int, int]]:
+        """Puts free blocks in the place of those in table[first:last] that have other users: (old, new) of each.
+
+        What is to stay of the old ones must be copied before anything is written to any block. Raises KvCacheFullError,
+        and changes nothing, if there are too few free blocks.
+        """
+        self.check_room(self.n_shared(table, first, last))
+        replaced = []
+        for i in range(first, min(last, len(table))):
+            old = table[i]
+            if self.users[old] > 1:
+                table[i] = self.alloc(1)[0]
+                self._less(old)
+                replaced.append((old, table[i]))
+        return replaced
+
+
+class SequencePool:
+    """Ids of KV blocks and of recurrent slots, each free or in use. Not for use by two threads at once.
+
+    blocks: each holds keys and values of some tokens, of all attention layers but those of the next kind. windowed: the
+    same of layers that see no more than `window` tokens. slots: each holds the state of one sequence, of all recurrent
+    layers. A model without layers of one kind has none of those.
+    """
+
+    __slots__ = ("blocks", "slots", "window", "windowed")
+
+    def __init__(self, n_blocks: int, n_slots: int = 0, n_windowed: int = 0, window: int = 0) -> None:
+        """Raises ConfigError for negative numbers, and unless there is a window just where there are blocks for it."""
+        if window < 0 or (window > 0) != (n_windowed > 0):
+            raise ConfigError(f"a window of {window} tokens with {n_windowed} KV blocks: give both, or neither")
+        self.blocks = KvCachePool(n_blocks)
+        self.windowed = KvCachePool(n_windowed, "windowed KV block")
+        self.window = window
+        self.slots = IdPool(n_slots, "recurrent slot")
+
+    @property
+    def n_blocks(self) -> int:
+        return self.blocks.n
+
+    @property
+    def n_slots(self) -> int:
+        return self.slots.n
+
+    def acquire(self, n_blocks: int = 0, n_slots: int = 0) -> tuple[list[int], list[int]]:
+        """Takes free blocks and slots: their ids.
+
+        Raises KvCacheFullError if there are fewer of either, and takes none; ConfigError for negative numbers.
+        """
+        self.blocks.check_room(n_blocks)
+        self.slots.check_room(n_slots)
+        return self.blocks.alloc(n_blocks), self.slots.alloc(n_slots)
+
+    def release(self, blocks: Iterable[int] = (), slots: Iterable[int] = ()) -> None:
+        """Gives blocks and slots back.
+
+        Raises ConfigError for an id that is not in use, given twice or not of this pool, and then frees none.
+        """
+        blocks, slots = list(blocks), list(slots)
+        self.blocks.check_used(blocks)
+        self.slots.check_used(slots)
+        self.blocks.free(blocks)
+        self.slots.free(slots)
+
+    def __repr__(self) -> str:
+        pools = [self.blocks, self.windowed, self.slots] if self.window else [self.blocks, self.slots]
+        free = (f"{pool.n_free} of {pool.n} {pool.noun}s" for pool in pools)
+        return f"<SequencePool {', '.join(free)} free>"

@@ -1,0 +1,258 @@
+"""Radix cache of KV blocks: sequences that begin alike share them."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
+from typing import cast
+
+from oxillama.layer_state import first_read
+from oxillama.scheduling.pools import SequencePool
+
+__all__ = [
+    "BLOCK",
+    "STATE",
+    "WINDOWED",
+    "PrefixKvCache",
+    "PrefixNode",
+]
+
+BLOCK, WINDOWED, STATE = range(3)  # kinds of what a node can have; a sequence's tables are in the same order
+# Where thousands of prompts part, all of their blocks can't be compared: the latest are.
+MOST_COMPARED = 64
+
+
+class PrefixNode:
+    """One block of tokens that follows those of its parent. A child is found by its tokens, all of them compared.
+
+    ids: by kind, what there is of it, -1 for nothing: the KV block of its tokens, that of layers with a window, and the
+    slot with the recurrent state after them. A root has no parent, nothing of any kind, and for tokens its key.
+    """
+
+    __slots__ = ("children", "ids", "n_users", "parent", "tokens")
+
+    def __init__(self, parent: "PrefixNode | None", tokens: Hashable) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.ids = [-1] * 3
+        self.children: dict[Hashable, PrefixNode] = {}
+        self.n_users = 0
+
+
+class PrefixKvCache:
+    """Blocks of tokens by what leads to them, with ids of `pool` as far as they are kept. It is one user of each id.
+
+    Beginnings under different keys are strangers, even if their tokens are the same: a key says with what weights and
+    for whom they were computed. A sequence holds a path, the nodes of its first blocks in order: as long as it does,
+    those stay. Of what no sequence uses, what was left alone for the longest time goes first.
+
+    KV blocks cover a path from its beginning on, so ends go before beginnings, and a node with its block. Blocks of
+    windows, and slots, go alone: a node may lack its own. A path is of use up to a node with all that the next token
+    needs: its slot, where there are recurrent layers, and the blocks of the window before it.
+
+    hit_tokens, miss_tokens: of the prompts that were looked up, those that needn't be computed, and the rest.
+    """
+
+    def __init__(self, pool: SequencePool, block_size: int) -> None:
+        self.pools = (pool.blocks, pool.windowed, pool.slots)
+        self.window = pool.window
+        self.block_size = block_size
+        self.hit_tokens = 0
+        self.miss_tokens = 0
+        self._roots: dict[Hashable, PrefixNode] = {}
+
+    @property
+    def n_blocks(self) -> int:
+        """KV blocks in the tree."""
+        return self.pools[BLOCK].n_kept
+
+    @property
+    def n_idle(self) -> int:
+        """KV blocks that `evict` can give back."""
+        return self.pools[BLOCK].n_idle
+
+    # ---- looking up
+
+    def walk(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
+        """The longest path of whole blocks that begins tokens[:limit], of use or not. It is not held by this."""
+        path: list[PrefixNode] = []
+        node, size = self._roots.get(key), self.block_size
+        for end in range(size, limit + 1, size):
+            node = node.children.get(tuple(tokens[end - size : end])) if node else None
+            if node is None:
+                break
+            path.append(node)
+        return path
+
+    def n_usable(self, path: Sequence[PrefixNode]) -> int:
+        """How many nodes of a path a sequence can begin with: there must be all that the next token needs."""
+        if not self.window and not self.pools[STATE].n:
+            return len(path)
+        usable, lacking = 0, 0  # the latter: nodes up to the last one without a block of windows
+        for i, node in enumerate(path, 1):
+            if self.window and node.ids[WINDOWED] < 0:
+                lacking = i
+            if self.first_windowed(i) >= lacking and (node.ids[STATE] >= 0 or not self.pools[STATE].n):
+                usable = i
+        return usable
+
+    def first_windowed(self, n_blocks: int) -> int:
+        """The first block of windows that a sequence needs to go on after n_blocks."""
+        return first_read(n_blocks * self.block_size, self.window) // self.block_size if self.window else 0
+
+    def find(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
+        """As much of `walk` as is of use."""
+        path = self.walk(key, tokens, limit)
+        return path[: self.n_usable(path)]
+
+    def part(self, key: Hashable, path: Sequence[PrefixNode], tokens: Sequence[int], limit: int) -> tuple[int, int]:
+        """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block.
+
+        It is to be copied by who goes on from there. A window, and a recurrent state, are there for whole blocks alone.
+        """
+        parent = path[-1] if path else self._roots.get(key)
+        if parent is None or self.window or self.pools[STATE].n:
+            return -1, 0
+        start = len(path) * self.block_size
+        wanted, best, most = tokens[start : min(limit, start + self.block_size)], -1, 0
+        for node in islice(reversed(parent.children.values()), MOST_COMPARED):
+            n = 0
+            for mine, theirs in zip(wanted, cast(tuple[int, ...], node.tokens), strict=False):
+                if mine != theirs:
+                    break
+                n += 1
+            if n > most:
+                best, most = node.ids[BLOCK], n
+        return best, most
+
+    # ---- use
+
+    def hold(self, path: Sequence[PrefixNode]) -> tuple[list[int], list[int]]:
+        """The tables of a path: its blocks stay until they are freed, as do its nodes until they are left."""
+        self.pin(path)
+        blocks = [node.ids[BLOCK] for node in path] if self.pools[BLOCK].n else []
+        self.pools[BLOCK].share(blocks)
+        if not self.window:
+            return blocks, []
+        n_gone = self.first_windowed(len(path))
+        windowed = [node.ids[WINDOWED] for node in path[n_gone:]]
+        self.pools[WINDOWED].share(windowed)
+        return blocks, [-1] * n_gone + windowed
+
+    def pin(self, path: Sequence[PrefixNode]) -> None:
+        """`hold` by one who has the blocks already."""
+        for node in path:
+            node.n_users += 1
+
+    def leave(self, path: list[PrefixNode], n_kept: int = 0) -> None:
+        """The end of `hold` for all but the first n_kept nodes; the caller frees their blocks as well."""
+        while len(path) > n_kept:
+            node = path.pop()
+            node.n_users -= 1
+            self._prune(node)
+
+    def extend(self, key: Hashable, tokens: Sequence[int], path: list[PrefixNode], tables: Sequence[list[int]]) -> None:
+        """Adds a block of tokens after `path`, which begins them, and holds it: table[len(path)] of each has its keys.
+
+        If another sequence was quicker, its block takes that place in the table. It holds the same bits: a row of keys
+        is a function of the tokens before it, however they were computed.
+        """
+        size, depth = self.block_size, len(path)
+        parent = path[-1] if path else self._roots.get(key)
+        if parent is None:
+            parent = self._roots[key] = PrefixNode(None, key)
+        block = tuple(tokens[depth * size : (depth + 1) * size])
+        node = parent.children.get(block)
+        if node is None:
+            node = parent.children[block] = PrefixNode(parent, block)
+        node.n_users += 1
+        path.append(node)
+        for kind, table in enumerate(tables):
+            if table and table[depth] >= 0:
+                self._merge(kind, node, table, depth)
+
+    def _merge(self, kind: int, node: PrefixNode, table: list[int], depth: int) -> None:
+        if node.ids[kind] < 0:
+            self.add(kind, node, table[depth])
+        elif node.ids[kind] != table[depth]:
+            mine, table[depth] = table[depth], node.ids[kind]
+            self.pools[kind].share(table[depth : depth + 1])
+            self.pools[kind].free([mine])
+
+    def add(self, kind: int, node: PrefixNode, i: int) -> None:
+        """A node gets an id of a kind that it lacks, which its sequence goes on using."""
+        node.ids[kind] = i
+        self.pools[kind].keep(i, node)
+
+    # ---- room
+
+    def evict(self, kind: int, n: int) -> int:
+        """Lets go of up to n ids that no sequence uses: how many."""
+        pool = self.pools[kind]
+        n = max(0, min(n, pool.n_idle))
+        for _ in range(n):
+            self._drop(kind, cast(PrefixNode, pool.oldest()))
+        return n
+
+    def disown(self, kind: int, i: int) -> None:
+        """Lets go of an id that a sequence uses, if it is in the tree."""
+        node = self.pools[kind].known_by(i)
+        if node is not None:
+            self._drop(kind, cast(PrefixNode, node))
+
+    def clear(self) -> None:
+        """Lets go of everything that no sequence uses."""
+        for kind, pool in enumerate(self.pools):
+            self.evict(kind, pool.n_idle)
+
+    def reset(self) -> None:
+        """Forgets everything, when the ids are free and no sequence has a path any more."""
+        self._roots = {}
+
+    def _drop(self, kind: int, node: PrefixNode) -> None:
+        """A block doesn't go before those that follow it: whoever uses one of them uses it too."""
+        assert kind != BLOCK or not (node.children or node.n_users)
+        for k in range(len(self.pools)) if kind == BLOCK else (kind,):
+            if node.ids[k] >= 0:
+                self.pools[k].forget(node.ids[k])
+                node.ids[k] = -1
+        self._prune(node)
+
+    def _prune(self, node: PrefixNode) -> None:
+        """Takes a node out that nobody needs, and those before it that are left with nothing."""
+        while not (node.n_users or node.children or max(node.ids) >= 0):
+            parent = node.parent
+            if parent is None:
+                del self._roots[node.tokens]
+                return
+            del parent.children[node.tokens]
+            node = parent
+
+    # ---- tests
+
+    def nodes(self) -> Iterator[PrefixNode]:
+        """All but the roots."""
+        todo = list(self._roots.values())
+        while todo:
+            children = todo.pop().children.values()
+            yield from children
+            todo.extend(children)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError unless nodes, users and ids agree. For tests: walks all."""
+        assert all(root.children for root in self._roots.values()), "a root of nothing"
+        for node in self.nodes():
+            assert node.parent is not None
+            assert node.parent.children[node.tokens] is node
+            assert node.n_users or node.children or max(node.ids) >= 0, "a node of no use"
+            followed = sum(child.n_users for child in node.children.values())
+            assert node.n_users >= followed, "a block is held without its beginning"
+            assert (node.ids[BLOCK] >= 0) == (self.pools[BLOCK].n > 0), "a node with too much or too little"
+            assert node.ids[BLOCK] < 0 or self.pools[BLOCK].n_users(node.ids[BLOCK]) > node.n_users
+        for kind, pool in enumerate(self.pools):
+            ids = [node.ids[kind] for node in self.nodes() if node.ids[kind] >= 0]
+            assert len(ids) == len(set(ids)) == pool.n_kept, f"a {pool.noun} is in the tree twice, or was left behind"
+            assert all(pool.known_by(n.ids[kind]) is n for n in self.nodes() if n.ids[kind] >= 0)
+
+    def __repr__(self) -> str:
+        return (
+            f"<PrefixKvCache {self.n_blocks} KV blocks, {self.n_idle} of them idle, {self.pools[STATE].n_kept} slots>"
+        )

@@ -1,0 +1,99 @@
+"""Waiting queue: requests by priority and age, and their deadlines."""
+
+import heapq
+import math
+from collections.abc import Iterator
+
+from oxillama.scheduling.sequence import Sequence
+
+__all__ = [
+    "AGEING_STEPS",
+    "Deadlines",
+    "WaitingQueue",
+]
+
+# Steps of waiting that are worth one level of priority. So a request is overtaken at most by those that come within
+# this many steps for each level that they have more.
+AGEING_STEPS = 128
+
+
+class WaitingQueue:
+    """Sequences by rank: the step in which each came, less `AGEING_STEPS` for each level of its priority.
+
+    To age is to keep a rank while those of newcomers grow, so that nothing has to be sorted again. Those that are
+    ended here are passed over when they come first: taking each out would cost a walk.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[int, int], Sequence]] = []
+        self._n_added = 0
+        self.n = 0
+
+    def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
+        """At the end of those of its priority; or of those that rank with another one, which came before."""
+        self._n_added += 1
+        first = step - AGEING_STEPS * sequence.priority if beside is None else beside.rank[0]
+        sequence.rank = (first, self._n_added)
+        self.put_back(sequence)
+
+    def put_back(self, sequence: Sequence) -> None:
+        """At the place that its rank gives it."""
+        sequence.queued = True
+        self.n += 1
+        heapq.heappush(self._heap, (sequence.rank, sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out that waits."""
+        sequence.queued = False
+        self.n -= 1
+        if self._heap[0][1] is sequence:  # as of one that starts, and may come back with the same rank
+            heapq.heappop(self._heap)
+        if len(self._heap) > 2 * self.n + 64:
+            self._heap = [entry for entry in self._heap if _waits(entry)]
+            heapq.heapify(self._heap)
+
+    def first(self) -> Sequence | None:
+        """Who is next."""
+        while self._heap and not _waits(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][1] if self._heap else None
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """In no particular order."""
+        return (entry[1] for entry in self._heap if _waits(entry))
+
+
+class Deadlines:
+    """Sequences that are to end at some time, the next one first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Sequence]] = []
+
+    def add(self, sequence: Sequence, n_live: int) -> None:
+        """Nothing without a deadline. n_live: sequences that wait or run."""
+        if sequence.deadline < math.inf:
+            if len(self._heap) > 2 * n_live + 64:  # most have ended before their time
+                self._heap = [entry for entry in self._heap if entry[2].busy]
+                heapq.heapify(self._heap)
+            heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Those that wait or run beyond their deadline, each told once."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            sequence = heapq.heappop(self._heap)[2]
+            if sequence.busy:
+                found.append(sequence)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+def _waits(entry: tuple[tuple[int, int], Sequence]) -> bool:
+    """Whether it is this entry by which the sequence waits: one that was ended may have been queued again since."""
+    rank, sequence = entry
+    return sequence.queued and sequence.rank == rank

@@ -1,0 +1,221 @@
+"""State of a beam search as JSON, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from oxillama._util.checks import MAX_CONTEXT
+from oxillama._util.json_fields import Fields
+from oxillama.config import SamplerConfig
+from oxillama.core.beam_rounds import BeamRounds
+from oxillama.core.beam_search import (
+    MAX_BEAMS,
+    BeamOptions,
+    BeamSearch,
+    BeamSearchConfig,
+    Candidate,
+    Fill,
+    go_on,
+    progress,
+)
+from oxillama.core.results import FinishReason
+from oxillama.engine.beam_calls import PLAIN, SHAPING
+from oxillama.errors import (
+    ConfigError,
+    ContextOverflowError,
+    GenerateError,
+    GrammarError,
+    SnapshotDamagedError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
+from oxillama.sampling import SamplerChain
+from oxillama.snapshot.bundle import save_together
+from oxillama.snapshot.capture import NOTHING
+from oxillama.snapshot.format.reader import Saved
+from oxillama.snapshot.request_state import deadline_state, read_config, read_serving, sampler_config_state
+from oxillama.snapshot.resume_request import adapter_set, tokens_of
+from oxillama.snapshot.sequences import put
+
+if TYPE_CHECKING:
+    from oxillama.core.results import CancelToken
+    from oxillama.engine.engine import Engine
+    from oxillama.lora import LoraSet
+    from oxillama.snapshot.capture import SnapshotMaker
+
+__all__ = [
+    "BeamResumer",
+    "save_search",
+]
+
+KIND = "beams"
+REASONS = get_args(FinishReason)
+MAX_MESSAGE = 1000
+
+
+# ---- out
+
+
+def save_search(maker: SnapshotMaker, search: BeamSearch, path: Any, *, compress: bool) -> bytes | None:
+    """`BeamRounds.snapshot`."""
+
+    def take() -> tuple[dict[str, Any], Iterator[Saved]]:
+        state = progress(search) | settings_of(search.options)
+        sequences = [beam.sequence for beam in search._live]
+        parts = (maker.saved("beam", s, s.n_computed, NOTHING, {}, {}) for s in sequences)
+        return {"kind": KIND, "search": state | deadline_state(search._live[0])}, parts
+
+    return save_together(maker, take, path, compress=compress)
+
+
+def settings_of(options: BeamOptions) -> dict[str, Any]:
+    config, shaping = options.config, sampler_config_state(options.chain.config)
+    shaping["schema_mode"] = options.chain.config.schema_mode
+    return {
+        "beam_width": config.beam_width,
+        "length_penalty": config.length_penalty,
+        "early_stopping": config.early_stopping,
+        "ignore_eos": options.ignore_eos,
+        "priority": options.serving.priority,
+        "shaping": {name: shaping[name] for name in SHAPING if name in shaping},
+    }
+
+
+# ---- in
+
+
+class BeamResumer:
+    """A saved search on its way into an engine."""
+
+    def __init__(self, engine: Engine, found: list[Saved], state: Fields | None, label: str) -> None:
+        if state is None:
+            raise SnapshotFormatError(f"{label}: it is of one beam of a search, which goes on with all of them alone")
+        self.engine, self.found, self.label = engine, found, label
+        self.given = state.sub("search")
+        self.states = [Fields(saved.state, label) for saved in found]
+        self.tokens = [tokens_of(saved, engine.n_vocab, label) for saved in found]
+        self.n_prompt = self.states[0].sub("sequence").integer("n_prompt", 1, max(1, len(self.tokens[0])))
+        self.limit = self.given.integer("limit", 1, MAX_CONTEXT)
+        self.width = self.given.integer("beam_width", max(1, len(found)), MAX_BEAMS)
+
+    def resumed(self, cancel_token: CancelToken | None) -> BeamRounds:
+        """The search, which begins when its first round is asked for. Raises SnapshotError's children,
+        KvCacheFullError."""
+        engine, label = self.engine, self.label
+        self._check_beams()
+        found, candidates, beams, dead_end = self._found(), self._candidates(), self._beams(), self._dead_end()
+        over = self.given.flag("over")
+        if not (over or candidates or dead_end) and any(told for *_, told in beams):
+            raise SnapshotDamagedError(f"{label}: candidates are missing")
+        self._check_ends(beams)
+        computed = [self._n_computed(i, told) for i, (*_, told) in enumerate(beams)]
+        try:
+            prompt, options = self.tokens[0][: self.n_prompt], self._options(cancel_token)
+            search = BeamSearch(engine._core, engine._maker, prompt, options, loras=self._adapters())
+            fill: list[Fill] = [partial(self._fill, i, n) for i, n in enumerate(computed)]
+            go_on(search, beams, found, candidates, dead_end, fill)
+        except (ConfigError, GrammarError, ContextOverflowError) as error:
+            raise SnapshotDamagedError(f"{label}: {error}") from None
+        if over:
+            search.outbox.n_open = 0
+        return BeamRounds(engine._core, search, cancel_token, engine._snapshots)
+
+    def _check_beams(self) -> None:
+        """Raises SnapshotDamagedError unless all are of one length, after one prompt."""
+        n, prompt = len(self.tokens[0]), self.tokens[0][: self.n_prompt]
+        for state, tokens in zip(self.states, self.tokens, strict=True):
+            if state.sub("sequence").get("n_prompt") != self.n_prompt or tokens[: self.n_prompt] != prompt:
+                raise SnapshotDamagedError(f"{self.label}: its beams are of several prompts")
+            if not self.n_prompt <= len(tokens) == n < self.n_prompt + self.limit:
+                raise SnapshotDamagedError(f"{self.label}: its beams have several lengths, or too many tokens")
+        if self.n_prompt + self.limit > self.engine.context_size:
+            raise SnapshotMismatchError(
+                f"{self.label}: it goes on to {self.n_prompt + self.limit} tokens, more than the context_size of this "
+                f"engine, {self.engine.context_size}"
+            )
+
+    def _check_ends(self, beams: list[tuple[list[int], float, bool]]) -> None:
+        """Raises SnapshotDamagedError unless beams are sorted, and none goes on after the end of its text."""
+        logprobs = [logprob for _, logprob, _ in beams]
+        if logprobs != sorted(logprobs, reverse=True):
+            raise self.given.wrong("beams", "the likeliest first")
+        ends = () if self.given.flag("ignore_eos") else self.engine.tokenizer.eog_ids
+        if any(token in ends for tokens, *_ in beams for token in tokens):
+            raise SnapshotDamagedError(f"{self.label}: a beam goes on after a token that ends a text")
+
+    def _n_computed(self, i: int, told: bool) -> int:
+        n = len(self.tokens[i])
+        return self.states[i].sub("sequence").integer("n_computed", 0, n if told else n - 1)
+
+    def _options(self, cancel_token: CancelToken | None) -> BeamOptions:
+        given = self.given
+        config = BeamSearchConfig(
+            self.width, self.limit, given.number("length_penalty"), given.flag("early_stopping")
+        )  # fmt: skip
+        chain, serving = SamplerChain.from_config(self._shaping()), read_serving(given)
+        return BeamOptions(config, chain, serving, given.flag("ignore_eos"), cancel_token)
+
+    def _shaping(self) -> SamplerConfig:
+        given = self.given.sub("shaping")
+        if not set(given) <= set(SHAPING):
+            raise self.given.wrong("shaping", f"settings among {', '.join(SHAPING)}")
+        return read_config(Fields(sampler_config_state(PLAIN) | dict(given), self.label), self.label)
+
+    def _adapters(self) -> LoraSet:
+        """Those of all beams. Raises SnapshotMismatchError for one that is not loaded."""
+        weights = [state.sub("sequence").scaled("weights") for state in self.states]
+        if any(of != weights[0] for of in weights):
+            raise SnapshotDamagedError(f"{self.label}: its beams are computed with several sets of adapters")
+        files = self.states[0].sub("adapters").sub("files")
+        return adapter_set(self.engine._loras, weights[0], files, self.label)
+
+    def _items(self, name: str, n: int, most: int) -> list[list[Any]]:
+        """Lists of n values that begin with a log-probability, `most` of them."""
+        items = self.given.items_of(name)
+        if len(items) > most or not all(isinstance(item, list) and len(item) == n for item in items):
+            raise self.given.wrong(name, f"at most {most} lists of {n}")
+        for item in items:
+            Fields({name: item[0]}, self.label).number(name)
+        return items
+
+    def _found(self) -> list[tuple[float, list[int], FinishReason]]:
+        found = self._items("found", 3, self.width)
+        for _, tokens, reason in found:
+            known = isinstance(tokens, list) and len(tokens) <= self.limit and all(map(self._is_token, tokens))
+            if not known or reason not in REASONS:
+                raise self.given.wrong("found", "results")
+        return [(float(x), tokens, cast("FinishReason", reason)) for x, tokens, reason in found]
+
+    def _candidates(self) -> list[Candidate]:
+        candidates, told = self._items("candidates", 3, 2 * self.width), [told for *_, told in self._beams()]
+        for _, number, token in candidates:
+            known = type(number) is int and 0 <= number < len(told)
+            if not known or not told[number] or not self._is_token(token):
+                raise self.given.wrong("candidates", "tokens after beams that have told them")
+        if len({(number, token) for _, number, token in candidates}) < len(candidates):
+            raise self.given.wrong("candidates", "different ones")
+        return [(float(x), number, token) for x, number, token in candidates]
+
+    def _is_token(self, token: Any) -> bool:
+        return type(token) is int and 0 <= token < self.engine.n_vocab
+
+    def _beams(self) -> list[tuple[list[int], float, bool]]:
+        beams = self._items("beams", 2, self.width)
+        if len(beams) != len(self.tokens) or not all(isinstance(told, bool) for _, told in beams):
+            raise self.given.wrong("beams", f"{len(self.tokens)} log-probabilities and whether they have told")
+        return [(t[self.n_prompt :], float(x), told) for t, (x, told) in zip(self.tokens, beams, strict=True)]
+
+    def _dead_end(self) -> Exception | None:
+        if self.given.get("dead_end") is None:
+            return None
+        match self.given.items_of("dead_end"):
+            case [bool(of_grammar), str(message)] if message.isprintable() and len(message) <= MAX_MESSAGE:
+                return GrammarError(message) if of_grammar else GenerateError(message)
+        raise self.given.wrong("dead_end", "whether a grammar left it, and why")
+
+    def _fill(self, i: int, n_computed: int, sequence: Any) -> None:
+        """In the turn that queues a beam: gives it what was computed."""
+        put(self.engine._core, sequence, self.found[i].tensors, n_computed, self.label)
+        self.found[i].tensors = {}  # of no more use

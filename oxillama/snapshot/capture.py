@@ -1,0 +1,369 @@
+"""Capture of engine state between two steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama._util.checks import check_bool
+from oxillama._util.json_fields import Fields
+from oxillama._util.lazy import lazy
+from oxillama.config import EngineConfig
+from oxillama.core.loading import shipped_model
+from oxillama.errors import (
+    ConfigError,
+    SnapshotDamagedError,
+    SnapshotError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
+from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
+from oxillama.kernels._table import tier
+from oxillama.snapshot.format.layout import Section
+from oxillama.snapshot.format.reader import MAX_CHAIN, Reader, Rows, Saved, open_reader
+from oxillama.snapshot.format.writer import packed, write_file, write_version
+from oxillama.snapshot.request_state import config_state, plain, sampler_state, text_state
+from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
+
+if TYPE_CHECKING:
+    from oxillama.core.engine_core import EngineCore
+    from oxillama.core.generation_request import TextRequest
+    from oxillama.core.loading import EngineParts
+    from oxillama.core.options import ServingOptions
+    from oxillama.core.request import Outbox
+    from oxillama.core.session import SessionSampler
+    from oxillama.lora import LoraRegistry
+    from oxillama.scheduling.sequence import Sequence
+
+__all__ = [
+    "WRITER",
+    "Holding",
+    "Known",
+    "SnapshotMaker",
+    "check_format",
+    "path_of",
+]
+
+
+class Holding:
+    """What is held for one save: until its end, or until nobody has this any more, wherever an exception came from.
+
+    A forked child lets go of what another thread was saving, which it doesn't have.
+    """
+
+    def __init__(self, core: EngineCore) -> None:
+        self._thread = threading.get_ident()
+        self._held: list[Callable[[], None]] = []
+        core.sessions.add(self)
+        self._loop = core.loop
+        self._dropped = self._loop.finalizer(partial(_let_go, self._held))
+
+    def keep(self, saved: Saved) -> Saved:
+        """In the turn of the loop in which it was made."""
+        self._held.append(saved.let_go)
+        return saved
+
+    def end(self) -> None:
+        self._loop.post(partial(_let_go, self._held))
+
+    def after_fork(self) -> None:
+        """In a forked child, in a turn of the loop."""
+        if self._thread != threading.get_ident():
+            _let_go(self._held)
+
+
+def _let_go(held: list[Callable[[], None]]) -> None:
+    while held:
+        held.pop()()
+
+
+T = TypeVar("T")
+
+log = logging.getLogger("oxillama")
+
+# Settings without which results would be others.
+DECISIVE = ("kv_type", "rope", "overrides")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a file has that was written before: rows of arrays, for these tokens computed with these adapters."""
+
+    since: Since = field(default_factory=dict)
+    tokens: tuple[int, ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
+    base: tuple[str, str] | None = None
+
+    def n_common(self, sequence: Sequence) -> int:
+        """Tokens that a sequence and the file have computed alike."""
+        if self.weights != sequence.weights:
+            return 0
+        most = min(len(self.tokens), sequence.n_computed)
+        mine = sequence.tokens[:most]
+        others = (i for i in range(most) if self.tokens[i] != mine[i] or mine[i] == UNKNOWN)
+        return next(others, most)
+
+
+NOTHING = Known()
+SEVERAL = ("speculative", "texts", "beams")
+WRITER = "oxillama (Python)"
+Take = Callable[[Known], Saved]
+
+
+class SnapshotMaker:
+    """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
+
+    model_path: absolute; None of a model in memory. context_size, num_threads: in use. given_as: the argument that
+    names the model.
+    """
+
+    given_as = "model_path"
+
+    def __init__(self, core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
+        self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
+        self.arch, self.n_vocab, self.context_size = parts.spec.arch, parts.spec.n_vocab, parts.context_size
+        self.num_threads = core.runner.num_threads
+        source = shipped_model() if config.model_path is None else config.model_path
+        self.model_path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else None
+        self.identity, self.tokenizer_identity = parts.identity, parts.tokenizer_identity
+
+    @property
+    def fingerprint(self) -> ModelFingerprint:
+        """Of the model as it was loaded. SnapshotError if it is of no file, ModelFileError if that was changed."""
+        if self.identity is None:
+            raise SnapshotError("the engine was made of parts that are of no file: no snapshot could say what it is of")
+        return self.identity.fingerprint
+
+    # ---- out
+
+    def write(
+        self, take: Take, path: str | os.PathLike[str], *, base: Any = None, compress: bool = False,
+        shared: bool = False, format: int = 2,
+    ) -> None:  # fmt: skip
+        """Writes what `take` gives to a file; options are those of `Engine.snapshot`."""
+        target = path_of("path", path)
+        if check_format(format) == 1:
+            for name, given in (("base", base is not None), ("compress", compress), ("shared", shared)):
+                if given:
+                    raise ConfigError(f"{name} is not for format=1: leave it out")
+            write_version(self.version1(take), target)
+            return
+        if shared and (compress or base is not None):
+            other = "compress" if compress else "base"
+            raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
+        known = NOTHING if base is None else self.known(target, path_of("base", base))
+        check_bool("shared", shared)
+        with self.taken(take, known) as saved:
+            if shared:
+                from oxillama.snapshot.format.block_garbage import write_shared
+
+                write_shared(saved, target)
+                return
+            if any(rows.first > rows.start for rows in saved.tensors.values()):
+                saved.base = known.base
+            write_file(saved, target, squeeze=check_bool("compress", compress))
+
+    def pack(self, take: Take, *, compress: bool = False, format: int = 2) -> bytes:
+        """The same as bytes."""
+        if check_format(format) == 1:
+            if compress:
+                raise ConfigError("compress is not for format=1: leave it out")
+            return self.version1(take)
+        with self.taken(take) as saved:
+            return packed(saved, squeeze=check_bool("compress", compress))
+
+    def version1(self, take: Take) -> bytes:
+        """As the original writes it. Raises SnapshotError for what that has no place for."""
+        from oxillama.snapshot.v1_convert import from_saved
+
+        with self.taken(take) as saved:
+            return from_saved(self, saved).encode()
+
+    @contextmanager
+    def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:
+        """What `take` gives between two steps. Its blocks are held until the end of the `with` block."""
+        self.core.check_open()
+        _ = self.described  # which may read the model's file: others go on meanwhile
+        holding = Holding(self.core)
+        try:
+            yield self.turn(lambda: holding.keep(take(known)))
+        finally:
+            holding.end()
+
+    def turn(self, action: Callable[[], T]) -> T:
+        """The result of an action between two steps of the engine, or the error that it raised."""
+        outcome: list[T] = []
+        errors: list[BaseException] = []
+
+        def safely() -> None:
+            try:
+                outcome.append(action())
+            except BaseException as error:
+                errors.append(error)
+
+        self.core.change(safely)
+        if errors:
+            raise errors[0]
+        return outcome[0]
+
+    def session(
+        self, sequence: Sequence, serving: ServingOptions, logits: NDArray[np.float32] | None,
+        sampling: SessionSampler | None, known: Known,
+    ) -> Saved:  # fmt: skip
+        """Of a low-level session. In a turn of the loop."""
+        state = {
+            "unknown_tokens": UNKNOWN in sequence.tokens,
+            "session": {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt},
+        }
+        more = {} if logits is None else {"logits": Rows.whole(logits)}
+        sampler = None if sampling is None else sampling.sampler
+        if sampling is not None and sampler is not None:
+            if sampler.memory.grammar is not None and sampler.config.constraint is None:
+                raise SnapshotError("the sampler's grammar can't be saved: give it as a setting, grammar= or another")
+            described, marks = sampler_state(sampler)
+            state["sampler"] = described | ({"follows": True} if sampling.follows else {})
+            more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
+        return self.saved("session", sequence, sequence.n_computed, known, state, more)
+
+    def conversation(self, sequence: Sequence, messages: list[Any], known: Known) -> Saved:
+        """Of a dialogue between two answers. In a turn of the loop."""
+        state = {"messages": plain("messages", messages)}
+        return self.saved("conversation", sequence, sequence.n_computed, known, state, {})
+
+    def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
+        """Of a request for text. In a turn of the loop."""
+        sequence, unread = request.sequence, [chunk for index, chunk in outbox.items if index == request.index]
+        sampler, marks = sampler_state(request.sampler)
+        state = {"text": text_state(request, unread), "sampler": sampler}
+        n = 0 if request.finish_reason is not None else sequence.n_computed
+        return self.saved("text", sequence, n, known, state, marks)
+
+    def saved(
+        self, kind: str, sequence: Sequence, n: int, known: Known, state: dict[str, Any], tensors: dict[str, Rows]
+    ) -> Saved:
+        """A sequence with the first n tokens computed, and what else is to be said."""
+        weights = [list(pair) for pair in sequence.weights]  # type: ignore[attr-defined]
+        described = {"n_prompt": sequence.n_prompt, "n_computed": n, "weights": weights}
+        state = self.described | {"kind": kind, "sequence": described, "adapters": self.adapters} | state
+        # The last, since from here on blocks are held.
+        found, let_go = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
+        return Saved(state, found | tensors, let_go=let_go)
+
+    @lazy
+    def described(self) -> dict[str, Any]:
+        """The engine and its model, as every snapshot says."""
+        tokenizer = self.config.tokenizer_path
+        model = {
+            "arch": self.arch,
+            "path": self.model_path,
+            "shipped": self.config.model_path is None,
+            "hub": hub_origin(self.model_path),
+            "fingerprint": self.fingerprint.state(),
+            "tokenizer_path": None if tokenizer is None else os.path.abspath(tokenizer),
+            "tokenizer": None if self.tokenizer_identity is None else self.tokenizer_identity.fingerprint.state(),
+        }
+        sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
+        engine = {"config": config_state(self.config), **sizes}
+        return {"written_by": WRITER, "tier": tier(), "model": model, "engine": engine}
+
+    @property
+    def adapters(self) -> dict[str, Any]:
+        """Those that are loaded, and those that are pushed."""
+        named, pushed = self.loras.named, self.loras.pushed
+        found = {lora.digest: str(lora.path) for lora in [*named.values(), *(lora for lora, _ in pushed)]}
+        return {
+            "files": {digest: os.path.abspath(path) for digest, path in found.items()},
+            "named": {name: lora.digest for name, lora in named.items()},
+            "pushed": [[lora.digest, scale] for lora, scale in pushed],
+        }
+
+    # ---- in
+
+    def known(self, target: Path, base: Path) -> Known:
+        """What a file has; nothing if one more file could not need it, or its kernels' digits are other ones.
+
+        Raises SnapshotError's children, also if it is of another model, or a file that it needs is not there;
+        ConfigError if it would need the file that is to be written.
+        """
+        old, new = (Path(os.path.realpath(path)) for path in (base, target))
+        if old.parent != new.parent:
+            raise ConfigError(f"base must be in the folder of path, which refers to it by name, not {base}")
+        if old == new:
+            raise ConfigError("base and path must be two files: the new one needs what the old one has")
+        with open_reader(base) as reader:
+            if reader.state.text("kind") in SEVERAL:
+                raise SnapshotFormatError(f"{base}: several snapshots in one can't be a base: give one of a single one")
+            self.check(reader)
+            expect = self.expecting(reader.label)
+            files = reader.check_chain(expect)
+            if str(new) in map(os.path.realpath, files):
+                raise ConfigError(
+                    f"path {str(target)!r} is a file that base {str(base)!r} needs: give a name that is not in its "
+                    "chain of bases, or leave base out"
+                )
+            if len(files) > MAX_CHAIN or reader.state.text("tier") != tier():
+                log.info("%s is not used as the base of %s: it is written whole", base, target)
+                return NOTHING
+            if "tokens" not in reader.ranges:
+                raise SnapshotDamagedError(f"{reader.label}: its tokens are missing")
+            tokens = reader.saved(expect, ("tokens",)).tensors["tokens"].array.tolist()
+            fields = reader.state.sub("sequence")
+            n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
+            return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (old.name, reader.digest))
+
+    def check(self, reader: Reader) -> None:
+        """Raises SnapshotMismatchError, which names what differs, unless a snapshot is of an engine like this one."""
+        model = reader.state.sub("model")
+        arch = model.text("arch")
+        if arch != self.arch:
+            raise SnapshotMismatchError(f"{reader.label}: it is of a model of architecture {arch}, not {self.arch}")
+        ModelFingerprint.read(model.sub("fingerprint")).check(self.fingerprint, reader.label, self.given_as)
+        engine = reader.state.sub("engine")
+        for name in ("context_size", "num_threads"):
+            engine.integer(name, 1)
+        self._check_config(engine.sub("config"), reader.label)
+        mine = self.described["model"]["tokenizer"]
+        theirs = model.maybe_sub("tokenizer")
+        if (mine is None) != (theirs is None):
+            given = "with" if mine is None else "without"
+            raise SnapshotMismatchError(f"{reader.label}: it is of an engine {given} a tokenizer_path: load it so")
+        if theirs is not None:
+            ModelFingerprint.read(theirs).check(
+                ModelFingerprint.read(Fields(mine, "tokenizer_path")), f"{reader.label}: tokenizer_path"
+            )
+
+    def expecting(self, label: str) -> Callable[[Section], None]:
+        """Raises SnapshotMismatchError for an array that this engine can't have."""
+        return lambda section: check_shape(self.core, self.context_size, self.n_vocab, section, label)
+
+    def _check_config(self, theirs: Fields, label: str) -> None:
+        mine = config_state(self.config)
+        for name in DECISIVE:
+            if theirs.get(name) != mine[name]:
+                raise SnapshotMismatchError(
+                    f"{label}: it is of an engine with {name}={theirs.get(name)!r}, and this one has {mine[name]!r}: "
+                    "load the model with the same"
+                )
+
+
+def path_of(name: str, path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in os.fsdecode(path):
+        raise ConfigError(f"{name} must be the path of a file, not {path!r:.60}")
+    return Path(os.fsdecode(path))
+
+
+def check_format(format: Any) -> int:
+    """Raises ConfigError for a format that can't be written."""
+    if type(format) is not int or format not in (1, 2):
+        raise ConfigError(f"format must be 1 or 2, not {format!r}")
+    return format

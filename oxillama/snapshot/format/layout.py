@@ -1,0 +1,153 @@
+"""Layout of a snapshot file: header, sections and their hashes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
+
+__all__ = [
+    "ALIGNMENT",
+    "HEADER_BYTES",
+    "MAGIC",
+    "RAW",
+    "VERSION",
+    "ZSTD",
+    "Section",
+    "head_of",
+    "placed",
+    "read_head",
+]
+
+MAGIC = b"OXISNAP1"
+VERSION = 2
+ALIGNMENT = 64
+HEADER_BYTES = 96
+SIGNED_BYTES = 64  # of the header
+RAW, ZSTD = range(2)
+BYTES = 0
+TYPES = {BYTES: "|u1", 1: "|u1", 2: "<i4", 3: "<u8", 4: "<f4", 5: "<f8"}
+CODES = {dtype: code for code, dtype in TYPES.items() if code}
+MAX_SECTIONS = 1 << 16
+MAX_DIMENSIONS = 4
+
+_HEADER = struct.Struct("<8sIIQ40x")
+_ENTRY = struct.Struct("<32s4I4Q4Q32s")
+_NAME = re.compile(rb"[A-Za-z0-9._]{1,32}\0*\Z")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A line of the table. shape: of the rows from `first` on; n_stored: bytes in the file."""
+
+    name: str
+    code: int
+    codec: int
+    shape: tuple[int, ...]
+    first: int
+    offset: int
+    n_stored: int
+    digest: bytes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(TYPES[self.code])
+
+    @property
+    def nbytes(self) -> int:
+        """Of the values, as they are in memory."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def code_of(dtype: np.dtype[Any]) -> int:
+    """The number of a type."""
+    return CODES[dtype.newbyteorder("<").str if dtype.itemsize > 1 else "|u1"]
+
+
+def aligned(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT
+
+
+def placed(sections: Sequence[tuple[str, int, int, tuple[int, ...], int, int, bytes]]) -> list[Section]:
+    """Lines of the table for sections (name, code, codec, shape, first, n_stored, digest) in their order."""
+    found, offset = [], HEADER_BYTES + _ENTRY.size * len(sections)
+    for name, code, codec, shape, first, n_stored, digest in sections:
+        offset = aligned(offset)
+        found.append(Section(name, code, codec, shape, first, offset, n_stored, digest))
+        offset += n_stored
+    return found
+
+
+def _entry(s: Section) -> bytes:
+    shape = (*s.shape, *[0] * (MAX_DIMENSIONS - len(s.shape)))
+    numbers = s.first, s.offset, s.n_stored, 0
+    return _ENTRY.pack(s.name.encode(), s.code, s.codec, len(s.shape), 0, *shape, *numbers, s.digest)
+
+
+def head_of(sections: Sequence[Section]) -> bytes:
+    """Header and table."""
+    table = b"".join(map(_entry, sections))
+    last = sections[-1]
+    signed = _HEADER.pack(MAGIC, VERSION, len(sections), last.offset + last.n_stored)
+    return signed + blake3(signed + table).digest() + table
+
+
+def read_size(header: bytes, label: str) -> int:
+    """Bytes of header and table together. Raises SnapshotFormatError for another version, or no snapshot at all."""
+    if header[:8] != MAGIC:
+        raise SnapshotFormatError(f"{label}: this is no snapshot: it begins with {header[:8]!r}, not {MAGIC!r}")
+    if len(header) < HEADER_BYTES:
+        raise SnapshotDamagedError(f"{label}: the file ends in the header, after {len(header)} bytes")
+    _, version, n, _ = _HEADER.unpack_from(header)
+    if version != VERSION:
+        raise SnapshotFormatError(f"{label}: version {version} of snapshots is not known here: 1 and {VERSION} are")
+    if not 0 < n <= MAX_SECTIONS:
+        raise SnapshotDamagedError(f"{label}: the header says {n} sections; 1 to {MAX_SECTIONS} can be")
+    size: int = HEADER_BYTES + n * _ENTRY.size
+    return size
+
+
+def read_head(head: bytes, n_bytes: int, label: str) -> list[Section]:
+    """The table, checked against the file's size. Raises SnapshotDamagedError, which names the place."""
+    signed, digest, table = head[:SIGNED_BYTES], head[SIGNED_BYTES:HEADER_BYTES], head[HEADER_BYTES:]
+    if blake3(signed + table).digest() != digest:
+        raise SnapshotDamagedError(f"{label}: header and table of sections are not those that were written")
+    _, _, n, size = _HEADER.unpack_from(signed)
+    if size != n_bytes:
+        raise SnapshotDamagedError(f"{label}: the file has {n_bytes} bytes, and {size} were written")
+    if signed[_HEADER.size - 40 :].strip(b"\0"):
+        raise SnapshotDamagedError(f"{label}: the header holds more than is known here")
+    end, found = len(head), []
+    for i in range(n):
+        section = _read_entry(table[i * _ENTRY.size : (i + 1) * _ENTRY.size], f"{label}: section {i}")
+        if section.offset != aligned(end) or section.offset + section.n_stored > size:
+            raise SnapshotDamagedError(
+                f"{label}: section {section.name} is said to be {section.n_stored} bytes at {section.offset}; the one "
+                f"before ends at {end}, the file at {size}"
+            )
+        end = section.offset + section.n_stored
+        found.append(section)
+    if end != size or len({s.name for s in found}) < n:
+        raise SnapshotDamagedError(f"{label}: sections end at {end} of {size} bytes, or two have the same name")
+    return found
+
+
+def _read_entry(entry: bytes, label: str) -> Section:
+    name, code, codec, n_dims, zero, *numbers, digest = _ENTRY.unpack(entry)
+    shape, (first, offset, n_stored, padding) = numbers[:4], numbers[4:]
+    if not _NAME.match(name) or code not in TYPES or codec not in (RAW, ZSTD) or not 1 <= n_dims <= MAX_DIMENSIONS:
+        raise SnapshotDamagedError(f"{label}: no such name, type, codec or number of dimensions is known")
+    if zero or padding or any(shape[n_dims:]) or prod(shape[:n_dims]) >= 1 << 48 or first >= 1 << 48:
+        raise SnapshotDamagedError(f"{label}: its shape is {shape} from row {first}, which can't be")
+    section = Section(name.rstrip(b"\0").decode(), code, codec, tuple(shape[:n_dims]), first, offset, n_stored, digest)
+    if codec == RAW and section.nbytes != n_stored:
+        raise SnapshotDamagedError(f"{label}: {n_stored} bytes are stored, and {section.nbytes} in its shape")
+    return section

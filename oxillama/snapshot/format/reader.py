@@ -1,0 +1,330 @@
+"""Snapshot reader: contents of a file, and of the chain that it is based on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from oxillama._util.json_fields import Fields
+from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
+from oxillama.kv_cache.kv_io import HeldPanels
+from oxillama.snapshot.format.block_store import read_blocks
+from oxillama.snapshot.format.codec import Hashing, decompress
+from oxillama.snapshot.format.layout import ALIGNMENT, BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
+from oxillama.snapshot.format.layout import HEADER_BYTES as HEADER
+from oxillama.snapshot.format.source import FileSource, Place, Source, open_source
+
+__all__ = [
+    "MAX_CHAIN",
+    "STATE",
+    "Reader",
+    "Rows",
+    "Saved",
+    "check_part",
+    "open_reader",
+]
+
+STATE = "state"
+# Files that refer to each other, one to the one before.
+MAX_CHAIN = 1024
+
+# Raises SnapshotMismatchError for a section that can't be of what is to be resumed, before its values are read.
+Expect = Callable[[Section], None]
+
+
+@dataclass
+class Rows:
+    """Rows `start` to `stop` of an array, of which `data` has those from `first` on; the rest is in another file.
+
+    data: the array, or what gives its slices.
+    """
+
+    start: int
+    first: int
+    data: NDArray[Any] | HeldPanels
+
+    @classmethod
+    def whole(cls, data: NDArray[Any], start: int = 0) -> Self:
+        return cls(start, start, data)
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.data)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        return self.data[:]
+
+
+@dataclass
+class Saved:
+    """state: JSON values. tensors: arrays by name. base: (name, digest in hexadecimal) of the file with the rest.
+
+    let_go: to be called, in a turn of the engine's loop, when the arrays are needed no more.
+    """
+
+    state: dict[str, Any]
+    tensors: dict[str, Rows] = field(default_factory=dict)
+    base: tuple[str, str] | None = None
+    let_go: Callable[[], None] = lambda: None
+
+    def described(self) -> bytes:
+        """The section `state`."""
+        state = self.state | {"tensors": {name: [rows.start, rows.stop] for name, rows in self.tensors.items()}}
+        if self.base is not None:
+            state["base"] = dict(zip(("file", "digest"), self.base, strict=True))
+        return json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode(
+            "utf-8", "surrogatepass"
+        )
+
+
+class _Gap:
+    """Rows of an array that no file has given so far: those from `start` to `stop`. pieces: the rows after, last first.
+
+    begun: whether the first file has been looked at. A file may have more rows than are wanted: of layers with a
+    window, those that the window no longer reaches.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop, self.begun = start, stop, False
+        self.pieces: list[NDArray[Any]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.stop > self.start
+
+    def reach(self, first: int) -> None:
+        """The rows from `first` on are found."""
+        self.begun, self.stop = True, min(self.stop, max(self.start, first))
+
+    def fill(self, first: int, values: NDArray[Any]) -> None:
+        """values: the rows from `first` on, up to the gap's stop at least."""
+        rows = values[max(0, self.start - first) : self.stop - first]
+        self.pieces.append(rows if 2 * len(rows) >= len(values) else rows.copy())  # a view would keep all of it
+        self.reach(first)
+
+
+class Reader:
+    """An open snapshot of version 2: header, table and state are checked, arrays when they are read.
+
+    digest: of the header, in hexadecimal: it stands for all that the file holds.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source, label = source, source.label
+        header = bytes(source.read(0, min(HEADER, source.n_bytes)))
+        size = read_size(header, label)
+        head = bytes(source.read(0, size))
+        self.sections = {s.name: s for s in read_head(head, source.n_bytes, label)}
+        self.digest = head[SIGNED_BYTES:HEADER].hex()
+        state = self.sections.get(STATE)
+        if state is None or state.codec != RAW or state.first:
+            raise SnapshotDamagedError(f"{label}: there is no section {STATE}, or it is compressed")
+        if any((s.code == BYTES) != (s is state) for s in self.sections.values()):
+            raise SnapshotDamagedError(f"{label}: the section {STATE}, and no other, is bytes")
+        self.state = Fields(_parsed(bytes(self._stored(state)), label), label)
+        self.ranges = self._ranges()
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+    def _stored(self, section: Section) -> memoryview:
+        data = self.source.read(section.offset, section.n_stored)
+        self._check(section, blake3(data).digest())
+        return data
+
+    def _check(self, section: Section, digest: bytes) -> None:
+        if digest != section.digest:
+            raise SnapshotDamagedError(f"{self.label}: section {section.name} holds other bytes than were written")
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        """The rows of each array, those in other files included."""
+        given = self.state.sub("tensors")
+        found = {}
+        for name in given.names:
+            start, stop = given.integers(name, 2)
+            section = self.sections.get(name)
+            if section is None or not start <= section.first <= stop == section.first + section.shape[0]:
+                raise SnapshotDamagedError(f"{self.label}: array {name} is not in the section of that name")
+            if section.first > start and not ("base" in self.state or "blocks" in self.state):
+                raise SnapshotDamagedError(f"{self.label}: the beginning of array {name} is missing")
+            found[name] = start, stop
+        if len(found) != len(self.sections) - 1:
+            raise SnapshotDamagedError(f"{self.label}: there are sections that the state doesn't name")
+        return found
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The rows of an array that are in this file. Raises SnapshotDamagedError."""
+        return self._values(self.sections[name], self._stored(self.sections[name]))
+
+    def _values(self, section: Section, data: memoryview) -> NDArray[Any]:
+        if section.codec != RAW:
+            data = memoryview(decompress(data, section.nbytes, f"{self.label}: section {section.name}"))
+        return np.frombuffer(data, section.dtype).reshape(section.shape)
+
+    def saved(self, expect: Expect, only: Collection[str] | None = None) -> Saved:
+        """All of it, or `only` some arrays, with what is in other files.
+
+        Raises SnapshotError's children, and what `expect` raises.
+        """
+        gaps = self._gaps(only)
+        with closing(self._needed(gaps)) as needed:  # not by dropping it, in which Ctrl-C would be lost
+            for reader in needed:
+                reader._take(gaps, expect)
+        self._check_closed(gaps)
+        state = {name: self.state[name] for name in self.state if name not in ("tensors", "base", "blocks")}
+        joined = {name: gap.pieces[0] if len(gap.pieces) == 1 else np.concatenate(gap.pieces[::-1])
+                  for name, gap in gaps.items()}  # fmt: skip
+        return Saved(state, {name: Rows.whole(joined[name], gap.start) for name, gap in gaps.items()})
+
+    def check_chain(self, expect: Expect) -> list[str]:
+        """The labels of this file and of all that it needs, which are there and have all rows; no array is read.
+
+        Raises what `saved` raises, but for arrays and blocks that are damaged.
+        """
+        gaps, labels = self._gaps(None), []
+        with closing(self._needed(gaps)) as needed:
+            for reader in needed:
+                labels.append(reader.label)
+                for gap, section in reader._here(gaps, expect):
+                    gap.reach(section.first)
+                for name in reader._in_blocks(gaps):
+                    gaps[name].reach(0)
+        self._check_closed(gaps)
+        return labels
+
+    def _gaps(self, only: Collection[str] | None) -> dict[str, _Gap]:
+        return {name: _Gap(*rows) for name, rows in self.ranges.items() if only is None or name in only}
+
+    def _needed(self, gaps: dict[str, _Gap]) -> Generator[Reader]:
+        """This file, and those before it as long as rows are missing."""
+        with closing(_chain(self)) as chain:
+            for reader in chain:
+                yield reader
+                if not any(gap.is_open for gap in gaps.values()):
+                    return
+
+    def _check_closed(self, gaps: dict[str, _Gap]) -> None:
+        for name, gap in gaps.items():
+            if gap.is_open:
+                raise SnapshotDamagedError(
+                    f"{self.label}: rows {gap.start} to {gap.stop} of array {name} are in none of its files"
+                )
+
+    def _here(self, gaps: dict[str, _Gap], expect: Expect) -> list[tuple[_Gap, Section]]:
+        """The arrays of which this file has rows that are missing; of the first file, all, be they empty."""
+        found = []
+        for name, gap in gaps.items():
+            section = self.sections.get(name)
+            if section is None or not (gap.is_open or not gap.begun):
+                continue
+            expect(section)
+            ends = section.first + section.shape[0]
+            if gap.stop > ends:
+                raise SnapshotDamagedError(f"{self.label}: array {name} ends at row {ends}, before {gap.stop}")
+            if gap.stop > section.first or not gap.begun:
+                found.append((gap, section))
+        return found
+
+    def _in_blocks(self, gaps: dict[str, _Gap]) -> list[str]:
+        """The arrays of which the blocks of this file have rows that are missing."""
+        names = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
+        return [name for name in names if name in gaps and gaps[name].is_open]
+
+    def _take(self, gaps: dict[str, _Gap], expect: Expect) -> None:
+        """Fills gaps as far as this file or its blocks can."""
+        stored = self._here(gaps, expect)
+        self.source.reserve(sum(section.n_stored + ALIGNMENT for _, section in stored))
+        self._take_stored(stored)
+        names = self._in_blocks(gaps)
+        if names:
+            found = read_blocks(self.source, self.state.sub("blocks"), self.sections, expect)
+            for name in names:
+                gaps[name].fill(0, found[name])
+
+    def _take_stored(self, stored: list[tuple[_Gap, Section]]) -> None:
+        with Hashing() as hashed:
+            found = []
+            for gap, section in stored:
+                data = self.source.read(section.offset, section.n_stored)
+                found.append((section, hashed([np.frombuffer(data, np.uint8)])))
+                if section.codec != RAW:  # what was damaged is not decompressed
+                    self._check(section, found[-1][1]())
+                gap.fill(section.first, self._values(section, data))
+            for section, digest in found:
+                self._check(section, digest())
+
+    def base(self) -> Reader | None:
+        """The file that has the rows before. Raises SnapshotFileError, or SnapshotDamagedError if it is another now."""
+        if "base" not in self.state:
+            return None
+        given = self.state.sub("base")
+        name, digest = given.text("file"), given.text("digest")
+        if self.source.folder is None:
+            raise SnapshotFormatError(
+                f"{self.label}: it needs the file {name!r} beside it: give its path instead of its bytes"
+            )
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise SnapshotDamagedError(f"{self.label}: {name!r} is not the name of a file beside it")
+        reader = Reader(FileSource(self.source.folder / name))
+        if reader.digest != digest:
+            reader.source.close()
+            raise SnapshotDamagedError(
+                f"{self.label}: the file {name!r} that it needs is not the one that was there when it was written"
+            )
+        return reader
+
+
+def _chain(reader: Reader) -> Generator[Reader]:
+    """A file, and those that it needs. Each is closed when the next is wanted."""
+    yield reader
+    for _ in range(MAX_CHAIN):
+        before = reader.base()
+        if before is None:
+            return
+        reader = before
+        try:
+            yield reader
+        finally:
+            reader.source.close()
+    raise SnapshotDamagedError(f"{reader.label}: more than {MAX_CHAIN} files that need each other")
+
+
+@contextmanager
+def open_reader(place: Place) -> Iterator[Reader]:
+    """A snapshot of version 2 for reading. Raises SnapshotError's children, ConfigError for what is no place."""
+    source = open_source(place)
+    try:
+        yield Reader(source)
+    finally:
+        source.close()
+
+
+def check_part(section: Section, label: str) -> None:
+    """Raises SnapshotDamagedError unless a section can be a snapshot in another one: bytes as they are.
+
+    What is compressed is so within: nothing would say how much there may be of it.
+    """
+    if section.dtype != np.uint8 or len(section.shape) != 1 or section.first or section.codec != RAW:
+        raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")
+
+
+def _parsed(data: bytes, label: str) -> dict[str, Any]:
+    def refuse(text: str) -> float:
+        raise ValueError(f"{text} is no JSON")
+
+    try:
+        state = json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise SnapshotDamagedError(f"{label}: section {STATE} can't be read: {error}") from None
+    if not isinstance(state, dict):
+        raise SnapshotDamagedError(f"{label}: section {STATE} is no JSON object")
+    return state

@@ -1,0 +1,104 @@
+"""Restoration of an engine from a snapshot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.json_fields import Fields
+from oxillama.config import EngineConfig, ModelSource, field_names
+from oxillama.core.loading import OF_USE, config_beside, parts_beside
+from oxillama.engine.engine import Engine
+from oxillama.errors import (
+    ConfigError,
+    SnapshotDamagedError,
+    SnapshotFormatError,
+)
+from oxillama.lora import Lora
+from oxillama.snapshot.bundle import parts_of
+from oxillama.snapshot.format.reader import Reader
+from oxillama.snapshot.format.source import Place, Source, open_source
+from oxillama.snapshot.format.v1 import SPEC_MAGIC
+from oxillama.snapshot.named_files import check_tokenizer, load_adapters, model_source
+from oxillama.snapshot.request_state import config_fields
+from oxillama.snapshot.resume import fill_session, is_version1, load_saved
+
+__all__ = [
+    "engine_settings",
+    "restored",
+]
+
+SPECULATIVE = "it is of a speculative engine, several models in one: restore it with SpeculativeEngine.restore"
+
+E = TypeVar("E", bound=Engine)
+
+
+def restored(
+    kind: type[E],
+    snapshot: Place | Source,
+    model_path: ModelSource | Engine,
+    adapters: Iterable[str | os.PathLike[str] | Lora],
+    allow_download: bool,
+    fields: Mapping[str, Any],
+) -> E:
+    """`Engine.restore`."""
+    check_keywords("restore", fields, ("adapters", "allow_download", *field_names(EngineConfig)))
+    check_bool("allow_download", allow_download)
+    opened = open_source(snapshot)
+    try:
+        source = parts_of(opened).sources[0]  # of several completions or beams, the first
+        settings, described = engine_settings(source)
+        if isinstance(model_path, Engine):
+            engine = _beside(kind, model_path, settings, fields)
+        else:
+            if "tokenizer_path" not in fields:
+                check_tokenizer(described, settings, source.label)
+            place = model_source(described, model_path, source.label, allow_download=allow_download)
+            engine = kind(model_path=place, **{**settings, **fields})
+        try:
+            load_adapters(engine, described.sub("adapters"), list(adapters), source.label)
+            fill_session(engine, engine._session, load_saved(engine._snapshots, source), source.label)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+    finally:
+        opened.close()
+
+
+def _beside(kind: type[E], loaded: Engine, settings: Mapping[str, Any], fields: Mapping[str, Any]) -> E:
+    """An engine with the weights of another one. Raises ConfigError where they can't be shared."""
+    if loaded.config.offload is not None:
+        raise ConfigError("a model with offload can't be shared: give model_path as a path, or resume() in its engine")
+    saved = {name: value for name, value in settings.items() if name in OF_USE}
+    config = config_beside(loaded, {**saved, **fields})
+    return kind(config, parts=parts_beside(loaded, config))
+
+
+def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
+    """Settings of the engine, and what else is said of it."""
+    if is_version1(source):
+        from oxillama.snapshot.v1_convert import described_engine
+
+        settings, state = described_engine(bytes(source.read(0, source.n_bytes)), source.label)
+        return _checked(settings, source.label), state
+    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
+        raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
+    state = Reader(source).state
+    if state.text("kind") == "speculative":
+        raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
+    settings = config_fields(state.sub("engine").sub("config"), source.label)
+    settings["context_size"] = state.sub("engine").integer("context_size", 2)
+    tokenizer = state.sub("model").maybe_text("tokenizer_path")
+    settings |= {} if tokenizer is None else {"tokenizer_path": tokenizer}
+    return _checked(settings, source.label), state
+
+
+def _checked(settings: dict[str, Any], label: str) -> dict[str, Any]:
+    try:
+        EngineConfig(**settings)
+    except (ConfigError, TypeError) as error:
+        raise SnapshotDamagedError(f"{label}: settings of its engine: {error}") from None
+    return settings

@@ -1,0 +1,277 @@
+"""Resumption of saved requests and sessions in an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from oxillama._util.json_fields import Fields
+from oxillama.config import SamplerConfig
+from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
+from oxillama.core.beam_rounds import BeamRounds
+from oxillama.core.conversation import Conversation
+from oxillama.core.generation_request import TextRequest
+from oxillama.core.options import ServingOptions
+from oxillama.core.request import Outbox
+from oxillama.core.session import Session
+from oxillama.core.stopping import check_criteria
+from oxillama.core.text_stream import Chunks
+from oxillama.errors import (
+    ConfigError,
+    GrammarError,
+    SnapshotDamagedError,
+    SnapshotFormatError,
+    SnapshotMismatchError,
+)
+from oxillama.kernels._table import tier
+from oxillama.lora import LoraSet
+from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampling.sampler import check_processors
+from oxillama.scheduling.sequence import Sequence
+from oxillama.snapshot.beam_state import BeamResumer
+from oxillama.snapshot.bundle import Parts, in_order, parts_of
+from oxillama.snapshot.capture import SnapshotMaker
+from oxillama.snapshot.format.reader import Reader, Saved
+from oxillama.snapshot.format.source import Place, Source, open_source
+from oxillama.snapshot.format.v1 import SPEC_MAGIC
+from oxillama.snapshot.request_checks import check_together
+from oxillama.snapshot.request_state import read_chain_of, read_sampler
+from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, tokens_of
+from oxillama.snapshot.sequences import put
+
+if TYPE_CHECKING:
+    from oxillama.core.results import CancelToken
+    from oxillama.engine.engine import Engine
+
+__all__ = [
+    "fill_session",
+    "load_saved",
+    "resumed",
+]
+
+KINDS = ("session", "conversation", "text", "beam")
+
+log = logging.getLogger("oxillama")
+
+
+def resumed(
+    engine: Engine,
+    place: Place,
+    sampler: SamplerConfig | SamplerChain | None,
+    processors: Any,
+    cancel_token: CancelToken | None,
+    draft: Any = None,
+    criteria: Any = None,
+) -> Chunks | Session | Conversation | BeamRounds:
+    """`Engine.resume`."""
+    found, label, parts = _loaded(engine, place)
+    kind = parts.kind or found[0].state["kind"]
+    if kind != "text" and any(given is not None for given in (draft, criteria)):
+        raise ConfigError(f"stopping_criteria and draft are for requests for text; this is of a {kind}")
+    if kind not in ("text", "session") and any(given is not None for given in (sampler, processors)):
+        raise ConfigError(f"sampler and logits_processors are for requests for text and sessions; this is of a {kind}")
+    if kind == "beam":
+        return BeamResumer(engine, found, parts.state, label).resumed(cancel_token)
+    if kind != "text" and cancel_token is not None:
+        raise ConfigError(f"cancel_token is for requests; this is of a {kind}")
+    if kind == "conversation":
+        conversation = engine.conversation()
+        fill_conversation(engine, conversation, found[0], label)
+        return conversation
+    if kind == "session":
+        session = engine.session(cache_prompt=False)
+        fill_session(engine, session, found[0], label, _given(sampler, processors, None, None))
+        return session
+    resumers = [TextResumer(engine, saved, label, draft) for saved in found]
+    requests, outbox = _requests(resumers, parts, _given(sampler, processors, criteria, cancel_token))
+    return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
+
+
+def _requests(
+    resumers: list[TextResumer], parts: Parts, given: Given, bell: CoroutineBell | None = None
+) -> tuple[list[TextRequest], Outbox]:
+    """Those that go on, and where they leave chunks."""
+    outbox = Outbox(0, bell)
+    check_together(resumers)
+    requests = [one.resumed(given, outbox, i) for i, one in enumerate(resumers)]
+    outbox.items = in_order(outbox.items, parts.state, resumers[0].label)
+    return requests, outbox
+
+
+async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) -> AsyncChunks:
+    """`AsyncEngine.resume`."""
+    bell = CoroutineBell(engine._core.loop)
+
+    def load(
+        sampler: Any = None,
+        logits_processors: Any = None,
+        stopping_criteria: Any = None,
+        cancel_token: CancelToken | None = None,
+        draft: Any = None,
+    ) -> tuple[list[TextRequest], Outbox]:
+        found, label, parts = _loaded(engine, place)
+        if found[0].state["kind"] != "text":
+            raise SnapshotFormatError(f"{label}: it is of a {found[0].state['kind']}: resume it with Engine.resume")
+        resumers = [TextResumer(engine, saved, label, draft) for saved in found]
+        given = _given(sampler, logits_processors, stopping_criteria, cancel_token)
+        return _requests(resumers, parts, given, bell)
+
+    requests, outbox = await asyncio.to_thread(load, **options)
+
+    async def start() -> Call[TextRequest]:
+        return Call(engine._core, requests, outbox, bell)
+
+    return AsyncChunks(start, engine._snapshots)
+
+
+def _loaded(engine: Engine, place: Place) -> tuple[list[Saved], str, Parts]:
+    """What is saved, of what goes on together each; and what is said of all."""
+    engine._core.check_generates()
+    source = open_source(place)
+    try:
+        parts = parts_of(source)
+        found = [load_saved(engine._snapshots, part) for part in parts.sources]
+    finally:
+        source.close()
+    if parts.kind and any(saved.state["kind"] != parts.kind for saved in found):
+        raise SnapshotDamagedError(f"{source.label}: not all that it holds are of kind {parts.kind!r}")
+    return found, source.label, parts
+
+
+def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelToken | None) -> Given:
+    """Raises ConfigError for what are no functions."""
+    chain = SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
+    return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
+
+
+def load_saved(maker: SnapshotMaker, source: Source) -> Saved:
+    """All that a snapshot holds, checked against an engine. Raises SnapshotError's children."""
+    if is_version1(source):
+        from oxillama.snapshot.v1_convert import to_saved
+
+        return to_saved(maker, bytes(source.read(0, source.n_bytes)), source.label)
+    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
+        raise SnapshotFormatError(f"{source.label}: it is of a speculative engine, two models in one: not for this one")
+    reader = Reader(source)
+    kind = reader.state.text("kind")
+    if kind not in KINDS:
+        raise SnapshotFormatError(f"{source.label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
+    maker.check(reader)
+    written = reader.state.text("tier")
+    if written != tier():
+        log.warning(
+            "%s was written with kernels for %s: here, with %s, digits may differ", source.label, written, tier()
+        )
+    return reader.saved(maker.expecting(source.label))
+
+
+def is_version1(source: Source) -> bool:
+    """Whether it begins like a file of the original: its version is a number of variable length."""
+    return bytes(source.read(0, min(9, source.n_bytes))) == b"OXISNAP1\x01"
+
+
+def _sequence_of(engine: Engine, saved: Saved, label: str) -> tuple[list[int], int, LoraSet]:
+    """Tokens, how many of them are computed, and with which adapters. Raises SnapshotError's children."""
+    state = Fields(saved.state, label)
+    tokens, given = tokens_of(saved, engine.n_vocab, label), state.sub("sequence")
+    n_computed = given.integer("n_computed", 0, len(tokens))
+    given.integer("n_prompt", 0, len(tokens))
+    if len(tokens) > engine.context_size:
+        raise SnapshotMismatchError(
+            f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
+        )
+    files = state.sub("adapters").sub("files")
+    return tokens, n_computed, adapter_set(engine._loras, given.scaled("weights"), files, label)
+
+
+def _fill(engine: Engine, sequence: Sequence, saved: Saved, label: str, n_computed: int) -> None:
+    """Gives a sequence, in a turn of the loop, what is saved of its tokens. If that fails it is empty."""
+    sequence.cache_key, sequence.untrusted = None, True
+    sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
+    try:
+        put(engine._core, sequence, saved.tensors, n_computed, label)
+    except Exception:
+        sequence.tokens.clear()
+        raise
+
+
+def fill_conversation(engine: Engine, conversation: Conversation, saved: Saved, label: str) -> None:
+    """Puts what was saved into a dialogue that is new. Raises SnapshotError's children."""
+    tokens, n_computed, adapters = _sequence_of(engine, saved, label)
+    messages = Fields(saved.state, label).items_of("messages")
+
+    def fill() -> None:
+        sequence = conversation._memory.sequence
+        sequence.tokens[:], sequence.weights = tokens, adapters.key
+        _fill(engine, sequence, saved, label, n_computed)
+
+    engine._snapshots.turn(fill)
+    conversation.messages = messages
+
+
+NOTHING_GIVEN = Given()
+
+
+def fill_session(engine: Engine, session: Session, saved: Saved, label: str, given: Given = NOTHING_GIVEN) -> None:
+    """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
+    state = Fields(saved.state, label)
+    tokens, n_computed, adapters = _sequence_of(engine, saved, label)
+    weights = state.sub("sequence").scaled("weights")
+    own = state.maybe_sub("session") or Fields({"lora": _by_name(engine, weights)}, label)
+    own.maybe_text("cache_salt")
+    try:
+        serving = ServingOptions(cache_prompt=False, lora=own.get("lora"))
+        same = tokens == [] or engine._loras.select(serving.lora).key == adapters.key
+    except ConfigError as error:
+        raise SnapshotMismatchError(f"{label}: adapters of its session: {error}") from None
+    if not same:
+        raise SnapshotMismatchError(
+            f"{label}: the adapters that apply to its session are other ones here: load and push the same as before"
+        )
+    sampler, follows = session_sampler(engine, saved, state, label, given)
+    logits = saved.tensors.get("logits")
+    if logits is not None and len(logits.data) != engine.n_vocab:
+        raise SnapshotDamagedError(f"{label}: its logits are of {len(logits.data)} tokens, not {engine.n_vocab}")
+
+    def fill() -> None:
+        sequence = session._sequence
+        sequence.tokens[:], sequence.weights = tokens, adapters.key
+        _fill(engine, sequence, saved, label, n_computed)
+
+    engine._snapshots.turn(fill)
+    session._serving, session.sampler = serving, sampler
+    session._sampling.follows = follows
+    session._logits = None if logits is None else (logits.array.copy(), len(tokens))
+
+
+def _by_name(engine: Engine, weights: list[tuple[str, float]]) -> list[tuple[str, float]] | None:
+    """A request's adapters as a session asks for them; None for those that are pushed, if one has no name."""
+    names = {lora.digest: name for name, lora in engine.loras.items()}
+    return [(names[digest], scale) for digest, scale in weights] if names.keys() >= dict(weights).keys() else None
+
+
+def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str, own: Given) -> tuple[Sampler | None, bool]:
+    """The one that a session had with it, if any, and whether it goes with its tokens."""
+    given = state.maybe_sub("sampler")
+    if given is None or "text" in state:
+        if own.chain is not None or own.processors:
+            raise ConfigError(f"{label}: its session had no sampler: give none")
+        return None, False
+    if "history" not in saved.tensors:
+        raise SnapshotDamagedError(f"{label}: the tokens of its sampler are missing")
+    history = saved.tensors["history"].array.tolist()
+    if any(not 0 <= token < engine.n_vocab for token in history):
+        raise SnapshotDamagedError(f"{label}: tokens of its sampler are not all from 0 to {engine.n_vocab - 1}")
+    follows = "follows" in given and given.flag("follows")
+    if follows and saved.tensors["tokens"].array[: len(history)].tolist() != history:
+        raise SnapshotDamagedError(f"{label}: its sampler goes with other tokens than it has")
+    chain = read_chain_of(given, label, own.chain, len(own.processors))
+    data = read_sampler(given, saved.tensors, history)
+    try:
+        grammar = engine._maker.sampler(chain, [], ()).memory.grammar
+        token_bytes, processors = engine.tokenizer.token_bytes, own.processors
+        sampler = Sampler.from_state(data, chain, grammar=grammar, token_bytes=token_bytes, processors=processors)
+        return sampler, follows
+    except (ConfigError, GrammarError) as error:
+        raise SnapshotDamagedError(f"{label}: its sampler: {error}") from None

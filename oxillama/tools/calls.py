@@ -1,0 +1,156 @@
+"""Tool calls as data, and how one is read from the JSON that a model wrote."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama._util.json_values import fields_as_json, json_value
+
+__all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "read_calls", "read_json"]
+
+ARGUMENT_KEYS = ("arguments", "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that a model wants to be called.
+
+    name, arguments: as the model wrote them, not yet checked against a tool.
+    id: the model's own, or one that is made: nine letters and digits, as some templates demand.
+    offset: characters of the answer's text that come before.
+    raw: the text that it was read from, with what delimits it; calls of one list have it in common.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    id: str
+    offset: int = 0
+    raw: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As OpenAI's clients have it, with arguments as JSON text: id, type "function", function; offset and raw."""
+        arguments = json.dumps(json_value(self.arguments), ensure_ascii=False, allow_nan=False)
+        function = {"name": self.name, "arguments": arguments}
+        return {"id": self.id, "type": "function", "function": function, "offset": self.offset, "raw": self.raw}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenToolCall:
+    """In the place of a call that can't be read; nothing of the text is lost.
+
+    raw: the text. error: what is wrong with it. complete: False if the answer ended before the call did.
+    """
+
+    raw: str
+    error: str
+    complete: bool
+    id: str
+    offset: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, and type "broken"."""
+        return {"type": "broken", **fields_as_json(self)}
+
+
+AnyToolCall = ToolCall | BrokenToolCall
+
+
+def call_id(number: int) -> str:
+    """An id of nine letters and digits for the call with this number in a conversation."""
+    return f"call{number % 100_000:05d}"
+
+
+def read_json(text: str) -> Any:
+    """JSON as Python values. ValueError for anything that has two readings or none: keys that come twice, numbers that
+    no float can hold, halves of surrogate pairs, too deep nesting."""
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a string holds half of a surrogate pair") from None
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text:.40} is too large")
+    return number
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is no JSON")
+
+
+def read_calls(
+    text: str, name: str | None = None, *, strict: bool = False
+) -> Iterator[tuple[str, dict[str, Any], str | None] | str]:
+    """(name, arguments, id) of each call in a JSON object or list, or what is wrong with it.
+
+    name: of the function, if the text has only its arguments. strict: a call without arguments is none.
+    """
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        yield f"it is no JSON: {error}"
+        return
+    if name is not None:
+        yield (name, value, None) if isinstance(value, dict) else "the arguments are no object"
+    elif isinstance(value, list) and value:
+        yield from (_read_call(item, strict) for item in value)
+    else:
+        yield _read_call(value, strict)
+
+
+def _read_call(value: Any, strict: bool) -> tuple[str, dict[str, Any], str | None] | str:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict) and "name" not in value:
+        value = {**value, **value["function"]}  # as the calls of a conversation are written
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        return "it has no name of a function"
+    keys = [key for key in ARGUMENT_KEYS if key in value]
+    if len(keys) > 1:
+        return "it has both arguments and parameters"
+    if strict and not keys:
+        return "it has no arguments"
+    arguments = value[keys[0]] if keys else {}
+    if isinstance(arguments, str):  # some models write JSON in JSON, as some interfaces do
+        try:
+            arguments = read_json(arguments)
+        except ValueError as error:
+            return f"its arguments are a string that is no JSON: {error}"
+    if not isinstance(arguments, dict):
+        return "its arguments are no object"
+    given = value.get("id")
+    return value["name"], arguments, given if isinstance(given, str) and given else None
+
+
+def assistant_message(text: str, calls: list[AnyToolCall]) -> dict[str, Any]:
+    """An answer as a message for the next turn: content, and the calls as chat templates want them.
+
+    Calls that could not be read stand in the content, where they were.
+    """
+    pieces, at = [], 0
+    for call in calls:
+        if isinstance(call, BrokenToolCall):
+            pieces += [text[at : call.offset], call.raw]
+            at = call.offset
+    message: dict[str, Any] = {"role": "assistant", "content": "".join([*pieces, text[at:]])}
+    described = [
+        {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
+        if isinstance(call, ToolCall)
+    ]
+    return {**message, "tool_calls": described} if described else message

@@ -1,0 +1,104 @@
+"""Calling functions that a model asks for, with arguments that were checked."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from oxillama.errors import ConfigError, ToolArgumentsError, ToolCallError, ToolError, ToolFailedError, UnknownToolError
+from oxillama.tools.arguments import Schema, faults
+from oxillama.tools.calls import AnyToolCall, BrokenToolCall, ToolCall
+from oxillama.tools.schema_check import check_schema
+
+__all__ = ["ToolDispatcher", "ToolFunctions", "ToolResult", "read_tools"]
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What became of a call: content is the text for the model, also of an error."""
+
+    call: AnyToolCall
+    content: str
+    error: ToolError | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The same as a message for the next turn."""
+        name = {"name": self.call.name} if isinstance(self.call, ToolCall) else {}
+        return {"role": "tool", "tool_call_id": self.call.id, **name, "content": self.content}
+
+
+@runtime_checkable
+class ToolDispatcher(Protocol):
+    """Whatever answers calls. Faults of the model and of a tool are results with an error, and not raised."""
+
+    def dispatch(self, call: AnyToolCall) -> ToolResult: ...
+
+
+class ToolFunctions:
+    """A `ToolDispatcher` of Python functions: called by name, with arguments that fit the tool's schema."""
+
+    def __init__(self, tools: Tools, functions: Mapping[str, Callable[..., Any]]) -> None:
+        """tools: descriptions as for `Engine.chat`. functions: for each of their names what is called.
+
+        What a function returns is the content: a str as it is, anything else as JSON. Raises ConfigError for a tool
+        without a function or the reverse, and for a schema with keywords that can't be checked.
+        """
+        self._schemas = read_tools(tools)
+        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+            raise ConfigError("functions must map names of tools to functions")
+        for name in self._schemas.keys() ^ functions.keys():
+            missing = "functions" if name in self._schemas else "tools"
+            raise ConfigError(f"the tool {name!r} is missing in {missing}")
+        for name, schema in self._schemas.items():
+            check_schema(schema, f"the parameters of the tool {name!r}")
+        self._functions = dict(functions)
+
+    def dispatch(self, call: AnyToolCall) -> ToolResult:
+        """Calls a function. Whatever goes wrong is a `ToolResult` with an error."""
+        try:
+            return ToolResult(call, self._content(call))
+        except ToolError as error:
+            return ToolResult(call, f"error: {error}", error)
+
+    def dispatch_all(self, calls: Iterable[AnyToolCall]) -> list[ToolResult]:
+        """One after another, in order."""
+        return [self.dispatch(call) for call in calls]
+
+    def _content(self, call: AnyToolCall) -> str:
+        if isinstance(call, BrokenToolCall):
+            raise ToolCallError(f"the call can't be read: {call.error}")
+        if call.name not in self._functions:
+            raise UnknownToolError(f"there is no tool {call.name!r}; there are {', '.join(self._functions)}")
+        wrong = next(faults(self._schemas[call.name], call.arguments), None)
+        if wrong is not None:
+            raise ToolArgumentsError(f"{call.name}: {wrong}")
+        try:
+            found = self._functions[call.name](**call.arguments)
+            return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, allow_nan=False)
+        except Exception as error:
+            raise ToolFailedError(f"{call.name} failed: {type(error).__name__}: {error}") from error
+
+
+def read_tools(tools: Any) -> dict[str, Schema]:
+    """The schema of each tool's parameters by its name. Raises ConfigError for descriptions of another form."""
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+        raise ConfigError(f"tools must be a list of descriptions of functions, not {type(tools).__name__}")
+    found: dict[str, Schema] = {}
+    for i, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise ConfigError(
+                f"tools[{i}] must be {{'type': 'function', 'function': {{'name': ..., 'parameters': ...}}}}, "
+                f"not {tool!r:.100}"
+            )
+        if name in found:
+            raise ConfigError(f"tools[{i}] has the name {name!r} of an earlier tool")
+        schema = function.get("parameters", {})
+        if not isinstance(schema, Mapping | bool):
+            raise ConfigError(f"tools[{i}] must have a schema as its parameters, not {schema!r:.60}")
+        found[name] = schema
+    return found

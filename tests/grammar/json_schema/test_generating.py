@@ -1,0 +1,231 @@
+"""The mode for generating: a narrow spelling of numbers and listed values, closed objects, all of it valid."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from tests.grammar.json_schema.generated import run
+
+LONG = 2**63
+
+
+def generating(schema, **options):
+    return JsonSchemaCompiler.compile(schema, mode="generate", **options)
+
+
+ACCEPTED = [
+    ({"type": "integer"}, "0 -1 15 9223372036854775807 -9223372036854775808"),
+    ({"type": "integer", "minimum": 0, "maximum": 150}, "0 7 150"),
+    ({"type": "integer", "minimum": 10**25}, f"{10**25} {10**26}"),
+    ({"type": "integer", "exclusiveMinimum": 10**25 - 1}, f"{10**25} {10**25 + 1}"),
+    ({"type": "integer", "maximum": -(10**25)}, f"{-(10**25)} {-(10**25) - 1}"),
+    ({"type": "integer", "maximum": 10**25}, f"{10**25} -5"),
+    ({"type": "integer", "multipleOf": 10**25}, f"0 {10**25} {-3 * 10**25}"),
+    ({"type": "integer", "multipleOf": 1024}, "0 1024 -2048 999999999999998976"),
+    ({"type": "integer", "multipleOf": 1000}, "0 1000 -5000 999999999999999000"),
+    ({"type": "number", "multipleOf": 5}, "0 10 -15"),
+    ({"enum": [1, 2, 30]}, "1 2 30"),
+    ({"enum": [1.0, 2.5, 1e22, 1e-7, 10**20, -0.0]}, f"1.0 2.5 1e+22 1e-07 {10**20} -0.0"),
+    ({"const": 15}, "15"),
+    ({"type": "integer", "enum": [15.0, 2]}, "15 2"),
+    ({"allOf": [{"enum": [1, 2.0]}, {"enum": [2, 1.0]}]}, "1 2.0"),
+    ({"type": "number"}, "0 15 15.0 -0.5 1e5 6.02e23 1.5E-7 1e-07 -2e+307 12.50 123456789012345.67 9007199254740993"),
+    ({"type": "number", "minimum": 0}, "15 15.0 0.5 0.00001 1e+16 1e-07"),
+    ({"type": "number", "minimum": 0, "maximum": 1}, "0 0.95 1 1.0 5e-05"),
+    ({"type": "number", "minimum": 1.5e308, "maximum": 1.6e308}, "1.55e+308"),
+    ({"type": "number", "minimum": 10**30}, f"1e+30 {10**30}"),
+    ({"type": "number", "exclusiveMinimum": 10**17 - 1, "exclusiveMaximum": 10**17}, "99999999999999999.5"),
+    ({"type": "number", "multipleOf": 0.01}, "0.95 1 1.0 12.50"),
+    ({"not": {"type": "integer"}, "type": "number"}, "0.5 -1.25"),
+]
+REFUSED = [
+    ({"type": "integer"}, f"15.0 15.000 1e3 -0 01 {LONG} {-LONG - 1} {'1' * 20} -"),
+    ({"type": "integer", "minimum": 0, "maximum": 150}, "151 -1 7.0 1e1"),
+    ({"type": "integer", "minimum": 10**25}, f"5 {10**28}"),
+    ({"type": "integer", "multipleOf": 1024}, "5 1023 1024.0"),
+    ({"type": "integer", "multipleOf": 1000}, f"5 1001 1000.0 {10**19}"),
+    ({"type": "integer", "maximum": 10**25}, f"{10**25 + 1} -{'1' * 20}"),
+    ({"type": "number", "multipleOf": 5}, "10.0 1e+20"),
+    ({"enum": [1, 2, 30]}, "1.0 2.00 3e1 3"),
+    ({"enum": [1.0, 2.5, 1e22]}, "1 2.50 10000000000000000000000"),
+    ({"const": 15}, "15.0 15.00"),
+    ({"type": "integer", "const": 15.0}, "15.0"),
+    ({"type": "number"}, f"1e308 12e5 1e999 {'1' * 20} 0.{'1' * 21} 1.{'1' * 17} 1. 1e .5 - 00 1e0"),
+    ({"type": "number", "minimum": 0}, f"-1 1e+308 {'1' * 20} 1.{'1' * 17}"),
+    ({"type": "number", "minimum": 0, "maximum": 1}, f"1.1 -0.1 0.{'1' * 21}"),
+    ({"type": "number", "multipleOf": 0.01}, "1.101 12.500"),
+    ({}, "1e400 11111111111111111111 1.000000000000000000"),
+]
+
+
+@pytest.mark.parametrize(("schema", "texts"), ACCEPTED, ids=str)
+def test_numbers_that_may_be_generated(schema, texts):
+    narrow, wide = generating(schema), JsonSchemaCompiler.compile(schema)
+    for text in texts.split():
+        assert narrow.accepts(text), text
+        assert wide.accepts(text), text
+
+
+@pytest.mark.parametrize(("schema", "texts"), REFUSED, ids=str)
+def test_numbers_that_may_not_be_generated(schema, texts):
+    narrow = generating(schema)
+    for text in texts.split():
+        assert not narrow.accepts(text), text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(-(10**21), 10**21) | st.integers(-999, 999), st.integers(0, 10**6), st.booleans())
+def test_integers_between_bounds(low, span, is_open):
+    high = low + span + 2 * is_open
+    names = ("exclusiveMinimum", "exclusiveMaximum") if is_open else ("minimum", "maximum")
+    narrow = generating({"type": "integer"} | dict(zip(names, (low, high), strict=True)))
+    for value in (low - 1, low, low + 1, (low + high) // 2, high - 1, high, high + 1):
+        inside = low < value < high if is_open else low <= value <= high
+        assert narrow.accepts(str(value)) == inside
+        assert not narrow.accepts(f"{value}.0")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 60) | st.sampled_from([512, 1000, 3600, 10**6]), st.integers(0, 10**12))
+def test_multiples(step, times):
+    narrow = generating({"type": "integer", "multipleOf": step})
+    for value in (step * times, -step * times, step * times + 1, step * times + step // 2):
+        assert narrow.accepts(str(value)) == (value % step == 0)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e6, 1e6))
+def test_all_but_the_greatest_floats_may_be_generated(value):
+    for schema in ({"type": "number"}, {"type": "number", "minimum": -(10**309)}):
+        assert generating(schema).accepts(json.dumps(value)) == (1e-307 <= abs(value) < 1e308 or value == 0)
+
+
+# ---- texts
+
+
+def test_listed_texts_are_spelled_in_one_way():
+    texts = ["é", '"', "a/b", "\n\x01", "😀"]
+    narrow = generating({"enum": texts})
+    for text in texts:
+        assert narrow.accepts(json.dumps(text, ensure_ascii=False))
+        assert text.isascii() or not narrow.accepts(json.dumps(text))
+    assert not narrow.accepts('"a\\/b"')
+    narrow = generating({"properties": {"é": {}}, "required": ["é"]})
+    assert narrow.accepts('{"é": 1}')
+    assert not narrow.accepts('{"\\u00e9": 1}')
+    value = {"b": 1, "a": [1.0, "é\n", {}], "c": {"z": None, "y": True}}
+    for schema in ({"const": value}, {"enum": [3, value]}):
+        assert generating(schema).accepts(json.dumps(value, ensure_ascii=False))
+        assert not generating(schema).accepts(json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+
+def test_spaces_between_tokens():
+    schema = {"properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {}}, "type": "object"}
+    strict, loose = generating(schema), generating(schema, whitespace="flexible")
+    for text, is_strict in (
+        ('{"a": [1, 2], "b": {}}', True), ('{"a":[1,2],"b":{}}', False), ('{"a": [1,2], "b":{}}', False),
+    ):  # fmt: skip
+        assert strict.accepts(text) == is_strict
+        assert loose.accepts(text)
+    for text in ('{ "a": []}', '{"a":  []}', '{"a" : []}', '{"a": [1 , 2]}', '{"a":\n[]}', '{"a": [] }'):
+        assert not strict.accepts(text)
+        assert not loose.accepts(text)
+
+
+def test_formats_have_bounded_numbers_of_digits():
+    for name, text in (("date-time", "2020-01-01T00:00:00.{}Z"), ("time", "00:00:00.{}Z"), ("duration", "PT{}S")):
+        grammar = generating({"type": "string", "format": name})
+        assert grammar.accepts(json.dumps(text.format("123456789")))
+        assert not grammar.accepts(json.dumps(text.format("1234567890")))
+
+
+# ---- objects
+
+A, B = {"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "integer"}}}
+OBJECTS = [
+    (A, ['{"a": 1}', "{}", "3", '"x"'], ['{"b": 1}', '{"a": 1, "b": 1}']),
+    ({"type": "object", "properties": {}}, ["{}"], ['{"a": 1}']),
+    ({"type": "object"}, ["{}", '{"a": 1.5, "b": [{}]}'], []),
+    (A | {"additionalProperties": True}, ['{"a": 1, "b": "x"}'], ['{"a": 1.0}']),
+    (A | {"additionalProperties": {}}, ['{"a": 1, "b": "x"}'], []),
+    (A | {"additionalProperties": {"type": "integer"}}, ['{"a": 1, "z": 1}'], ['{"z": 1.0}', '{"z": "x"}']),
+    (A | {"unevaluatedProperties": {"type": "null"}}, ['{"a": 1, "z": null}'], ['{"z": 1}']),
+    (A | {"unevaluatedProperties": False}, ['{"a": 1}'], ['{"z": 1}']),
+    (A | {"required": ["a", "z"]}, ['{"a": 1, "z": [1.5]}'], ['{"a": 1}', '{"a": 1, "z": 1, "y": 1}']),
+    (A | {"patternProperties": {"^x": {"type": "null"}}}, ['{"a": 1, "x1": null}'], ['{"y": null}', '{"x": 1}']),
+    ({"allOf": [A, B]}, ['{"a": 1, "b": 1}', '{"b": 1}'], ['{"c": 1}']),
+    ({"allOf": [A, B], "properties": {"c": {}}}, ['{"c": 1, "a": 1, "b": 1}'], ['{"d": 1}']),
+    ({"allOf": [A, {"required": ["z"]}]}, ['{"z": 1}'], ['{"z": 1, "y": 1}']),
+    ({"allOf": [A, B | {"additionalProperties": True}]}, ['{"a": 1, "b": 1, "c": 1}'], []),
+    ({"anyOf": [A, B | {"required": ["b"]}]}, ['{"a": 1}', '{"b": 1}'], ['{"c": 1}']),
+    ({"$ref": "#/$defs/a", **B, "$defs": {"a": A}}, ['{"b": 1, "a": 1}'], ['{"c": 1}']),
+    (A | {"minProperties": 2}, None, None),
+    (A | {"minProperties": 1, "properties": {"a": {}, "b": {}}}, ['{"b": 1}'], ["{}", '{"c": 1}']),
+    ({"type": "object", "properties": {}, "minProperties": 1}, ['{"z": 1}'], ["{}"]),
+    (
+        {"type": "object", "properties": {"a": {"pattern": "^x$", "maxLength": 0, "type": "string"}, "b": {}},
+         "required": ["b"], "minProperties": 2},
+        ['{"b": 1, "z": 1}'], ['{"b": 1}', '{"b": 1, "a": 1}'],
+    ),
+    (A | {"patternProperties": {"^x": False}, "minProperties": 1}, ['{"a": 1}'], ['{"b": 1}', "{}"]),
+    (A | {"dependentSchemas": {"a": B}}, ['{"a": 1, "b": 1}', "{}"], ['{"b": 1, "c": 1}', '{"c": 1}']),
+    ({"dependentRequired": {"a": ["b"]}, "type": "object"}, ['{"a": 1, "b": 1}', '{"c": 1}'], ['{"a": 1}']),
+    (
+        {**A, "if": {"properties": {"a": {"const": 1}}, "required": ["a"]}, "then": {**B, "required": ["b"]}},
+        ['{"a": 1, "b": 2}', '{"a": 2}', "{}"], ['{"a": 1}', '{"a": 1, "b": 2, "c": 3}'],
+    ),
+    (A | {"not": B, "type": "object"}, ['{"b": "x"}', '{"b": "x", "a": 1}'][:1], ["{}", '{"b": 1}']),
+    (A | {"propertyNames": {"maxLength": 1}, "type": "object"}, ['{"a": 1}'], ['{"b": 1}']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "passing", "failing"), OBJECTS, ids=lambda v: str(v)[:60])
+def test_objects_have_the_properties_that_are_named(schema, passing, failing):
+    if passing is None:
+        with pytest.raises(GrammarError, match="two properties that the schema doesn't name might have one name"):
+            generating(schema)
+        return
+    narrow, wide = generating(schema), JsonSchemaCompiler.compile(schema)
+    for text in passing:
+        assert narrow.accepts(text), text
+        assert wide.accepts(text), text
+    for text in failing:
+        assert not narrow.accepts(text), text
+
+
+def test_inner_objects_are_closed_too():
+    schema = {"type": "array", "items": {"properties": {"p": A | {"type": "object"}}, "type": "object"}}
+    narrow = generating(schema)
+    assert narrow.accepts('[{"p": {"a": 1}}]')
+    assert not narrow.accepts('[{"p": {"a": 1, "b": 1}}]')
+    assert not narrow.accepts('[{"q": {}}]')
+
+
+# ---- whatever the schema
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_of_random_schemas_are_instances(seed):
+    counts = run(seed, 120)
+    assert counts["schemas"] > 30
+
+
+def test_full_is_the_default_and_others_are_refused():
+    assert JsonSchemaCompiler.compile({"type": "integer"}).accepts("15.0")
+    assert JsonSchemaCompiler.compile(A, mode="full").accepts('{"b": 1}')
+    with pytest.raises(GrammarError, match=re.escape("mode must be one of generate, full, not 'narrow'")):
+        JsonSchemaCompiler.compile({}, mode="narrow")
+
+
+def test_both_modes_beside_each_other():
+    """What is kept for schemas to come is kept for each mode."""
+    for schema in ({"type": "integer", "maximum": 9}, {"type": "array"}, {}):
+        for _ in range(2):
+            wide, narrow = JsonSchemaCompiler.compile(schema), generating(schema)
+            text = "1.0" if schema.get("type") == "integer" else "[1e400]"
+            assert wide.accepts(text)
+            assert not narrow.accepts(text)

@@ -1,0 +1,186 @@
+"""Sequences that begin alike share blocks: ids and counts alone."""
+
+import pytest
+
+from oxillama.errors import GenerateError
+from oxillama.scheduling.sequence import Sequence
+from tests.scheduling.test_policy import run, sequence
+from tests.scheduling.test_scheduler import compute, make
+
+# ---- shared beginnings
+
+
+def test_who_shares_a_long_beginning_waits_for_it():
+    scheduler = make(budget=64)
+    a, b = sequence(200, 3, cache_key="k"), sequence(190, 3, cache_key="k")
+    other = sequence(200, 3, cache_key="k", first=7)
+    for s in (a, b):
+        scheduler.add_request(s)
+    outputs = dict.fromkeys([a.id, b.id, other.id], 3)
+    sizes = []
+    while not b.finished:
+        plan = scheduler.step()
+        sizes += [n for s, n in plan if s is b]
+        compute(scheduler, plan, outputs)
+    assert sum(sizes) == 190 - 189 + 2  # eleven blocks of a and a part of the next, then two tokens of its own
+    assert (scheduler.prefix.hit_tokens, scheduler.prefix.miss_tokens) == (189, 200 + 1)
+    scheduler.add_request(other)
+    assert scheduler.step() == [(other, 64)]
+
+
+def test_who_awaits_a_beginning_goes_on_when_that_is_cancelled():
+    scheduler = make(budget=64)
+    a, b = sequence(200, cache_key="k"), sequence(200, cache_key="k")
+    for s in (a, b):
+        scheduler.add_request(s)
+    compute(scheduler, scheduler.step())
+    assert not b.running
+    scheduler.finish(a)
+    assert scheduler.step() == [(b, 64)]
+    assert b.n_computed == 64
+
+
+@pytest.mark.parametrize("keys", [("k", "other"), ("k", None), (None, None)])
+def test_strangers_share_nothing(keys):
+    scheduler = make()
+    for key in keys:
+        s = sequence(100, cache_key=key)
+        scheduler.add_request(s)
+        assert scheduler.step() == [(s, 100)]
+        compute(scheduler, [(s, 100)])
+
+
+def test_cached_blocks_are_room_for_those_who_need_it():
+    scheduler = make(n_blocks=4)
+    for first in range(5):
+        s = sequence(60, cache_key="k", first=100 * first)
+        scheduler.add_request(s)
+        run(scheduler, {})
+        assert scheduler.prefix.n_blocks == 3
+    again = sequence(40, cache_key="k", first=400)
+    scheduler.add_request(again)
+    assert scheduler.step() == [(again, 1)]
+
+
+def test_part_of_a_block_is_copied_and_the_rest_computed():
+    scheduler = make(n_blocks=8)
+    first = sequence(60, cache_key="k")
+    scheduler.add_request(first)
+    run(scheduler, {})
+    known = [node.ids[0] for node in scheduler.prefix.find("k", first.tokens, 60)]
+    for n in range(17, 48):  # as many tokens in common, and others after them
+        again = Sequence([*first.tokens[:n], 1, 2, 3], n + 3, cache_key="k")
+        scheduler.add_request(again)
+        assert scheduler.step() == [(again, 3)]
+        whole = n // 16
+        assert again.block_table[:whole] == known[:whole]
+        copies = [(0, known[whole], again.block_table[whole])] if n % 16 else []
+        assert scheduler.copies == copies
+        assert known[whole] not in again.block_table
+        scheduler.copies.clear()
+        scheduler.cancel(again)
+    scheduler.check_invariants([])
+    other_key = Sequence(first.tokens[:40], 40, cache_key="other")
+    scheduler.add_request(other_key)
+    assert scheduler.step() == [(other_key, 40)]
+
+
+def test_where_there_is_no_room_for_a_copy_whole_blocks_are_shared_alone():
+    scheduler = make(n_blocks=3)
+    first = sequence(47, cache_key="k")
+    scheduler.add_request(first)
+    run(scheduler, {})
+    scheduler.prefix.hold(scheduler.prefix.find("k", first.tokens, 16))
+    again = Sequence([*first.tokens[:25], 1], 26, cache_key="k")
+    scheduler.add_request(again)
+    assert scheduler.step() == [(again, 1)]
+    scheduler.cancel(again)
+    full = Sequence([*first.tokens[:25], *range(1000, 1022)], 47, cache_key="k")
+    scheduler.add_request(full)
+    assert scheduler.step() == [(full, 31)]
+
+
+def test_an_answer_sent_back_finds_what_it_had():
+    scheduler = make(n_blocks=8)
+    a, b = sequence(32, 60, cache_key="k"), sequence(32, 60, cache_key="k", first=500)
+    for s in (a, b):
+        scheduler.add_request(s)
+    outputs = {a.id: 60, b.id: 60}
+    while not b.preempted:
+        compute(scheduler, scheduler.step(), outputs)
+    before = scheduler.prefix.hit_tokens
+    scheduler.finish(a)
+    ((back, n),) = scheduler.step()
+    assert back is b
+    assert n < 32
+    assert scheduler.prefix.hit_tokens == before  # its prompt was counted already
+
+
+# ---- forks
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_forks_share_blocks_until_they_write(key):
+    scheduler = make(n_blocks=12, budget=64)
+    a = sequence(40, 9, cache_key=key)
+    scheduler.add_request(a)
+    outputs = {a.id: 9}
+    compute(scheduler, scheduler.step(), outputs)
+    forks = [Sequence(a.tokens, 49, cache_key=key) for _ in range(3)]
+    for s in forks:
+        outputs[s.id] = 8
+        scheduler.fork(a, s)
+        assert s.block_table == a.block_table
+        scheduler.add_request(s)
+    free = scheduler.pool.blocks.n_free
+    plan = scheduler.step()
+    assert [n for _, n in plan] == [1, 1, 1, 1]
+    # Three had to part with the last block, which is copied for each; the last one to write has it for itself.
+    last = {s.block_table[2] for s, _ in plan}
+    assert len(last) == 4
+    assert scheduler.pool.blocks.n_free == free - 3
+    assert {block for _, source, target in scheduler.copies for block in (source, target)} == last
+    assert len({s.block_table[1] for s, _ in plan}) == 1
+    compute(scheduler, plan, outputs)
+    run(scheduler, outputs)
+    assert scheduler.pool.blocks.n_free == 12 - scheduler.prefix.n_blocks
+
+
+def test_a_fork_under_another_key_shares_nothing():
+    scheduler = make()
+    a, b = sequence(40, 9, cache_key="k"), sequence(40, 9, cache_key="other")
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.fork(a, b)
+    assert (b.n_computed, b.block_table) == (0, [])
+
+
+# ---- pauses
+
+
+def test_who_pauses_keeps_blocks_and_comes_again_at_its_old_rank():
+    scheduler = make(n_blocks=12, budget=64)
+    a, b = sequence(40, 9), sequence(20, 9)
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.pause(a)
+    assert (scheduler.running, scheduler.live, scheduler.drain_finished()) == ([], {}, [])
+    assert (a.n_computed, len(a.block_table)) == (40, 3)
+    with pytest.raises(GenerateError):
+        scheduler.pause(a)
+    scheduler.add_request(b)
+    a.tokens.append(1)
+    scheduler.add_request(a, beside=a)
+    assert [s for s, _ in scheduler.step()] == [a, b]
+    assert a.rank < b.rank
+
+
+def test_who_pauses_loses_its_blocks_rather_than_that_nobody_runs():
+    scheduler = make(n_blocks=4)
+    a, b = sequence(40), sequence(60)
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 9})
+    scheduler.pause(a)
+    scheduler.add_request(b)
+    assert scheduler.step() == [(b, 60)]
+    assert (a.n_computed, a.block_table) == (0, [])

@@ -1,0 +1,113 @@
+"""The pool never gives a block twice, and takes none that is not its own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.scheduling.pools import IdPool
+
+
+def test_all_blocks_can_be_had_once():
+    pool = IdPool(5)
+    got = pool.alloc(2) + pool.alloc(3)
+    assert sorted(got) == [0, 1, 2, 3, 4]
+    assert pool.n_free == 0
+
+
+def test_asking_for_too_many_takes_none_and_gives_the_numbers():
+    pool = IdPool(4, "KV block")
+    pool.alloc(1)
+    with pytest.raises(KvCacheFullError, match=r"4 KV blocks.*3 of 4 are free") as e:
+        pool.alloc(4)
+    assert isinstance(e.value, MemoryError)
+    assert pool.n_free == 3
+    assert len(pool.alloc(3)) == 3
+
+
+def test_none_is_a_number_of_blocks():
+    assert IdPool(1).alloc(0) == []
+
+
+@pytest.mark.parametrize("blocks", [[3], [-1], [0, 3]])
+def test_foreign_block(blocks):
+    pool = IdPool(3)
+    pool.alloc(3)
+    with pytest.raises(ConfigError, match="not of this pool"):
+        pool.free(blocks)
+    assert pool.n_free == 0
+
+
+def test_freed_twice():
+    pool = IdPool(3)
+    a, b = pool.alloc(2)
+    pool.free([a])
+    with pytest.raises(ConfigError, match=f"block {a} is not in use"):
+        pool.free([b, a])
+    assert pool.n_free == 2
+    with pytest.raises(ConfigError, match="twice"):
+        pool.free([b, b])
+    pool.free([b])
+    assert pool.n_free == 3
+
+
+def test_no_negative_pools():
+    with pytest.raises(ConfigError, match="at least 0 slots, not -1"):
+        IdPool(-1, "slot")
+
+
+def test_an_empty_pool():
+    pool = IdPool(0)
+    assert pool.alloc(0) == []
+    with pytest.raises(KvCacheFullError, match="1 blocks were asked for, 0 of 0"):
+        pool.alloc(1)
+    with pytest.raises(ConfigError, match="not of this pool"):
+        pool.free([0])
+
+
+def test_negative_count():
+    with pytest.raises(ConfigError, match="-1"):
+        IdPool(2).alloc(-1)
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=40))
+def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
+    pool = IdPool(n_blocks)
+    owned = []
+    for take, n in steps:
+        if take and n <= pool.n_free:
+            got = pool.alloc(n)
+            assert len(got) == n
+            assert not set(got) & set(owned)
+            owned += got
+        elif not take:
+            pool.free(owned[:n])
+            del owned[:n]
+        assert pool.n_free + len(owned) == n_blocks
+    assert sorted(owned + pool.alloc(pool.n_free)) == list(range(n_blocks))
+
+
+def test_what_is_shared_is_free_when_its_last_user_gave_it_back():
+    pool = IdPool(2)
+    (a,) = pool.alloc(1)
+    pool.share([a])
+    pool.free([a])
+    assert (pool.n_users(a), pool.n_free) == (1, 1)
+    pool.check_invariants()
+    pool.free([a])
+    assert (pool.n_users(a), pool.n_free) == (0, 2)
+    with pytest.raises(ConfigError, match=f"block {a} is not in use"):
+        pool.share([a])
+    with pytest.raises(ConfigError, match="not of this pool"):
+        pool.n_users(2)
+
+
+def test_invariants_see_what_is_wrong():
+    pool = IdPool(2)
+    pool._free.append(0)
+    with pytest.raises(AssertionError, match="twice"):
+        pool.check_invariants()
+    pool = IdPool(2)
+    pool.users[1] = 1
+    with pytest.raises(AssertionError, match="block 1 has 1 users"):
+        pool.check_invariants()
