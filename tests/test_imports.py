@@ -211,7 +211,7 @@ def test_ctrl_c_meanwhile_leaves_nothing_out():
         def after_fork_in_parent(self): self.found.append("after")
         def after_fork_in_child(self): os.write(1, b"child ")
 
-    held, kind = Held(), lives.Lives(lives.READS)
+    held, kind = Held(), lives.ForkRegistry(lives.READS)
     kind.add(held)
     real = importlib.import_module
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from oxillama._util.fork import GUESSES, READS, STEPS, Lives
+from oxillama._util.fork import GUESSES, READS, STEPS, ForkRegistry
 from oxillama.lora import LoraRegistry
 from tests.core.test_threads import fork, in_child
 
@@ -28,7 +28,7 @@ class Recorder:
 def test_the_order_is_that_of_who_waits_for_whom():
     told, kept = [], []
     for name, turn in (("reads", READS), ("guesses", GUESSES), ("steps", STEPS)):
-        kind = Lives(turn)
+        kind = ForkRegistry(turn)
         kept.append(Recorder(name, told))
         kind.add(kept[-1])
     before = ["before guesses", "before steps", "before reads"]

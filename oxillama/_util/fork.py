@@ -22,10 +22,10 @@ __all__ = [
     "GUESSES",
     "READS",
     "STEPS",
-    "Lives",
+    "ForkRegistry",
     "check_running",
     "ended",
-    "finish_imports",
+    "import_before_fork",
     "renew_at_fork",
 ]
 
@@ -57,7 +57,7 @@ class Locking(Protocol):
         """In a forked child: whoever held it is not here to give it back."""
 
 
-class Lives:
+class ForkRegistry:
     """Everything of a kind that has a thread; one instance for a module."""
 
     def __init__(self, turn: int) -> None:
@@ -83,7 +83,7 @@ class Lives:
 
 
 # One hook for all kinds, since the order of hooks would be that in which modules happen to be imported.
-_kinds: list[Lives] = []
+_kinds: list[ForkRegistry] = []
 _forking = threading.local()
 _stopped = False
 _locking: weakref.WeakSet[Locking] = weakref.WeakSet()
@@ -116,7 +116,7 @@ def _stop_all() -> None:
 def _before_fork() -> None:
     _forking.ready = []
     with DeferredInterrupt():  # Python drops what a hook raises, and forks: nothing may be left out for it
-        finish_imports()  # while nobody is held up yet, whom a thread that imports could wait for
+        import_before_fork()  # while nobody is held up yet, whom a thread that imports could wait for
         for kind in _kinds:
             for one in kind.members():
                 one.before_fork()
@@ -154,7 +154,7 @@ OTHERS = ("encodings.unicode_escape", "compression.zstd", "zstandard")
 _finished = False
 
 
-def finish_imports() -> None:
+def import_before_fork() -> None:
     """Waits for other threads that import modules of the package. Where there may be an engine, imports all of them.
 
     After that, it has nothing to do any more, and children find every module, whatever other threads do.

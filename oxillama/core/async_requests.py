@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from oxillama._util.pickling import stays_here
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.generation_request import TextRequest
-from oxillama.core.request import Outbox, Request, unfinished
+from oxillama.core.generation_request import GenerationRequest
+from oxillama.core.request import Request, ResultQueue, unfinished
 from oxillama.core.results import Chunk
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.text_stream import save_request
 from oxillama.errors import GenerateError, SnapshotError
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "AsyncChunks",
     "Call",
     "CoroutineBell",
     "elsewhere",
-    "engage",
+    "start_worker",
 ]
 
 R = TypeVar("R", bound=Request)
@@ -73,7 +73,7 @@ class CoroutineBell:
 class Call(Generic[R]):
     """Requests that a coroutine made. However they are left, or dropped, nothing of them stays behind."""
 
-    def __init__(self, core: EngineCore, requests: list[R], outbox: Outbox, bell: CoroutineBell) -> None:
+    def __init__(self, core: EngineCore, requests: list[R], outbox: ResultQueue, bell: CoroutineBell) -> None:
         """Queues the requests, and sees to it that they are computed. Raises what `EngineCore.submit` raises."""
         self._core = core
         self.requests = requests
@@ -81,7 +81,7 @@ class Call(Generic[R]):
         self._bell = bell
         core.loop.check_outside()
         self._ticket = core.submit(unfinished(requests))
-        engage(core)
+        start_worker(core)
 
     async def next(self) -> tuple[int, Chunk] | None:
         """The next (index, chunk); None after the last. Raises the error of the first request that failed."""
@@ -115,11 +115,11 @@ class AsyncChunks:
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
-        self, start: Callable[[], Awaitable[Call[TextRequest]]], snapshots: SnapshotMaker | None = None
+        self, start: Callable[[], Awaitable[Call[GenerationRequest]]], snapshots: SnapshotWriter | None = None
     ) -> None:
         self._start = start
         self._snapshots = snapshots
-        self._call: Call[TextRequest] | None = None
+        self._call: Call[GenerationRequest] | None = None
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -178,9 +178,9 @@ async def elsewhere(core: EngineCore, call: Callable[..., T], *args: Any, **opti
     return await asyncio.to_thread(call, *args, **options)
 
 
-def engage(core: EngineCore) -> None:
+def start_worker(core: EngineCore) -> None:
     """Has the engine's own thread compute. Raises GenerateError if there can be no more threads."""
     try:
-        core.loop.engage()
+        core.loop.start_worker()
     except RuntimeError as error:
         raise GenerateError(f"the engine's thread can't be started: {error}") from error

@@ -16,11 +16,11 @@ from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama._util.pickling import stays_here
 from oxillama._util.signals import DeferredInterrupt, Finalizer
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import Prompt, StreamOptions, TextOptions, read_options
 from oxillama.core.prompts import read_prompt
-from oxillama.core.request import Bell, Outbox, Request
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request import Bell, Request, ResultQueue
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BatchFailure, Completion
 from oxillama.core.text_stream import completions_of, shaped
 from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, GenerateError, QueueFullError, SnapshotError
@@ -29,10 +29,10 @@ __all__ = [
     "MAX_IN_FLIGHT",
     "Batch",
     "BatchMethods",
+    "BatchRunner",
     "BatchSettings",
     "Errors",
     "Outcome",
-    "Pipeline",
     "Progress",
     "read_settings",
 ]
@@ -75,7 +75,7 @@ def read_settings(prompts: Any, ordered: bool, max_in_flight: int, errors: Error
     )
 
 
-class _Item(Outbox):
+class _Item(ResultQueue):
     """One prompt on its way. Puts itself into `finished`, if that is given, when it is done."""
 
     __slots__ = ("_finished", "place", "requests")
@@ -84,7 +84,7 @@ class _Item(Outbox):
         super().__init__(n, bell, whole=True)
         self._finished = finished
         self.place = place
-        self.requests: list[TextRequest] = []
+        self.requests: list[GenerationRequest] = []
 
     def end(self, request: Request, error: BaseException | None) -> None:
         super().end(request, error)
@@ -102,7 +102,7 @@ class _Item(Outbox):
         self._hand_over()
 
 
-class Pipeline:
+class BatchRunner:
     """Prompts in, results out; it waits for nothing itself.
 
     An interrupt at any moment, or a cancelled task, leaves each prompt in one of these places, from which the next call
@@ -112,7 +112,7 @@ class Pipeline:
     to be raised in its place. exhausted: no more prompts come. broken: the error with which they ended.
     """
 
-    def __init__(self, core: EngineCore, maker: TextMaker, options: TextOptions, settings: BatchSettings) -> None:
+    def __init__(self, core: EngineCore, maker: RequestFactory, options: TextOptions, settings: BatchSettings) -> None:
         self._core = core
         self._maker = maker
         self.options = replace(options, serving=options.serving.counted_from("start"))
@@ -279,22 +279,22 @@ class Pipeline:
             "prompts at once (max_in_flight)"
         )
 
-    def _under_way(self) -> list[TextRequest]:
+    def _under_way(self) -> list[GenerationRequest]:
         """Requests of the prompts that were taken, some of them finished."""
         return [request for item in self._in_flight.values() for request in item.requests]
 
     def entrust(self) -> None:
         """Has what is under way computed while this thread does something else, if there can be another one."""
         loop, requests = self._core.loop, self._under_way()
-        loop.post(lambda: loop.guests.update(r for r in requests if r.submitted_at and r.outcome is None))
+        loop.post(lambda: loop.background_requests.update(r for r in requests if r.submitted_at and r.outcome is None))
         with suppress(RuntimeError):  # else it is computed when this thread comes back
-            loop.engage()
+            loop.start_worker()
 
     def take_back(self) -> None:
         """This thread takes the steps again: two in turn would be slower."""
         loop, requests = self._core.loop, self._under_way()
-        if loop.guests:
-            loop.post(lambda: loop.guests.difference_update(requests))
+        if loop.background_requests:
+            loop.post(lambda: loop.background_requests.difference_update(requests))
 
     def cancel(self) -> None:
         """Ends what is under way."""
@@ -351,9 +351,9 @@ class Batch(Iterator[T]):
     """
 
     __reduce_ex__ = stays_here("send its results, or its prompts, to a batch of the other process's engine")
-    _pipeline: Pipeline | None = None
+    _pipeline: BatchRunner | None = None
 
-    def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterator[Any]) -> None:
+    def __init__(self, core: EngineCore, pipeline: BatchRunner, prompts: Iterator[Any]) -> None:
         self._core = core
         self._prompts = prompts
         self._pipeline = pipeline
@@ -376,7 +376,7 @@ class Batch(Iterator[T]):
             return found  # type: ignore[no-any-return]
         raise error
 
-    def _find(self, pipeline: Pipeline) -> bool:
+    def _find(self, pipeline: BatchRunner) -> bool:
         """Sees to a result; False at the end."""
         try:
             pipeline.retry()
@@ -432,7 +432,7 @@ class BatchMethods:
     """Methods of the engine for any number of prompts."""
 
     _core: EngineCore
-    _maker: TextMaker
+    _maker: RequestFactory
 
     @overload
     def batch(
@@ -523,4 +523,4 @@ class BatchMethods:
             raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
         parsed = read_options("batch", {"n": n, **options}, self._maker.sampling_defaults)
         self._core.check_generates()
-        return Batch(self._core, Pipeline(self._core, self._maker, parsed, settings), iter(prompts))
+        return Batch(self._core, BatchRunner(self._core, self._maker, parsed, settings), iter(prompts))

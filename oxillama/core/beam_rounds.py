@@ -13,7 +13,7 @@ from oxillama.core.engine_core import EngineCore
 from oxillama.core.results import BeamHypothesis, CancelToken
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "BeamRounds",
@@ -30,7 +30,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
-        self, core: EngineCore, search: BeamSearch, cancel_token: CancelToken | None, snapshots: SnapshotMaker
+        self, core: EngineCore, search: BeamSearch, cancel_token: CancelToken | None, snapshots: SnapshotWriter
     ) -> None:
         self._core = core
         self._search = search

@@ -17,8 +17,8 @@ from oxillama._util.checks import check_bool, check_float, check_int, suggests_f
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import ServingOptions
-from oxillama.core.request import Bell, Outbox, Request
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request import Bell, Request, ResultQueue
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BeamHypothesis, CancelToken, FinishReason
 from oxillama.errors import (
     ConfigError,
@@ -174,7 +174,7 @@ class Beam(Request):
         return reason
 
 
-class BeamOutbox(Outbox):
+class BeamOutbox(ResultQueue):
     """Tells its search when a beam has ended."""
 
     search: BeamSearch
@@ -207,7 +207,7 @@ class BeamSearch:
     """
 
     def __init__(
-        self, core: EngineCore, maker: TextMaker, ids: list[int], options: BeamOptions, bell: Bell | None = None,
+        self, core: EngineCore, maker: RequestFactory, ids: list[int], options: BeamOptions, bell: Bell | None = None,
         loras: LoraSet | None = None,
     ) -> None:  # fmt: skip
         """`loras`: in place of those that options name. Raises ConfigError, ContextOverflowError, KvCacheFullError,
@@ -247,8 +247,8 @@ class BeamSearch:
     def _check_fits(self) -> None:
         """All beams at full length, which have the full blocks of the prompt in common."""
         scheduler, shared = self._core.scheduler, len(self._prompt) // self._core.scheduler.block_size
-        each = scheduler.n_blocks(len(self._prompt) + self._limit - 1)
-        for kind, pool in scheduler.groups:
+        each = scheduler.blocks.n_blocks(len(self._prompt) + self._limit - 1)
+        for kind, pool in scheduler.blocks.groups:
             need = min(shared, each) + self._width * max(0, each - shared)
             if kind == WINDOWED:  # of which they may come to have none in common
                 need = min(need, self._width * n_alive(scheduler.pool.window, scheduler.block_size, 1))
@@ -350,7 +350,7 @@ class BeamSearch:
         continued = {parents[number] for _, number, _ in chosen}
         free = [beam for beam in self._places if beam not in continued]
         for beam in free:
-            scheduler.rewind(beam.sequence, 0)
+            scheduler.blocks.rewind(beam.sequence, 0)
         live: list[Beam] = []
         for logprob, number, token in reversed(chosen):  # so that forks are made before the beam itself goes on
             parent = parents[number]
@@ -359,7 +359,7 @@ class BeamSearch:
             if beam is not parent:
                 beam.sequence = self.sequence([*parent.generated, token])
                 beam.sequence.deadline = parent.sequence.deadline  # which may count from the search's first step
-                scheduler.fork(parent.sequence, beam.sequence)
+                scheduler.blocks.fork(parent.sequence, beam.sequence)
                 beam.sampler = parent.sampler.copy()
             else:
                 beam.sequence.tokens.append(token)
@@ -402,7 +402,7 @@ class BeamSearch:
             self.reason = reason
         if not self._over and beam.generated and beam in self._live:
             self._found.add(beam.logprob, beam.generated, self.reason)
-        self._core.scheduler.rewind(beam.sequence, 0)
+        self._core.scheduler.blocks.rewind(beam.sequence, 0)
 
     def stop(self, error: BaseException | None) -> None:
         """A beam has ended, and the others end with it."""

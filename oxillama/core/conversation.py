@@ -10,14 +10,14 @@ from oxillama._util.pickling import stays_here
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import TextOptions
 from oxillama.core.request import Request
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.text_stream import Chunks, answer
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import Known, SnapshotMaker
+    from oxillama.snapshot.capture import Known, SnapshotWriter
     from oxillama.snapshot.format.reader import Saved
 
 __all__ = [
@@ -42,7 +42,7 @@ class _Memory:
         """Raises GenerateError if no turn can begin."""
         if self.closed:
             raise GenerateError("the conversation is closed: begin another one")
-        if self.sequence.busy:
+        if self.sequence.is_scheduled:
             raise GenerateError(ANSWERING)
 
     def begin(self, sequence: Sequence) -> None:
@@ -59,18 +59,18 @@ class _Memory:
             common += 1
         if before.untrusted and common:
             sequence.cache_key, sequence.untrusted = None, True
-        self.scheduler.rewind(before, common)
-        self.scheduler.hand_over(before, sequence)
-        self.scheduler.checkpoint(sequence)
+        self.scheduler.blocks.rewind(before, common)
+        self.scheduler.blocks.transfer(before, sequence)
+        self.scheduler.blocks.checkpoint(sequence)
         if sequence.slots is not None:  # the place to come back to for another answer
             sequence.slots.mark = len(sequence.tokens) - 1
         self.sequence = sequence
 
     def forget(self) -> bool:
         """Frees the blocks, unless it is answering: False."""
-        if self.sequence.busy:
+        if self.sequence.is_scheduled:
             return False
-        self.scheduler.rewind(self.sequence, 0)
+        self.scheduler.blocks.rewind(self.sequence, 0)
         self.sequence = Sequence([], 0)
         return True
 
@@ -92,7 +92,7 @@ class Conversation:
 
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
-    def __init__(self, core: EngineCore, maker: TextMaker, snapshots: SnapshotMaker) -> None:
+    def __init__(self, core: EngineCore, maker: RequestFactory, snapshots: SnapshotWriter) -> None:
         core.check_generates()
         self._core = core
         self._maker = maker
@@ -160,7 +160,7 @@ class Conversation:
         """Ends the answer that is under way, as "cancelled", and frees the blocks; further calls do nothing."""
         self._memory.closed = True
         sequence = self._memory.sequence
-        if sequence.busy:
+        if sequence.is_scheduled:
             self._core.cancel([cast(Request, sequence.handle)])
         self._core.loop.post(self._memory.abandon)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from oxillama.core.draft_options import DraftOptions, DraftRound, Speculation
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.drafts.cost_model import (
     KEPT_STEPS,
     KEPT_TIMES,
@@ -24,15 +24,15 @@ from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.drafts.rejection import check_probs
 from oxillama.errors import GenerateError, GrammarError
-from oxillama.scheduling.scheduler import MAX_GUESSES
+from oxillama.scheduling.scheduler import MAX_DRAFT_TOKENS
 
 __all__ = [
     "BoundDrafts",
     "Drafting",
 ]
 
-Wanted = tuple[TextRequest, Speculation, int]  # how many tokens
-Failure = tuple[list[TextRequest], BaseException]
+Wanted = tuple[GenerationRequest, Speculation, int]  # how many tokens
+Failure = tuple[list[GenerationRequest], BaseException]
 
 # The first time of a draft is that of a warm-up, or slow by chance, and by it alone nobody would ask for a second one.
 LEAST_TIMES = 2
@@ -76,7 +76,7 @@ class Drafting:
 
     def __init__(self) -> None:
         self.costs = StepCosts()
-        self.requests: dict[TextRequest, Speculation] = {}
+        self.requests: dict[GenerationRequest, Speculation] = {}
         self.totals: weakref.WeakKeyDictionary[Draft, SpecStats] = weakref.WeakKeyDictionary()
         self._times: weakref.WeakKeyDictionary[Draft, deque[float]] = weakref.WeakKeyDictionary()
         self._timed: weakref.WeakKeyDictionary[Draft, int] = weakref.WeakKeyDictionary()  # at which number of steps
@@ -107,13 +107,17 @@ class Drafting:
             asking = [(r, s) for r, s in asking if _lacks_guesses(r, s) and by < len(s.drafts)]
         return failed
 
-    def _wanted(self, asking: list[tuple[TextRequest, Speculation]], by: int, rows: int) -> dict[Draft, list[Wanted]]:
+    def _wanted(
+        self, asking: list[tuple[GenerationRequest, Speculation]], by: int, rows: int
+    ) -> dict[Draft, list[Wanted]]:
         """How many guesses each request is to have of its draft of this number; those of none are left out."""
         asking = [(r, s) for r, s in asking if not (s.adaptive and s.trusts[by].resting > len(r.sequence.tokens))]
         if not asking:
             return {}
         bids = [self._bid(request, speculation, by) for request, speculation in asking]
-        best_bids(self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive], MAX_GUESSES)
+        best_bids(
+            self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive], MAX_DRAFT_TOKENS
+        )
         wanted: dict[Draft, list[Wanted]] = {}
         for (request, speculation), bid in zip(asking, bids, strict=True):
             if speculation.adaptive:
@@ -123,7 +127,7 @@ class Drafting:
                 wanted.setdefault(speculation.drafts[by], []).append((request, speculation, n))
         return wanted
 
-    def _bid(self, request: TextRequest, speculation: Speculation, by: int) -> Bid:
+    def _bid(self, request: GenerationRequest, speculation: Speculation, by: int) -> Bid:
         sequence, trust = request.sequence, speculation.trusts[by]
         if speculation.rejects:  # also at the end, where not all can count: what is drafted may depend on how many are
             return Bid(trust.chance, speculation.k)
@@ -136,7 +140,7 @@ class Drafting:
             return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
         return Bid(TRY_CHANCE, min(n, 1), seconds, draft)
 
-    def _judge(self, request: TextRequest, trust: Trust, bid: Bid, rows: int) -> None:
+    def _judge(self, request: GenerationRequest, trust: Trust, bid: Bid, rows: int) -> None:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's.
 
         As long as it may be, for what little was seen of it, it gets another try.
@@ -155,7 +159,7 @@ class Drafting:
     def _pays(self, rows: int, chance: float, bid: Bid) -> bool:
         """Whether guesses of this chance pay for one text in a step of so many rows besides."""
         one = Bid(chance, bid.n, bid.seconds)
-        best_bids(self.costs, rows, [one], MAX_GUESSES)
+        best_bids(self.costs, rows, [one], MAX_DRAFT_TOKENS)
         return one.granted > 0
 
     def _seconds(self, draft: Draft) -> float:
@@ -191,7 +195,7 @@ class Drafting:
             speculation.proposed(by, seconds)
             total += len(guesses)
             if not speculation.rejects:
-                request.sequence.ahead = guesses
+                request.sequence.draft_tokens = guesses
             elif (error := _begin_round(request, speculation, guesses, proposal.probs, by)) is not None:
                 failed.append(([request], error))
         if not new and not any(speculation.trusts[by].resting for _, speculation, _ in wanted):
@@ -204,7 +208,7 @@ class Drafting:
             self._times.setdefault(draft, deque(maxlen=KEPT_TIMES)).append(seconds / max(1, *counts))
             self._timed[draft] = self._n_asked
 
-    def forget(self, request: TextRequest) -> None:
+    def forget(self, request: GenerationRequest) -> None:
         """A request ended."""
         speculation = self.requests.pop(request, None)
         if speculation is None:
@@ -218,7 +222,7 @@ class Drafting:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
 
 
-def _may_guess(request: TextRequest, speculation: Speculation) -> bool:
+def _may_guess(request: GenerationRequest, speculation: Speculation) -> bool:
     """Whether a draft is to be asked for a request now.
 
     With acceptance="rejection": whenever its next token is none of a round yet, whatever is computed of it. Whichever
@@ -228,28 +232,33 @@ def _may_guess(request: TextRequest, speculation: Speculation) -> bool:
     computed, as after a fork or from a snapshot.
     """
     s = request.sequence
-    if not s.busy or not speculation.k or len(s.tokens) <= s.n_prompt:
+    if not s.is_scheduled or not speculation.k or len(s.tokens) <= s.n_prompt:
         return False
     if speculation.rejects:
         return speculation.round is None
-    return s.decodes and not s.ahead and not s.n_again and len(s.tokens) < s.n_reserve
+    return s.is_decoding and not s.draft_tokens and not s.n_recompute and len(s.tokens) < s.n_reserve
 
 
-def _lacks_guesses(request: TextRequest, speculation: Speculation) -> bool:
+def _lacks_guesses(request: GenerationRequest, speculation: Speculation) -> bool:
     """Whether the drafts that were asked for a request had nothing to propose."""
-    return not (request.sequence.ahead if speculation.round is None else speculation.round.tokens)
+    return not (request.sequence.draft_tokens if speculation.round is None else speculation.round.tokens)
 
 
-def _put_ahead(request: TextRequest, speculation: Speculation) -> None:
+def _put_ahead(request: GenerationRequest, speculation: Speculation) -> None:
     """Has what is left of a round computed in the next step, if the request decodes; the scheduler cuts it as it has
     room. Without any, the row of the last token still decides on the first of them."""
     sequence = request.sequence
-    if speculation.round is not None and sequence.decodes and not sequence.n_again and not sequence.ahead:
-        sequence.ahead = speculation.round.left
+    if (
+        speculation.round is not None
+        and sequence.is_decoding
+        and not sequence.n_recompute
+        and not sequence.draft_tokens
+    ):
+        sequence.draft_tokens = speculation.round.left
 
 
 def _begin_round(
-    request: TextRequest, speculation: Speculation, tokens: list[int], probs: list[Distribution] | None, by: int
+    request: GenerationRequest, speculation: Speculation, tokens: list[int], probs: list[Distribution] | None, by: int
 ) -> GenerateError | None:
     """Takes a proposal as the request's round; the error if it is in the middle of another one."""
     n, known = speculation.n_begun, request.sequence.tokens
@@ -267,7 +276,7 @@ def _begin_round(
     return None
 
 
-def _task(request: TextRequest, speculation: Speculation, n: int) -> DraftTask:
+def _task(request: GenerationRequest, speculation: Speculation, n: int) -> DraftTask:
     sequence, tokens, sampler = request.sequence, request.sequence.tokens, request.sampler
     if speculation.n_begun:  # as it was at the beginning of the round
         tokens, sampler = tokens[: -speculation.n_begun], sampler.copy()
@@ -297,7 +306,7 @@ def _check(draft: Draft, proposals: Any, wanted: list[int]) -> None:
             raise GenerateError(f"the draft {name} proposed {len(proposal.tokens)} tokens and other numbers of probs")
 
 
-def _checked(request: TextRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
+def _checked(request: GenerationRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
     """The guesses to be verified. Raises GenerateError for what is no token, and for probabilities that are none."""
     for token in proposal.tokens:
         if type(token) is not int or not 0 <= token < request.n_vocab:
@@ -310,7 +319,7 @@ def _checked(request: TextRequest, speculation: Speculation, proposal: Proposal)
     return list(proposal.tokens)
 
 
-def _possible(request: TextRequest, tokens: Iterable[int]) -> list[int]:
+def _possible(request: GenerationRequest, tokens: Iterable[int]) -> list[int]:
     """The guesses up to the first that the text can't go on with: an end, or one against its grammar."""
     grammar, found = request.sampler.memory.grammar, []
     try:

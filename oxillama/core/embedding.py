@@ -17,8 +17,8 @@ from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import Prompt, ServingOptions
 from oxillama.core.pooling import Kept, PoolingSettings, choose_pooling, pool, result_of
 from oxillama.core.prompts import plain, read_prompts
-from oxillama.core.request import Bell, LogitsRequest, Outbox, Request, Want
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request import Bell, LogitsRequest, Request, ResultQueue, Want
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
 from oxillama.errors import ConfigError, UnsupportedModelError
 from oxillama.lora import check_wanted
@@ -65,7 +65,7 @@ class EmbeddingRequest(Request):
         self,
         tokens: list[int],
         settings: PoolingSettings,
-        outbox: Outbox,
+        outbox: ResultQueue,
         *,
         cache_key: Hashable = None,
         **options: Any,
@@ -91,7 +91,7 @@ class NumberMethods:
     """Methods of the engine that compute whole texts."""
 
     _core: EngineCore
-    _maker: TextMaker
+    _maker: RequestFactory
     _pooling: str
     _classifier: Classifier | None
     model_config: ModelSpec
@@ -156,13 +156,13 @@ class NumberMethods:
         bell: Bell | None = None,
         *,
         name: str = "input",
-    ) -> tuple[list[EmbeddingRequest], Outbox, Callable[[], Embeddings]]:
+    ) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:
         """Requests, their outbox, and what gives the results when they are finished."""
         self._core.check_open()
         n_embd = self.model_config.n_embd
         settings = choose_pooling(self._pooling, self._classifier, n_embd, pooling=pooling, **options)
         single, named = read_prompts(name, input)
-        outbox, loras = Outbox(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
+        outbox, loras = ResultQueue(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
         # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
         shares = settings.classifier is not None and not settings.classifier.of_first
         key = ServingOptions().cache_key(self._maker.kv_type, loras) if shares else None
@@ -192,7 +192,7 @@ class NumberMethods:
         if isinstance(ids, str):
             raise ConfigError("ids must be token ids, not text: tokenize() it first")
         loras = self._maker.loras.select(check_wanted("lora", lora))
-        return LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, Outbox(1, bell), loras=loras)
+        return LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, ResultQueue(1, bell), loras=loras)
 
 
 # The name under which files have the template of a query and a document, and its fields.
@@ -242,7 +242,7 @@ class RankMethods(NumberMethods):
         """The documents, best first; of equal ones, the first that was given.
 
         Query and document are read together, as the model's file says (its chat template named "rerank"), or else as
-        two texts with the encoder's separators. Scores are the encoder's logits, or a decoder's probabilities.
+        two texts with the encoder's separators. LogprobRecorder are the encoder's logits, or a decoder's probabilities.
 
         top_n: how many to return; None: all. template: text with {query} and {document} instead of the model's. Control
         tokens are read in the template alone. lora: adapters, as for `generate`.
@@ -255,7 +255,7 @@ class RankMethods(NumberMethods):
 
     def _ranking(
         self, query: Any, documents: Any, top_n: Any, template: Any, lora: Any, bell: Bell | None = None
-    ) -> tuple[list[EmbeddingRequest], Outbox, Callable[[], list[RankedDocument]]]:
+    ) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], list[RankedDocument]]]:
         """Requests, their outbox, and what gives the documents when they are finished."""
         self._core.check_open()
         pairs = self._pairs(query, documents, template)

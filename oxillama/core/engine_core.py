@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from oxillama._util.fork import check_running
 from oxillama._util.signals import Finalizer, check_stack
 from oxillama.core.draft_scheduler import Drafting
-from oxillama.core.generation_request import TextRequest
-from oxillama.core.metrics_recorder import Meter
-from oxillama.core.request import Outbox, Request
+from oxillama.core.generation_request import GenerationRequest
+from oxillama.core.metrics_recorder import MetricsRecorder
+from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason
-from oxillama.core.runner import NoRunner, RunnerLike, n_rows, span_of
+from oxillama.core.runner import ClosedRunner, RunnerProtocol, n_rows, span_of
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.verification import n_right, verify
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.prefill_throttle import Pace
+from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.prefix_cache import WINDOWED
 from oxillama.scheduling.scheduler import Scheduler
 
@@ -57,9 +57,9 @@ class CoreCalls:
     open: requests that were submitted, and whose makers were not told of their end, in this order.
     """
 
-    runner: RunnerLike
+    runner: RunnerProtocol
     scheduler: Scheduler
-    meter: Meter
+    meter: MetricsRecorder
     encoder: str
     loop: StepLoop
     closed: bool
@@ -89,7 +89,7 @@ class CoreCalls:
         try:
             for request in requests:
                 self.scheduler.check_fits(request.sequence.n_reserve)
-            with self.loop.alone():  # or two that come together could both find the last place
+            with self.loop.locked():  # or two that come together could both find the last place
                 coming = sum(len(change.requests) for change in self.loop.mail if isinstance(change, _Arrival))
                 self.scheduler.check_queue(coming + len(requests))
                 ticket = Finalizer(_Left(self, arrival.requests))
@@ -113,7 +113,7 @@ class CoreCalls:
                 request.unwanted = True
             self.loop.post(lambda: self._end_all(unfinished, "cancelled"))
 
-    def run(self, requests: Sequence[Request], outbox: Outbox) -> None:
+    def run(self, requests: Sequence[Request], outbox: ResultQueue) -> None:
         """Submits requests and returns when all are finished. Raises the error of the first that failed."""
         _ticket = None
         try:
@@ -219,7 +219,7 @@ class EngineCore(CoreCalls):
 
     def __init__(
         self,
-        runner: RunnerLike,
+        runner: RunnerProtocol,
         pool: SequencePool,
         block_size: int,
         token_budget: int,
@@ -231,12 +231,12 @@ class EngineCore(CoreCalls):
 
         `scheduling`: options of `Scheduler`.
         """
-        self.runner: RunnerLike = runner
+        self.runner: RunnerProtocol = runner
         self.pool = pool
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
         block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
-        self.meter = Meter(self.scheduler, runner.memory_bytes(), block_bytes)
-        self.pace = Pace(token_budget)
+        self.meter = MetricsRecorder(self.scheduler, runner.memory_bytes(), block_bytes)
+        self.pace = PrefillThrottle(token_budget)
         self.encoder = encoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
         self.closed = False
@@ -299,7 +299,7 @@ class EngineCore(CoreCalls):
             self._end_all(late, "deadline")
 
     def _guests(self) -> list[Request]:
-        return [cast(Request, guest) for guest in self.loop.guests]
+        return [cast(Request, guest) for guest in self.loop.background_requests]
 
     def _schedule(self) -> Plan:
         plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
@@ -307,7 +307,7 @@ class EngineCore(CoreCalls):
             self.runner.copy_block(source, target, windowed=kind == WINDOWED)
         self.scheduler.copies.clear()
         for request, _ in plan:
-            request.n_beside = len(request.sequence.ahead) + request.sequence.n_again
+            request.n_beside = len(request.sequence.draft_tokens) + request.sequence.n_recompute
             if not request.started_at:
                 self._started(request, time.perf_counter())
         return plan
@@ -345,8 +345,8 @@ class EngineCore(CoreCalls):
         row = 0
         for request, n in plan:
             n_wanted = n_rows(request, n)
-            if request.sequence.ahead:
-                self._verify(cast(TextRequest, request), rows[row : row + n_wanted])
+            if request.sequence.draft_tokens:
+                self._verify(cast(GenerationRequest, request), rows[row : row + n_wanted])
                 row += n_wanted
                 continue
             self.scheduler.advance(request.sequence, n)
@@ -369,12 +369,12 @@ class EngineCore(CoreCalls):
         if reason is not None:
             self._end(request, reason, error)
 
-    def _verify(self, request: TextRequest, rows: NDArray[np.float32]) -> None:
+    def _verify(self, request: GenerationRequest, rows: NDArray[np.float32]) -> None:
         """`_absorb` for who guessed ahead: only then it is known how many of its rows count."""
         reason: FinishReason | None = "cancelled"
         error: BaseException | None = None
         sequence = request.sequence
-        ahead, n_before = sequence.ahead, len(sequence.tokens)
+        ahead, n_before = sequence.draft_tokens, len(sequence.tokens)
         try:
             reason = verify(rows, ahead, request)
         except BaseException as caught:
@@ -383,7 +383,7 @@ class EngineCore(CoreCalls):
         self.scheduler.advance(sequence, 1 + n)
         self.meter.guessed(n, len(ahead))
         if request.speculation is not None:
-            again = sequence.n_again > 0 and reason is None
+            again = sequence.n_recompute > 0 and reason is None
             request.speculation.checked(n, len(ahead), time.perf_counter() - self._began, again=again)
         if reason is not None:
             self._end(request, reason, error)
@@ -399,7 +399,7 @@ class EngineCore(CoreCalls):
                 self.meter.forked(request)
             if request.outcome is None:
                 request.sequence.handle = request
-                self.scheduler.fork(leader.sequence, request.sequence)
+                self.scheduler.blocks.fork(leader.sequence, request.sequence)
                 self.scheduler.add_request(request.sequence, accepted=True, beside=leader.sequence)
 
     def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
@@ -421,8 +421,8 @@ class EngineCore(CoreCalls):
 
     def _tell(self, request: Request) -> None:
         reason, error = request.outcome or ("cancelled", None)
-        self.loop.guests.discard(request)
-        if isinstance(request, TextRequest):
+        self.loop.background_requests.discard(request)
+        if isinstance(request, GenerationRequest):
             self.drafting.forget(request)
         request.finish(reason, error)
         self.open.pop(request, None)
@@ -454,10 +454,10 @@ class EngineCore(CoreCalls):
             else:
                 if not request.follows:
                     request.sequence.handle = request
-                if isinstance(request, TextRequest) and request.speculation is not None:
+                if isinstance(request, GenerationRequest) and request.speculation is not None:
                     self.drafting.requests[request] = request.speculation
                 if request.outbox.bell is not None:
-                    self.loop.guests.add(request)
+                    self.loop.background_requests.add(request)
         if self.closed:  # between the check in `submit` and now
             self._shut()
 
@@ -466,7 +466,7 @@ class EngineCore(CoreCalls):
 
     def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True
-        self.runner = NoRunner()
+        self.runner = ClosedRunner()
         self._end_all(self._live(), "cancelled", EngineClosedError("the engine was closed during the request"))
 
     def _recover(self, error: BaseException) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.core.draft_options import Speculation
-from oxillama.core.logprobs import Scores
-from oxillama.core.request import Outbox, Request
+from oxillama.core.logprobs import LogprobRecorder
+from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import Chunk, FinishReason, Usage
 from oxillama.core.stopping import StoppingCriterion, is_met
 from oxillama.core.tool_use import divided
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from oxillama.core.options import TextOptions
 
 __all__ = [
+    "GenerationRequest",
     "StopMatcher",
-    "TextRequest",
 ]
 
 
@@ -91,7 +91,7 @@ class TextStream(Protocol):
     def flush(self) -> str: ...
 
 
-class TextRequest(Request):
+class GenerationRequest(Request):
     """Draws tokens after a prompt and turns them into chunks of text.
 
     Every finished token is in `sequence.tokens`; a chunk goes to the outbox when there is text to show.
@@ -100,7 +100,7 @@ class TextRequest(Request):
     def __init__(
         self,
         sequence: Sequence,
-        outbox: Outbox,
+        outbox: ResultQueue,
         *,
         sampler: Sampler,
         n_vocab: int,
@@ -108,7 +108,7 @@ class TextRequest(Request):
         stops: StopMatcher,
         max_tokens: int,
         end_ids: Collection[int],
-        scores: Scores | None = None,
+        scores: LogprobRecorder | None = None,
         number: int = 0,
         tools: ToolCallDetector | None = None,
         speculation: Speculation | None = None,

@@ -15,7 +15,7 @@ import oxillama.gguf as gguf
 from oxillama._util.checks import check_keywords
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, SamplerConfig, field_names
 from oxillama.core.pooling import read_pooling
-from oxillama.core.runner import Runner, RunnerLike
+from oxillama.core.runner import Runner, RunnerProtocol
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.pages import release_pages
@@ -187,7 +187,7 @@ class EngineParts:
     step_tokens: of a step at most; 0: as configured.
     """
 
-    runner: RunnerLike
+    runner: RunnerProtocol
     tokenizer: Tokenizer
     spec: ModelSpec
     context_size: int

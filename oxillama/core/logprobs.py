@@ -16,8 +16,8 @@ from oxillama.scheduling.sequence import Sequence
 
 __all__ = [
     "MAX_LOGPROBS",
-    "Scores",
-    "TokenScorer",
+    "LogprobComputer",
+    "LogprobRecorder",
     "check_logprobs",
 ]
 
@@ -30,7 +30,7 @@ def check_logprobs(name: str, k: int | None) -> int | None:
     return None if k is None else check_int(name, k, 0, MAX_LOGPROBS)
 
 
-class TokenScorer:
+class LogprobComputer:
     """Log-softmax of rows of logits, in double: a logit less log Σ exp(row)."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], scratch: Candidates) -> None:
@@ -59,7 +59,7 @@ class TokenScorer:
         return TokenLogprob(token, logprob, self._token_bytes(token), top)
 
 
-class Scores:
+class LogprobRecorder:
     """What one request has of them, as they come; each list is None if it isn't wanted.
 
     prompt: of the prompt's tokens; None stands for the first, which nothing predicts. tokens: of those generated.
@@ -68,14 +68,14 @@ class Scores:
 
     __slots__ = ("_k", "_prompt_k", "_scorer", "end", "prompt", "tokens")
 
-    def __init__(self, scorer: TokenScorer, k: int | None, prompt_k: int | None) -> None:
+    def __init__(self, scorer: LogprobComputer, k: int | None, prompt_k: int | None) -> None:
         self._scorer = scorer
         self._k, self._prompt_k = k or 0, prompt_k or 0
         self.tokens: list[TokenLogprob] | None = None if k is None else []
         self.prompt: list[TokenLogprob | None] | None = None if prompt_k is None else [None]
         self.end: TokenLogprob | None = None
 
-    def sibling(self) -> "Scores":
+    def sibling(self) -> "LogprobRecorder":
         """Of another completion of the same prompt: what is found of that is for both."""
         other = copy(self)
         other.tokens = None if self.tokens is None else []

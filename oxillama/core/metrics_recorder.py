@@ -23,7 +23,7 @@ from oxillama.metrics import (
 from oxillama.scheduling.scheduler import Scheduler
 
 __all__ = [
-    "Meter",
+    "MetricsRecorder",
 ]
 
 # Steps of a small model take 0.2 ms, of which publishing each would be 3 %.
@@ -33,7 +33,7 @@ PUBLISH_SECONDS = 0.01
 PAGING = ("budget", "hits", "faults", "bytes", "direct_bytes", "stalls", "stall_seconds")
 
 
-class Meter:
+class MetricsRecorder:
     """Numbers of one engine. All methods but `snapshot` run in a turn of its loop, so that there is one writer.
 
     What it has counted is seen from outside only when it is published, all at once, by setting one attribute: readers

@@ -17,8 +17,8 @@ from oxillama.scheduling.sequence import Sequence
 __all__ = [
     "Bell",
     "LogitsRequest",
-    "Outbox",
     "Request",
+    "ResultQueue",
     "Want",
     "unfinished",
 ]
@@ -39,7 +39,7 @@ class Bell(Protocol):
     def ring(self) -> None: ...
 
 
-class Outbox:
+class ResultQueue:
     """Where requests that were made together leave what they have; whoever made them looks in.
 
     items: (index of the request, chunk), the oldest first. n_open: requests that are not finished. error: of the
@@ -93,7 +93,7 @@ class Request:
     def __init__(
         self,
         sequence: Sequence,
-        outbox: Outbox,
+        outbox: ResultQueue,
         *,
         index: int = 0,
         cancel_token: CancelToken | None = None,
@@ -185,7 +185,7 @@ class LogitsRequest(Request):
 
     want: Want = "all"
 
-    def __init__(self, tokens: list[int], n_vocab: int, outbox: Outbox, **options: Any) -> None:
+    def __init__(self, tokens: list[int], n_vocab: int, outbox: ResultQueue, **options: Any) -> None:
         super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
         self.out = np.empty((len(tokens), n_vocab), np.float32)
 

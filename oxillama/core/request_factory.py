@@ -9,11 +9,11 @@ from typing import Any
 from oxillama._util.lazy import lazy
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
-from oxillama.core.generation_request import StopMatcher, TextRequest
-from oxillama.core.logprobs import Scores, TokenScorer
+from oxillama.core.generation_request import GenerationRequest, StopMatcher
+from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_length, check_tokens
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.core.tool_use import ToolUse
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError
@@ -28,8 +28,8 @@ from oxillama.tokenizer import Tokenizer, TokenStream
 
 __all__ = [
     "KEPT_GRAMMARS",
-    "Grammars",
-    "TextMaker",
+    "GrammarCache",
+    "RequestFactory",
 ]
 
 Held = tuple[Grammar, tuple[str, ...]]  # with the texts that put it in force
@@ -37,7 +37,7 @@ Held = tuple[Grammar, tuple[str, ...]]  # with the texts that put it in force
 KEPT_GRAMMARS = 32  # compiled, with their masks
 
 
-class Grammars:
+class GrammarCache:
     """What the texts of one engine are held to, over its vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -86,7 +86,7 @@ class Grammars:
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
 
 
-class TextMaker:
+class RequestFactory:
     """Builds requests for one engine."""
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry,
@@ -100,8 +100,8 @@ class TextMaker:
         self._n_cached = n_cached
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
-        self._scorer = TokenScorer(partial(_token_bytes, tokenizer), self._scratch)
-        self._grammars = Grammars(tokenizer)
+        self._scorer = LogprobComputer(partial(_token_bytes, tokenizer), self._scratch)
+        self._grammars = GrammarCache(tokenizer)
         self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size))
 
     @property
@@ -143,10 +143,10 @@ class TextMaker:
         make = partial(self._tokenizer.stream, skip_special=True)
         return make(shown=tools.delimiters(self._tokenizer)) if tools else make()
 
-    def _scores(self, options: TextOptions) -> Scores | None:
+    def _scores(self, options: TextOptions) -> LogprobRecorder | None:
         if options.logprobs is None and options.prompt_logprobs is None:
             return None
-        return Scores(self._scorer, options.logprobs, options.prompt_logprobs)
+        return LogprobRecorder(self._scorer, options.logprobs, options.prompt_logprobs)
 
     def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions, loras: LoraSet) -> Sequence:
         serving = options.serving.of_sequence(self.kv_type, loras)
@@ -206,9 +206,9 @@ class TextMaker:
         """Makes drafts known to the engine before a request uses them. Raises ConfigError if one is of no use here."""
         self._drafts.speculation(drafts)
 
-    def requests(self, prompts: Named, options: TextOptions, outbox: Outbox) -> list[TextRequest]:
+    def requests(self, prompts: Named, options: TextOptions, outbox: ResultQueue) -> list[GenerationRequest]:
         """Those for each (name, prompt), one after another."""
-        made: list[TextRequest] = []
+        made: list[GenerationRequest] = []
         for name, prompt in prompts:
             ids = self.ids(name, prompt)
             echo = self.echo(prompt, ids, options)
@@ -225,13 +225,13 @@ class TextMaker:
         self,
         ids: list[int],
         options: TextOptions,
-        outbox: Outbox,
+        outbox: ResultQueue,
         *,
         name: str = "prompt",
         index: int = 0,
         echo: str = "",
         **held: Any,
-    ) -> list[TextRequest]:
+    ) -> list[GenerationRequest]:
         """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
 
         `index`: of the first, which also gets `held`. `echo`: what stands before each text.
@@ -246,14 +246,14 @@ class TextMaker:
         self,
         ids: list[int],
         options: TextOptions,
-        outbox: Outbox,
+        outbox: ResultQueue,
         *,
         name: str = "prompt",
         index: int = 0,
         number: int = 0,
-        leader: TextRequest | None = None,
+        leader: GenerationRequest | None = None,
         **held: Any,
-    ) -> TextRequest:
+    ) -> GenerationRequest:
         """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
         options = options.of_completion(number)
         options.chain.config.check_ids(self._n_vocab)
@@ -261,7 +261,7 @@ class TextMaker:
         tools = options.tool_use
         # Who follows shares the leader's blocks, whatever is pushed meanwhile.
         loras = leader.loras if leader else self.loras.select(options.serving.lora)
-        return TextRequest(
+        return GenerationRequest(
             self._sequence(ids, max_tokens, options, loras),
             outbox,
             sampler=Sampler(

@@ -20,8 +20,8 @@ from oxillama.models.adaptable import Adaptable
 from oxillama.offload import LayerPager
 
 __all__ = [
-    "NoRunner",
-    "RunnerLike",
+    "ClosedRunner",
+    "RunnerProtocol",
     "n_rows",
     "span_of",
 ]
@@ -155,7 +155,7 @@ class Runner:
 Poll = Callable[[], None]
 
 
-class RunnerLike(Protocol):
+class RunnerProtocol(Protocol):
     """What the engine needs of a runner; `engine/runner.py` has the real one."""
 
     num_threads: int
@@ -178,7 +178,7 @@ class RunnerLike(Protocol):
     def hidden(self, spans: list[Span], poll: Poll | None = None) -> NDArray[np.float32]: ...
 
 
-class NoRunner:
+class ClosedRunner:
     """In a closed engine: the model's memory is free."""
 
     num_threads = 0
@@ -216,8 +216,8 @@ def span_of(request: Request, n: int) -> Span:
     if n < len(tokens) or start:
         tokens = tokens[start : start + n]
     want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
-    if sequence.ahead:
-        tokens, want = tokens + sequence.ahead, "all"
+    if sequence.draft_tokens:
+        tokens, want = tokens + sequence.draft_tokens, "all"
     slots = None if sequence.slots is None else sequence.slots.span()
     want = want if request.want == "last" else "all"
     blocks, windowed = sequence.tables
@@ -226,6 +226,6 @@ def span_of(request: Request, n: int) -> Span:
 
 def n_rows(request: Request, n: int) -> int:
     """Rows that the model returns for a span of n tokens of this request."""
-    if request.want != "last" or request.sequence.ahead:
+    if request.want != "last" or request.sequence.draft_tokens:
         return n
     return int(request.sequence.n_computed + n == len(request.sequence.tokens))

@@ -21,8 +21,8 @@ from oxillama.config import SamplerConfig, SamplingOptions
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import ServingOptions
 from oxillama.core.prompts import check_token, check_tokens, make_chain
-from oxillama.core.request import Outbox, Request
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request import Request, ResultQueue
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
 from oxillama.engine.snapshots import SessionSnapshots
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, GrammarError
@@ -32,7 +32,7 @@ from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "SamplerLike",
@@ -167,7 +167,9 @@ T = TypeVar("T")
 
 
 class _SessionRequest(Request):
-    def __init__(self, sequence: Sequence, outbox: Outbox, begin: Callable[[Sequence], None], loras: LoraSet) -> None:
+    def __init__(
+        self, sequence: Sequence, outbox: ResultQueue, begin: Callable[[Sequence], None], loras: LoraSet
+    ) -> None:
         super().__init__(sequence, outbox, keep_blocks=True, begin=begin, loras=loras)
         self.logits: NDArray[np.float32] | None = None
 
@@ -192,7 +194,9 @@ class Session(SessionSnapshots):
 
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on, or fork() it here")
 
-    def __init__(self, core: EngineCore, maker: TextMaker, serving: ServingOptions, snapshots: SnapshotMaker) -> None:
+    def __init__(
+        self, core: EngineCore, maker: RequestFactory, serving: ServingOptions, snapshots: SnapshotWriter
+    ) -> None:
         self._core = core
         self._snapshots = snapshots
         self._loras = snapshots.loras
@@ -205,7 +209,7 @@ class Session(SessionSnapshots):
         self._logits: tuple[NDArray[np.float32], int] | None = None
         self._sampling = SessionSampler(maker.sampler, maker.sampling_defaults)
         self._in_use = threading.Lock()
-        self._release = partial(core.scheduler.rewind, self._sequence, 0)
+        self._release = partial(core.scheduler.blocks.rewind, self._sequence, 0)
         self._dropped = core.loop.finalizer(self._release)
         core.sessions.add(self)
 
@@ -341,7 +345,7 @@ class Session(SessionSnapshots):
         sequence.tokens = self.tokens
         sequence.weights, sequence.cache_key = self._sequence.weights, self._sequence.cache_key
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
-        self._core.scheduler.fork(self._sequence, sequence, n_again=0)
+        self._core.scheduler.blocks.fork(self._sequence, sequence, n_recompute=0)
 
     def close(self) -> None:
         """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
@@ -384,7 +388,7 @@ class Session(SessionSnapshots):
                 self._sampling.went_back(start)
 
     def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
-        outbox = Outbox(1)
+        outbox = ResultQueue(1)
         loras = self._loras.select(self._serving.lora)
         request = _SessionRequest(self._sequence, outbox, lambda _: self._append(ids, start, loras), loras)
         request.n_prompt = len(ids)
@@ -407,7 +411,7 @@ class Session(SessionSnapshots):
         self._rewind(start if sequence.weights == loras.key else 0)
         sequence.tokens[:], sequence.weights = kept, loras.key
         sequence.cache_key = self._serving.cache_key(self._kv_type, loras)
-        self._core.scheduler.checkpoint(sequence)
+        self._core.scheduler.blocks.checkpoint(sequence)
         sequence.tokens.extend(ids)
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
 
@@ -415,7 +419,7 @@ class Session(SessionSnapshots):
         sequence = self._sequence
         del sequence.tokens[n:]
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
-        self._core.scheduler.rewind(sequence, n)
+        self._core.scheduler.blocks.rewind(sequence, n)
 
     def _check_open(self) -> None:
         self._core.check_generates()
@@ -445,9 +449,9 @@ class SessionMethods:
     """The engine's own session, as methods of the engine: each raises what that of `Session` raises."""
 
     _core: EngineCore
-    _maker: TextMaker
+    _maker: RequestFactory
     _session: Session
-    _snapshots: SnapshotMaker
+    _snapshots: SnapshotWriter
     _end_ids: Collection[int]
     n_vocab: int
 

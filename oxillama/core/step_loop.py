@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from oxillama._util.fork import STEPS, Lives, check_running, ended
+from oxillama._util.fork import STEPS, ForkRegistry, check_running, ended
 from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack, frames_left
 from oxillama.errors import GenerateError
 
@@ -28,7 +28,7 @@ STEP_FRAMES, CHANGE_FRAMES = 200, 100
 
 log = logging.getLogger("oxillama")
 
-_lives = Lives(STEPS)
+_lives = ForkRegistry(STEPS)
 
 
 class Bell(Protocol):
@@ -77,7 +77,7 @@ class StepLoop:
         self._mail: deque[Callable[[], object]] = deque()
         self._worker: threading.Thread | None = None
         self._stopping = False
-        self.guests: set[object] = set()
+        self.background_requests: set[object] = set()
         self.rung: list[tuple[Bell, asyncio.Future[None]]] = []
         self.interrupt = DeferredInterrupt()
 
@@ -100,7 +100,7 @@ class StepLoop:
         return Finalizer(partial(self.post, change))
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """For a moment, no other thread posts anything, and no turn begins or ends."""
         with DeferredInterrupt(), self._lock:
             yield
@@ -217,7 +217,7 @@ class StepLoop:
 
     # The thread for guests.
 
-    def engage(self) -> None:
+    def start_worker(self) -> None:
         """Sees to it that the guests' requests are computed. Raises RuntimeError if there can be no more threads."""
         if ended():
             raise RuntimeError("the interpreter is ending")
@@ -228,7 +228,7 @@ class StepLoop:
                 worker.start()
                 self._worker = worker
 
-    def dismiss(self) -> None:
+    def stop_worker(self) -> None:
         """Ends the thread and waits for that; its step is given up, and what it computes stays unfinished."""
         with DeferredInterrupt(), self._lock:
             self._stopping = True
@@ -240,11 +240,11 @@ class StepLoop:
             worker.join()
 
     def stop(self, *, wait: bool) -> None:
-        """`dismiss`, at the interpreter's end."""
-        self.dismiss()
+        """`stop_worker`, at the interpreter's end."""
+        self.stop_worker()
 
     def _idle(self) -> bool:
-        return self._stopping or not (self.guests or self._mail or self.rung)
+        return self._stopping or not (self.background_requests or self._mail or self.rung)
 
     def _work(self) -> None:
         while True:

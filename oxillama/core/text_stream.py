@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from oxillama._util.checks import check_int
 from oxillama._util.pickling import stays_here
 from oxillama.core.engine_core import CoreCalls, EngineCore
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
-from oxillama.core.request import Outbox, unfinished
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request import ResultQueue, unfinished
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import Known, SnapshotMaker
+    from oxillama.snapshot.capture import Known, SnapshotWriter
     from oxillama.snapshot.format.reader import Saved
 
 __all__ = [
@@ -47,8 +47,9 @@ class Chunks(Generator[Chunk, None, None]):
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
-        self, core: EngineCore, make: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None,
-        snapshots: SnapshotMaker,
+        self, core: EngineCore, make: Callable[[], list[GenerationRequest]], outbox: ResultQueue, cancel_token:
+        CancelToken | None,
+        snapshots: SnapshotWriter,
     ) -> None:  # fmt: skip
         self._requests = cached(make)
         self._outbox = outbox
@@ -84,9 +85,9 @@ class Chunks(Generator[Chunk, None, None]):
 
 
 def save_request(
-    maker: SnapshotMaker,
-    requests: list[TextRequest],
-    outbox: Outbox,
+    maker: SnapshotWriter,
+    requests: list[GenerationRequest],
+    outbox: ResultQueue,
     path: Path | None = None,
     *,
     index: int | None = None,
@@ -125,7 +126,10 @@ def cached(make: Callable[[], T]) -> Callable[[], T]:
 
 
 def _run(
-    core: EngineCore, requests: Callable[[], list[TextRequest]], outbox: Outbox, cancel_token: CancelToken | None
+    core: EngineCore,
+    requests: Callable[[], list[GenerationRequest]],
+    outbox: ResultQueue,
+    cancel_token: CancelToken | None,
 ) -> Generator[Chunk, None, None]:
     with closing(chunks(core, requests(), outbox, cancel_token)) as pieces:
         for _, chunk in pieces:
@@ -134,20 +138,20 @@ def _run(
 
 def answer(
     core: EngineCore,
-    maker: TextMaker,
+    maker: RequestFactory,
     ids: list[int],
     options: TextOptions,
-    snapshots: SnapshotMaker,
+    snapshots: SnapshotWriter,
     **held: Any,
 ) -> Chunks:
     """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""
-    outbox = Outbox(options.n_each)
+    outbox = ResultQueue(options.n_each)
     made = partial(maker.group, ids, options, outbox, **held)
     return Chunks(core, made, outbox, options.cancel_token, snapshots)
 
 
 def completions_of(
-    requests: list[TextRequest], found: Iterable[tuple[int, Chunk]], n_each: int, first: int = 0
+    requests: list[GenerationRequest], found: Iterable[tuple[int, Chunk]], n_each: int, first: int = 0
 ) -> list[Completion]:
     """Each of the finished requests as one, of its (request's index, chunk); `n_each` for each prompt.
 
@@ -162,7 +166,7 @@ def completions_of(
     ]
 
 
-def _completion(request: TextRequest, pieces: list[Chunk], index: int) -> Completion:
+def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> Completion:
     return Completion(
         text="".join(piece.text for piece in pieces),
         token_ids=[token for piece in pieces for token in piece.token_ids],
@@ -188,8 +192,8 @@ def shaped(found: list[Completion], n: int | None, single: bool) -> Any:
 
 def chunks(
     core: CoreCalls,
-    requests: list[TextRequest],
-    outbox: Outbox,
+    requests: list[GenerationRequest],
+    outbox: ResultQueue,
     cancel_token: CancelToken | None = None,
     *,
     whole: bool = False,

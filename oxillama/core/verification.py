@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.results import FinishReason
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
 ]
 
 
-def verify(rows: NDArray[np.float32], ahead: list[int], request: TextRequest) -> FinishReason | None:
+def verify(rows: NDArray[np.float32], ahead: list[int], request: GenerationRequest) -> FinishReason | None:
     """Draws what follows a text by the rows of its last token and of each draft token after it, float32 [1 + k, vocab].
 
     A row is of use only if all draft tokens before it are what was drawn. Tokens go to the end of

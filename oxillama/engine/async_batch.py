@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
 
 from oxillama._util.pickling import stays_here
-from oxillama.core.async_requests import CoroutineBell, engage
-from oxillama.core.batch import MAX_IN_FLIGHT, NO_SNAPSHOT, Errors, Pipeline, Progress, read_settings
+from oxillama.core.async_requests import CoroutineBell, start_worker
+from oxillama.core.batch import MAX_IN_FLIGHT, NO_SNAPSHOT, BatchRunner, Errors, Progress, read_settings
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import Prompt, StreamOptions, TextOptions, read_options
 from oxillama.core.results import BatchFailure, Completion
@@ -35,9 +35,9 @@ class AsyncBatch(Generic[T]):
     """
 
     __reduce_ex__ = stays_here("send its results, or its prompts, to a batch of the other process's engine")
-    _pipeline: Pipeline | None = None
+    _pipeline: BatchRunner | None = None
 
-    def __init__(self, core: EngineCore, pipeline: Pipeline, prompts: Iterable[Any] | AsyncIterable[Any]):
+    def __init__(self, core: EngineCore, pipeline: BatchRunner, prompts: Iterable[Any] | AsyncIterable[Any]):
         self._core = core
         self._bell = pipeline.bell = CoroutineBell(core.loop)
         self._prompts = aiter(prompts) if isinstance(prompts, AsyncIterable) else iter(prompts)
@@ -71,7 +71,7 @@ class AsyncBatch(Generic[T]):
             raise error
         return cast(T, found)
 
-    async def _find(self, pipeline: Pipeline) -> bool:
+    async def _find(self, pipeline: BatchRunner) -> bool:
         """Sees to a result; False at the end."""
         self._core.loop.check_outside()
         pipeline.retry()
@@ -89,7 +89,7 @@ class AsyncBatch(Generic[T]):
                     raise error
                 return False
             else:
-                engage(self._core)
+                start_worker(self._core)
                 await self._bell.wait(
                     lambda: pipeline.ready() or (self._taken and (pipeline.wants_more or pipeline.empty))
                 )
@@ -98,7 +98,7 @@ class AsyncBatch(Generic[T]):
     def _taken(self) -> bool:
         return self._taking is not None and self._taking.done()
 
-    async def _took_one(self, pipeline: Pipeline) -> bool:
+    async def _took_one(self, pipeline: BatchRunner) -> bool:
         """Takes a prompt, or the end, if there is one; does not wait for an asynchronous source."""
         if not isinstance(self._prompts, AsyncIterator):
             pipeline.take(self._prompts)
@@ -121,7 +121,7 @@ class AsyncBatch(Generic[T]):
                 pipeline.taken.append(prompt)
         return True
 
-    async def _put(self, pipeline: Pipeline) -> None:
+    async def _put(self, pipeline: BatchRunner) -> None:
         """Queues the prompt that was taken; a long one is made in another thread, which a cancelled task leaves to the
         next."""
         if size_of([pipeline.taken[0]], pipeline.options) <= INLINE_CHARACTERS:
@@ -132,7 +132,7 @@ class AsyncBatch(Generic[T]):
             item = await asyncio.shield(self._making)
             self._making = None
             pipeline.put(item)
-        engage(self._core)
+        start_worker(self._core)
 
     def _leave(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -249,7 +249,7 @@ class AsyncBatchMethods:
         parsed = read_options("batch", {"n": n, **options}, self.engine.sampling_defaults)
         core = self.engine._core
         core.check_generates()
-        pipeline = Pipeline(core, self.engine._maker, parsed, settings)
+        pipeline = BatchRunner(core, self.engine._maker, parsed, settings)
         return AsyncBatch(core, pipeline, prompts)
 
 

@@ -13,10 +13,10 @@ from oxillama._util.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
 from oxillama.core.beam_search import BeamSearchConfig
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
 from oxillama.core.prompts import Messages, Tools, check_callback, plain, read_prompt, read_prompts
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.core.results import BeamHypothesis, CancelToken, Completion
 from oxillama.core.text_stream import completions_of, shaped
 from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
@@ -233,7 +233,7 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         core.loop.check_outside()
         core.shut(bell.ring)
         await bell.wait(lambda: core.closed)
-        core.loop.dismiss()
+        core.loop.stop_worker()
         self.engine.close()  # adapters, too
 
     async def __aenter__(self) -> Self:
@@ -252,10 +252,10 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
 
     async def _begin(
         self, prompts: list[tuple[str, Any]], options: TextOptions, *, whole: bool = False
-    ) -> Call[TextRequest]:
+    ) -> Call[GenerationRequest]:
         core, maker = self.engine._core, self.engine._maker
         bell = CoroutineBell(core.loop)
-        outbox = Outbox(len(prompts) * options.n_each, bell, whole=whole)
+        outbox = ResultQueue(len(prompts) * options.n_each, bell, whole=whole)
         size = size_of([prompt for _, prompt in prompts], options)
         requests = await made(size, lambda: maker.requests(prompts, options, outbox))
         return Call(core, requests, outbox, bell)

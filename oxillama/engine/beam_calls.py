@@ -16,14 +16,14 @@ from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import DeadlineFrom, Prompt, split_options
 from oxillama.core.prompts import read_prompt
 from oxillama.core.request import Bell
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BeamHypothesis, CancelToken
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import CONSTRAINTS, JsonSchema, SchemaMode
 from oxillama.sampling import SamplerChain
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = ["BeamKeywords", "BeamMethods", "start_search"]
 
@@ -60,8 +60,8 @@ class BeamMethods:
     """The engine's method for beam search."""
 
     _core: EngineCore
-    _maker: TextMaker
-    _snapshots: SnapshotMaker
+    _maker: RequestFactory
+    _snapshots: SnapshotWriter
 
     def beam_search(
         self,
@@ -112,7 +112,7 @@ class BeamMethods:
 
 def start_search(
     core: EngineCore,
-    maker: TextMaker,
+    maker: RequestFactory,
     prompt: Prompt,
     config: BeamSearchConfig | None,
     ignore_eos: bool,

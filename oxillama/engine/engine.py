@@ -26,8 +26,8 @@ from oxillama.core.options import (
 )
 from oxillama.core.prompts import Messages, Tools, chat_ids, check_callback, infill_ids, read_prompt, read_prompts
 from oxillama.core.reopening import reopened_engine, ticket_of
-from oxillama.core.request import Outbox
-from oxillama.core.request_factory import TextMaker
+from oxillama.core.request import ResultQueue
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Completion
 from oxillama.core.session import Session, SessionMethods
 from oxillama.core.stopping import Criteria
@@ -83,7 +83,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         core, kv_type = self._core, self.config.kv_type
         self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
         capacity = core.scheduler.capacity
-        self._maker = TextMaker(
+        self._maker = RequestFactory(
             self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type, parts.sampling
         )
         self._snapshots = make_snapshots(core, self.config, parts, self._loras)
@@ -395,7 +395,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         indexed: bool = False,
     ) -> list[Completion]:
         check_callback(on_token)
-        outbox = Outbox(len(prompts) * options.n_each)
+        outbox = ResultQueue(len(prompts) * options.n_each)
         requests = self._maker.requests(prompts, options, outbox)
         found = []
         with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oxillama.engine.engine import Engine
     from oxillama.scheduling.sequence import Sequence
     from oxillama.snapshot import SnapshotInfo
-    from oxillama.snapshot.capture import Known, SnapshotMaker
+    from oxillama.snapshot.capture import Known, SnapshotWriter
     from oxillama.snapshot.format.reader import Saved
 
 __all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots"]
@@ -45,7 +45,7 @@ Place = Path | bytes | bytearray | memoryview
 class SessionSnapshots:
     """`Session`'s own part of it."""
 
-    _snapshots: SnapshotMaker
+    _snapshots: SnapshotWriter
     _sequence: Sequence
     _serving: ServingOptions
     _sampling: SessionSampler
@@ -240,8 +240,8 @@ class AsyncSnapshots:
         return await resume_async(self.engine, snapshot, options)
 
 
-def make_snapshots(core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> SnapshotMaker:
+def make_snapshots(core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> SnapshotWriter:
     """What makes an engine's snapshots."""
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
-    return SnapshotMaker(core, config, parts, loras)
+    return SnapshotWriter(core, config, parts, loras)

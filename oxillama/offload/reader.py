@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from oxillama._util.fork import READS, Lives
+from oxillama._util.fork import READS, ForkRegistry
 from oxillama.errors import EngineClosedError, GenerateError, ModelFileError, OxiLlamaError
 from oxillama.offload.ahead import Ahead
 from oxillama.offload.buffers import SlotBuffers
@@ -18,7 +18,7 @@ __all__ = ["PageReader"]
 
 N_DIRECT = 2  # threads that read past the page cache: while one looks what is next, the disk works for the other
 
-_lives = Lives(READS)
+_lives = ForkRegistry(READS)
 _log = logging.getLogger("oxillama")
 
 

@@ -152,12 +152,12 @@ class BlockTables:
 
         The prefix cache keeps them no longer than the next one who needs room: what it can begin with is at the end.
         """
-        if self.windows is None or (n := self.windows.first(sequence.n_computed)) <= sequence.n_gone:
+        if self.windows is None or (n := self.windows.first(sequence.n_computed)) <= sequence.n_freed_blocks:
             return
-        table, before = sequence.tables[WINDOWED], sequence.n_gone
+        table, before = sequence.tables[WINDOWED], sequence.n_freed_blocks
         self.pool.windowed.free(table[before:n], stale=True)
         table[before:n] = [-1] * (n - before)
-        sequence.n_gone = n
+        sequence.n_freed_blocks = n
 
 
 class Holdings(BlockTables):
@@ -198,19 +198,19 @@ class Holdings(BlockTables):
         longer = (n - 1) // size > sequence.n_computed // size
         if self.prefix is None or sequence.cache_key is None or not longer:
             return False
-        known = self.prefix.walk(sequence.cache_key, sequence.tokens, n - 1)
+        known = self.prefix.match(sequence.cache_key, sequence.tokens, n - 1)
         found = known[: self.prefix.n_usable(known)]
         if sequence.slots is not None:
             sequence.slots.shared_marks = [len(known) * size, (n - 1) // size * size]
         missing = self._missing_after(found, n)
-        part, n_more = self.prefix.part(sequence.cache_key, found, sequence.tokens, n - 1)
+        part, n_more = self.prefix.match_partial(sequence.cache_key, found, sequence.tokens, n - 1)
         if n_more and not self.fits([missing[0] + (self.pool.blocks.users[part] == 1), *missing[1:]], reserve):
             n_more = 0
         n_found = len(found) * size + n_more
         # Without room for what was found it goes on with what it has, which the count leaves out.
         if n_found <= sequence.n_computed or not self.fits(missing, reserve):
             return False
-        tables = self.prefix.hold(found)
+        tables = self.prefix.acquire(found)
         if n_more:  # `grow` copies it
             tables[BLOCK].extend(self.pool.blocks.fork([part]))
         state = [found[-1].ids[STATE]] if sequence.slots is not None else []
@@ -220,7 +220,7 @@ class Holdings(BlockTables):
         if sequence.slots is not None:
             sequence.slots.current = state[0]
         sequence.path, sequence.tables, sequence.n_computed = found, tables, n_found
-        sequence.n_gone = self.prefix.first_windowed(len(found))
+        sequence.n_freed_blocks = self.prefix.first_windowed(len(found))
         return True
 
     def _missing_after(self, found: list[PrefixNode], n_tokens: int) -> list[int]:
@@ -296,19 +296,19 @@ class Holdings(BlockTables):
         n_computed = min(sequence.n_computed, n_tokens)
         if sequence.slots is not None:
             n_computed = self._rewind_state(sequence.slots, sequence.n_computed, n_tokens)
-        if self.windows and self.windows.first(n_computed) < sequence.n_gone:
+        if self.windows and self.windows.first(n_computed) < sequence.n_freed_blocks:
             n_computed = 0
             if sequence.slots is not None:
                 self._rewind_state(sequence.slots, sequence.n_computed, 0)
         sequence.n_computed, n_kept = n_computed, self.n_blocks(n_computed)
         for kind, pool in self.groups:
             table = sequence.tables[kind]
-            n_gone = sequence.n_gone if kind == WINDOWED else 0
+            n_gone = sequence.n_freed_blocks if kind == WINDOWED else 0
             pool.free(table[max(n_kept, n_gone) :])
             del table[n_kept:]
-        sequence.n_gone = min(sequence.n_gone, n_kept)
+        sequence.n_freed_blocks = min(sequence.n_freed_blocks, n_kept)
         if self.prefix:
-            self.prefix.leave(sequence.path, n_computed // self.block_size)
+            self.prefix.release(sequence.path, n_computed // self.block_size)
         if not any(sequence.tables) and (sequence.slots is None or sequence.slots.current < 0):
             self._owners.pop(sequence, None)
 
@@ -328,20 +328,20 @@ class Holdings(BlockTables):
             self.owns(sequence)
         sequence.n_computed, before.n_computed = before.n_computed, 0
         sequence.tables, before.tables = before.tables, ([], [])
-        sequence.n_gone, before.n_gone = before.n_gone, 0
+        sequence.n_freed_blocks, before.n_freed_blocks = before.n_freed_blocks, 0
         sequence.path, before.path = before.path, []
         sequence.slots, before.slots = before.slots, None
         if sequence.slots is None and self.pool.n_slots:
             sequence.slots = StateSlots()
         self._owners.pop(before, None)
 
-    def fork(self, source: Sequence, sequence: Sequence, n_again: int = 1) -> None:
+    def fork(self, source: Sequence, sequence: Sequence, n_recompute: int = 1) -> None:
         """A new sequence that begins with the same tokens shares the blocks of all that another has computed.
 
         Nothing is copied until one of them writes to the block in which they part. A recurrent state isn't shared, nor
         anything under different keys of the prefix cache: then the new one computes its tokens itself.
 
-        n_again: of its last tokens, whose logits are wanted; those it computes again in any case.
+        n_recompute: of its last tokens, whose logits are wanted; those it computes again in any case.
         """
         if source.slots is not None or source.cache_key != sequence.cache_key or not source.n_computed:
             return
@@ -351,8 +351,8 @@ class Holdings(BlockTables):
             self.prefix.pin(sequence.path)
         for kind, pool in self.groups:
             sequence.tables[kind][:] = pool.fork(source.tables[kind][:n])
-        sequence.n_computed, sequence.n_gone = source.n_computed, source.n_gone
-        self.rewind(sequence, len(sequence.tokens) - n_again)
+        sequence.n_computed, sequence.n_freed_blocks = source.n_computed, source.n_freed_blocks
+        self.rewind(sequence, len(sequence.tokens) - n_recompute)
 
     def owns(self, sequence: Sequence) -> None:
         """From now on a sequence has blocks or slots; it is the last to lose them."""
@@ -373,9 +373,9 @@ class Holdings(BlockTables):
     def disown(self) -> None:
         """Takes everything from all sequences, whatever state they and the pools are in, but what is held."""
         for sequence in list(self._owners):
-            sequence.n_computed = sequence.n_gone = 0
+            sequence.n_computed = sequence.n_freed_blocks = 0
             sequence.tables, sequence.path, sequence.slots = ([], []), [], None
-            sequence.drop_guesses()
+            sequence.clear_drafts()
         self._owners = {}
         for pool in (self.pool.blocks, self.pool.windowed, self.pool.slots):
             pool.reset(i for held in self.held for p, ids in held if p is pool for i in ids if i >= 0)
@@ -405,7 +405,7 @@ class Holdings(BlockTables):
             if short() and owner is not sequence:
                 self.rewind(owner, 0)
         if short() and self.prefix:  # not of use to the next one any more: this one goes on writing it
-            self.prefix.disown(STATE, slots.current)
+            self.prefix.evict_id(STATE, slots.current)
         if short():
             return False
         slots.spare.extend(pool.alloc(slots.n_missing(pool)))
@@ -445,5 +445,5 @@ def place(holdings: Holdings, sequence: Sequence, n_computed: int, n_running: in
             prefix.evict(STATE, n_slots - pool.slots.n_free)
         sequence.slots = StateSlots()
         sequence.slots.current = pool.slots.alloc(1)[0]
-    sequence.n_computed, sequence.n_gone = n_computed, n_gone if holdings.windows else 0
+    sequence.n_computed, sequence.n_freed_blocks = n_computed, n_gone if holdings.windows else 0
     return True

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from oxillama.errors import ConfigError, KvCacheFullError
 
 __all__ = [
-    "IdPool",
     "KvCachePool",
+    "RefCountedPool",
     "SequencePool",
 ]
 
 
-class IdPool:
+class RefCountedPool:
     """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once.
 
     A cache may be one of the users. What it alone uses is idle: still there for whoever looks for it, and to be had by
@@ -109,11 +109,11 @@ class IdPool:
         given = list(ids)
         self.check_used(given)
         for i in reversed(given):
-            self._less(i)
+            self._decref(i)
             if stale and i in self._idle:
                 self._idle.move_to_end(i, last=False)
 
-    def _less(self, i: int) -> None:
+    def _decref(self, i: int) -> None:
         self.users[i] -= 1
         if not self.users[i]:
             self._free.append(i)
@@ -128,22 +128,22 @@ class IdPool:
         self._free = [i for i in range(self.n - 1, -1, -1) if not users[i]]
         self.users, self._kept, self._idle = users, {}, OrderedDict()
 
-    def keep(self, i: int, known_by: object) -> None:
+    def pin(self, i: int, owner_key: object) -> None:
         """Counts the cache as one more user of an id in use, which it is not yet; it finds `known_by` by it again."""
         self.users[i] += 1
-        self._kept[i] = known_by
+        self._kept[i] = owner_key
 
-    def forget(self, i: int) -> None:
-        """The end of `keep`."""
+    def unpin(self, i: int) -> None:
+        """The end of `pin`."""
         del self._kept[i]
         self._idle.pop(i, None)
-        self._less(i)
+        self._decref(i)
 
-    def known_by(self, i: int) -> object | None:
+    def owner_key(self, i: int) -> object | None:
         """What the cache knows an id by; None if it doesn't use it."""
         return self._kept.get(i)
 
-    def oldest(self) -> object:
+    def lru(self) -> object:
         """What the cache knows that idle id by which is the first to go; there must be one."""
         return self._kept[next(iter(self._idle))]
 
@@ -164,7 +164,7 @@ class IdPool:
         return f"<{type(self).__name__} {len(self._free)} of {self.n} {self.noun}s free>"
 
 
-class KvCachePool(IdPool):
+class KvCachePool(RefCountedPool):
     """Ids of KV blocks, each with a count of its users: sequences, and the prefix cache.
 
     A table is the list of a sequence's blocks in the order of positions. Who writes to a block must be its only user:
@@ -203,7 +203,7 @@ class KvCachePool(IdPool):
             old = table[i]
             if self.users[old] > 1:
                 table[i] = self.alloc(1)[0]
-                self._less(old)
+                self._decref(old)
                 replaced.append((old, table[i]))
         return replaced
 
@@ -225,7 +225,7 @@ class SequencePool:
         self.blocks = KvCachePool(n_blocks)
         self.windowed = KvCachePool(n_windowed, "windowed KV block")
         self.window = window
-        self.slots = IdPool(n_slots, "recurrent slot")
+        self.slots = RefCountedPool(n_slots, "recurrent slot")
 
     @property
     def n_blocks(self) -> int:

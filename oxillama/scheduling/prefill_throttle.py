@@ -3,7 +3,7 @@
 __all__ = [
     "LEAST_CHUNK",
     "MAX_DECODE_WAIT_MS",
-    "Pace",
+    "PrefillThrottle",
 ]
 
 # Who decodes waits for his next token no longer than this, or than a chunk of LEAST_CHUNK takes. On the shape of Llama
@@ -14,7 +14,7 @@ MAX_DECODE_WAIT_MS = 100
 LEAST_CHUNK = 64
 
 
-class Pace:
+class PrefillThrottle:
     """Learns from each step how many prompt tokens fit in MAX_DECODE_WAIT_MS.
 
     It never changes what is computed, only in which step. chunk: prompt tokens that the next step is to have at most,

@@ -71,7 +71,7 @@ class PrefixKvCache:
 
     # ---- looking up
 
-    def walk(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
+    def match(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
         """The longest path of whole blocks that begins tokens[:limit], of use or not. It is not held by this."""
         path: list[PrefixNode] = []
         node, size = self._roots.get(key), self.block_size
@@ -99,11 +99,13 @@ class PrefixKvCache:
         return first_read(n_blocks * self.block_size, self.window) // self.block_size if self.window else 0
 
     def find(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
-        """As much of `walk` as is of use."""
-        path = self.walk(key, tokens, limit)
+        """As much of `match` as is of use."""
+        path = self.match(key, tokens, limit)
         return path[: self.n_usable(path)]
 
-    def part(self, key: Hashable, path: Sequence[PrefixNode], tokens: Sequence[int], limit: int) -> tuple[int, int]:
+    def match_partial(
+        self, key: Hashable, path: Sequence[PrefixNode], tokens: Sequence[int], limit: int
+    ) -> tuple[int, int]:
         """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block.
 
         It is to be copied by who goes on from there. A window, and a recurrent state, are there for whole blocks alone.
@@ -125,7 +127,7 @@ class PrefixKvCache:
 
     # ---- use
 
-    def hold(self, path: Sequence[PrefixNode]) -> tuple[list[int], list[int]]:
+    def acquire(self, path: Sequence[PrefixNode]) -> tuple[list[int], list[int]]:
         """The tables of a path: its blocks stay until they are freed, as do its nodes until they are left."""
         self.pin(path)
         blocks = [node.ids[BLOCK] for node in path] if self.pools[BLOCK].n else []
@@ -138,12 +140,12 @@ class PrefixKvCache:
         return blocks, [-1] * n_gone + windowed
 
     def pin(self, path: Sequence[PrefixNode]) -> None:
-        """`hold` by one who has the blocks already."""
+        """`acquire` by one who has the blocks already."""
         for node in path:
             node.n_users += 1
 
-    def leave(self, path: list[PrefixNode], n_kept: int = 0) -> None:
-        """The end of `hold` for all but the first n_kept nodes; the caller frees their blocks as well."""
+    def release(self, path: list[PrefixNode], n_kept: int = 0) -> None:
+        """The end of `acquire` for all but the first n_kept nodes; the caller frees their blocks as well."""
         while len(path) > n_kept:
             node = path.pop()
             node.n_users -= 1
@@ -180,7 +182,7 @@ class PrefixKvCache:
     def add(self, kind: int, node: PrefixNode, i: int) -> None:
         """A node gets an id of a kind that it lacks, which its sequence goes on using."""
         node.ids[kind] = i
-        self.pools[kind].keep(i, node)
+        self.pools[kind].pin(i, node)
 
     # ---- room
 
@@ -189,12 +191,12 @@ class PrefixKvCache:
         pool = self.pools[kind]
         n = max(0, min(n, pool.n_idle))
         for _ in range(n):
-            self._drop(kind, cast(PrefixNode, pool.oldest()))
+            self._drop(kind, cast(PrefixNode, pool.lru()))
         return n
 
-    def disown(self, kind: int, i: int) -> None:
+    def evict_id(self, kind: int, i: int) -> None:
         """Lets go of an id that a sequence uses, if it is in the tree."""
-        node = self.pools[kind].known_by(i)
+        node = self.pools[kind].owner_key(i)
         if node is not None:
             self._drop(kind, cast(PrefixNode, node))
 
@@ -212,7 +214,7 @@ class PrefixKvCache:
         assert kind != BLOCK or not (node.children or node.n_users)
         for k in range(len(self.pools)) if kind == BLOCK else (kind,):
             if node.ids[k] >= 0:
-                self.pools[k].forget(node.ids[k])
+                self.pools[k].unpin(node.ids[k])
                 node.ids[k] = -1
         self._prune(node)
 
@@ -250,7 +252,7 @@ class PrefixKvCache:
         for kind, pool in enumerate(self.pools):
             ids = [node.ids[kind] for node in self.nodes() if node.ids[kind] >= 0]
             assert len(ids) == len(set(ids)) == pool.n_kept, f"a {pool.noun} is in the tree twice, or was left behind"
-            assert all(pool.known_by(n.ids[kind]) is n for n in self.nodes() if n.ids[kind] >= 0)
+            assert all(pool.owner_key(n.ids[kind]) is n for n in self.nodes() if n.ids[kind] >= 0)
 
     def __repr__(self) -> str:
         return (

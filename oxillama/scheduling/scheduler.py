@@ -14,7 +14,7 @@ from oxillama.scheduling.state_slots import RUNNING_SLOTS, StateSlots
 from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
 
 __all__ = [
-    "MAX_GUESSES",
+    "MAX_DRAFT_TOKENS",
     "MAX_RUNNING",
     "MAX_WAITING",
     "MOST",
@@ -70,7 +70,7 @@ class Admission(Holdings):
         Raises GenerateError if it waits or runs, ConfigError if it has nothing to compute, KvCacheFullError if it could
         never run, QueueFullError; and queues nothing then.
         """
-        if sequence.busy:
+        if sequence.is_scheduled:
             raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")
         if len(sequence.tokens) <= sequence.n_computed:
             raise ConfigError(f"sequence {sequence.id} has no token to compute: give it at least one")
@@ -88,7 +88,7 @@ class Admission(Holdings):
     def set_deadline(self, sequence: Sequence, deadline: float) -> None:
         """Another deadline for a sequence, which waits or runs, or will."""
         sequence.deadline = deadline
-        if sequence.busy:
+        if sequence.is_scheduled:
             self._deadlines.add(sequence, len(self.live))
 
     def expired(self, now: float) -> list[Sequence]:
@@ -133,7 +133,7 @@ class Admission(Holdings):
         if sequence.queued:
             self.waiting.remove(sequence)
         sequence.finished, sequence.running = True, False
-        sequence.drop_guesses()
+        sequence.clear_drafts()
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
 
@@ -161,7 +161,7 @@ Plan = list[tuple[Sequence, int]]  # who computes how many tokens
 # Sequences in one step. Each costs a row of logits (600 kB for 150k tokens), and beyond this a step of a model that
 # reads its weights once for all rows hardly gets cheaper per row.
 MAX_RUNNING = 64
-MAX_GUESSES = 128  # in one step, each with a row of logits too
+MAX_DRAFT_TOKENS = 128  # in one step, each with a row of logits too
 # Who shares at least so much with a prompt that is being computed waits for it. A step for less costs about as much as
 # computing it twice.
 PREFIX_WORTH_WAITING = 64
@@ -184,8 +184,9 @@ class Scheduler(Admission):
     computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; one that
     runs and has nothing to compute is passed over, and keeps what it has.
 
-    Who decodes may have guesses of what follows (`Sequence.ahead`), for which nobody gives up any budget or room. After
-    the step, those that came true are at the end of `tokens`, and `advance` is told how many computed tokens count.
+    Who decodes may have guesses of what follows (`Sequence.draft_tokens`), for which nobody gives up any budget or
+    room. After the step, those that came true are at the end of `tokens`, and `advance` is told how many computed
+    tokens count.
 
     running: by rank. live: those that wait or run, by id. n_steps, n_preempted: counts. preempting: whether the last
     step sent somebody back. debug: check everything in each step.
@@ -250,7 +251,7 @@ class Scheduler(Admission):
         plan, has_room, budget = [], self.has_room, self.token_budget
         for sequence in list(self.running):
             n = len(sequence.tokens) - sequence.n_computed
-            if n != 1 + sequence.n_again or n > budget or not sequence.running:
+            if n != 1 + sequence.n_recompute or n > budget or not sequence.running:
                 continue
             if (n == 1 and has_room(sequence)) or self._make_room(sequence, n):
                 plan.append((sequence, n))
@@ -260,7 +261,7 @@ class Scheduler(Admission):
     def _prefill(self, plan: Plan, budget: int) -> None:
         """Adds chunks of prompts: of those that run, then of newcomers. Who was sent back leaves the plan."""
         for sequence in list(self.running):
-            if not sequence.running or sequence.decodes:
+            if not sequence.running or sequence.is_decoding:
                 continue
             if (n := self._share(sequence, budget)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
@@ -276,19 +277,19 @@ class Scheduler(Admission):
 
     def _guess(self, plan: Plan) -> None:
         """Adds the guesses of those who decode, and cuts them to what there is of budget and room."""
-        guessing = [i for i, (sequence, _) in enumerate(plan) if sequence.ahead]
+        guessing = [i for i, (sequence, _) in enumerate(plan) if sequence.draft_tokens]
         if guessing:
-            budget = 0 if self.preempting else min(MAX_GUESSES, self.token_budget - sum(n for _, n in plan))
+            budget = 0 if self.preempting else min(MAX_DRAFT_TOKENS, self.token_budget - sum(n for _, n in plan))
         for i in guessing:
             sequence, n = plan[i]
-            n_ahead = self._affordable(sequence, budget) if sequence.decodes and n == 1 else 0
-            del sequence.ahead[n_ahead:]
+            n_ahead = self._affordable(sequence, budget) if sequence.is_decoding and n == 1 else 0
+            del sequence.draft_tokens[n_ahead:]
             plan[i] = sequence, n + n_ahead
             budget -= n_ahead
 
     def _affordable(self, sequence: Sequence, budget: int) -> int:
         """Guesses that a sequence can compute beside its next token, for which it has room."""
-        n = min(len(sequence.ahead), budget, sequence.n_reserve - len(sequence.tokens))
+        n = min(len(sequence.draft_tokens), budget, sequence.n_reserve - len(sequence.tokens))
         if n < 1:
             return 0
         n = self.chunk(sequence, 1 + n)
@@ -329,7 +330,7 @@ class Scheduler(Admission):
         self.n_preempted += 1
         self.running.remove(sequence)
         sequence.running, sequence.preempted = False, True
-        sequence.drop_guesses()
+        sequence.clear_drafts()
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
         self.rewind(sequence, 0)
@@ -397,13 +398,13 @@ class Scheduler(Admission):
         if not 0 < n <= len(sequence.tokens) - sequence.n_computed:
             left = len(sequence.tokens) - sequence.n_computed
             raise ConfigError(f"sequence {sequence.id} can't advance by {n} tokens: {left} are not computed")
-        if sequence.ahead or sequence.n_again:
-            n_wrong = 1 + len(sequence.ahead) - n if sequence.ahead else 0
-            sequence.drop_guesses()
+        if sequence.draft_tokens or sequence.n_recompute:
+            n_wrong = 1 + len(sequence.draft_tokens) - n if sequence.draft_tokens else 0
+            sequence.clear_drafts()
             if n_wrong:
                 self.trim(sequence, sequence.n_computed + n)
                 if sequence.slots is not None:  # the step left the state after all of its tokens alone
-                    sequence.n_again = n
+                    sequence.n_recompute = n
                     return
         sequence.n_computed += n
         if sequence.slots is not None:
@@ -425,7 +426,7 @@ class Scheduler(Admission):
             path, slots = sequence.path, sequence.slots
             assert len(path) <= sequence.n_computed // self.block_size, "a path to what is not computed"
             for kind, _ in self.groups:
-                n_gone, table = sequence.n_gone if kind == WINDOWED else 0, sequence.tables[kind]
+                n_gone, table = sequence.n_freed_blocks if kind == WINDOWED else 0, sequence.tables[kind]
                 of_path = [node.ids[kind] for node in path[n_gone:]]
                 assert of_path == table[n_gone : len(path)], "a path that is not that of the table"
                 assert len(set(table[n_gone:])) == len(table[n_gone:]), "a block is in a table twice"
@@ -436,7 +437,7 @@ class Scheduler(Admission):
         assert sum(n for _, n in plan) <= self.token_budget or self.whole, "a step of more tokens than its budget"
         for sequence, n in plan:
             first, last = sequence.n_computed // self.block_size, self.n_blocks(sequence.n_computed + n)
-            assert not self.windows or self.windows.first(sequence.n_computed) >= sequence.n_gone, (
+            assert not self.windows or self.windows.first(sequence.n_computed) >= sequence.n_freed_blocks, (
                 "given back too early"
             )
             for kind, pool in self.groups:

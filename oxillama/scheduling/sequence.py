@@ -39,9 +39,10 @@ class Sequence:
         is drawn and not computed. Never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
     n_cached: tokens of the prompt that were computed already when it first began to run; None before.
-    n_again: those after them that were computed with wrong guesses behind: the state after these is of no use.
+    n_recompute: those after them that were computed with wrong guesses behind: the state after these is of no use.
     block_table: block ids in the order of positions; token i is in block i // block_size.
-    tables: this one, and that of layers with a window, which begins with `n_gone` times -1 for what was given back.
+    tables: this one, and that of layers with a window, which begins with `n_freed_blocks` times -1 for what was given
+    back.
     path: of the prefix cache, for the first blocks of the tables; its nodes' blocks are those.
     cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
     untrusted: whether some of what is computed came from a file that may be anybody's.
@@ -56,9 +57,30 @@ class Sequence:
     """
 
     __slots__ = (
-        "ahead", "cache_key", "cancelled", "deadline", "finished", "handle", "id", "n_again", "n_cached", "n_computed",
-        "n_gone", "n_prompt", "n_reserve", "path", "preempted", "priority", "queued", "rank", "running", "slots",
-        "tables", "tokens", "untrusted", "weights",
+        "cache_key",
+        "cancelled",
+        "deadline",
+        "draft_tokens",
+        "finished",
+        "handle",
+        "id",
+        "n_cached",
+        "n_computed",
+        "n_freed_blocks",
+        "n_prompt",
+        "n_recompute",
+        "n_reserve",
+        "path",
+        "preempted",
+        "priority",
+        "queued",
+        "rank",
+        "running",
+        "slots",
+        "tables",
+        "tokens",
+        "untrusted",
+        "weights",
     )  # fmt: skip
 
     def __init__(
@@ -79,10 +101,10 @@ class Sequence:
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
         self.n_cached: int | None = None
-        self.ahead: list[int] = []
-        self.n_again = 0
+        self.draft_tokens: list[int] = []
+        self.n_recompute = 0
         self.tables: tuple[list[int], list[int]] = [], []
-        self.n_gone = 0
+        self.n_freed_blocks = 0
         self.path: list[PrefixNode] = []
         self.cache_key = cache_key
         self.weights = weights
@@ -101,18 +123,18 @@ class Sequence:
         return self.tables[0]
 
     @property
-    def busy(self) -> bool:
+    def is_scheduled(self) -> bool:
         """Whether the scheduler has it: it waits or runs."""
         return self.queued or self.running
 
     @property
-    def decodes(self) -> bool:
+    def is_decoding(self) -> bool:
         """Whether it lacks its last token alone, besides those that are computed again for their state."""
-        return len(self.tokens) - self.n_computed - self.n_again == 1
+        return len(self.tokens) - self.n_computed - self.n_recompute == 1
 
-    def drop_guesses(self) -> None:
+    def clear_drafts(self) -> None:
         """Nothing is known of what follows the tokens that are computed."""
-        self.ahead, self.n_again = [], 0
+        self.draft_tokens, self.n_recompute = [], 0
 
     @property
     def state(self) -> SequenceState:
@@ -121,7 +143,7 @@ class Sequence:
         if not self.running:
             return SequenceState.PREEMPTED if self.preempted else SequenceState.WAITING
         known = max(self.n_prompt, len(self.tokens) - 1)
-        return SequenceState.PREFILLING if self.n_computed + self.n_again < known else SequenceState.DECODING
+        return SequenceState.PREFILLING if self.n_computed + self.n_recompute < known else SequenceState.DECODING
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.state.value}, {self.n_computed} of {len(self.tokens)} tokens computed>"

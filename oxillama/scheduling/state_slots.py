@@ -6,7 +6,7 @@ its own slot, so to keep that slot is to have a checkpoint, and to go back to it
 
 from bisect import bisect_right
 
-from oxillama.scheduling.pools import IdPool
+from oxillama.scheduling.pools import RefCountedPool
 
 __all__ = ["MAX_CHECKPOINTS", "RUNNING_SLOTS", "StateSlots"]
 
@@ -33,7 +33,7 @@ class StateSlots:
         self.mark = 0
         self.shared_marks: list[int] = []
 
-    def n_missing(self, pool: IdPool) -> int:
+    def n_missing(self, pool: RefCountedPool) -> int:
         """Slots to be added to `spare` before the sequence may run.
 
         What others read as well can't be written after the next step, and counts for nothing: whoever runs has all
@@ -50,7 +50,7 @@ class StateSlots:
         """Whether `commit` will take a free slot, or else a checkpoint's."""
         return len(self.spare) == 1 and any(slot == self.current for _, slot in self.checkpoints)
 
-    def commit(self, pool: IdPool) -> None:
+    def commit(self, pool: RefCountedPool) -> None:
         """The next step's state was written: it is the current one."""
         before, self.current = self.current, self.spare.pop()
         if before >= 0 and all(slot != before for _, slot in self.checkpoints):

@@ -76,7 +76,7 @@ class Deadlines:
         """Nothing without a deadline. n_live: sequences that wait or run."""
         if sequence.deadline < math.inf:
             if len(self._heap) > 2 * n_live + 64:  # most have ended before their time
-                self._heap = [entry for entry in self._heap if entry[2].busy]
+                self._heap = [entry for entry in self._heap if entry[2].is_scheduled]
                 heapq.heapify(self._heap)
             heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
 
@@ -85,7 +85,7 @@ class Deadlines:
         found = []
         while self._heap and self._heap[0][0] <= now:
             sequence = heapq.heappop(self._heap)[2]
-            if sequence.busy:
+            if sequence.is_scheduled:
                 found.append(sequence)
         return found
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from oxillama.core.results import CancelToken
     from oxillama.engine.engine import Engine
     from oxillama.lora import LoraSet
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "BeamResumer",
@@ -58,7 +58,7 @@ MAX_MESSAGE = 1000
 # ---- out
 
 
-def save_search(maker: SnapshotMaker, search: BeamSearch, path: Any, *, compress: bool) -> bytes | None:
+def save_search(maker: SnapshotWriter, search: BeamSearch, path: Any, *, compress: bool) -> bytes | None:
     """`BeamRounds.snapshot`."""
 
     def take() -> tuple[dict[str, Any], Iterator[Saved]]:

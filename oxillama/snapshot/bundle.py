@@ -19,10 +19,10 @@ from oxillama.snapshot.format.source import MemorySource, Source
 from oxillama.snapshot.format.writer import packed, write_file
 
 if TYPE_CHECKING:
-    from oxillama.core.generation_request import TextRequest
-    from oxillama.core.request import Outbox
+    from oxillama.core.generation_request import GenerationRequest
+    from oxillama.core.request import ResultQueue
     from oxillama.core.results import Chunk
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "KIND",
@@ -43,7 +43,8 @@ MAX_PARTS = 1 << 14
 
 
 def save_several(
-    maker: SnapshotMaker, requests: list[TextRequest], outbox: Outbox, path: Any, *, base: Any, compress: bool,
+    maker: SnapshotWriter, requests: list[GenerationRequest], outbox: ResultQueue, path: Any, *, base: Any, compress:
+    bool,
     shared: bool,
 ) -> bytes | None:  # fmt: skip
     """All requests as they are between the same two steps: to a file, or as bytes if there is no path."""
@@ -58,7 +59,7 @@ def save_several(
 
 
 def save_together(
-    maker: SnapshotMaker, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], path: Any, *, compress: bool
+    maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], path: Any, *, compress: bool
 ) -> bytes | None:
     """What `take` gives between two steps: what is to be said of all, and each."""
     saved = _saved(maker, take, check_bool("compress", compress))
@@ -68,7 +69,7 @@ def save_together(
     return None
 
 
-def _saved(maker: SnapshotMaker, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], compress: bool) -> Saved:
+def _saved(maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], compress: bool) -> Saved:
     parts: list[Saved] = []
 
     def let_go() -> None:

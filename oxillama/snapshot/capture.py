@@ -37,10 +37,10 @@ from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequen
 
 if TYPE_CHECKING:
     from oxillama.core.engine_core import EngineCore
-    from oxillama.core.generation_request import TextRequest
+    from oxillama.core.generation_request import GenerationRequest
     from oxillama.core.loading import EngineParts
     from oxillama.core.options import ServingOptions
-    from oxillama.core.request import Outbox
+    from oxillama.core.request import ResultQueue
     from oxillama.core.session import SessionSampler
     from oxillama.lora import LoraRegistry
     from oxillama.scheduling.sequence import Sequence
@@ -49,7 +49,7 @@ __all__ = [
     "WRITER",
     "Holding",
     "Known",
-    "SnapshotMaker",
+    "SnapshotWriter",
     "check_format",
     "path_of",
 ]
@@ -120,7 +120,7 @@ WRITER = "oxillama (Python)"
 Take = Callable[[Known], Saved]
 
 
-class SnapshotMaker:
+class SnapshotWriter:
     """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
 
     model_path: absolute; None of a model in memory. context_size, num_threads: in use. given_as: the argument that
@@ -240,7 +240,7 @@ class SnapshotMaker:
         state = {"messages": plain("messages", messages)}
         return self.saved("conversation", sequence, sequence.n_computed, known, state, {})
 
-    def text(self, request: TextRequest, outbox: Outbox, known: Known) -> Saved:
+    def text(self, request: GenerationRequest, outbox: ResultQueue, known: Known) -> Saved:
         """Of a request for text. In a turn of the loop."""
         sequence, unread = request.sequence, [chunk for index, chunk in outbox.items if index == request.index]
         sampler, marks = sampler_state(request.sampler)

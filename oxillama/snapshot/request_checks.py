@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxillama._util.json_fields import Fields
-from oxillama.core.logprobs import Scores
+from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import MAX_COMPLETIONS
 from oxillama.core.prompts import check_stop
 from oxillama.core.results import Chunk, TokenLogprob, Usage
@@ -18,7 +18,7 @@ from oxillama.errors import SnapshotDamagedError
 from oxillama.snapshot.request_state import REASONS
 
 if TYPE_CHECKING:
-    from oxillama.core.generation_request import TextRequest
+    from oxillama.core.generation_request import GenerationRequest
     from oxillama.snapshot.resume_request import TextResumer
 
 __all__ = ["check_replayed", "check_text", "check_together", "restore_scores"]
@@ -86,7 +86,7 @@ def _check_end(resumer: TextResumer, chunk: Chunk, name: str) -> None:
 # ---- log-probabilities
 
 
-def restore_scores(resumer: TextResumer, request: TextRequest, chunks: Sequence[Chunk]) -> None:
+def restore_scores(resumer: TextResumer, request: GenerationRequest, chunks: Sequence[Chunk]) -> None:
     """Gives a request those of its tokens, as many as its options ask for, and no more than are computed."""
     scores, given = request.scores, resumer.given.maybe_sub("scores")
     if (scores is None) != (given is None):
@@ -103,7 +103,7 @@ def restore_scores(resumer: TextResumer, request: TextRequest, chunks: Sequence[
         first = end
 
 
-def _fill(resumer: TextResumer, request: TextRequest, scores: Scores, given: Fields) -> None:
+def _fill(resumer: TextResumer, request: GenerationRequest, scores: LogprobRecorder, given: Fields) -> None:
     reader, prompt, drawn = resumer.reader, resumer.tokens[: resumer.n_prompt], resumer.tokens[resumer.n_prompt :]
     found = {name: reader.many(given, name) for name in ("tokens", "prompt")}
     k, prompt_k = (resumer.given.get(name) for name in ("logprobs", "prompt_logprobs"))
@@ -134,7 +134,7 @@ def _are_of(found: Any, tokens: list[int], k: int, *, cut: bool = False) -> bool
 # ---- what follows from the tokens
 
 
-def check_replayed(resumer: TextResumer, request: TextRequest) -> None:
+def check_replayed(resumer: TextResumer, request: GenerationRequest) -> None:
     """The state that follows from the tokens of a request must be the one that was saved."""
     given, grammar = resumer.given, request.sampler.memory.grammar
     if request.stopped:

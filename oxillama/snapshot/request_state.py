@@ -38,8 +38,8 @@ from oxillama.snapshot.format.reader import Rows
 from oxillama.tools import BrokenToolCall, ToolCall, ToolFormat, find_format
 
 if TYPE_CHECKING:
-    from oxillama.core.generation_request import TextRequest
-    from oxillama.core.logprobs import Scores
+    from oxillama.core.generation_request import GenerationRequest
+    from oxillama.core.logprobs import LogprobRecorder
     from oxillama.core.request import Request
     from oxillama.speculative.draft_model import DraftModel
 
@@ -367,7 +367,7 @@ def read_serving(given: Fields) -> ServingOptions:
     return ServingOptions(given.integer("priority"), left, since, cache_prompt=False, lora=())
 
 
-def text_state(request: TextRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
+def text_state(request: GenerationRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
     """All but tokens and sampler."""
     options, sequence = request.options, request.sequence
     assert options is not None
@@ -402,7 +402,7 @@ def _logprobs(found: Iterable[TokenLogprob | None] | None) -> list[Any] | None:
     return None if found is None else [None if p is None else _logprob(p) for p in found]
 
 
-def _scores_state(scores: Scores) -> dict[str, Any]:
+def _scores_state(scores: LogprobRecorder) -> dict[str, Any]:
     return {"tokens": _logprobs(scores.tokens), "prompt": _logprobs(scores.prompt)}
 
 

@@ -11,9 +11,9 @@ from oxillama.config import SamplerConfig
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
 from oxillama.core.beam_rounds import BeamRounds
 from oxillama.core.conversation import Conversation
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import ServingOptions
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.core.session import Session
 from oxillama.core.stopping import check_criteria
 from oxillama.core.text_stream import Chunks
@@ -31,7 +31,7 @@ from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import Sequence
 from oxillama.snapshot.beam_state import BeamResumer
 from oxillama.snapshot.bundle import Parts, in_order, parts_of
-from oxillama.snapshot.capture import SnapshotMaker
+from oxillama.snapshot.capture import SnapshotWriter
 from oxillama.snapshot.format.reader import Reader, Saved
 from oxillama.snapshot.format.source import Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC
@@ -90,9 +90,9 @@ def resumed(
 
 def _requests(
     resumers: list[TextResumer], parts: Parts, given: Given, bell: CoroutineBell | None = None
-) -> tuple[list[TextRequest], Outbox]:
+) -> tuple[list[GenerationRequest], ResultQueue]:
     """Those that go on, and where they leave chunks."""
-    outbox = Outbox(0, bell)
+    outbox = ResultQueue(0, bell)
     check_together(resumers)
     requests = [one.resumed(given, outbox, i) for i, one in enumerate(resumers)]
     outbox.items = in_order(outbox.items, parts.state, resumers[0].label)
@@ -109,7 +109,7 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
         stopping_criteria: Any = None,
         cancel_token: CancelToken | None = None,
         draft: Any = None,
-    ) -> tuple[list[TextRequest], Outbox]:
+    ) -> tuple[list[GenerationRequest], ResultQueue]:
         found, label, parts = _loaded(engine, place)
         if found[0].state["kind"] != "text":
             raise SnapshotFormatError(f"{label}: it is of a {found[0].state['kind']}: resume it with Engine.resume")
@@ -119,7 +119,7 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
 
     requests, outbox = await asyncio.to_thread(load, **options)
 
-    async def start() -> Call[TextRequest]:
+    async def start() -> Call[GenerationRequest]:
         return Call(engine._core, requests, outbox, bell)
 
     return AsyncChunks(start, engine._snapshots)
@@ -145,7 +145,7 @@ def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelTok
     return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
 
 
-def load_saved(maker: SnapshotMaker, source: Source) -> Saved:
+def load_saved(maker: SnapshotWriter, source: Source) -> Saved:
     """All that a snapshot holds, checked against an engine. Raises SnapshotError's children."""
     if is_version1(source):
         from oxillama.snapshot.v1_convert import to_saved

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
 from oxillama.core.draft_options import MAX_SPECULATIVE, DraftOptions
-from oxillama.core.generation_request import TextRequest
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.logprobs import MAX_LOGPROBS
 from oxillama.core.options import TextOptions
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.core.stopping import StoppingCriterion
 from oxillama.drafts.rejection import check_chain
 from oxillama.errors import (
@@ -116,7 +116,7 @@ class TextResumer:
             raise SnapshotMismatchError(f"{self.label}: {error}") from None
         return drafts
 
-    def resumed(self, own: Given, outbox: Outbox, index: int) -> TextRequest:
+    def resumed(self, own: Given, outbox: ResultQueue, index: int) -> GenerationRequest:
         """The request, which leaves chunks in `outbox`; those that nobody has read are there."""
         chunks = read_chunks(self.given, self.reader, self.label)
         try:
@@ -156,14 +156,14 @@ class TextResumer:
             tool_use=read_tool_use(given.maybe_sub("tools"), self.label), drafts=self.drafts, criteria=own.criteria,
         )  # fmt: skip
 
-    def request(self, options: TextOptions, outbox: Outbox, index: int) -> TextRequest:
+    def request(self, options: TextOptions, outbox: ResultQueue, index: int) -> GenerationRequest:
         """One that goes on where the other one was when it was saved."""
         engine, prompt, drawn = self.engine, self.tokens[: self.n_prompt], self.tokens[self.n_prompt :]
         n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
         weights, files = self.sequence.scaled("weights"), self.state.sub("adapters").sub("files")
         adapters = adapter_set(engine._loras, weights, files, self.label)
         number = self.given.integer("number")
-        holder: list[TextRequest] = []
+        holder: list[GenerationRequest] = []
         try:
             # Its seed is its own already.
             begin = partial(self.begin, n_computed, holder)
@@ -179,7 +179,7 @@ class TextResumer:
         self._restore_round(request)
         return request
 
-    def _restore_round(self, request: TextRequest) -> None:
+    def _restore_round(self, request: GenerationRequest) -> None:
         """The round of draft tokens in the middle of which it was saved."""
         given = self.given.maybe_sub("speculation")
         begun = None if given is None else given.maybe_integer("n_begun", 0, MAX_SPECULATIVE)
@@ -192,7 +192,7 @@ class TextResumer:
         assert request.speculation is not None
         request.speculation.n_begun = begun
 
-    def begin(self, n_computed: int, made: list[TextRequest], sequence: Sequence) -> None:
+    def begin(self, n_computed: int, made: list[GenerationRequest], sequence: Sequence) -> None:
         """In the turn that queues it: gives it what was computed."""
         put(self.engine._core, sequence, self.saved.tensors, n_computed, self.label)
         self.saved.tensors = {}  # of no more use

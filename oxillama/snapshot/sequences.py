@@ -61,7 +61,7 @@ def save_sequence(
     called, in a turn of the loop.
     """
     tensors = {"tokens": Rows.whole(np.array(sequence.tokens, np.int32))}
-    windows, used = core.scheduler.windows, {BLOCK: n, WINDOWED: n}
+    windows, used = core.scheduler.blocks.windows, {BLOCK: n, WINDOWED: n}
     for name, slab in named_slabs(arrays_of(core)) if n else ():
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None
@@ -76,7 +76,7 @@ def save_sequence(
             tensors[f"{name}.{part}"] = Rows(start, first, panels)
     full = n // core.scheduler.block_size
     held: Held = []
-    for kind, pool in core.scheduler.groups:
+    for kind, pool in core.scheduler.blocks.groups:
         blocks = sequence.tables[kind][used[kind] : full]
         pool.share(blocks)
         held.append((pool, blocks))
@@ -158,7 +158,7 @@ def _check_complete(slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], 
 
 def _reaches(core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int) -> bool:
     """Whether all that this engine would still have is saved."""
-    windows = core.scheduler.windows
+    windows = core.scheduler.blocks.windows
     for name, slab in slabs:
         if isinstance(slab, KvSlab):
             needed = windows.first(n_computed) * slab.block_tokens // PANEL if slab.windowed and windows else 0
@@ -174,6 +174,6 @@ def _write(slabs: list[tuple[str, Slab]], sequence: Sequence, tensors: Mapping[s
             slab.data[sequence.slots.current] = tensors[name].array
             continue
         table = sequence.tables[WINDOWED if slab.windowed else BLOCK]
-        first = (sequence.n_gone if slab.windowed else 0) * slab.block_tokens // PANEL
+        first = (sequence.n_freed_blocks if slab.windowed else 0) * slab.block_tokens // PANEL
         k, v = tensors[f"{name}.k"], tensors[f"{name}.v"]
         restore_kv(slab, table, first, (k.array[first - k.start :], v.array[first - v.start :]))

@@ -33,7 +33,7 @@ from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
-from oxillama.snapshot.capture import WRITER, Known, SnapshotMaker, check_format, path_of
+from oxillama.snapshot.capture import WRITER, Known, SnapshotWriter, check_format, path_of
 from oxillama.snapshot.format.reader import Reader, Rows, Saved, check_part
 from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
@@ -93,7 +93,7 @@ class DraftSession:
     def __init__(self, draft: DraftModel, key: int) -> None:
         self._draft, self._key = draft, key
         loras = LoraRegistry(draft._parts.spec, dict)
-        self.maker = SnapshotMaker(cast(Any, _Core(draft)), draft.config, draft._parts, loras)
+        self.maker = SnapshotWriter(cast(Any, _Core(draft)), draft.config, draft._parts, loras)
         self.maker.given_as = "draft"
 
     def pack(self, *, compress: bool = False) -> bytes:

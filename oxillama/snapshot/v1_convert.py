@@ -22,7 +22,7 @@ from oxillama.snapshot.request_state import chain_state, config_of, sampler_conf
 from oxillama.snapshot.sequences import UNKNOWN, arrays_of, named_slabs
 
 if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotMaker
+    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "described_engine",
@@ -82,7 +82,7 @@ def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
 # ---- in
 
 
-def to_saved(maker: SnapshotMaker, data: bytes, label: str) -> Saved:
+def to_saved(maker: SnapshotWriter, data: bytes, label: str) -> Saved:
     """As version 2 would have it. Raises SnapshotMismatchError for what can't be gone on with."""
     v = EngineV1.decode(data, label)
     _check_model(maker, v, label)
@@ -109,7 +109,7 @@ def to_saved(maker: SnapshotMaker, data: bytes, label: str) -> Saved:
     return Saved(state, tensors | marks)
 
 
-def _check_model(maker: SnapshotMaker, v: EngineV1, label: str) -> None:
+def _check_model(maker: SnapshotWriter, v: EngineV1, label: str) -> None:
     if v.arch_id != maker.arch:
         raise SnapshotMismatchError(f"{label}: it is of a model of architecture {v.arch_id}, not {maker.arch}")
     if v.model_fingerprint.probe_size != maker.fingerprint.probe_size:  # the original knows no other
@@ -132,7 +132,7 @@ def _attention_of(v: EngineV1, label: str) -> KvV1:
     return kv
 
 
-def _kv_tensors(maker: SnapshotMaker, kv: KvV1, label: str) -> dict[str, Rows]:
+def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, Rows]:
     if not kv.seq_len:
         return {}
     slabs = list(named_slabs(arrays_of(maker.core)))
@@ -182,7 +182,7 @@ def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, R
 # ---- out
 
 
-def from_saved(maker: SnapshotMaker, saved: Saved) -> EngineV1:
+def from_saved(maker: SnapshotWriter, saved: Saved) -> EngineV1:
     """Raises SnapshotError for what the original's format has no place for."""
     path = maker.model_path
     if path is None:
@@ -201,7 +201,7 @@ def from_saved(maker: SnapshotMaker, saved: Saved) -> EngineV1:
     )  # fmt: skip
 
 
-def _kv_of(maker: SnapshotMaker, saved: Saved, n: int) -> KvV1:
+def _kv_of(maker: SnapshotWriter, saved: Saved, n: int) -> KvV1:
     keys, values, dims = [], [], set()
     for name, slab in named_slabs(arrays_of(maker.core)):
         if not isinstance(slab, KvSlab):

@@ -21,7 +21,7 @@ from oxillama._util.signals import DeferredInterrupt
 from oxillama.config import EngineConfig, EngineOptions, ModelSource
 from oxillama.core.loading import EngineParts, config_beside, load_parts, make_config, parts_beside
 from oxillama.core.reopening import ModelTicket, ticket_of_model
-from oxillama.core.runner import NoRunner, RunnerLike, Span
+from oxillama.core.runner import ClosedRunner, RunnerProtocol, Span
 from oxillama.drafts.draft import DraftTask, Proposal, Target
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, OxiLlamaError, UnsupportedModelError
@@ -234,7 +234,7 @@ class DraftModel:
         """
         self.config, self._parts = parts_of(model, parts, fields)
         parts = self._parts
-        self._runner: RunnerLike = parts.runner
+        self._runner: RunnerProtocol = parts.runner
         self.tokenizer, self.context_size, self.identity = parts.tokenizer, parts.context_size, parts.identity
         self._n_ids = self._width = parts.spec.n_vocab  # ids that all users know; length of their rows
         self._end_ids: frozenset[int] = self.tokenizer.eog_ids
@@ -381,7 +381,7 @@ class DraftModel:
     def _free(self) -> None:
         self._closed = True
         DRAFTS.forget(self)
-        self._runner = self._parts.runner = NoRunner()
+        self._runner = self._parts.runner = ClosedRunner()
         self._row = np.empty(0, np.float32)
 
     def __enter__(self) -> Self:
@@ -471,12 +471,12 @@ class DraftModel:
         if sequence.n_computed + n <= sequence.n_prompt:
             self._scheduler.advance(sequence, n)
             if sequence.n_computed == sequence.n_prompt:  # a place to come back to
-                self._scheduler.checkpoint(sequence)
+                self._scheduler.blocks.checkpoint(sequence)
             return
         # Guesses may have to go again: no window moves on for them, and nobody else begins with them.
         sequence.n_computed += n
         if sequence.slots is not None:
-            self._scheduler.commit(sequence.slots)
+            self._scheduler.blocks.commit(sequence.slots)
 
     def _fitting(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
         """A row of logits as long as the model's, in which ids that it doesn't know can't be drawn."""

@@ -70,9 +70,9 @@ class DraftTexts:
         mine = sequence.tokens
         if len(mine) > len(tokens) and 0 <= at < len(text.marks) and text.marks[at] == mark and text.agrees(tokens):
             text.n_known, text.marks = len(tokens), text.marks[at:]
-            self.scheduler.rewind(sequence, len(mine) - 1)  # if nothing could be drawn after the last guess
+            self.scheduler.blocks.rewind(sequence, len(mine) - 1)  # if nothing could be drawn after the last guess
             return text
-        self.scheduler.rewind(sequence, min(n_common(mine, tokens), len(tokens) - 1))
+        self.scheduler.blocks.rewind(sequence, min(n_common(mine, tokens), len(tokens) - 1))
         sequence.tokens[:] = tokens
         text.n_known, text.marks = len(tokens), [] if mark is None else [mark]
         return text
@@ -84,24 +84,24 @@ class DraftTexts:
         for key, text in list(self._texts.items()):
             if id(text) in asked or self._has_room(needs):
                 break
-            self.scheduler.rewind(text.sequence, 0)
+            self.scheduler.blocks.rewind(text.sequence, 0)
             del self._texts[key]
 
     def _has_room(self, needs: Sequence[tuple[DraftText, int]]) -> bool:
         if not needs:
             return True
         scheduler = self.scheduler
-        missing = [scheduler.missing(text.sequence, n) for text, n in needs]
+        missing = [scheduler.blocks.missing(text.sequence, n) for text, n in needs]
         slots = [(text.sequence.slots or StateSlots()).n_missing(scheduler.pool.slots) for text, _ in needs]
         if scheduler.pool.n_slots and sum(slots) > scheduler.pool.slots.n_available:
             return False
-        return scheduler.fits([sum(n) for n in zip(*missing, strict=True)])
+        return scheduler.blocks.fits([sum(n) for n in zip(*missing, strict=True)])
 
     def forget(self, key: int) -> None:
         """Frees what is kept of a text; nothing if it is not known."""
         text = self._texts.pop(key, None)
         if text is not None:
-            self.scheduler.rewind(text.sequence, 0)
+            self.scheduler.blocks.rewind(text.sequence, 0)
 
 
 def n_common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from oxillama.core.metrics_recorder import Meter
-from oxillama.core.request import Outbox, Request
+from oxillama.core.metrics_recorder import MetricsRecorder
+from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
@@ -223,7 +223,7 @@ def test_a_request_that_is_refused_in_the_queue_is_an_error():
     def refuse(sequence):
         raise GenerateError("no")
 
-    engine, outbox = make_engine(), Outbox(1)
+    engine, outbox = make_engine(), ResultQueue(1)
     with pytest.raises(GenerateError, match="no"):
         engine._core.run([Request(Sequence([3], 1), outbox, begin=refuse)], outbox)
     s = engine.metrics_snapshot()
@@ -351,10 +351,10 @@ class _Steps:
 
     def __init__(self, clock):
         self.clock = clock
-        self.meter = Meter(Scheduler(SequencePool(4), 16, 8))
+        self.meter = MetricsRecorder(Scheduler(SequencePool(4), 16, 8))
 
     def request(self, n_prompt):
-        request = _Drawing(Sequence([3] * n_prompt, 9), Outbox(1))
+        request = _Drawing(Sequence([3] * n_prompt, 9), ResultQueue(1))
         request.submitted_at = request.started_at = self.clock.now
         self.meter.queued()
         self.meter.started(request)

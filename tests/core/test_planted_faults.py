@@ -10,8 +10,8 @@ from oxillama.core import engine_core as core
 from oxillama.core.runner import Runner
 from oxillama.errors import OxiLlamaError
 from oxillama.layer_state import first_read
-from oxillama.scheduling.block_manager import Holdings, Windows
-from oxillama.scheduling.pools import IdPool, KvCachePool
+from oxillama.scheduling.block_manager import BlockManager, Windows
+from oxillama.scheduling.pools import KvCachePool, RefCountedPool
 from oxillama.scheduling.prefix_cache import PrefixKvCache
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.state_slots import StateSlots
@@ -22,10 +22,10 @@ __all__ = ["model"]  # a fixture
 
 def write_to_shared_blocks(patch):
     """Those of whole beginnings: a part of a block that nobody copies would stand in the tree twice, and all stop."""
-    patch.setattr(PrefixKvCache, "part", lambda *of: (-1, 0))
+    patch.setattr(PrefixKvCache, "match_partial", lambda *of: (-1, 0))
     patch.setattr(KvCachePool, "n_shared", lambda pool, table, first, last: 0)
     patch.setattr(KvCachePool, "own", lambda pool, table, first, last: [])
-    patch.setattr(Holdings, "has_room", lambda self, s: s.n_computed // BLOCK < len(s.block_table))
+    patch.setattr(BlockManager, "can_append", lambda self, s: s.n_computed // BLOCK < len(s.block_table))
 
 
 def forget_to_copy(patch):
@@ -79,7 +79,7 @@ def leave_a_block_behind(patch):
 
 
 def keep_a_state_one_block_off(patch):
-    real = Holdings._share_state
+    real = BlockManager._share_state
 
     def share(self, sequence, slots):
         path = sequence.path
@@ -87,20 +87,20 @@ def keep_a_state_one_block_off(patch):
         real(self, sequence, slots)
         sequence.path = path
 
-    patch.setattr(Holdings, "_share_state", share)
+    patch.setattr(BlockManager, "_share_state", share)
 
 
 def leave_states_within_blocks(patch):
     """A state of one token more than the blocks that lead to it."""
-    real = Holdings.remember
-    patch.setattr(Holdings, "chunk", lambda self, s, n: n)
+    real = BlockManager.publish
+    patch.setattr(BlockManager, "chunk", lambda self, s, n: n)
 
     def remember(self, sequence):
         real(self, sequence)
         if sequence.slots is not None and sequence.path and sequence.n_computed % self.block_size == 1:
             self._share_state(sequence, sequence.slots)
 
-    patch.setattr(Holdings, "remember", remember)
+    patch.setattr(BlockManager, "publish", remember)
 
 
 def write_to_shared_slots(patch):
@@ -139,7 +139,7 @@ def keep_a_stale_window_table(patch):
 
 def begin_without_a_window(patch):
     patch.setattr(PrefixKvCache, "n_usable", lambda self, path: len(path))
-    patch.setattr(IdPool, "share", share_what_there_is(IdPool.share))
+    patch.setattr(RefCountedPool, "share", share_what_there_is(RefCountedPool.share))
 
 
 def share_what_there_is(real):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.core.options import CacheKey, read_options
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.errors import KvCacheFullError
 from oxillama.layer_state import first_read
 from oxillama.scheduling.block_manager import Windows, n_alive
@@ -155,7 +155,7 @@ def test_without_the_end_of_its_window_a_beginning_is_none():
     generate(engine, PROMPT)
     generate(engine, PROMPT[::-1])
     prefix = engine._core.scheduler.prefix
-    assert len(prefix.walk(CacheKey((), engine.config.kv_type, None), PROMPT, 250)) == 15
+    assert len(prefix.match(CacheKey((), engine.config.kv_type, None), PROMPT, 250)) == 15
     assert generate(engine, PROMPT[:200]) == 200  # whose window was passed and needed by others
     assert_idle(engine)
 
@@ -175,7 +175,7 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     engine = make_engine(context_size=400, windows=(8, 20), prefill_chunk_size=8, **others)
     core, ids = engine._core, [3 + i * i % 11 for i in range(300)]
     first, other = [
-        engine._maker.request([5 + i] * 9, read_options("generate", LONG, engine.sampling_defaults), Outbox(1))
+        engine._maker.request([5 + i] * 9, read_options("generate", LONG, engine.sampling_defaults), ResultQueue(1))
         for i in range(2)
     ]
     logits = engine._logits(ids, None)

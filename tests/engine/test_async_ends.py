@@ -30,7 +30,7 @@ def test_cancelling_a_task_frees_its_blocks():
             lambda: engine.chat([{"role": "user", "content": "a"}], chat_template="a", ignore_eos=True),
         ):
             task = asyncio.create_task(call())
-            while not engine.engine._core.loop.guests - set(other._call.requests):
+            while not engine.engine._core.loop.background_requests - set(other._call.requests):
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

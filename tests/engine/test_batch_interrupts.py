@@ -407,5 +407,5 @@ def test_an_interrupted_event_loop_can_be_left():
         asyncio.run(use())
     runner_of(engine).hook = None
     assert engine.generate([5], max_tokens=5, seed=1).token_ids == alone([5], 5)
-    engine._core.loop.dismiss()
+    engine._core.loop.stop_worker()
     assert_idle(engine)

@@ -8,9 +8,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.errors import KvCacheFullError, OxiLlamaError
-from oxillama.scheduling.block_manager import Holdings
+from oxillama.scheduling.block_manager import BlockManager
 from oxillama.scheduling.pools import KvCachePool
 from oxillama.scheduling.prefix_cache import PrefixKvCache
 from tests.core.test_conversation import options
@@ -68,7 +68,7 @@ class Completing(Serving):
         n = min(n, self.room - len(prompt) + 1)
         if n > 0:
             asked = options(max_tokens=n, n=n_each, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **served)
-            outbox = Outbox(n_each)
+            outbox = ResultQueue(n_each)
             requests = self.engine._maker.group(prompt, asked, outbox)
             self.tickets.append(self.core.submit(requests))
             expected = [alone(prompt, n, served["seed"] + i) for i in range(n_each)]
@@ -140,7 +140,9 @@ def test_completions_and_their_logprobs_are_those_of_requests_alone():
 
 def write_to_forked_blocks(patch):
     """A block that a fork shares is taken for the writer's own."""
-    patch.setattr(PrefixKvCache, "part", lambda *of: (-1, 0))  # which is forked too, and would stand in the tree twice
+    patch.setattr(
+        PrefixKvCache, "match_partial", lambda *of: (-1, 0)
+    )  # which is forked too, and would stand in the tree twice
     forked, fork, own = set(), KvCachePool.fork, KvCachePool.own
 
     def remember(pool, table):
@@ -161,7 +163,7 @@ def write_to_forked_blocks(patch):
     patch.setattr(KvCachePool, "fork", remember)
     patch.setattr(KvCachePool, "n_shared", n_shared)
     patch.setattr(KvCachePool, "own", own_some)
-    patch.setattr(Holdings, "has_room", has_room)
+    patch.setattr(BlockManager, "can_append", has_room)
 
 
 @pytest.mark.parametrize("plant", [write_to_forked_blocks])

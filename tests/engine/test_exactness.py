@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
 from oxillama.core.loading import EngineParts
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.layer_state import KvShape, RecurrentShape, largest_window
 from oxillama.models import load_model
-from oxillama.scheduling.block_manager import BlockTables
+from oxillama.scheduling.block_manager import BlockManager
 from tests.core.test_conversation import options
 from tests.engine.test_recurrent_models import Letters
 from tests.fakes import PENALISED, assert_idle
@@ -81,7 +81,7 @@ def alone(name, prompt, n, seed):
     key = (name, tuple(prompt), n, seed)
     if key not in ALONE:
         engine = engine_of(name, CONTEXT // BLOCK, 2, CONTEXT // BLOCK, prefix_cache=False)
-        outbox = Outbox(1)
+        outbox = ResultQueue(1)
         request = recorded(engine._maker.request(prompt, options(max_tokens=n, seed=seed), outbox))
         engine._core.run([request], outbox)
         ALONE[key] = request.sequence.tokens[len(prompt) :], request.rows
@@ -145,7 +145,7 @@ class Serving(RuleBasedStateMachine):
         for prompt, n, served in jobs:
             n = min(n, self.room - len(prompt) + 1)
             if n > 0:
-                outbox = Outbox(1)
+                outbox = ResultQueue(1)
                 request = recorded(self.engine._maker.request(prompt, options(max_tokens=n, **served), outbox))
                 self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, alone(self.name, prompt, n, served["seed"])))
@@ -239,14 +239,14 @@ def test_storms_happen(name, monkeypatch):
         seen["preempted"] += scheduler.n_preempted
         seen["hits"] += scheduler.prefix.hit_tokens if scheduler.prefix else 0
 
-    real = BlockTables.give_back
+    real = BlockManager.free_out_of_window
 
     def give_back(self, sequence):
-        before = sequence.n_gone
+        before = sequence.n_freed_blocks
         real(self, sequence)
-        seen["given back"] += sequence.n_gone - before
+        seen["given back"] += sequence.n_freed_blocks - before
 
-    monkeypatch.setattr(BlockTables, "give_back", give_back)
+    monkeypatch.setattr(BlockManager, "free_out_of_window", give_back)
     run_state_machine_as_test(machine(name, teardown=teardown), settings=settings(QUICK, max_examples=60))
     assert seen["preempted"] > 2 or name == "mamba"  # what needs no blocks is never sent back
     assert seen["hits"] > 100

@@ -5,7 +5,7 @@ import time
 import pytest
 
 import oxillama as ox
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.scheduling.scheduler import Scheduler
 from tests.core.test_conversation import options
 from tests.engine.test_generate import plain_tokens
@@ -196,7 +196,7 @@ def test_priority_goes_first():
         Scheduler.finish(scheduler, sequence, **given)
 
     scheduler.finish = finish
-    outbox, maker = Outbox(3), engine._maker
+    outbox, maker = ResultQueue(3), engine._maker
     requests = [maker.request([3], options(max_tokens=2, priority=p), outbox) for p in (0, 1, 5)]
     engine._core.run(requests, outbox)
     assert order == [5, 1, 0]

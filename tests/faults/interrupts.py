@@ -119,7 +119,7 @@ def left_over(engine: Any) -> list[str]:
     found = {
         "requests that are open": len(core.open),
         "sequences that wait or run": len(core.scheduler.live) + len(core.scheduler.waiting),
-        "guests": len(loop.guests),
+        "guests": len(loop.background_requests),
         "changes that wait": len(loop._mail),
         "threads that sleep": len(loop._sleepers),
         "blocks that are held": len(core.scheduler.held),

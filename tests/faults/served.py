@@ -47,7 +47,7 @@ class Serving:
         assert not core.open, "requests are open"
         assert not core.scheduler.live, "sequences are alive"
         assert loop._owner is None, "the turn is taken"
-        assert not loop.guests, "guests are left"
+        assert not loop.background_requests, "guests are left"
         assert not loop._mail, "changes are left"
         assert core.meter._n_live == 0, "the metrics count requests that ended"
 

@@ -163,7 +163,7 @@ def test_nothing_to_compute():
     scheduler.finish(s, keep_blocks=True)
     with pytest.raises(ConfigError, match="no token to compute"):
         scheduler.add_request(s)
-    assert not s.busy
+    assert not s.is_scheduled
 
 
 def test_a_refused_request_leaves_nothing():
@@ -171,7 +171,7 @@ def test_a_refused_request_leaves_nothing():
     for error, bad in ((KvCacheFullError, sequence(33)), (QueueFullError, sequence(3))):
         with pytest.raises(error):
             scheduler.add_request(bad)
-        assert not bad.busy
+        assert not bad.is_scheduled
         assert bad.id not in scheduler.live
         if error is KvCacheFullError:
             scheduler.add_request(sequence(3))

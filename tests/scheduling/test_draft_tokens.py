@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError
 from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.scheduler import MAX_GUESSES, Scheduler
+from oxillama.scheduling.scheduler import MAX_DRAFT_TOKENS, Scheduler
 from oxillama.scheduling.sequence import Sequence, SequenceState
 
 KINDS = {"blocks": (12, 0, 0, 0), "windows": (0, 0, 12, 20), "both": (12, 0, 12, 20)}
@@ -23,8 +23,8 @@ def make(pool, budget, **options):
 def settle(scheduler, plan, right, outputs):
     """Computes a plan: of the guesses the first `right(sequence)` come true, and a token more is drawn."""
     for s, n in plan:
-        good = min(right(s), n - 1) if s.ahead else 0
-        if s.ahead:
+        good = min(right(s), n - 1) if s.draft_tokens else 0
+        if s.draft_tokens:
             s.tokens += [7] * (good + 1)
             scheduler.advance(s, 1 + good)
         else:
@@ -36,8 +36,8 @@ def settle(scheduler, plan, right, outputs):
 
 def guess(scheduler, k):
     for s in scheduler.running:
-        if s.decodes and not s.n_again and len(s.tokens) > s.n_prompt:
-            s.ahead = [7] * k
+        if s.is_decoding and not s.n_recompute and len(s.tokens) > s.n_prompt:
+            s.draft_tokens = [7] * k
 
 
 def run(pool, budget, jobs, k, right, **options):
@@ -52,12 +52,12 @@ def run(pool, budget, jobs, k, right, **options):
         guess(scheduler, k)
         plan = scheduler.step()
         assert sum(n for _, n in plan) <= budget
-        steps.append([(sequences.index(s), n - len(s.ahead), len(s.tokens)) for s, n in plan])
+        steps.append([(sequences.index(s), n - len(s.draft_tokens), len(s.tokens)) for s, n in plan])
         settle(scheduler, plan, right, outputs)
         for s in scheduler.running:
-            assert s.ahead == []
-            for kind, _ in scheduler.groups if s.decodes else ():
-                assert len(s.tables[kind]) <= scheduler.n_blocks(len(s.tokens))
+            assert s.draft_tokens == []
+            for kind, _ in scheduler.blocks.groups if s.is_decoding else ():
+                assert len(s.tables[kind]) <= scheduler.blocks.n_blocks(len(s.tokens))
         assert len(steps) < 5000, "somebody never ends"
     assert scheduler.pool.blocks.n_free == scheduler.pool.blocks.n
     assert scheduler.pool.windowed.n_free == scheduler.pool.windowed.n
@@ -93,31 +93,31 @@ def decoding(pool=(12, 0, 0, 0), budget=64, n=20, reserve=60, **options):
 
 def test_a_step_computes_the_last_token_and_the_guesses():
     scheduler, s = decoding()
-    s.ahead = [1, 2, 3]
+    s.draft_tokens = [1, 2, 3]
     assert scheduler.step() == [(s, 4)]
     s.tokens += [1, 2, 9]
     scheduler.advance(s, 3)
-    assert (s.n_computed, s.ahead, s.n_again) == (23, [], 0)
+    assert (s.n_computed, s.draft_tokens, s.n_recompute) == (23, [], 0)
     assert s.state is SequenceState.DECODING
     assert scheduler.step() == [(s, 1)]
 
 
 def test_guesses_end_where_the_reserve_does():
     scheduler, s = decoding(reserve=23)
-    s.ahead = [1] * 9
+    s.draft_tokens = [1] * 9
     assert scheduler.step() == [(s, 3)]  # of three tokens more, the last is not computed
-    assert s.ahead == [1, 1]
+    assert s.draft_tokens == [1, 1]
 
 
 def test_prompts_go_before_guesses():
     scheduler, s = decoding(budget=30)
     scheduler.add_request(Sequence(range(40), 40))
-    s.ahead = [1] * 20
+    s.draft_tokens = [1] * 20
     assert [n for _, n in scheduler.step()] == [1, 29]
-    assert s.ahead == []
+    assert s.draft_tokens == []
     scheduler, s = decoding(budget=30)
     scheduler.add_request(Sequence(range(12), 12))
-    s.ahead = [1] * 20
+    s.draft_tokens = [1] * 20
     assert [n for _, n in scheduler.step()] == [18, 12]
 
 
@@ -126,22 +126,22 @@ def test_all_together_have_a_limit():
     sequences = [scheduler.add_request(Sequence([i], 99)) for i in range(6)]
     settle(scheduler, scheduler.step(), lambda s: 0, {s.id: 99 for s in sequences})
     for s in sequences:
-        s.ahead = [1] * 32
+        s.draft_tokens = [1] * 32
     assert [n for _, n in scheduler.step()] == [33, 33, 33, 33, 1, 1]
-    assert sum(len(s.ahead) for s in sequences) == MAX_GUESSES
+    assert sum(len(s.draft_tokens) for s in sequences) == MAX_DRAFT_TOKENS
 
 
 def test_without_room_they_go_to_the_end_of_the_block():
     scheduler, s = decoding(pool=(2, 0, 0, 0), n=28, reserve=32)
     s.n_reserve = 60
-    s.ahead = [1] * 20
+    s.draft_tokens = [1] * 20
     assert scheduler.step() == [(s, 4)]
     assert scheduler.n_preempted == 0
 
 
 def test_blocks_of_wrong_guesses_are_given_back():
     scheduler, s = decoding(n=15)
-    s.ahead = [1] * 30
+    s.draft_tokens = [1] * 30
     assert scheduler.step() == [(s, 31)]
     assert len(s.block_table) == 3
     s.tokens += [9]
@@ -153,29 +153,29 @@ def test_blocks_of_wrong_guesses_are_given_back():
 def test_a_recurrent_state_is_kept_until_what_came_true_is_computed_again():
     scheduler, s = decoding(pool=(0, 3, 0, 0))
     before = s.slots.current
-    s.ahead = [1, 2, 3, 4]
+    s.draft_tokens = [1, 2, 3, 4]
     assert scheduler.step() == [(s, 5)]
     s.tokens += [1, 2, 9]
     scheduler.advance(s, 3)
-    assert (s.slots.current, s.n_computed, s.n_again) == (before, 20, 3)
+    assert (s.slots.current, s.n_computed, s.n_recompute) == (before, 20, 3)
     assert s.state is SequenceState.DECODING
-    s.ahead = [5]
+    s.draft_tokens = [5]
     assert scheduler.step() == [(s, 4)]
-    assert s.ahead == []
+    assert s.draft_tokens == []
     s.tokens += [4]
     scheduler.advance(s, 4)
-    assert (s.n_computed, s.n_again) == (24, 0)
+    assert (s.n_computed, s.n_recompute) == (24, 0)
     assert s.slots.current != before
 
 
 def test_all_right_guesses_make_the_state_the_current_one():
     scheduler, s = decoding(pool=(0, 3, 0, 0))
     before = s.slots.current
-    s.ahead = [1, 2]
+    s.draft_tokens = [1, 2]
     scheduler.step()
     s.tokens += [1, 2, 9]
     scheduler.advance(s, 3)
-    assert (s.n_computed, s.n_again) == (23, 0)
+    assert (s.n_computed, s.n_recompute) == (23, 0)
     assert s.slots.current != before
 
 
@@ -186,17 +186,17 @@ def test_who_is_sent_back_or_ends_has_no_guesses():
     while not scheduler.n_preempted:
         guess(scheduler, 2)
         settle(scheduler, scheduler.step(), lambda s: 0, outputs)
-    assert (other.ahead, other.n_again) == ([], 0)
+    assert (other.draft_tokens, other.n_recompute) == ([], 0)
     assert other.state is SequenceState.PREEMPTED
-    s.ahead = [1]
+    s.draft_tokens = [1]
     scheduler.finish(s)
-    assert s.ahead == []
+    assert s.draft_tokens == []
 
 
 def test_a_step_of_more_tokens_than_there_are_is_refused():
     scheduler, s = decoding()
-    s.ahead = [1, 2]
+    s.draft_tokens = [1, 2]
     scheduler.step()
     with pytest.raises(ConfigError, match="can't advance by 2"):
         scheduler.advance(s, 2)  # what came true is to be among its tokens first
-    assert s.ahead == [1, 2]
+    assert s.draft_tokens == [1, 2]

@@ -128,7 +128,7 @@ def test_a_full_queue_refuses():
     with pytest.raises(QueueFullError, match=r"2 requests are waiting.*limit of 2 \(max_queue_size\)"):
         scheduler.add_request(late := sequence(3))
     assert late.state is SequenceState.WAITING
-    assert not late.busy
+    assert not late.is_scheduled
     scheduler.step()
     scheduler.add_request(late)
     run(scheduler, {})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.scheduling.prefill_throttle import LEAST_CHUNK, MAX_DECODE_WAIT_MS, Pace
+from oxillama.scheduling.prefill_throttle import LEAST_CHUNK, MAX_DECODE_WAIT_MS, PrefillThrottle
 from tests.fakes import N_VOCAB, make_engine, runner_of
 from tests.scheduling.test_policy import sequence
 from tests.scheduling.test_scheduler import compute, make
@@ -22,7 +22,7 @@ WAIT = MAX_DECODE_WAIT_MS / 1000
 
 
 def test_chunks_fit_the_wait():
-    pace = Pace(512)
+    pace = PrefillThrottle(512)
     assert pace.chunk == 512
     for n, seconds, expected in (
         (512, 512 * WAIT / 128, 128),
@@ -36,7 +36,7 @@ def test_chunks_fit_the_wait():
     ):
         pace.observe(n, seconds)
         assert pace.chunk == expected
-    small = Pace(8)
+    small = PrefillThrottle(8)
     small.observe(LEAST_CHUNK, 99.0)
     assert small.chunk == 8
 
@@ -127,7 +127,7 @@ def test_everybody_ends_in_a_bounded_number_of_steps(n_blocks, budget, beside, m
             outputs[s.id] = n_output
             added.append((i, s))
         for i, s in added:
-            if i in cancelled and s.busy and step % 7 == i % 7:
+            if i in cancelled and s.is_scheduled and step % 7 == i % 7:
                 scheduler.cancel(s)
         if not scheduler.live and not coming:
             break

@@ -18,7 +18,7 @@ def make(n_blocks=20):
 def compute(pool, cache, tokens, key=""):
     """What a sequence does with its tokens: (path, table) of its full blocks."""
     path = cache.find(key, tokens, len(tokens))
-    table = cache.hold(path)[0]
+    table = cache.acquire(path)[0]
     while len(table) < len(tokens) // SIZE:
         table += pool.alloc(1)
         cache.extend(key, tokens, path, [table])
@@ -26,7 +26,7 @@ def compute(pool, cache, tokens, key=""):
 
 
 def leave(pool, cache, path, table):
-    cache.leave(path)
+    cache.release(path)
     pool.free(table)
 
 
@@ -79,7 +79,7 @@ def test_what_is_held_is_not_evicted():
     leave(pool, cache, *compute(pool, cache, [7] * 8))
     assert cache.evict(BLOCK, 9) == 2
     assert [n.ids[BLOCK] for n in cache.find("", list(range(12)), 12)] == table
-    cache.leave(path, 2)
+    cache.release(path, 2)
     pool.free(table[2:])
     assert cache.evict(BLOCK, 9) == 1
     assert (cache.n_blocks, cache.n_idle) == (2, 0)
@@ -123,7 +123,7 @@ def test_random_use(steps):
             n_full = len(tokens) // SIZE
             found = cache.find(key, tokens, len(tokens))
             missing = n_full - len(found)
-            table, path = cache.hold(found)[0], found
+            table, path = cache.acquire(found)[0], found
             for i, block in enumerate(table):
                 assert contents[block] == (key, tokens[: (i + 1) * SIZE])
             cache.evict(BLOCK, missing - pool.n_free)
@@ -139,7 +139,7 @@ def test_random_use(steps):
             leave(pool, cache, *held.pop(n % len(held)))
         elif held and action == "shorten":
             path, table = held[n % len(held)]
-            cache.leave(path, n)
+            cache.release(path, n)
             pool.free(table[n:])
             del table[n:]
         elif action == "evict":
@@ -165,7 +165,7 @@ def leave_states(pool, cache, tokens, at):
             (slot,) = pool.slots.alloc(1)
             cache.add(STATE, path[-1], slot)
             pool.slots.free([slot])
-    cache.leave(path)
+    cache.release(path)
     pool.blocks.free(table)
 
 
@@ -177,12 +177,12 @@ def test_a_beginning_is_of_use_up_to_its_last_state(n_blocks):
     leave_states(pool, cache, tokens, (2, 4))
     assert [len(cache.find("", tokens, n)) for n in (20, 17, 16, 15, 8, 7)] == [4, 4, 4, 2, 2, 0]
     # Without blocks, what follows the last state is of no use to anybody, and is gone.
-    assert len(cache.walk("", tokens, 20)) == (5 if n_blocks else 4)
+    assert len(cache.match("", tokens, 20)) == (5 if n_blocks else 4)
     cache.check_invariants()
     assert cache.evict(STATE, 1) == 1  # the first to be left alone
     assert [len(cache.find("", tokens, n)) for n in (20, 15)] == [4, 0]
     assert cache.evict(STATE, 5) == 1
-    assert len(cache.walk("", tokens, 20)) == (5 if n_blocks else 0)
+    assert len(cache.match("", tokens, 20)) == (5 if n_blocks else 0)
     cache.check_invariants()
     cache.clear()
     assert (pool.blocks.n_free, pool.slots.n_free, cache._roots) == (n_blocks, 9, {})

@@ -90,7 +90,7 @@ def test_where_there_is_no_room_for_a_copy_whole_blocks_are_shared_alone():
     first = sequence(47, cache_key="k")
     scheduler.add_request(first)
     run(scheduler, {})
-    scheduler.prefix.hold(scheduler.prefix.find("k", first.tokens, 16))
+    scheduler.prefix.acquire(scheduler.prefix.find("k", first.tokens, 16))
     again = Sequence([*first.tokens[:25], 1], 26, cache_key="k")
     scheduler.add_request(again)
     assert scheduler.step() == [(again, 1)]
@@ -129,7 +129,7 @@ def test_forks_share_blocks_until_they_write(key):
     forks = [Sequence(a.tokens, 49, cache_key=key) for _ in range(3)]
     for s in forks:
         outputs[s.id] = 8
-        scheduler.fork(a, s)
+        scheduler.blocks.fork(a, s)
         assert s.block_table == a.block_table
         scheduler.add_request(s)
     free = scheduler.pool.blocks.n_free
@@ -151,7 +151,7 @@ def test_a_fork_under_another_key_shares_nothing():
     a, b = sequence(40, 9, cache_key="k"), sequence(40, 9, cache_key="other")
     scheduler.add_request(a)
     compute(scheduler, scheduler.step(), {a.id: 9})
-    scheduler.fork(a, b)
+    scheduler.blocks.fork(a, b)
     assert (b.n_computed, b.block_table) == (0, [])
 
 

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.scheduling.pools import IdPool
+from oxillama.scheduling.pools import RefCountedPool
 
 
 def test_all_blocks_can_be_had_once():
-    pool = IdPool(5)
+    pool = RefCountedPool(5)
     got = pool.alloc(2) + pool.alloc(3)
     assert sorted(got) == [0, 1, 2, 3, 4]
     assert pool.n_free == 0
 
 
 def test_asking_for_too_many_takes_none_and_gives_the_numbers():
-    pool = IdPool(4, "KV block")
+    pool = RefCountedPool(4, "KV block")
     pool.alloc(1)
     with pytest.raises(KvCacheFullError, match=r"4 KV blocks.*3 of 4 are free") as e:
         pool.alloc(4)
@@ -26,12 +26,12 @@ def test_asking_for_too_many_takes_none_and_gives_the_numbers():
 
 
 def test_none_is_a_number_of_blocks():
-    assert IdPool(1).alloc(0) == []
+    assert RefCountedPool(1).alloc(0) == []
 
 
 @pytest.mark.parametrize("blocks", [[3], [-1], [0, 3]])
 def test_foreign_block(blocks):
-    pool = IdPool(3)
+    pool = RefCountedPool(3)
     pool.alloc(3)
     with pytest.raises(ConfigError, match="not of this pool"):
         pool.free(blocks)
@@ -39,7 +39,7 @@ def test_foreign_block(blocks):
 
 
 def test_freed_twice():
-    pool = IdPool(3)
+    pool = RefCountedPool(3)
     a, b = pool.alloc(2)
     pool.free([a])
     with pytest.raises(ConfigError, match=f"block {a} is not in use"):
@@ -53,11 +53,11 @@ def test_freed_twice():
 
 def test_no_negative_pools():
     with pytest.raises(ConfigError, match="at least 0 slots, not -1"):
-        IdPool(-1, "slot")
+        RefCountedPool(-1, "slot")
 
 
 def test_an_empty_pool():
-    pool = IdPool(0)
+    pool = RefCountedPool(0)
     assert pool.alloc(0) == []
     with pytest.raises(KvCacheFullError, match="1 blocks were asked for, 0 of 0"):
         pool.alloc(1)
@@ -67,12 +67,12 @@ def test_an_empty_pool():
 
 def test_negative_count():
     with pytest.raises(ConfigError, match="-1"):
-        IdPool(2).alloc(-1)
+        RefCountedPool(2).alloc(-1)
 
 
 @given(st.integers(1, 12), st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=40))
 def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
-    pool = IdPool(n_blocks)
+    pool = RefCountedPool(n_blocks)
     owned = []
     for take, n in steps:
         if take and n <= pool.n_free:
@@ -88,7 +88,7 @@ def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
 
 
 def test_what_is_shared_is_free_when_its_last_user_gave_it_back():
-    pool = IdPool(2)
+    pool = RefCountedPool(2)
     (a,) = pool.alloc(1)
     pool.share([a])
     pool.free([a])
@@ -103,11 +103,11 @@ def test_what_is_shared_is_free_when_its_last_user_gave_it_back():
 
 
 def test_invariants_see_what_is_wrong():
-    pool = IdPool(2)
+    pool = RefCountedPool(2)
     pool._free.append(0)
     with pytest.raises(AssertionError, match="twice"):
         pool.check_invariants()
-    pool = IdPool(2)
+    pool = RefCountedPool(2)
     pool.users[1] = 1
     with pytest.raises(AssertionError, match="block 1 has 1 users"):
         pool.check_invariants()

@@ -116,9 +116,9 @@ def test_blocks_can_be_kept_and_grow():
     assert s.block_table[:2] == first
     assert len(s.block_table) == 3
     scheduler.finish(s, keep_blocks=True)
-    scheduler.rewind(s, 17)
+    scheduler.blocks.rewind(s, 17)
     assert s.block_table == first
-    scheduler.rewind(s, 0)
+    scheduler.blocks.rewind(s, 0)
     assert scheduler.pool.blocks.n_free == 4
 
 

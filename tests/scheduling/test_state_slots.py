@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oxillama.scheduling.pools import IdPool
+from oxillama.scheduling.pools import RefCountedPool
 from oxillama.scheduling.state_slots import MAX_CHECKPOINTS, StateSlots
 
 
@@ -19,7 +19,7 @@ def owned(slots):
 @pytest.mark.parametrize("n", [10, 200, 5000])
 def test_going_back_costs_about_as_much_as_it_goes(n):
     """A checkpoint after each token: few are kept, but at distances that grow by about the same factor each."""
-    slots, pool = StateSlots(), IdPool(MAX_CHECKPOINTS + 3)
+    slots, pool = StateSlots(), RefCountedPool(MAX_CHECKPOINTS + 3)
     slots.spare = pool.alloc(2)
     for i in range(n):
         slots.commit(pool)
@@ -39,7 +39,7 @@ def test_going_back_costs_about_as_much_as_it_goes(n):
 )
 def test_against_a_plain_model(n_slots, actions):
     """Every slot holds the number of tokens that it is the state of; what else the pool has is free."""
-    pool, slots, n, holds = IdPool(n_slots), StateSlots(), 0, {}
+    pool, slots, n, holds = RefCountedPool(n_slots), StateSlots(), 0, {}
     for action in actions:
         if action == "step":
             slots.spare += pool.alloc(slots.n_missing(pool)) if slots.n_missing(pool) <= pool.n_free else []

@@ -115,7 +115,7 @@ def test_while_guesses_wait_to_be_checked(pair, acceptance):
             first = [next(stream) for _ in range(k)]
             engine._snapshots.turn(engine._core._draft)
             request = stream._requests()[0]
-            guessing = request.finish_reason is None and bool(request.sequence.ahead)
+            guessing = request.finish_reason is None and bool(request.sequence.draft_tokens)
             saved = stream.snapshot()
             assert told(first + list(other.resume(saved, draft=twin))) == whole
             assert told(first + list(stream)) == whole

@@ -17,7 +17,7 @@ FEW = (1, 16, 20, 33, 60, 79, 80, 170, 200)
 @pytest.mark.parametrize("name", WINDOWED)
 def test_windows_have_blocks_of_their_own_here(name):
     with opened(name) as engine:
-        assert engine._core.scheduler.windows.window == (17 if name == "mimo2" else 16)
+        assert engine._core.scheduler.blocks.windows.window == (17 if name == "mimo2" else 16)
 
 
 @pytest.mark.parametrize("name", [*WINDOWED, "llama", "jamba"])

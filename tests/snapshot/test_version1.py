@@ -160,7 +160,7 @@ def test_a_grammar_begins_again():
 def test_tokens_that_are_not_known_are_not_computed_again():
     engine = ox.Engine.restore_bytes(ENGINE, path_of("llama"))
     assert engine._session.tokens == [-1] * 16
-    engine._core.change(lambda: engine._core.scheduler.rewind(engine._session._sequence, 0))  # as others may
+    engine._core.change(lambda: engine._core.scheduler.blocks.rewind(engine._session._sequence, 0))  # as others may
     with pytest.raises(ox.OxiLlamaError, match="-1"):
         engine.forward_one(5)
     engine.reset()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from oxillama.core import engine_core as core
-from oxillama.core.request import Outbox
+from oxillama.core.request import ResultQueue
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import OxiLlamaError
 from oxillama.scheduling.scheduler import Scheduler
@@ -51,7 +51,7 @@ class Guessing(Serving):
             if n > 0:
                 expected = alone(self.name, prompt, n, served["seed"])
                 guessing = drafted(kind, prompt + expected[0], k, adaptive and self.timed)
-                outbox = Outbox(1)
+                outbox = ResultQueue(1)
                 wanted = options(max_tokens=n, **served, **guessing)
                 request = recorded(self.engine._maker.request(prompt, wanted, outbox))
                 self.tickets.append(self.core.submit([request]))
@@ -67,7 +67,7 @@ class Guessing(Serving):
 
     def check(self):
         Serving.check(self)
-        assert all(len(s.tokens) >= s.n_computed + s.n_again for s in self.core.scheduler.live.values())
+        assert all(len(s.tokens) >= s.n_computed + s.n_recompute for s in self.core.scheduler.live.values())
 
 
 def machine(name, **changes):
@@ -81,17 +81,17 @@ def test_any_way_of_serving_with_guesses_gives_the_same_bits(name, monkeypatch):
     real = Scheduler.advance
 
     def advance(self, sequence, n):
-        guessed = len(sequence.ahead)
+        guessed = len(sequence.draft_tokens)
         real(self, sequence, n)
         seen["right"] += (n - 1) * bool(guessed)
         seen["wrong"] += (guessed + 1 - n) * bool(guessed)
-        seen["again"] += sequence.n_again > 0
+        seen["again"] += sequence.n_recompute > 0
 
     affordable = Scheduler._affordable
 
     def count(self, sequence, budget):
         n = affordable(self, sequence, budget)
-        seen["no room"] += n < min(len(sequence.ahead), sequence.n_reserve - len(sequence.tokens))
+        seen["no room"] += n < min(len(sequence.draft_tokens), sequence.n_reserve - len(sequence.tokens))
         return n
 
     def teardown(self):
@@ -129,7 +129,7 @@ def take_guesses_unseen(patch):
 
 def keep_the_state_after_wrong_guesses(patch):
     def advance(self, sequence, n):
-        sequence.ahead = []
+        sequence.draft_tokens = []
         real(self, sequence, n)
 
     real = Scheduler.advance
@@ -142,8 +142,8 @@ def forget_what_is_computed_again(patch):
 
     def advance(self, sequence, n):
         real(self, sequence, n)
-        sequence.n_computed += sequence.n_again
-        sequence.n_again = 0
+        sequence.n_computed += sequence.n_recompute
+        sequence.n_recompute = 0
 
     patch.setattr(Scheduler, "advance", advance)
 
