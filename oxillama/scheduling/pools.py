@@ -15,10 +15,10 @@ __all__ = [
 class RefCountedPool:
     """The ids 0 … n - 1 of `noun`s, each free or in use by one or more. Not for use by two threads at once.
 
-    A cache may be one of the users. What it alone uses is idle: still there for whoever looks for it, and to be had by
-    whoever needs room.
+    The prefix cache may be one of the users. An id that it alone uses is idle: still found by look-ups, and evicted
+    when room is needed.
 
-    users: how many use each id; to be read alone.
+    users: reference count of each id; read-only.
     """
 
     __slots__ = ("_free", "_idle", "_kept", "n", "noun", "users")
@@ -29,35 +29,35 @@ class RefCountedPool:
             raise ConfigError(f"a pool must have at least 0 {noun}s, not {n}")
         self.n = n
         self.noun = noun
-        # Low ids go first, and a freed one goes to the next who asks: its memory is warm.
+        # Low ids go first, and a freed one is allocated next: its memory is warm.
         self._free = list(range(n - 1, -1, -1))
         self.users = [0] * n
-        self._kept: dict[int, object] = {}  # what the cache knows each of its ids by
-        self._idle: OrderedDict[int, None] = OrderedDict()  # who is the first to go comes first
+        self._kept: dict[int, object] = {}  # pinned ids, with the prefix-cache node of each
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
 
     @property
     def n_free(self) -> int:
-        """How many can be had now."""
+        """Ids that are free now."""
         return len(self._free)
 
     @property
     def free_ids(self) -> list[int]:
-        """Those that nobody uses, in any order."""
+        """Ids without users, in any order."""
         return list(self._free)
 
     @property
     def n_idle(self) -> int:
-        """How many the cache alone uses."""
+        """Ids that the prefix cache alone uses."""
         return len(self._idle)
 
     @property
     def n_kept(self) -> int:
-        """How many the cache uses, alone or with others."""
+        """Ids that the prefix cache uses, alone or with sequences."""
         return len(self._kept)
 
     @property
     def n_available(self) -> int:
-        """How many can be had at most: the free and the idle ones."""
+        """Free and idle ids: what an allocation can get at most."""
         return len(self._free) + len(self._idle)
 
     def check_room(self, n: int) -> None:
@@ -79,7 +79,7 @@ class RefCountedPool:
         return taken
 
     def share(self, ids: Iterable[int]) -> None:
-        """Counts one more user of each id, who is to free it too. Raises what `check_used` raises, and shares none."""
+        """Adds a reference to each id, to be freed too. Raises what `check_used` raises, and shares none."""
         given = list(ids)
         self.check_used(given)
         for i in given:
@@ -87,7 +87,7 @@ class RefCountedPool:
             self._idle.pop(i, None)
 
     def n_users(self, i: int) -> int:
-        """How many use an id; 0 of a free one. Raises ConfigError for an id that is not of this pool."""
+        """Reference count of an id; 0 if it is free. Raises ConfigError for an id that is not of this pool."""
         self._check_known(i)
         return self.users[i]
 
@@ -102,9 +102,10 @@ class RefCountedPool:
             raise ConfigError(f"a {self.noun} is given twice: {sorted(given)}")
 
     def free(self, ids: Iterable[int], *, stale: bool = False) -> None:
-        """Gives ids back, each free when its last user did so. Raises what `check_used` raises, and frees none then.
+        """Drops a reference to each id; it is free with the last one. Raises what `check_used` raises, and frees none
+        then.
 
-        stale: what is idle now is the first to go.
+        stale: ids that become idle by this are the first to be evicted.
         """
         given = list(ids)
         self.check_used(given)
@@ -129,22 +130,22 @@ class RefCountedPool:
         self.users, self._kept, self._idle = users, {}, OrderedDict()
 
     def pin(self, i: int, owner_key: object) -> None:
-        """Counts the cache as one more user of an id in use, which it is not yet; it finds `known_by` by it again."""
+        """Adds the prefix cache as a user of an id in use; `owner_key` gives its node again."""
         self.users[i] += 1
         self._kept[i] = owner_key
 
     def unpin(self, i: int) -> None:
-        """The end of `pin`."""
+        """Drops the prefix cache's reference."""
         del self._kept[i]
         self._idle.pop(i, None)
         self._decref(i)
 
     def owner_key(self, i: int) -> object | None:
-        """What the cache knows an id by; None if it doesn't use it."""
+        """The prefix-cache node of an id; None if the cache doesn't use it."""
         return self._kept.get(i)
 
     def lru(self) -> object:
-        """What the cache knows that idle id by which is the first to go; there must be one."""
+        """The prefix-cache node of the least recently used idle id; there must be one."""
         return self._kept[next(iter(self._idle))]
 
     def check_invariants(self) -> None:
@@ -167,8 +168,8 @@ class RefCountedPool:
 class KvCachePool(RefCountedPool):
     """Ids of KV blocks, each with a count of its users: sequences, and the prefix cache.
 
-    A table is the list of a sequence's blocks in the order of positions. Who writes to a block must be its only user:
-    `own` sees to that, and says what is to be copied.
+    A table is the list of a sequence's blocks in the order of positions. A block may be written only by its single
+    user: `own` replaces shared blocks, and says which are to be copied.
     """
 
     __slots__ = ()

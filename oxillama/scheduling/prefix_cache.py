@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 BLOCK, WINDOWED, STATE = range(3)  # kinds of what a node can have; a sequence's tables are in the same order
-# Where thousands of prompts part, all of their blocks can't be compared: the latest are.
+# Where thousands of prompts diverge, comparing all their blocks would cost too much: the latest are compared.
 MOST_COMPARED = 64
 
 
@@ -40,15 +40,15 @@ class PrefixNode:
 class PrefixKvCache:
     """Blocks of tokens by what leads to them, with ids of `pool` as far as they are kept. It is one user of each id.
 
-    Beginnings under different keys are strangers, even if their tokens are the same: a key says with what weights and
-    for whom they were computed. A sequence holds a path, the nodes of its first blocks in order: as long as it does,
-    those stay. Of what no sequence uses, what was left alone for the longest time goes first.
+    Prefixes under different keys never match, even if their tokens are the same: a key names the adapters, the KV type
+    and the salt that they were computed with. A sequence acquires a path, the nodes of its first blocks in order; they
+    stay until it releases them. Of what no sequence uses, the least recently used is evicted first.
 
-    KV blocks cover a path from its beginning on, so ends go before beginnings, and a node with its block. Blocks of
-    windows, and slots, go alone: a node may lack its own. A path is of use up to a node with all that the next token
-    needs: its slot, where there are recurrent layers, and the blocks of the window before it.
+    KV blocks cover a path from its root on, so leaves are evicted first, and a node with its block. Windowed blocks and
+    slots are evicted alone: a node may lack its own. A path is usable up to a node with all that the next token needs:
+    its slot, where there are recurrent layers, and the blocks of the window before it.
 
-    hit_tokens, miss_tokens: of the prompts that were looked up, those that needn't be computed, and the rest.
+    hit_tokens, miss_tokens: of the prompts that were looked up, tokens that need not be computed, and the rest.
     """
 
     def __init__(self, pool: SequencePool, block_size: int) -> None:
@@ -72,7 +72,7 @@ class PrefixKvCache:
     # ---- looking up
 
     def match(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
-        """The longest path of whole blocks that begins tokens[:limit], of use or not. It is not held by this."""
+        """The longest path of whole blocks that begins tokens[:limit], usable or not. It isn't acquired by this."""
         path: list[PrefixNode] = []
         node, size = self._roots.get(key), self.block_size
         for end in range(size, limit + 1, size):
@@ -83,7 +83,7 @@ class PrefixKvCache:
         return path
 
     def n_usable(self, path: Sequence[PrefixNode]) -> int:
-        """How many nodes of a path a sequence can begin with: there must be all that the next token needs."""
+        """Nodes of a path that a sequence can begin with: the last one has all that the next token needs."""
         if not self.window and not self.pools[STATE].n:
             return len(path)
         usable, lacking = 0, 0  # the latter: nodes up to the last one without a block of windows
@@ -95,11 +95,11 @@ class PrefixKvCache:
         return usable
 
     def first_windowed(self, n_blocks: int) -> int:
-        """The first block of windows that a sequence needs to go on after n_blocks."""
+        """The first windowed block that a sequence needs to continue after n_blocks."""
         return first_read(n_blocks * self.block_size, self.window) // self.block_size if self.window else 0
 
     def find(self, key: Hashable, tokens: Sequence[int], limit: int) -> list[PrefixNode]:
-        """As much of `match` as is of use."""
+        """The usable part of `match`."""
         path = self.match(key, tokens, limit)
         return path[: self.n_usable(path)]
 
@@ -108,7 +108,7 @@ class PrefixKvCache:
     ) -> tuple[int, int]:
         """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block.
 
-        It is to be copied by who goes on from there. A window, and a recurrent state, are there for whole blocks alone.
+        A sequence that continues there copies the block. Windowed blocks and recurrent states are shared whole only.
         """
         parent = path[-1] if path else self._roots.get(key)
         if parent is None or self.window or self.pools[STATE].n:
@@ -125,10 +125,10 @@ class PrefixKvCache:
                 best, most = node.ids[BLOCK], n
         return best, most
 
-    # ---- use
+    # ---- references
 
     def acquire(self, path: Sequence[PrefixNode]) -> tuple[list[int], list[int]]:
-        """The tables of a path: its blocks stay until they are freed, as do its nodes until they are left."""
+        """Tables of a path, with a reference to each block and node: `release` and the pool's `free` drop them."""
         self.pin(path)
         blocks = [node.ids[BLOCK] for node in path] if self.pools[BLOCK].n else []
         self.pools[BLOCK].share(blocks)
@@ -140,22 +140,22 @@ class PrefixKvCache:
         return blocks, [-1] * n_gone + windowed
 
     def pin(self, path: Sequence[PrefixNode]) -> None:
-        """`acquire` by one who has the blocks already."""
+        """`acquire` of the nodes alone, for a sequence that shares the blocks already."""
         for node in path:
             node.n_users += 1
 
     def release(self, path: list[PrefixNode], n_kept: int = 0) -> None:
-        """The end of `acquire` for all but the first n_kept nodes; the caller frees their blocks as well."""
+        """Drops the references to all but the first n_kept nodes; the caller frees their blocks as well."""
         while len(path) > n_kept:
             node = path.pop()
             node.n_users -= 1
             self._prune(node)
 
     def extend(self, key: Hashable, tokens: Sequence[int], path: list[PrefixNode], tables: Sequence[list[int]]) -> None:
-        """Adds a block of tokens after `path`, which begins them, and holds it: table[len(path)] of each has its keys.
+        """Adds a block of tokens after `path`, and acquires it: table[len(path)] of each kind has its keys.
 
-        If another sequence was quicker, its block takes that place in the table. It holds the same bits: a row of keys
-        is a function of the tokens before it, however they were computed.
+        If another sequence has entered that block before, its block takes the place in the table. It holds the same
+        bits: a row of keys is a function of the tokens before it, however they were computed.
         """
         size, depth = self.block_size, len(path)
         parent = path[-1] if path else self._roots.get(key)
@@ -180,14 +180,14 @@ class PrefixKvCache:
             self.pools[kind].free([mine])
 
     def add(self, kind: int, node: PrefixNode, i: int) -> None:
-        """A node gets an id of a kind that it lacks, which its sequence goes on using."""
+        """Gives a node an id of a kind that it lacks; the sequence goes on using it."""
         node.ids[kind] = i
         self.pools[kind].pin(i, node)
 
     # ---- room
 
     def evict(self, kind: int, n: int) -> int:
-        """Lets go of up to n ids that no sequence uses: how many."""
+        """Evicts up to n ids that no sequence uses: how many."""
         pool = self.pools[kind]
         n = max(0, min(n, pool.n_idle))
         for _ in range(n):
@@ -195,13 +195,13 @@ class PrefixKvCache:
         return n
 
     def evict_id(self, kind: int, i: int) -> None:
-        """Lets go of an id that a sequence uses, if it is in the tree."""
+        """Takes an id that a sequence uses out of the tree, if it is there."""
         node = self.pools[kind].owner_key(i)
         if node is not None:
             self._drop(kind, cast(PrefixNode, node))
 
     def clear(self) -> None:
-        """Lets go of everything that no sequence uses."""
+        """Evicts everything that no sequence uses."""
         for kind, pool in enumerate(self.pools):
             self.evict(kind, pool.n_idle)
 
@@ -210,7 +210,7 @@ class PrefixKvCache:
         self._roots = {}
 
     def _drop(self, kind: int, node: PrefixNode) -> None:
-        """A block doesn't go before those that follow it: whoever uses one of them uses it too."""
+        """Takes an id out of the tree. A block goes after its children: a sequence that uses a child uses it too."""
         assert kind != BLOCK or not (node.children or node.n_users)
         for k in range(len(self.pools)) if kind == BLOCK else (kind,):
             if node.ids[k] >= 0:
@@ -219,7 +219,7 @@ class PrefixKvCache:
         self._prune(node)
 
     def _prune(self, node: PrefixNode) -> None:
-        """Takes a node out that nobody needs, and those before it that are left with nothing."""
+        """Removes a node without users, children and ids, and its ancestors that are left with nothing."""
         while not (node.n_users or node.children or max(node.ids) >= 0):
             parent = node.parent
             if parent is None:

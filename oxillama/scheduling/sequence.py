@@ -1,4 +1,4 @@
-"""One sequence of tokens on its way through the model: ids and counts only."""
+"""Sequences: tokens, block tables and counts of one request. Ids and counts only."""
 
 import enum
 import itertools
@@ -28,32 +28,33 @@ class SequenceState(enum.Enum):
 
 
 class Sequence:
-    """Tokens, how many of them are computed, and where what the model keeps of those lies.
+    """Tokens of one request, how many of them are computed, and the blocks and slots that hold the result.
 
-    `Scheduler.add_request` queues it, and it is the handle by which it is cancelled; `state` and `id` tell which it is
-    and where. A caller sets what `__init__` takes and appends to `tokens`; the rest is the scheduler's.
+    `Scheduler.add_request` queues it, and `Scheduler.cancel` takes it as a handle. The caller sets what `__init__`
+    takes and appends to `tokens`; all other fields are the scheduler's and the block manager's.
 
     tokens: prompt and output so far; the last one may not be computed yet.
     n_prompt: how many of them are the prompt.
     n_reserve: tokens that it can come to have computed: those of the prompt, and of the output all but the last, which
         is drawn and not computed. Never more than all the blocks there are can hold.
     n_computed: tokens whose keys and values are in the cache, and whose state is the current one.
-    n_cached: tokens of the prompt that were computed already when it first began to run; None before.
-    n_recompute: those after them that were computed with wrong guesses behind: the state after these is of no use.
+    draft_tokens: proposed tokens after `tokens`, to be verified in the next step.
+    n_cached: tokens of the prompt that the prefix cache had when the sequence first began to run; None before.
+    n_recompute: tokens after n_computed that were computed together with rejected draft tokens: a recurrent state can't
+        be cut back to them, so they are computed again.
     block_table: block ids in the order of positions; token i is in block i // block_size.
-    tables: this one, and that of layers with a window, which begins with `n_freed_blocks` times -1 for what was given
-    back.
-    path: of the prefix cache, for the first blocks of the tables; its nodes' blocks are those.
-    cache_key: under which the prefix cache has what this computes; None if it is neither to find nor to leave any.
-    untrusted: whether some of what is computed came from a file that may be anybody's.
-    weights: what tells apart those with which sequences are computed: without adapters ().
+    tables: this one, and that of sliding-window layers, which begins with -1 for each of the `n_freed_blocks`.
+    path: prefix-cache nodes of the first blocks of the tables.
+    cache_key: key of the prefix cache; None if the sequence neither uses nor fills it.
+    untrusted: whether some of what is computed came from a snapshot file, which is never shared.
+    weights: identity of the adapters that it is computed with; () without adapters.
     slots: of recurrent states; None where the model has none, and before it was first queued.
-    priority: who has more goes first, 0 to MAX_PRIORITY.
-    deadline: when it is to end, on the clock that the scheduler is told of.
-    queued, running, finished, preempted: where the scheduler has it; the last, whether it waits for the second time.
+    priority: higher goes first, 0 to MAX_PRIORITY.
+    deadline: when it is to end, on the clock of `Scheduler.expired`.
+    queued, running, finished, preempted: its place in the scheduler; preempted says that it was running before.
     cancelled: whether `Scheduler.cancel` finished it.
-    rank: its place in the queue and among those that run, which is for the scheduler to give.
-    handle: whatever belongs to it; nothing here looks inside.
+    rank: its place in the queue and among running sequences, set by the waiting queue.
+    handle: object of the caller's, such as its request; never looked into here.
     """
 
     __slots__ = (
@@ -124,16 +125,16 @@ class Sequence:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the scheduler has it: it waits or runs."""
+        """Whether it waits or runs."""
         return self.queued or self.running
 
     @property
     def is_decoding(self) -> bool:
-        """Whether it lacks its last token alone, besides those that are computed again for their state."""
+        """Whether only its last token is to be computed, besides those that are computed again for their state."""
         return len(self.tokens) - self.n_computed - self.n_recompute == 1
 
     def clear_drafts(self) -> None:
-        """Nothing is known of what follows the tokens that are computed."""
+        """Drops draft tokens, and the tokens to recompute because of them."""
         self.draft_tokens, self.n_recompute = [], 0
 
     @property

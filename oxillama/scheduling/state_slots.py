@@ -1,7 +1,7 @@
-"""The recurrent slots of one sequence: its state, the one that its next step writes, and checkpoints. Ids only.
+"""State slots of one sequence: its recurrent state, the slot that the next step writes, and checkpoints. Ids only.
 
 A state can't be taken back token by token as keys and values can. But a step leaves the state before it untouched in
-its own slot, so to keep that slot is to have a checkpoint, and to go back to it is to read it again.
+its own slot: keeping that slot makes a checkpoint, and reading it again goes back to it.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ RUNNING_SLOTS = 2  # that a sequence needs to compute: a step reads one and writ
 
 
 class StateSlots:
-    """Slots of which a sequence is a user in a pool: once of each. Those in `spare` are its own.
+    """Slots that a sequence has a reference to, one of each. Those in `spare` are its own.
 
     current: of the state after all that is computed; -1 if nothing is. spare: to be written, the last one next.
     checkpoints: (tokens computed, slot), fewest tokens first; the newest may be `current` itself. They are at any
@@ -36,8 +36,8 @@ class StateSlots:
     def n_missing(self, pool: RefCountedPool) -> int:
         """Slots to be added to `spare` before the sequence may run.
 
-        What others read as well can't be written after the next step, and counts for nothing: whoever runs has all
-        that it will ever need, and no other's doing can take it away.
+        A shared slot can't be written after the next step, and doesn't count: a running sequence has all the slots
+        that it will ever need, and no other sequence can take them away.
         """
         return RUNNING_SLOTS - (self.current >= 0 and pool.users[self.current] == 1) - len(self.spare)
 
@@ -72,8 +72,9 @@ class StateSlots:
     def checkpoint(self, n_tokens: int) -> list[int]:
         """Keeps the current state, which is that after n_tokens > 0; slots that are not needed any more.
 
-        Of more than MAX_CHECKPOINTS, the one goes whose loss makes the least of a difference: the distances to go back
-        grow with the distance that is asked for. Before the first there is the beginning, which costs nothing.
+        Of more than MAX_CHECKPOINTS, the one goes that costs least: distances between checkpoints grow with the
+        distance from the end, so that going back n tokens computes about as many again. Position 0 is a checkpoint for
+        free.
         """
         kept = self.checkpoints
         if kept and kept[-1][1] == self.current:
@@ -96,11 +97,11 @@ class StateSlots:
         return n_computed, sorted(freed)
 
     def drop_spare(self) -> list[int]:
-        """Slots that a sequence that doesn't run has no use for."""
+        """Gives up the slots that only a running sequence needs."""
         freed, self.spare, self.mark, self.shared_marks = self.spare, [], 0, []
         return freed
 
     def drop_checkpoint(self) -> list[int]:
-        """Gives the oldest checkpoint up: its slot, unless it is the current state's as well."""
+        """Gives up the oldest checkpoint: its slot, unless that holds the current state as well."""
         _, slot = self.checkpoints.pop(0)
         return [slot] if slot != self.current else []

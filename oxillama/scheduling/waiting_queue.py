@@ -20,8 +20,8 @@ AGEING_STEPS = 128
 class WaitingQueue:
     """Sequences by rank: the step in which each came, less `AGEING_STEPS` for each level of its priority.
 
-    To age is to keep a rank while those of newcomers grow, so that nothing has to be sorted again. Those that are
-    ended here are passed over when they come first: taking each out would cost a walk.
+    A sequence ages by keeping its rank while the ranks of newcomers grow, so that nothing is sorted again. Entries of
+    ended sequences are skipped when they come first: removing each would cost a walk of the heap.
     """
 
     def __init__(self) -> None:
@@ -30,30 +30,30 @@ class WaitingQueue:
         self.n = 0
 
     def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
-        """At the end of those of its priority; or of those that rank with another one, which came before."""
+        """Adds a sequence behind those of its priority; or behind those that rank with `beside`, which came before."""
         self._n_added += 1
         first = step - AGEING_STEPS * sequence.priority if beside is None else beside.rank[0]
         sequence.rank = (first, self._n_added)
         self.put_back(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """At the place that its rank gives it."""
+        """Adds a sequence again at the place of its rank, as after a preemption."""
         sequence.queued = True
         self.n += 1
         heapq.heappush(self._heap, (sequence.rank, sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out that waits."""
+        """Removes a waiting sequence."""
         sequence.queued = False
         self.n -= 1
-        if self._heap[0][1] is sequence:  # as of one that starts, and may come back with the same rank
+        if self._heap[0][1] is sequence:  # it starts, and may be put back with the same rank
             heapq.heappop(self._heap)
         if len(self._heap) > 2 * self.n + 64:
             self._heap = [entry for entry in self._heap if _waits(entry)]
             heapq.heapify(self._heap)
 
     def first(self) -> Sequence | None:
-        """Who is next."""
+        """The next sequence to start; None if none waits."""
         while self._heap and not _waits(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][1] if self._heap else None
@@ -67,13 +67,13 @@ class WaitingQueue:
 
 
 class Deadlines:
-    """Sequences that are to end at some time, the next one first."""
+    """Heap of sequences with a deadline, the earliest first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sequence]] = []
 
     def add(self, sequence: Sequence, n_live: int) -> None:
-        """Nothing without a deadline. n_live: sequences that wait or run."""
+        """Adds a sequence that has a deadline. n_live: sequences that wait or run."""
         if sequence.deadline < math.inf:
             if len(self._heap) > 2 * n_live + 64:  # most have ended before their time
                 self._heap = [entry for entry in self._heap if entry[2].is_scheduled]
@@ -81,7 +81,7 @@ class Deadlines:
             heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
 
     def expired(self, now: float) -> list[Sequence]:
-        """Those that wait or run beyond their deadline, each told once."""
+        """Sequences that wait or run beyond their deadline, each reported once."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             sequence = heapq.heappop(self._heap)[2]
@@ -94,6 +94,6 @@ class Deadlines:
 
 
 def _waits(entry: tuple[tuple[int, int], Sequence]) -> bool:
-    """Whether it is this entry by which the sequence waits: one that was ended may have been queued again since."""
+    """Whether this entry is current: a sequence that was ended may have been queued again since."""
     rank, sequence = entry
     return sequence.queued and sequence.rank == rank

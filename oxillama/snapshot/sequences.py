@@ -12,7 +12,6 @@ from oxillama.errors import KvCacheFullError, SnapshotDamagedError, SnapshotMism
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kv_cache.kv_io import PANEL, hold_kv, n_panels, panel_shapes, restore_kv
-from oxillama.scheduling.block_manager import place
 from oxillama.scheduling.prefix_cache import BLOCK, WINDOWED
 from oxillama.snapshot.format.layout import Section
 from oxillama.snapshot.format.reader import Rows
@@ -80,7 +79,7 @@ def save_sequence(
         blocks = sequence.tables[kind][used[kind] : full]
         pool.share(blocks)
         held.append((pool, blocks))
-    all_held = core.scheduler.held
+    all_held = core.scheduler.blocks.held
     all_held.append(held)
     return tensors, lambda: _let_go(all_held, held)
 
@@ -133,8 +132,9 @@ def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, Rows], n_com
         return
     slabs = list(named_slabs(arrays_of(core)))
     _check_complete(slabs, tensors, n_computed, label)
-    if _reaches(core, slabs, tensors, n_computed) and place(
-        core.scheduler, sequence, n_computed, len(core.scheduler.running)
+    scheduler = core.scheduler
+    if _reaches(core, slabs, tensors, n_computed) and scheduler.blocks.allocate_restored(
+        sequence, n_computed, len(scheduler.running)
     ):
         _write(slabs, sequence, tensors)
     elif UNKNOWN in sequence.tokens:

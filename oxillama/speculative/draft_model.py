@@ -473,10 +473,7 @@ class DraftModel:
             if sequence.n_computed == sequence.n_prompt:  # a place to come back to
                 self._scheduler.blocks.checkpoint(sequence)
             return
-        # Guesses may have to go again: no window moves on for them, and nobody else begins with them.
-        sequence.n_computed += n
-        if sequence.slots is not None:
-            self._scheduler.blocks.commit(sequence.slots)
+        self._scheduler.blocks.commit(sequence, n, provisional=True)
 
     def _fitting(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
         """A row of logits as long as the model's, in which ids that it doesn't know can't be drawn."""
