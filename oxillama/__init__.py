@@ -11,7 +11,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
-from oxillama._util import fork as _lives  # noqa: F401  # first: a fork waits for what a thread imports from here on
+from oxillama._util import fork as _fork  # noqa: F401  # first: before a fork, imports of other threads finish
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -215,29 +215,29 @@ _LAZY = {
     "Completion": "oxillama.engine",
     "DraftSelection": "oxillama.speculative.select",
     "Distribution": "oxillama.sampling",
-    "Draft": "oxillama.speculative",
+    "Draft": "oxillama.drafts",
     "DraftModel": "oxillama.speculative.draft_model",
-    "DraftTask": "oxillama.speculative",
+    "DraftTask": "oxillama.drafts",
     "Engine": "oxillama.engine",
     "Grammar": "oxillama.sampling",
     "Lora": "oxillama.lora",
-    "GrammarDraft": "oxillama.speculative",
+    "GrammarDraft": "oxillama.drafts",
     "GrammarState": "oxillama.sampling",
     "JsonSchemaCompiler": "oxillama.sampling",
-    "KvCachePool": "oxillama.kv_cache",
+    "KvCachePool": "oxillama.scheduling",
     "MetricsSnapshot": "oxillama.metrics",
-    "PrefixKvCache": "oxillama.kv_cache",
+    "PrefixKvCache": "oxillama.scheduling",
     "RankedDocument": "oxillama.core.embedding",
-    "PromptLookup": "oxillama.speculative",
-    "Proposal": "oxillama.speculative",
+    "PromptLookup": "oxillama.drafts",
+    "Proposal": "oxillama.drafts",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
-    "SequencePool": "oxillama.kv_cache",
+    "SequencePool": "oxillama.scheduling",
     "Scheduler": "oxillama.engine",
     "Sequence": "oxillama.engine",
     "SequenceState": "oxillama.engine",
     "Session": "oxillama.engine",
-    "SpecStats": "oxillama.speculative",
+    "SpecStats": "oxillama.drafts",
     "SpeculativeDecoder": "oxillama.speculative.async_draft",
     "SpeculativeEngine": "oxillama.engine.speculative_engine",
     "Timings": "oxillama.engine",

@@ -202,7 +202,7 @@ def test_ctrl_c_meanwhile_leaves_nothing_out():
     """Python drops what a hook raises, and forks: threads must be held up all the same."""
     code = """
     engine = ox.load(num_threads=1)
-    from oxillama import imports, lives
+    from oxillama._util import fork
 
     class Held:
         found = []
@@ -211,7 +211,7 @@ def test_ctrl_c_meanwhile_leaves_nothing_out():
         def after_fork_in_parent(self): self.found.append("after")
         def after_fork_in_child(self): os.write(1, b"child ")
 
-    held, kind = Held(), lives.ForkRegistry(lives.READS)
+    held, kind = Held(), fork.ForkRegistry(fork.READS)
     kind.add(held)
     real = importlib.import_module
 

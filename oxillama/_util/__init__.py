@@ -1,0 +1,1 @@
+"""Utilities that know nothing of models: argument checks, fork handling, deferred signals, lazy imports."""

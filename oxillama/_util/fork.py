@@ -144,7 +144,7 @@ if hasattr(os, "register_at_fork"):
 
 
 PACKAGE = __name__.partition(".")[0]
-ENGINE = f"{PACKAGE}.engine.loading"
+ENGINE = f"{PACKAGE}.core.loading"
 # Programs, which don't fork.
 PROGRAMS = (f"{PACKAGE}.cli", f"{PACKAGE}.__main__", f"{PACKAGE}.models.__main__")
 

@@ -65,7 +65,7 @@ def interrupted_at_line(n):
 
     def trace(frame, event, arg):
         nonlocal lines
-        if "oxillama/engine" not in frame.f_code.co_filename:
+        if not any(f"oxillama/{part}/" in frame.f_code.co_filename for part in ("core", "engine", "scheduling")):
             return None
         lines += event == "line"
         if event == "line" and lines == n:

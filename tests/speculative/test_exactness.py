@@ -87,7 +87,7 @@ def test_any_way_of_serving_with_guesses_gives_the_same_bits(name, monkeypatch):
         seen["wrong"] += (guessed + 1 - n) * bool(guessed)
         seen["again"] += sequence.n_recompute > 0
 
-    affordable = Scheduler._affordable
+    affordable = Scheduler._n_affordable
 
     def count(self, sequence, budget):
         n = affordable(self, sequence, budget)
@@ -99,7 +99,7 @@ def test_any_way_of_serving_with_guesses_gives_the_same_bits(name, monkeypatch):
         seen["preempted"] += self.core.scheduler.n_preempted
 
     monkeypatch.setattr(Scheduler, "advance", advance)
-    monkeypatch.setattr(Scheduler, "_affordable", count)
+    monkeypatch.setattr(Scheduler, "_n_affordable", count)
     run_state_machine_as_test(machine(name, teardown=teardown), settings=QUICK)
     assert seen["right"] > 200
     assert seen["wrong"] > 200

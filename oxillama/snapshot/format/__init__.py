@@ -1,0 +1,1 @@
+"""Snapshot format: layout, codecs, reading and writing of files. Knows neither engine nor requests."""
