@@ -71,10 +71,11 @@ if TYPE_CHECKING:
     from oxillama.drafts.prompt_lookup import PromptLookup
     from oxillama.engine import Engine
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.draft_selection import DraftSelection, select_draft
+    from oxillama.engine.from_hub import from_hub
     from oxillama.engine.speculative_engine import SpeculativeEngine
     from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
     from oxillama.grammar.json_schema import JsonSchemaCompiler
-    from oxillama.hub import from_hub
     from oxillama.kernels import show_config
     from oxillama.lora import Lora, merge_lora
     from oxillama.metrics import MetricsSnapshot
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
     from oxillama.scheduling.sequence import Sequence, SequenceState
     from oxillama.speculative.async_draft import SpeculativeDecoder
     from oxillama.speculative.draft_model import DraftModel
-    from oxillama.speculative.select import DraftSelection, select_draft
     from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
     from oxillama.tools import (
@@ -213,7 +213,7 @@ _LAZY = {
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
-    "DraftSelection": "oxillama.speculative.select",
+    "DraftSelection": "oxillama.engine.draft_selection",
     "Distribution": "oxillama.sampling",
     "Draft": "oxillama.drafts",
     "DraftModel": "oxillama.speculative.draft_model",
@@ -254,9 +254,9 @@ _LAZY = {
     "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",
-    "from_hub": "oxillama.hub",
+    "from_hub": "oxillama.engine.from_hub",
     "merge_lora": "oxillama.lora",
-    "select_draft": "oxillama.speculative.select",
+    "select_draft": "oxillama.engine.draft_selection",
     "shipped_draft": "oxillama.core.loading",
     "show_config": "oxillama.kernels",
     "synthesise_draft": "oxillama.speculative.synthesise",

@@ -1,42 +1,19 @@
-"""Models from the Hugging Face Hub."""
+"""Hugging Face Hub: files of its repositories, from the local cache or downloaded."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Unpack
 
-from oxillama._util.checks import check_keywords
-from oxillama.config import EngineOptions
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
 
-if TYPE_CHECKING:
-    from oxillama.engine import Engine
-
-__all__ = ["download", "from_hub"]
+__all__ = ["download"]
 
 # What the Hub takes for the name of an owner or a repository, and what a file's path is made of: no patterns, since
 # one file is loaded.
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 _PATH = re.compile(r"[^\x00-\x1f\x7f/\\*?:\"<>|]{1,255}")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-
-
-def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fields: Unpack[EngineOptions]) -> Engine:
-    """Loads a GGUF file of a repository on the Hugging Face Hub, downloading it unless it is in the local cache.
-
-    repo_id: "owner/name". filename: the file's path in it; of a split model, its first file. revision: branch, tag or
-    commit. fields: those of `oxillama.load`. The Hub's own environment variables count: HF_HUB_OFFLINE=1 uses the cache
-    alone, HF_HOME and HF_TOKEN as usual.
-
-    Raises ConfigError for what can't be such names; ModelNotFoundError if there is no such repository, revision or
-    file, or it is not in the cache and can't be fetched; LoadError for other trouble with the Hub; what `oxillama.load`
-    raises.
-    """
-    import oxillama
-
-    check_keywords("from_hub", fields, ("repo_id", "filename", "revision", *EngineOptions.__annotations__))
-    return oxillama.load(download(repo_id, filename, revision=revision), **fields)
 
 
 def download(repo_id: str, filename: str, *, revision: str | None = None, cached: bool = False) -> str:

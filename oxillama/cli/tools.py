@@ -16,9 +16,9 @@ from oxillama.core.loading import kept_bytes, shipped_model
 from oxillama.core.pooling import read_pooling
 from oxillama.gguf import GGUFFile
 from oxillama.gguf.values import printable
-from oxillama.models import ModelSpec, find_architecture, load_model
+from oxillama.models import find_architecture, load_model
 from oxillama.models.classifier import has_classifier
-from oxillama.models.registry import UNVERIFIED
+from oxillama.models.registry import UNVERIFIED, read_model_spec
 from oxillama.models.weights import Weights
 from oxillama.offload import MemoryPressureProbe
 from oxillama.offload.survey import Survey, survey
@@ -39,7 +39,7 @@ def info(args: argparse.Namespace) -> int:
     with oxillama.gguf.open(path or shipped_model()) as file:
         kept, made_for = None, ""
         try:
-            made_for, spec = purpose(file), ModelSpec.read(file)
+            made_for, spec = purpose(file), read_model_spec(file)
             kept = kept_bytes(spec.states)
             read_sampling_defaults(file.metadata, spec.context_length)
             verified = find_architecture(file.metadata.arch).verified
@@ -59,7 +59,7 @@ def info(args: argparse.Namespace) -> int:
 
 def purpose(file: GGUFFile) -> str:
     """What the model of a file was trained to give: text, embeddings, or scores; and the commands for it."""
-    spec, metadata = ModelSpec.read(file), file.metadata
+    spec, metadata = read_model_spec(file), file.metadata
     if has_classifier(spec, Weights(file)):
         return "ranking documents (oxillama rerank)"
     if not spec.causal or f"{metadata.arch}.pooling_type" in metadata:

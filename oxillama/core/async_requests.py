@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from oxillama._util.pickling import stays_here
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
-from oxillama.core.request import Request, ResultQueue, unfinished
+from oxillama.core.request import Request, ResultQueue, SnapshotProtocol, unfinished
 from oxillama.core.results import Chunk
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.text_stream import save_request
 from oxillama.errors import GenerateError, SnapshotError
-
-if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "AsyncChunks",
@@ -115,7 +112,7 @@ class AsyncChunks:
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
-        self, start: Callable[[], Awaitable[Call[GenerationRequest]]], snapshots: SnapshotWriter | None = None
+        self, start: Callable[[], Awaitable[Call[GenerationRequest]]], snapshots: SnapshotProtocol | None = None
     ) -> None:
         self._start = start
         self._snapshots = snapshots

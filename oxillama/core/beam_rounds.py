@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Any, Self, TypedDict, cast
 
+from oxillama._util.checks import check_bool, check_keywords, check_type
 from oxillama._util.pickling import stays_here
-from oxillama.core.beam_search import BeamSearch
+from oxillama.config import SamplerConfig, field_names
+from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
+from oxillama.core.draft_options import DRAFT_FIELDS
 from oxillama.core.engine_core import EngineCore
+from oxillama.core.options import DeadlineFrom, Prompt, split_options
+from oxillama.core.prompts import read_prompt
+from oxillama.core.request import Bell, SnapshotProtocol
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BeamHypothesis, CancelToken
-
-if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotWriter
+from oxillama.errors import ConfigError
+from oxillama.sampler_config import CONSTRAINTS, JsonSchema, SchemaMode
+from oxillama.sampling import SamplerChain
 
 __all__ = [
     "BeamRounds",
 ]
+
+
+# Fields of SamplerConfig that say what may come, and not how to draw.
+SHAPING = (*CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens")
+# Options of one text, with which a search of the likeliest has no meaning.
+TEXT_FIELDS = ("echo", "stopping_criteria")
+PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
+
+
+class BeamKeywords(TypedDict, total=False):
+    """The keywords of `beam_search` beside those in its signature."""
+
+    beam_width: int
+    max_new_tokens: int
+    length_penalty: float
+    early_stopping: bool
+    grammar: str | None
+    json_schema: JsonSchema | None
+    schema_mode: SchemaMode
+    regex: str | None
+    choices: SequenceOf[str] | None
+    logit_bias: Mapping[int, float] | None
+    banned_tokens: Iterable[int]
+    priority: int
+    deadline: float | None
+    deadline_from: DeadlineFrom | None
+    cache_prompt: bool
+    cache_salt: str | None
+    lora: Any
 
 
 class BeamRounds(Iterator[list[BeamHypothesis]]):
@@ -30,7 +68,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(
-        self, core: EngineCore, search: BeamSearch, cancel_token: CancelToken | None, snapshots: SnapshotWriter
+        self, core: EngineCore, search: BeamSearch, cancel_token: CancelToken | None, snapshots: SnapshotProtocol
     ) -> None:
         self._core = core
         self._search = search
@@ -81,9 +119,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
         `Engine.resume` gives another one that goes on from there, to the same results. compress: with zstd.
         Raises SnapshotError and its children, ConfigError, EngineClosedError, and the error of a search that failed.
         """
-        from oxillama.snapshot.beam_state import save_search
-
-        return save_search(self._snapshots, self._search, path, compress=compress)
+        return self._snapshots.save_search(self._search, path, compress=compress)
 
     def snapshot_bytes(self, *, compress: bool = False) -> bytes:
         """`snapshot` without a path."""
@@ -99,3 +135,46 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def start_search(
+    core: EngineCore,
+    maker: RequestFactory,
+    prompt: Prompt,
+    config: BeamSearchConfig | None,
+    ignore_eos: bool,
+    cancel_token: CancelToken | None,
+    options: Mapping[str, Any],
+    bell: Bell | None = None,
+) -> BeamSearch:
+    """The search that a call asks for. Raises what `beam_search` raises for wrong arguments."""
+    core.check_generates()
+    one = read_prompt("prompt", prompt, "beam_search() takes")
+    check_options(options)
+    fields = dict(options)
+    found = BeamOptions(
+        replace(
+            check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig),
+            **_taken(fields, field_names(BeamSearchConfig)),
+        ),
+        SamplerChain.from_config(replace(PLAIN, **_taken(fields, SHAPING))),
+        split_options(fields),
+        check_bool("ignore_eos", ignore_eos),
+        cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
+    )
+    return BeamSearch(core, maker, maker.ids("prompt", one), found, bell)
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Raises TypeError for keywords that `beam_search` doesn't have, ConfigError for those of one text alone."""
+    for name in options:
+        if name in TEXT_FIELDS:
+            raise ConfigError(f"{name} is not for beam_search(), which follows several texts and ends with the best")
+        if name in DRAFT_FIELDS:
+            raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
+    check_keywords("beam_search", options, ("config", "ignore_eos", "cancel_token", *BeamKeywords.__annotations__))
+
+
+def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of these names, which are taken out."""
+    return {name: fields.pop(name) for name in names if name in fields}

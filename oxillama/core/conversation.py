@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from oxillama._util.pickling import stays_here
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import TextOptions
-from oxillama.core.request import Request
+from oxillama.core.request import Request, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.text_stream import Chunks, answer
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
-
-if TYPE_CHECKING:
-    from oxillama.snapshot.capture import Known, SnapshotWriter
-    from oxillama.snapshot.format.reader import Saved
 
 __all__ = [
     "Conversation",
@@ -92,7 +88,7 @@ class Conversation:
 
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
-    def __init__(self, core: EngineCore, maker: RequestFactory, snapshots: SnapshotWriter) -> None:
+    def __init__(self, core: EngineCore, maker: RequestFactory, snapshots: SnapshotProtocol) -> None:
         core.check_generates()
         self._core = core
         self._maker = maker
@@ -125,7 +121,7 @@ class Conversation:
         """What `snapshot` would write."""
         return self._snapshots.pack(self._take, compress=compress)
 
-    def _take(self, known: Known) -> Saved:
+    def _take(self, known: Any) -> Any:
         self._memory.check_idle()
         return self._snapshots.conversation(self._memory.sequence, self.messages, known)
 

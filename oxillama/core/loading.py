@@ -24,6 +24,7 @@ from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.layer_state import LayerShape, largest_window
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
+from oxillama.models.registry import read_model_spec
 from oxillama.models.weights import Weights
 from oxillama.offload import LayerPager
 from oxillama.sampling.file_defaults import read_sampling_defaults
@@ -33,7 +34,7 @@ from oxillama.scheduling.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
+    from oxillama.core.context import EngineContext
     from oxillama.gguf import GGUFFile
     from oxillama.models.registry import Model
 
@@ -237,7 +238,7 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
     # Everything that can be wrong is found before the weights are read.
     if isinstance(config.rope, RopeConfig):
         file.override(config.rope.metadata(file.metadata.arch))
-    spec = ModelSpec.read(file)
+    spec = read_model_spec(file)
     context_size = choose_context(spec, config)
     pooling = read_pooling(file.metadata)
     sampling = read_sampling_defaults(file.metadata, context_size)
@@ -373,33 +374,33 @@ def make_config(function: str, config: EngineConfig | None, fields: Mapping[str,
 OF_USE = ("context_size", "num_threads", "prefill_chunk_size", "kv_type", "kv_block_size", "kv_budget", "prefix_cache")
 
 
-def config_beside(engine: Engine, fields: Mapping[str, Any]) -> EngineConfig:
+def config_beside(loaded: EngineContext, fields: Mapping[str, Any]) -> EngineConfig:
     """The engine's settings with `fields` in place of its own. Raises ConfigError for those that loading needs."""
-    engine._core.check_generates()
-    config = make_config("restore", engine.config, fields)
+    loaded.core.check_generates()
+    config = make_config("restore", loaded.config, fields)
     for name in fields:
         if name not in OF_USE:
             raise ConfigError(f"{name} can't be given with a loaded Engine: its model is loaded already")
-    return replace(config, context_size=fields.get("context_size") or engine.context_size)
+    return replace(config, context_size=fields.get("context_size") or loaded.context_size)
 
 
-def parts_beside(engine: Engine, config: EngineConfig) -> EngineParts:
+def parts_beside(loaded: EngineContext, config: EngineConfig) -> EngineParts:
     """A runner of its own on the same weights, which stay after the engine is closed. Raises ConfigError."""
-    spec, runner = engine.model_config, engine._core.runner
+    spec, runner = loaded.spec, loaded.core.runner
     if not isinstance(runner, Runner):
         raise ConfigError("the engine has no model that another one could share")
-    if config.context_size is not None and config.context_size > engine.context_size:
+    if config.context_size is not None and config.context_size > loaded.context_size:
         raise ConfigError(
-            f"context_size must be at most the engine's {engine.context_size}, for which its model is loaded, not "
+            f"context_size must be at most the engine's {loaded.context_size}, for which its model is loaded, not "
             f"{config.context_size}"
         )
     context_size = choose_context(spec, config)
     sizes = choose_sizes(spec.states, context_size, config)
     own = make_runner(runner.model, config, sizes, config.num_threads or runner.num_threads)
     return EngineParts(
-        own, engine.tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, engine._pooling, engine.metadata,
-        sizes.n_windowed, sizes.window, engine._classifier, engine._snapshots.identity,
-        engine._snapshots.tokenizer_identity,
+        own, loaded.tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, loaded.pooling, loaded.metadata,
+        sizes.n_windowed, sizes.window, loaded.classifier, loaded.snapshots.identity,
+        loaded.snapshots.tokenizer_identity,
         step_tokens(spec, config.prefill_chunk_size, runner.pager.step_budget if runner.pager else None),
-        engine.sampling_defaults,
+        loaded.factory.sampling_defaults,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from oxillama.errors import PickleError, SnapshotMismatchError
 from oxillama.lora.adapter import Lora, reopened_lora
 
 if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
+    from oxillama.core.context import LoadedEngine
     from oxillama.gguf.fingerprint import ModelFingerprint, ModelIdentity
 
 __all__ = ["ENGINES", "ModelTicket", "ticket_of", "ticket_of_model"]
@@ -78,12 +78,13 @@ def ticket_of_model(
     return ModelTicket(kind, config, model.fingerprint, tokenizer.fingerprint)
 
 
-def ticket_of(engine: Engine) -> ModelTicket:
+def ticket_of(engine: LoadedEngine) -> ModelTicket:
     """For `Engine.__reduce__`. Raises EngineClosedError, and what `ticket_of_model` raises."""
-    engine._core.check_open()
-    maker, loras = engine._snapshots, engine._loras
+    context = engine.context
+    context.core.check_open()
+    snapshots, loras = context.snapshots, context.loras
     ticket = replace(
-        ticket_of_model(type(engine), engine.config, maker.identity, maker.tokenizer_identity),
+        ticket_of_model(type(engine), context.config, snapshots.identity, snapshots.tokenizer_identity),
         adapters=tuple((name, (lora.place, lora.digest)) for name, lora in loras.named.items()),
         pushed=tuple(((lora.place, lora.digest), scale) for lora, scale in loras.pushed),
     )
@@ -91,19 +92,18 @@ def ticket_of(engine: Engine) -> ModelTicket:
     return ticket
 
 
-def reopened_engine(ticket: ModelTicket) -> Engine:
+def reopened_engine(ticket: ModelTicket) -> Any:
     """The engine of a ticket: the one that this process has open, or else loaded now.
 
     Raises LoadError and its children, and PickleError if a file is another one than that of the pickled engine.
     """
-    found: Engine = ENGINES.get(ticket.key, lambda: _opened(ticket), lambda engine: not engine.closed)
-    return found
+    return ENGINES.get(ticket.key, lambda: _opened(ticket), lambda engine: not engine.closed)
 
 
-def _opened(ticket: ModelTicket) -> Engine:
-    engine: Engine = ticket.kind(ticket.config)
+def _opened(ticket: ModelTicket) -> Any:
+    engine: LoadedEngine = ticket.kind(ticket.config)
     try:
-        ticket.check(engine._snapshots.identity, engine._snapshots.tokenizer_identity)
+        ticket.check(engine.context.snapshots.identity, engine.context.snapshots.tokenizer_identity)
         known: dict[AdapterTicket, Lora] = {}
         for name, adapter in ticket.adapters:
             known[adapter] = engine.load_lora(name, known.get(adapter) or reopened_lora(*adapter))

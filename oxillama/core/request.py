@@ -1,5 +1,7 @@
 """Requests: a sequence with a purpose, and the queue of its results."""
 
+from __future__ import annotations
+
 import math
 import threading
 import time
@@ -19,6 +21,7 @@ __all__ = [
     "LogitsRequest",
     "Request",
     "ResultQueue",
+    "SnapshotProtocol",
     "Want",
     "unfinished",
 ]
@@ -37,6 +40,36 @@ class Bell(Protocol):
     lost: bool
 
     def ring(self) -> None: ...
+
+
+class SnapshotProtocol(Protocol):
+    """Writes snapshots of one engine: `oxillama/snapshot` has the one that is given to handles when they are made.
+
+    core, loras, config: of the engine. identity, tokenizer_identity: of the files that it was loaded from.
+    """
+
+    core: Any
+    loras: Any
+    config: Any
+    identity: Any
+    tokenizer_identity: Any
+
+    def write(
+        self, take: Callable[[Any], Any], path: Any, *, base: Any = None, compress: bool = False,
+        shared: bool = False, format: int = 2,
+    ) -> None: ...  # fmt: skip
+
+    def pack(self, take: Callable[[Any], Any], *, compress: bool = False, format: int = 2) -> bytes: ...
+
+    def session(self, sequence: Any, serving: Any, logits: Any, sampling: Any, known: Any) -> Any: ...
+
+    def conversation(self, sequence: Any, messages: list[Any], known: Any) -> Any: ...
+
+    def text(self, request: Any, outbox: ResultQueue, known: Any) -> Any: ...
+
+    def save_texts(self, requests: Any, outbox: ResultQueue, path: Any, **options: Any) -> bytes | None: ...
+
+    def save_search(self, search: Any, path: Any, *, compress: bool) -> bytes | None: ...
 
 
 class ResultQueue:
@@ -67,7 +100,7 @@ class ResultQueue:
         if self.bell is not None and not self.whole:
             self.bell.ring()
 
-    def end(self, request: "Request", error: BaseException | None) -> None:
+    def end(self, request: Request, error: BaseException | None) -> None:
         """A request is finished. Called again after it was left in the middle, it does what is left to do."""
         if error is not None and self.error is None:
             self.error = error
@@ -100,7 +133,7 @@ class Request:
         keep_blocks: bool = False,
         begin: Callable[[Sequence], None] | None = None,
         loras: LoraSet = NO_LORAS,
-        leader: "Request | None" = None,
+        leader: Request | None = None,
         time_limit: float = math.inf,
     ) -> None:
         """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from array import array
 from collections.abc import Callable, Collection, Iterable
@@ -9,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +22,14 @@ from oxillama.config import SamplerConfig, SamplingOptions
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import ServingOptions
 from oxillama.core.prompts import check_token, check_tokens, make_chain
-from oxillama.core.request import Request, ResultQueue
+from oxillama.core.request import Request, ResultQueue, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
-from oxillama.engine.snapshots import SessionSnapshots
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, GrammarError
 from oxillama.lora import NO_LORAS, LoraSet
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import Sequence
-
-if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotWriter
 
 __all__ = [
     "SamplerLike",
@@ -44,6 +41,7 @@ __all__ = [
 SamplerLike = SamplerConfig | SamplerChain | Sampler | None
 Make = Callable[[SamplerChain, list[int], Iterable[LogitsProcessor]], Sampler]
 
+Path = str | os.PathLike[str]
 KEYWORDS = ("sampler", "logits_processors", *SamplingOptions.__annotations__)
 
 
@@ -178,7 +176,7 @@ class _SessionRequest(Request):
         return "stop"
 
 
-class Session(SessionSnapshots):
+class Session:
     """One sequence of tokens, fed by hand: tokens in, logits of the last position out. `Engine.session` makes one.
 
     It is served like every other request, takes its turns with them, begins with what the prefix cache has and leaves
@@ -195,7 +193,7 @@ class Session(SessionSnapshots):
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on, or fork() it here")
 
     def __init__(
-        self, core: EngineCore, maker: RequestFactory, serving: ServingOptions, snapshots: SnapshotWriter
+        self, core: EngineCore, maker: RequestFactory, serving: ServingOptions, snapshots: SnapshotProtocol
     ) -> None:
         self._core = core
         self._snapshots = snapshots
@@ -347,6 +345,31 @@ class Session(SessionSnapshots):
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
         self._core.scheduler.blocks.fork(self._sequence, sequence, n_recompute=0)
 
+    def snapshot(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        base: str | os.PathLike[str] | None = None,
+        compress: bool = False,
+        shared: bool = False,
+        format: int = 2,
+    ) -> None:
+        """Saves the session to a file; see `Engine.snapshot`."""
+        self._check_open()
+        write = self._snapshots.write
+        self._alone(lambda: write(self._take, path, base=base, compress=compress, shared=shared, format=format))
+
+    def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
+        """What `snapshot` would write."""
+        self._check_open()
+        pack = self._snapshots.pack
+        return self._alone(lambda: pack(self._take, compress=compress, format=format))
+
+    def _take(self, known: Any) -> Any:
+        sampling = self._sampling
+        sampling.settle(self._sequence.tokens)
+        return self._snapshots.session(self._sequence, self._serving, self.logits, sampling, known)
+
     def close(self) -> None:
         """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
         if not self.closed:
@@ -451,7 +474,7 @@ class SessionMethods:
     _core: EngineCore
     _maker: RequestFactory
     _session: Session
-    _snapshots: SnapshotWriter
+    _snapshots: SnapshotProtocol
     _end_ids: Collection[int]
     n_vocab: int
 

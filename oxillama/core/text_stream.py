@@ -6,21 +6,17 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from oxillama._util.checks import check_int
 from oxillama._util.pickling import stays_here
 from oxillama.core.engine_core import CoreCalls, EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
-from oxillama.core.request import ResultQueue, unfinished
+from oxillama.core.request import ResultQueue, SnapshotProtocol, unfinished
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
 from oxillama.errors import ConfigError
-
-if TYPE_CHECKING:
-    from oxillama.snapshot.capture import Known, SnapshotWriter
-    from oxillama.snapshot.format.reader import Saved
 
 __all__ = [
     "Chunks",
@@ -49,7 +45,7 @@ class Chunks(Generator[Chunk, None, None]):
     def __init__(
         self, core: EngineCore, make: Callable[[], list[GenerationRequest]], outbox: ResultQueue, cancel_token:
         CancelToken | None,
-        snapshots: SnapshotWriter,
+        snapshots: SnapshotProtocol,
     ) -> None:  # fmt: skip
         self._requests = cached(make)
         self._outbox = outbox
@@ -85,7 +81,7 @@ class Chunks(Generator[Chunk, None, None]):
 
 
 def save_request(
-    maker: SnapshotWriter,
+    maker: SnapshotProtocol,
     requests: list[GenerationRequest],
     outbox: ResultQueue,
     path: Path | None = None,
@@ -97,12 +93,10 @@ def save_request(
 ) -> bytes | None:
     """`Chunks.snapshot`."""
     if index is None and len(requests) > 1:
-        from oxillama.snapshot.bundle import save_several
-
-        return save_several(maker, requests, outbox, path, base=base, compress=compress, shared=shared)
+        return maker.save_texts(requests, outbox, path, base=base, compress=compress, shared=shared)
     request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
 
-    def take(known: Known) -> Saved:
+    def take(known: Any) -> Any:
         return maker.text(request, outbox, known)
 
     if path is not None:
@@ -141,7 +135,7 @@ def answer(
     maker: RequestFactory,
     ids: list[int],
     options: TextOptions,
-    snapshots: SnapshotWriter,
+    snapshots: SnapshotProtocol,
     **held: Any,
 ) -> Chunks:
     """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
@@ -11,7 +12,8 @@ from typing import Any, Literal, Self, Unpack, cast, overload
 
 from oxillama._util.checks import check_bool
 from oxillama.config import EngineOptions, ModelSource
-from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
+from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell, elsewhere
+from oxillama.core.beam_rounds import BeamKeywords, start_search
 from oxillama.core.beam_search import BeamSearchConfig
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
@@ -21,16 +23,14 @@ from oxillama.core.results import BeamHypothesis, CancelToken, Completion
 from oxillama.core.text_stream import completions_of, shaped
 from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
 from oxillama.engine.async_numbers import AsyncNumberMethods
-from oxillama.engine.beam_calls import BeamKeywords, start_search
 from oxillama.engine.engine import Engine
-from oxillama.engine.snapshots import AsyncSnapshots
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import CONSTRAINTS
 
 __all__ = ["AsyncEngine"]
 
 
-class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
+class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods):
     """A loaded model for coroutines, of any number of tasks and event loops. Use with `async with`, or call `close`.
 
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
@@ -219,6 +219,49 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods, AsyncSnapshots):
         return search.results()
 
     # ---- life
+
+    # ---- snapshots: files and models are read and written in another thread
+
+    async def snapshot(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """`Engine.snapshot`."""
+        await elsewhere(self.engine._core, self.engine.snapshot, path, **options)
+
+    async def snapshot_bytes(self, **options: Any) -> bytes:
+        """`Engine.snapshot_bytes`."""
+        return await elsewhere(self.engine._core, self.engine.snapshot_bytes, **options)
+
+    @classmethod
+    async def restore(
+        cls, path: str | os.PathLike[str], model_path: ModelSource | Engine = None, **options: Any
+    ) -> Self:
+        """`Engine.restore`."""
+        return await cls._restored(path, model_path, options)
+
+    @classmethod
+    async def restore_bytes(
+        cls, data: bytes | bytearray | memoryview, model_path: ModelSource | Engine = None, **options: Any
+    ) -> Self:
+        """`Engine.restore_bytes`."""
+        return await cls._restored(data, model_path, options)
+
+    @classmethod
+    async def _restored(cls, place: Any, model_path: ModelSource | Engine, options: dict[str, Any]) -> Self:
+        from oxillama.snapshot.restore import restored
+
+        adapters, allow_download = options.pop("adapters", ()), options.pop("allow_download", False)
+        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, allow_download, options)
+        return cls(engine)
+
+    async def resume(
+        self, snapshot: str | os.PathLike[str] | bytes | bytearray | memoryview, **options: Any
+    ) -> AsyncChunks:
+        """`Engine.resume` of a request for text: its further chunks, for `async for`.
+
+        Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
+        """
+        from oxillama.snapshot.resume import resume_async
+
+        return await resume_async(self.engine.context, snapshot, options)
 
     @property
     def closed(self) -> bool:

@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Unpack
 
-from oxillama._util.checks import check_bool, check_keywords, check_type
-from oxillama.config import SamplerConfig, field_names
-from oxillama.core.beam_rounds import BeamRounds
-from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
-from oxillama.core.draft_options import DRAFT_FIELDS
+from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, start_search
+from oxillama.core.beam_search import BeamSearchConfig
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import DeadlineFrom, Prompt, split_options
-from oxillama.core.prompts import read_prompt
-from oxillama.core.request import Bell
+from oxillama.core.options import Prompt
+from oxillama.core.request import SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BeamHypothesis, CancelToken
-from oxillama.errors import ConfigError
-from oxillama.sampler_config import CONSTRAINTS, JsonSchema, SchemaMode
-from oxillama.sampling import SamplerChain
 
-if TYPE_CHECKING:
-    from oxillama.snapshot.capture import SnapshotWriter
-
-__all__ = ["BeamKeywords", "BeamMethods", "start_search"]
-
-# Fields of SamplerConfig that say what may come, and not how to draw.
-SHAPING = (*CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens")
-# Options of one text, with which a search of the likeliest has no meaning.
-TEXT_FIELDS = ("echo", "stopping_criteria")
-PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
-
-
-class BeamKeywords(TypedDict, total=False):
-    """The keywords of `beam_search` beside those in its signature."""
-
-    beam_width: int
-    max_new_tokens: int
-    length_penalty: float
-    early_stopping: bool
-    grammar: str | None
-    json_schema: JsonSchema | None
-    schema_mode: SchemaMode
-    regex: str | None
-    choices: SequenceOf[str] | None
-    logit_bias: Mapping[int, float] | None
-    banned_tokens: Iterable[int]
-    priority: int
-    deadline: float | None
-    deadline_from: DeadlineFrom | None
-    cache_prompt: bool
-    cache_salt: str | None
-    lora: Any
+__all__ = ["BeamMethods"]
 
 
 class BeamMethods:
@@ -61,7 +20,7 @@ class BeamMethods:
 
     _core: EngineCore
     _maker: RequestFactory
-    _snapshots: SnapshotWriter
+    _snapshots: SnapshotProtocol
 
     def beam_search(
         self,
@@ -108,46 +67,3 @@ class BeamMethods:
         """
         search = start_search(self._core, self._maker, prompt, config, ignore_eos, cancel_token, options)
         return BeamRounds(self._core, search, cancel_token, self._snapshots)
-
-
-def start_search(
-    core: EngineCore,
-    maker: RequestFactory,
-    prompt: Prompt,
-    config: BeamSearchConfig | None,
-    ignore_eos: bool,
-    cancel_token: CancelToken | None,
-    options: Mapping[str, Any],
-    bell: Bell | None = None,
-) -> BeamSearch:
-    """The search that a call asks for. Raises what `beam_search` raises for wrong arguments."""
-    core.check_generates()
-    one = read_prompt("prompt", prompt, "beam_search() takes")
-    check_options(options)
-    fields = dict(options)
-    found = BeamOptions(
-        replace(
-            check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig),
-            **_taken(fields, field_names(BeamSearchConfig)),
-        ),
-        SamplerChain.from_config(replace(PLAIN, **_taken(fields, SHAPING))),
-        split_options(fields),
-        check_bool("ignore_eos", ignore_eos),
-        cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
-    )
-    return BeamSearch(core, maker, maker.ids("prompt", one), found, bell)
-
-
-def check_options(options: Iterable[str]) -> None:
-    """Raises TypeError for keywords that `beam_search` doesn't have, ConfigError for those of one text alone."""
-    for name in options:
-        if name in TEXT_FIELDS:
-            raise ConfigError(f"{name} is not for beam_search(), which follows several texts and ends with the best")
-        if name in DRAFT_FIELDS:
-            raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
-    check_keywords("beam_search", options, ("config", "ignore_eos", "cancel_token", *BeamKeywords.__annotations__))
-
-
-def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of these names, which are taken out."""
-    return {name: fields.pop(name) for name in names if name in fields}

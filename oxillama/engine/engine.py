@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, Unpack, cast, overload
 from oxillama._util.checks import check_bool, check_keywords
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, field_names
 from oxillama.core.batch import BatchMethods
+from oxillama.core.context import EngineContext
 from oxillama.core.conversation import Conversation
 from oxillama.core.embedding import RankMethods
 from oxillama.core.engine_core import EngineCore
@@ -58,7 +59,8 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
     may be an argument of the functions that multiprocessing, joblib or Ray call. A copy is the engine itself.
 
     context_size: tokens of one request, prompt and output together. n_vocab: length of a row of logits.
-    model_config: the model's hyper-parameters. tokenizer, metadata: of the file. config: the settings.
+    model_config: the model's hyper-parameters. tokenizer, metadata: of the file. config: the settings. context: the
+    engine's parts, for its handles, drafts and snapshots.
     """
 
     def __init__(self, config: EngineConfig | None = None, *, parts: EngineParts | None = None, **fields: Any) -> None:
@@ -90,6 +92,10 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         self._session = Session(core, self._maker, ServingOptions(), self._snapshots)
         self._pooling, self._classifier = parts.pooling, parts.classifier
         self._end_ids = self.tokenizer.eog_ids
+        self.context = EngineContext(
+            self.config, core, self._maker, self._loras, self._snapshots, self._session, self.tokenizer, parts.spec,
+            self.metadata, self.context_size, parts.pooling, parts.classifier,
+        )  # fmt: skip
 
     @classmethod
     def load(cls, model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Self:

@@ -12,7 +12,7 @@ from oxillama.lora import LoraRegistry
 from oxillama.metrics import MetricsSnapshot
 
 if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
+    from oxillama.core.context import LoadedEngine
     from oxillama.speculative.draft_model import DraftModel
 
 __all__ = ["LifeMethods"]
@@ -80,7 +80,7 @@ class LifeMethods:
         self._core.check_open()
         found: DraftModel | None = self.__dict__.get(OWN_DRAFT)
         if found is None:
-            made = DraftModel(cast("Engine", self))
+            made = DraftModel(cast("LoadedEngine", self))
             found = self.__dict__.setdefault(OWN_DRAFT, made)  # at once, for whoever asks in another thread
             if found is not made:
                 made.close()

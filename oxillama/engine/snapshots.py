@@ -5,11 +5,10 @@ That package knows the engine's parts, so nothing of it is imported before it is
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,60 +21,26 @@ from oxillama.lora import Lora, LoraRegistry
 from oxillama.sampling import LogitsProcessor, SamplerChain
 
 if TYPE_CHECKING:
-    from oxillama.core.async_requests import AsyncChunks
     from oxillama.core.beam_rounds import BeamRounds
+    from oxillama.core.context import EngineContext, LoadedEngine
     from oxillama.core.conversation import Conversation
     from oxillama.core.draft_options import DraftLike
     from oxillama.core.loading import EngineParts
-    from oxillama.core.options import ServingOptions
-    from oxillama.core.session import Session, SessionSampler
+    from oxillama.core.session import Session
     from oxillama.core.text_stream import Chunks
-    from oxillama.engine.engine import Engine
-    from oxillama.scheduling.sequence import Sequence
     from oxillama.snapshot import SnapshotInfo
-    from oxillama.snapshot.capture import Known, SnapshotWriter
-    from oxillama.snapshot.format.reader import Saved
+    from oxillama.snapshot.engine_snapshots import EngineSnapshots
 
-__all__ = ["AsyncSnapshots", "SessionSnapshots", "SnapshotMethods", "make_snapshots"]
+__all__ = ["SnapshotMethods", "make_snapshots"]
 
 Path = str | os.PathLike[str]
 Place = Path | bytes | bytearray | memoryview
 
 
-class SessionSnapshots:
-    """`Session`'s own part of it."""
-
-    _snapshots: SnapshotWriter
-    _sequence: Sequence
-    _serving: ServingOptions
-    _sampling: SessionSampler
-    logits: Any
-    _alone: Callable[[Callable[[], Any]], Any]
-    _check_open: Callable[[], None]
-
-    def snapshot(
-        self, path: Path, *, base: Path | None = None, compress: bool = False, shared: bool = False, format: int = 2
-    ) -> None:
-        """Saves the session to a file; see `Engine.snapshot`."""
-        self._check_open()
-        write = self._snapshots.write
-        self._alone(lambda: write(self._take, path, base=base, compress=compress, shared=shared, format=format))
-
-    def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
-        """What `snapshot` would write."""
-        self._check_open()
-        pack = self._snapshots.pack
-        return cast(bytes, self._alone(lambda: pack(self._take, compress=compress, format=format)))
-
-    def _take(self, known: Known) -> Saved:
-        sampling = self._sampling
-        sampling.settle(self._sequence.tokens)
-        return self._snapshots.session(self._sequence, self._serving, self.logits, sampling, known)
-
-
 class SnapshotMethods:
     """A session, or a request for text, kept in a file and gone on with elsewhere, bit for bit."""
 
+    context: EngineContext
     _core: EngineCore
     _session: Session
     config: EngineConfig
@@ -113,7 +78,7 @@ class SnapshotMethods:
     def restore(
         cls,
         path: Path,
-        model_path: ModelSource | Engine = None,
+        model_path: ModelSource | LoadedEngine = None,
         *,
         adapters: Iterable[Path | Lora] = (),
         allow_download: bool = False,
@@ -142,7 +107,7 @@ class SnapshotMethods:
     def restore_bytes(
         cls,
         data: bytes | bytearray | memoryview,
-        model_path: ModelSource | Engine = None,
+        model_path: ModelSource | LoadedEngine = None,
         *,
         adapters: Iterable[Path | Lora] = (),
         allow_download: bool = False,
@@ -181,7 +146,7 @@ class SnapshotMethods:
         from oxillama.snapshot.resume import resumed
 
         return resumed(
-            self, snapshot, sampler, logits_processors, cancel_token, draft, stopping_criteria  # type: ignore[arg-type]
+            self.context, snapshot, sampler, logits_processors, cancel_token, draft, stopping_criteria
         )  # fmt: skip
 
     @staticmethod
@@ -192,56 +157,8 @@ class SnapshotMethods:
         return snapshot_info(snapshot)
 
 
-class AsyncSnapshots:
-    """The same for coroutines: files and models are read and written in another thread."""
-
-    engine: Engine
-
-    async def snapshot(self, path: Path, **options: Any) -> None:
-        """`Engine.snapshot`."""
-        from oxillama.core.async_requests import elsewhere
-
-        await elsewhere(self.engine._core, self.engine.snapshot, path, **options)
-
-    async def snapshot_bytes(self, **options: Any) -> bytes:
-        """`Engine.snapshot_bytes`."""
-        from oxillama.core.async_requests import elsewhere
-
-        return await elsewhere(self.engine._core, self.engine.snapshot_bytes, **options)
-
-    @classmethod
-    async def restore(cls, path: Path, model_path: ModelSource | Engine = None, **options: Any) -> Self:
-        """`Engine.restore`."""
-        return await cls._restored(path, model_path, options)
-
-    @classmethod
-    async def restore_bytes(
-        cls, data: bytes | bytearray | memoryview, model_path: ModelSource | Engine = None, **options: Any
-    ) -> Self:
-        """`Engine.restore_bytes`."""
-        return await cls._restored(data, model_path, options)
-
-    @classmethod
-    async def _restored(cls, place: Place, model_path: ModelSource | Engine, options: dict[str, Any]) -> Self:
-        from oxillama.engine.engine import Engine
-        from oxillama.snapshot.restore import restored
-
-        adapters, allow_download = options.pop("adapters", ()), options.pop("allow_download", False)
-        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, allow_download, options)
-        return cls(engine)  # type: ignore[call-arg]
-
-    async def resume(self, snapshot: Place, **options: Any) -> AsyncChunks:
-        """`Engine.resume` of a request for text: its further chunks, for `async for`.
-
-        Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
-        """
-        from oxillama.snapshot.resume import resume_async
-
-        return await resume_async(self.engine, snapshot, options)
-
-
-def make_snapshots(core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> SnapshotWriter:
+def make_snapshots(core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> EngineSnapshots:
     """What makes an engine's snapshots."""
-    from oxillama.snapshot.capture import SnapshotWriter
+    from oxillama.snapshot.engine_snapshots import EngineSnapshots
 
-    return SnapshotWriter(core, config, parts, loras)
+    return EngineSnapshots(core, config, parts, loras)

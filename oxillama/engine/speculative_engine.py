@@ -190,7 +190,7 @@ class SpeculativeEngine:
         """
         from oxillama.snapshot.speculative import restored_speculative
 
-        return restored_speculative(cls, path, model_path, draft, adapters, allow_download, fields)
+        return restored_speculative(cls, Engine, path, model_path, draft, adapters, allow_download, fields)
 
     @classmethod
     def restore_bytes(
@@ -206,7 +206,7 @@ class SpeculativeEngine:
         """`restore` of the bytes of a snapshot."""
         from oxillama.snapshot.speculative import restored_speculative
 
-        return restored_speculative(cls, data, model_path, draft, adapters, allow_download, fields)
+        return restored_speculative(cls, Engine, data, model_path, draft, adapters, allow_download, fields)
 
     def resume(
         self, snapshot: Path | bytes | bytearray | memoryview, **options: Any

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -11,51 +10,14 @@ from numpy.typing import NDArray
 
 from oxillama._util.pickling import stays_here
 from oxillama.errors import ConfigError, GGUFError, ModelFileError, ModelNotFoundError, OxiLlamaError
-from oxillama.gguf.arrays import in_memory
 from oxillama.gguf.metadata import Metadata
-from oxillama.gguf.parse import Parsed, parse
-from oxillama.gguf.shards import join_shards, shard_paths
+from oxillama.gguf.shards import Shard, join_shards, shard_paths
 from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
 
-__all__ = ["GGUFFile", "Shard", "open_gguf"]
+__all__ = ["GGUFFile", "open_gguf"]
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
-
-
-class Shard:
-    """One file of a model: its bytes and what was parsed from them."""
-
-    __slots__ = ("data", "parsed", "path", "source")
-
-    def __init__(self, data: NDArray[np.uint8], source: FileSource | None) -> None:
-        self.data = data
-        self.source = source
-        self.path = None if source is None else source.path
-        self.parsed: Parsed = parse(data, self.label, in_memory if source is None else source.check)
-
-    def check(self) -> None:
-        """Raises ModelFileError if the file was changed since it was opened."""
-        if self.source is not None:
-            self.source.check()
-
-    def unchanged(self) -> AbstractContextManager[None]:
-        """See `FileSource.unchanged`."""
-        return nullcontext() if self.source is None else self.source.unchanged()
-
-    @property
-    def label(self) -> str:
-        """The file's name, for messages."""
-        return "<memory>" if self.path is None else str(self.path)
-
-    def tensors(self) -> dict[str, TensorInfo]:
-        """The tensors of this file, by name, in file order."""
-        found = {}
-        for name, t in self.parsed.tensors.items():
-            start = self.parsed.data_start + t.offset
-            data = self.data[start : start + t.nbytes]
-            found[name] = TensorInfo.of(name, t.shape, t.format, start, self.path, data, self.source)
-        return found
 
 
 class GGUFFile:

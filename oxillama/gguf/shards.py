@@ -5,25 +5,63 @@ number of tensors in all of them together.
 """
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from oxillama.errors import GGUFError, ModelNotFoundError
+from oxillama.gguf.arrays import in_memory
 from oxillama.gguf.metadata import Metadata
+from oxillama.gguf.parse import Parsed, parse
+from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
 from oxillama.gguf.values import shown
 
-if TYPE_CHECKING:
-    from oxillama.gguf.reader import Shard
-
-__all__ = ["SPLIT_KEYS", "join_shards", "shard_paths"]
+__all__ = ["SPLIT_KEYS", "Shard", "join_shards", "shard_paths"]
 
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
 _NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
-def shard_paths(first: "Shard") -> list[Path]:
+class Shard:
+    """One file of a model: its bytes and what was parsed from them."""
+
+    __slots__ = ("data", "parsed", "path", "source")
+
+    def __init__(self, data: NDArray[np.uint8], source: FileSource | None) -> None:
+        self.data = data
+        self.source = source
+        self.path = None if source is None else source.path
+        self.parsed: Parsed = parse(data, self.label, in_memory if source is None else source.check)
+
+    def check(self) -> None:
+        """Raises ModelFileError if the file was changed since it was opened."""
+        if self.source is not None:
+            self.source.check()
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """See `FileSource.unchanged`."""
+        return nullcontext() if self.source is None else self.source.unchanged()
+
+    @property
+    def label(self) -> str:
+        """The file's name, for messages."""
+        return "<memory>" if self.path is None else str(self.path)
+
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The tensors of this file, by name, in file order."""
+        found = {}
+        for name, t in self.parsed.tensors.items():
+            start = self.parsed.data_start + t.offset
+            data = self.data[start : start + t.nbytes]
+            found[name] = TensorInfo.of(name, t.shape, t.format, start, self.path, data, self.source)
+        return found
+
+
+def shard_paths(first: Shard) -> list[Path]:
     """The other files of the split model whose first file this is; none if it isn't split.
 
     Raises:
@@ -47,7 +85,7 @@ def shard_paths(first: "Shard") -> list[Path]:
     return paths[1:]
 
 
-def join_shards(shards: "list[Shard]") -> dict[str, TensorInfo]:
+def join_shards(shards: list[Shard]) -> dict[str, TensorInfo]:
     """All tensors, by name; GGUFError unless the files belong together."""
     number, count = _numbers(shards[0])
     if len(shards) != count:
@@ -69,11 +107,11 @@ def join_shards(shards: "list[Shard]") -> dict[str, TensorInfo]:
     return tensors
 
 
-def _metadata(shard: "Shard") -> Metadata:
+def _metadata(shard: Shard) -> Metadata:
     return Metadata({k: e for k, e in shard.parsed.entries.items() if k in SPLIT_KEYS}, shard.label)
 
 
-def _numbers(shard: "Shard") -> tuple[int, int]:
+def _numbers(shard: Shard) -> tuple[int, int]:
     """``split.no`` and ``split.count``, (0, 1) if the file isn't part of a split model."""
     metadata = _metadata(shard)
     count = metadata.get_int("split.count", 1, minimum=0, maximum=65535)

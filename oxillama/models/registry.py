@@ -100,6 +100,15 @@ def architectures() -> tuple[str, ...]:
     return tuple(all_architectures())
 
 
+def read_model_spec(file: GGUFFile) -> ModelSpec:
+    """Hyper-parameters from a file's metadata, as its architecture takes them.
+
+    Raises UnsupportedModelError for an architecture that we don't have, LoadError that names the key and the values
+    that contradict each other.
+    """
+    return find_architecture(file.metadata.arch).read(file)
+
+
 def find_architecture(name: str) -> Architecture:
     """Raises UnsupportedModelError, which names it, unless files of this architecture can be loaded."""
     known = all_architectures()

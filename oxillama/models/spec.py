@@ -90,17 +90,6 @@ class ModelSpec:
     def window(self) -> int:
         return max(layer.window for layer in self.layers)
 
-    @classmethod
-    def read(cls, file: GGUFFile) -> ModelSpec:
-        """From a file's metadata, as its architecture takes them.
-
-        Raises UnsupportedModelError for an architecture that we don't have, LoadError that names the key and the values
-        that contradict each other.
-        """
-        from oxillama.models.registry import find_architecture  # which knows the families, and they know this
-
-        return find_architecture(file.metadata.arch).read(file)
-
 
 @dataclass(frozen=True)
 class Scales:

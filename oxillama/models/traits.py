@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from oxillama.models.spec import ModelSpec
+from typing import Any, Literal
 
 LayerRule = Callable[[int], bool]
 Activation = Literal["silu", "gelu", "gelu_erf", "relu2"]
@@ -88,7 +85,7 @@ class Traits:
     sinks: bool | Literal["some"] = False
     gate: Literal["none", "sigmoid", "softplus"] = "none"
     embedding_scale: Literal["none", "sqrt"] = "none"
-    attention_scale: Callable[[ModelSpec], float] | None = None
+    attention_scale: Callable[[Any], float] | None = None  # of a ModelSpec
     logit_scale: Literal["none", "multiplies", "divides"] = "none"
     causal: bool = True
     recurrent: bool = False

@@ -9,10 +9,9 @@ is ever executed, and every length is checked.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
-from oxillama.config import ModelSource
 from oxillama.errors import (
     SnapshotDamagedError,
     SnapshotError,
@@ -23,9 +22,6 @@ from oxillama.errors import (
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.snapshot.format.block_garbage import collect_garbage
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
-
-if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
 
 __all__ = [
     "ModelFingerprint",
@@ -43,26 +39,11 @@ __all__ = [
     "snapshot_info",
 ]
 
-
-def dump(engine: Engine, path: str | os.PathLike[str], **options: Any) -> None:
-    """`engine.snapshot(path)`, with its options and errors."""
-    engine.snapshot(path, **options)
+# Functions that call methods of `Engine`, which is above this package: imported when one is asked for.
+_OF_ENGINE = ("dump", "dumps", "load", "loads")
 
 
-def dumps(engine: Engine, **options: Any) -> bytes:
-    """`engine.snapshot_bytes()`, with its options and errors."""
-    return engine.snapshot_bytes(**options)
-
-
-def load(path: str | os.PathLike[str], *, model_path: ModelSource | Engine = None, **options: Any) -> Engine:
-    """`Engine.restore(path)`, with its options and errors."""
-    from oxillama.engine.engine import Engine
-
-    return Engine.restore(path, model_path, **options)
-
-
-def loads(data: bytes | bytearray | memoryview, *, model_path: ModelSource | Engine = None, **options: Any) -> Engine:
-    """`Engine.restore_bytes(data)`, with its options and errors."""
-    from oxillama.engine.engine import Engine
-
-    return Engine.restore_bytes(data, model_path, **options)
+def __getattr__(name: str) -> Any:
+    if name in _OF_ENGINE:
+        return getattr(import_module("oxillama.engine.snapshot_files"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

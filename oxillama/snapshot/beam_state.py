@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
 from oxillama.config import SamplerConfig
-from oxillama.core.beam_rounds import BeamRounds
+from oxillama.core.beam_rounds import PLAIN, SHAPING, BeamRounds
 from oxillama.core.beam_search import (
     MAX_BEAMS,
     BeamOptions,
@@ -21,7 +21,6 @@ from oxillama.core.beam_search import (
     progress,
 )
 from oxillama.core.results import FinishReason
-from oxillama.engine.beam_calls import PLAIN, SHAPING
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
@@ -40,8 +39,8 @@ from oxillama.snapshot.resume_request import adapter_set, tokens_of
 from oxillama.snapshot.sequences import put
 
 if TYPE_CHECKING:
+    from oxillama.core.context import EngineContext
     from oxillama.core.results import CancelToken
-    from oxillama.engine.engine import Engine
     from oxillama.lora import LoraSet
     from oxillama.snapshot.capture import SnapshotWriter
 
@@ -89,13 +88,13 @@ def settings_of(options: BeamOptions) -> dict[str, Any]:
 class BeamResumer:
     """A saved search on its way into an engine."""
 
-    def __init__(self, engine: Engine, found: list[Saved], state: Fields | None, label: str) -> None:
+    def __init__(self, engine: EngineContext, found: list[Saved], state: Fields | None, label: str) -> None:
         if state is None:
             raise SnapshotFormatError(f"{label}: it is of one beam of a search, which goes on with all of them alone")
         self.engine, self.found, self.label = engine, found, label
         self.given = state.sub("search")
         self.states = [Fields(saved.state, label) for saved in found]
-        self.tokens = [tokens_of(saved, engine.n_vocab, label) for saved in found]
+        self.tokens = [tokens_of(saved, engine.spec.n_vocab, label) for saved in found]
         self.n_prompt = self.states[0].sub("sequence").integer("n_prompt", 1, max(1, len(self.tokens[0])))
         self.limit = self.given.integer("limit", 1, MAX_CONTEXT)
         self.width = self.given.integer("beam_width", max(1, len(found)), MAX_BEAMS)
@@ -113,14 +112,14 @@ class BeamResumer:
         computed = [self._n_computed(i, told) for i, (*_, told) in enumerate(beams)]
         try:
             prompt, options = self.tokens[0][: self.n_prompt], self._options(cancel_token)
-            search = BeamSearch(engine._core, engine._maker, prompt, options, loras=self._adapters())
+            search = BeamSearch(engine.core, engine.factory, prompt, options, loras=self._adapters())
             fill: list[Fill] = [partial(self._fill, i, n) for i, n in enumerate(computed)]
             go_on(search, beams, found, candidates, dead_end, fill)
         except (ConfigError, GrammarError, ContextOverflowError) as error:
             raise SnapshotDamagedError(f"{label}: {error}") from None
         if over:
             search.outbox.n_open = 0
-        return BeamRounds(engine._core, search, cancel_token, engine._snapshots)
+        return BeamRounds(engine.core, search, cancel_token, engine.snapshots)
 
     def _check_beams(self) -> None:
         """Raises SnapshotDamagedError unless all are of one length, after one prompt."""
@@ -169,7 +168,7 @@ class BeamResumer:
         if any(of != weights[0] for of in weights):
             raise SnapshotDamagedError(f"{self.label}: its beams are computed with several sets of adapters")
         files = self.states[0].sub("adapters").sub("files")
-        return adapter_set(self.engine._loras, weights[0], files, self.label)
+        return adapter_set(self.engine.loras, weights[0], files, self.label)
 
     def _items(self, name: str, n: int, most: int) -> list[list[Any]]:
         """Lists of n values that begin with a log-probability, `most` of them."""
@@ -199,7 +198,7 @@ class BeamResumer:
         return [(float(x), number, token) for x, number, token in candidates]
 
     def _is_token(self, token: Any) -> bool:
-        return type(token) is int and 0 <= token < self.engine.n_vocab
+        return type(token) is int and 0 <= token < self.engine.spec.n_vocab
 
     def _beams(self) -> list[tuple[list[int], float, bool]]:
         beams = self._items("beams", 2, self.width)
@@ -217,5 +216,5 @@ class BeamResumer:
 
     def _fill(self, i: int, n_computed: int, sequence: Any) -> None:
         """In the turn that queues a beam: gives it what was computed."""
-        put(self.engine._core, sequence, self.found[i].tensors, n_computed, self.label)
+        put(self.engine.core, sequence, self.found[i].tensors, n_computed, self.label)
         self.found[i].tensors = {}  # of no more use

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
 from oxillama._util.lazy import lazy
 from oxillama.config import EngineConfig
@@ -31,7 +30,6 @@ from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
 from oxillama.kernels._table import tier
 from oxillama.snapshot.format.layout import Section
 from oxillama.snapshot.format.reader import MAX_CHAIN, Reader, Rows, Saved, open_reader
-from oxillama.snapshot.format.writer import packed, write_file, write_version
 from oxillama.snapshot.request_state import config_state, plain, sampler_state, text_state
 from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
 
@@ -145,49 +143,6 @@ class SnapshotWriter:
         return self.identity.fingerprint
 
     # ---- out
-
-    def write(
-        self, take: Take, path: str | os.PathLike[str], *, base: Any = None, compress: bool = False,
-        shared: bool = False, format: int = 2,
-    ) -> None:  # fmt: skip
-        """Writes what `take` gives to a file; options are those of `Engine.snapshot`."""
-        target = path_of("path", path)
-        if check_format(format) == 1:
-            for name, given in (("base", base is not None), ("compress", compress), ("shared", shared)):
-                if given:
-                    raise ConfigError(f"{name} is not for format=1: leave it out")
-            write_version(self.version1(take), target)
-            return
-        if shared and (compress or base is not None):
-            other = "compress" if compress else "base"
-            raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
-        known = NOTHING if base is None else self.known(target, path_of("base", base))
-        check_bool("shared", shared)
-        with self.taken(take, known) as saved:
-            if shared:
-                from oxillama.snapshot.format.block_garbage import write_shared
-
-                write_shared(saved, target)
-                return
-            if any(rows.first > rows.start for rows in saved.tensors.values()):
-                saved.base = known.base
-            write_file(saved, target, squeeze=check_bool("compress", compress))
-
-    def pack(self, take: Take, *, compress: bool = False, format: int = 2) -> bytes:
-        """The same as bytes."""
-        if check_format(format) == 1:
-            if compress:
-                raise ConfigError("compress is not for format=1: leave it out")
-            return self.version1(take)
-        with self.taken(take) as saved:
-            return packed(saved, squeeze=check_bool("compress", compress))
-
-    def version1(self, take: Take) -> bytes:
-        """As the original writes it. Raises SnapshotError for what that has no place for."""
-        from oxillama.snapshot.v1_convert import from_saved
-
-        with self.taken(take) as saved:
-            return from_saved(self, saved).encode()
 
     @contextmanager
     def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:

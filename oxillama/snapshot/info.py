@@ -61,9 +61,7 @@ def snapshot_info(snapshot: Place) -> SnapshotInfo:
     try:
         magic = bytes(source.read(0, min(9, source.n_bytes)))
         if magic[:8] == b"OXISPEC1" or magic == MAGIC + b"\x01":
-            from oxillama.snapshot.v1_convert import info_of
-
-            return info_of(bytes(source.read(0, source.n_bytes)), source.label)
+            return _info_of_version1(bytes(source.read(0, source.n_bytes)), source.label)
         return _info(source)
     finally:
         source.close()
@@ -116,3 +114,25 @@ def _info_of_several(reader: Reader, kind: str, first: str) -> SnapshotInfo:
 
 def _n_blocks(state: Fields) -> int:
     return len(state.sub("blocks").texts("digests")) if "blocks" in state else 0
+
+
+def _info_of_version1(data: bytes, label: str) -> SnapshotInfo:
+    """Of a speculative session, what its target is."""
+    from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+
+    speculative = data[:8] == SPEC_MAGIC
+    v = SpeculativeV1.decode(data, label).target if speculative else EngineV1.decode(data, label)
+    return SnapshotInfo(
+        magic=data[:8],
+        version=1,
+        kind="speculative" if speculative else "session",
+        arch_id=v.arch_id,
+        model_path=v.model_path,
+        tokenizer_path=v.tokenizer_path,
+        max_context_length=v.max_context_length,
+        num_threads=v.num_threads,
+        tokens_count=len(v.tokens),
+        computed_count=v.kv.seq_len if v.kv is not None else v.ssm.step if v.ssm is not None else 0,
+        kv_type="f32",
+        fingerprint=v.model_fingerprint,
+    )

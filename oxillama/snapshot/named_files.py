@@ -20,7 +20,7 @@ from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.lora import Lora
 
 if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
+    from oxillama.core.context import LoadedEngine
 
 __all__ = ["check_tokenizer", "load_adapters", "model_source"]
 
@@ -85,7 +85,7 @@ def check_tokenizer(described: Fields, settings: dict[str, Any], label: str) -> 
         _check_file(path, given, f"{label}: tokenizer_path", "tokenizer_path")
 
 
-def load_adapters(engine: Engine, state: Fields, given: list[Any], label: str) -> None:
+def load_adapters(engine: LoadedEngine, state: Fields, given: list[Any], label: str) -> None:
     """Loads and pushes what the other engine had. Raises SnapshotMismatchError for an adapter that is another now."""
     loaded = [lora if isinstance(lora, Lora) else Lora.load(lora) for lora in given]
     by_digest, files = {lora.digest: lora for lora in loaded}, state.sub("files")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from oxillama._util.checks import check_bool, check_keywords
 from oxillama._util.json_fields import Fields
-from oxillama.config import EngineConfig, ModelSource, field_names
+from oxillama.config import EngineConfig, field_names
+from oxillama.core.context import EngineContext, LoadedEngine, context_of
 from oxillama.core.loading import OF_USE, config_beside, parts_beside
-from oxillama.engine.engine import Engine
 from oxillama.errors import (
     ConfigError,
     SnapshotDamagedError,
@@ -18,6 +18,7 @@ from oxillama.errors import (
 )
 from oxillama.lora import Lora
 from oxillama.snapshot.bundle import parts_of
+from oxillama.snapshot.engine_snapshots import writer_of
 from oxillama.snapshot.format.reader import Reader
 from oxillama.snapshot.format.source import Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC
@@ -32,13 +33,13 @@ __all__ = [
 
 SPECULATIVE = "it is of a speculative engine, several models in one: restore it with SpeculativeEngine.restore"
 
-E = TypeVar("E", bound=Engine)
+E = TypeVar("E", bound=LoadedEngine)
 
 
 def restored(
-    kind: type[E],
+    kind: Callable[..., E],
     snapshot: Place | Source,
-    model_path: ModelSource | Engine,
+    model_path: Any,
     adapters: Iterable[str | os.PathLike[str] | Lora],
     allow_download: bool,
     fields: Mapping[str, Any],
@@ -50,8 +51,8 @@ def restored(
     try:
         source = parts_of(opened).sources[0]  # of several completions or beams, the first
         settings, described = engine_settings(source)
-        if isinstance(model_path, Engine):
-            engine = _beside(kind, model_path, settings, fields)
+        if (loaded := context_of(model_path)) is not None:
+            engine = _beside(kind, loaded, settings, fields)
         else:
             if "tokenizer_path" not in fields:
                 check_tokenizer(described, settings, source.label)
@@ -59,7 +60,8 @@ def restored(
             engine = kind(model_path=place, **{**settings, **fields})
         try:
             load_adapters(engine, described.sub("adapters"), list(adapters), source.label)
-            fill_session(engine, engine._session, load_saved(engine._snapshots, source), source.label)
+            context = engine.context
+            fill_session(context, context.session, load_saved(writer_of(context), source), source.label)
         except BaseException:
             engine.close()
             raise
@@ -68,7 +70,7 @@ def restored(
         opened.close()
 
 
-def _beside(kind: type[E], loaded: Engine, settings: Mapping[str, Any], fields: Mapping[str, Any]) -> E:
+def _beside(kind: Callable[..., E], loaded: EngineContext, settings: Mapping[str, Any], fields: Mapping[str, Any]) -> E:
     """An engine with the weights of another one. Raises ConfigError where they can't be shared."""
     if loaded.config.offload is not None:
         raise ConfigError("a model with offload can't be shared: give model_path as a path, or resume() in its engine")

@@ -32,17 +32,17 @@ from oxillama.scheduling.sequence import Sequence
 from oxillama.snapshot.beam_state import BeamResumer
 from oxillama.snapshot.bundle import Parts, in_order, parts_of
 from oxillama.snapshot.capture import SnapshotWriter
+from oxillama.snapshot.engine_snapshots import writer_of
 from oxillama.snapshot.format.reader import Reader, Saved
 from oxillama.snapshot.format.source import Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC
-from oxillama.snapshot.request_checks import check_together
 from oxillama.snapshot.request_state import read_chain_of, read_sampler
-from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, tokens_of
+from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, check_together, tokens_of
 from oxillama.snapshot.sequences import put
 
 if TYPE_CHECKING:
+    from oxillama.core.context import EngineContext
     from oxillama.core.results import CancelToken
-    from oxillama.engine.engine import Engine
 
 __all__ = [
     "fill_session",
@@ -56,7 +56,7 @@ log = logging.getLogger("oxillama")
 
 
 def resumed(
-    engine: Engine,
+    engine: EngineContext,
     place: Place,
     sampler: SamplerConfig | SamplerChain | None,
     processors: Any,
@@ -76,16 +76,16 @@ def resumed(
     if kind != "text" and cancel_token is not None:
         raise ConfigError(f"cancel_token is for requests; this is of a {kind}")
     if kind == "conversation":
-        conversation = engine.conversation()
+        conversation = Conversation(engine.core, engine.factory, engine.snapshots)
         fill_conversation(engine, conversation, found[0], label)
         return conversation
     if kind == "session":
-        session = engine.session(cache_prompt=False)
+        session = Session(engine.core, engine.factory, ServingOptions(cache_prompt=False), engine.snapshots)
         fill_session(engine, session, found[0], label, _given(sampler, processors, None, None))
         return session
     resumers = [TextResumer(engine, saved, label, draft) for saved in found]
     requests, outbox = _requests(resumers, parts, _given(sampler, processors, criteria, cancel_token))
-    return Chunks(engine._core, lambda: requests, outbox, cancel_token, engine._snapshots)
+    return Chunks(engine.core, lambda: requests, outbox, cancel_token, engine.snapshots)
 
 
 def _requests(
@@ -99,9 +99,9 @@ def _requests(
     return requests, outbox
 
 
-async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) -> AsyncChunks:
+async def resume_async(engine: EngineContext, place: Place, options: dict[str, Any]) -> AsyncChunks:
     """`AsyncEngine.resume`."""
-    bell = CoroutineBell(engine._core.loop)
+    bell = CoroutineBell(engine.core.loop)
 
     def load(
         sampler: Any = None,
@@ -120,18 +120,18 @@ async def resume_async(engine: Engine, place: Place, options: dict[str, Any]) ->
     requests, outbox = await asyncio.to_thread(load, **options)
 
     async def start() -> Call[GenerationRequest]:
-        return Call(engine._core, requests, outbox, bell)
+        return Call(engine.core, requests, outbox, bell)
 
-    return AsyncChunks(start, engine._snapshots)
+    return AsyncChunks(start, engine.snapshots)
 
 
-def _loaded(engine: Engine, place: Place) -> tuple[list[Saved], str, Parts]:
+def _loaded(engine: EngineContext, place: Place) -> tuple[list[Saved], str, Parts]:
     """What is saved, of what goes on together each; and what is said of all."""
-    engine._core.check_generates()
+    engine.core.check_generates()
     source = open_source(place)
     try:
         parts = parts_of(source)
-        found = [load_saved(engine._snapshots, part) for part in parts.sources]
+        found = [load_saved(writer_of(engine), part) for part in parts.sources]
     finally:
         source.close()
     if parts.kind and any(saved.state["kind"] != parts.kind for saved in found):
@@ -171,10 +171,10 @@ def is_version1(source: Source) -> bool:
     return bytes(source.read(0, min(9, source.n_bytes))) == b"OXISNAP1\x01"
 
 
-def _sequence_of(engine: Engine, saved: Saved, label: str) -> tuple[list[int], int, LoraSet]:
+def _sequence_of(engine: EngineContext, saved: Saved, label: str) -> tuple[list[int], int, LoraSet]:
     """Tokens, how many of them are computed, and with which adapters. Raises SnapshotError's children."""
     state = Fields(saved.state, label)
-    tokens, given = tokens_of(saved, engine.n_vocab, label), state.sub("sequence")
+    tokens, given = tokens_of(saved, engine.spec.n_vocab, label), state.sub("sequence")
     n_computed = given.integer("n_computed", 0, len(tokens))
     given.integer("n_prompt", 0, len(tokens))
     if len(tokens) > engine.context_size:
@@ -182,21 +182,21 @@ def _sequence_of(engine: Engine, saved: Saved, label: str) -> tuple[list[int], i
             f"{label}: its {len(tokens)} tokens are more than the context_size of this engine, {engine.context_size}"
         )
     files = state.sub("adapters").sub("files")
-    return tokens, n_computed, adapter_set(engine._loras, given.scaled("weights"), files, label)
+    return tokens, n_computed, adapter_set(engine.loras, given.scaled("weights"), files, label)
 
 
-def _fill(engine: Engine, sequence: Sequence, saved: Saved, label: str, n_computed: int) -> None:
+def _fill(engine: EngineContext, sequence: Sequence, saved: Saved, label: str, n_computed: int) -> None:
     """Gives a sequence, in a turn of the loop, what is saved of its tokens. If that fails it is empty."""
     sequence.cache_key, sequence.untrusted = None, True
     sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
     try:
-        put(engine._core, sequence, saved.tensors, n_computed, label)
+        put(engine.core, sequence, saved.tensors, n_computed, label)
     except Exception:
         sequence.tokens.clear()
         raise
 
 
-def fill_conversation(engine: Engine, conversation: Conversation, saved: Saved, label: str) -> None:
+def fill_conversation(engine: EngineContext, conversation: Conversation, saved: Saved, label: str) -> None:
     """Puts what was saved into a dialogue that is new. Raises SnapshotError's children."""
     tokens, n_computed, adapters = _sequence_of(engine, saved, label)
     messages = Fields(saved.state, label).items_of("messages")
@@ -206,14 +206,16 @@ def fill_conversation(engine: Engine, conversation: Conversation, saved: Saved, 
         sequence.tokens[:], sequence.weights = tokens, adapters.key
         _fill(engine, sequence, saved, label, n_computed)
 
-    engine._snapshots.turn(fill)
+    writer_of(engine).turn(fill)
     conversation.messages = messages
 
 
 NOTHING_GIVEN = Given()
 
 
-def fill_session(engine: Engine, session: Session, saved: Saved, label: str, given: Given = NOTHING_GIVEN) -> None:
+def fill_session(
+    engine: EngineContext, session: Session, saved: Saved, label: str, given: Given = NOTHING_GIVEN
+) -> None:
     """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
     state = Fields(saved.state, label)
     tokens, n_computed, adapters = _sequence_of(engine, saved, label)
@@ -222,7 +224,7 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str, giv
     own.maybe_text("cache_salt")
     try:
         serving = ServingOptions(cache_prompt=False, lora=own.get("lora"))
-        same = tokens == [] or engine._loras.select(serving.lora).key == adapters.key
+        same = tokens == [] or engine.loras.select(serving.lora).key == adapters.key
     except ConfigError as error:
         raise SnapshotMismatchError(f"{label}: adapters of its session: {error}") from None
     if not same:
@@ -231,27 +233,29 @@ def fill_session(engine: Engine, session: Session, saved: Saved, label: str, giv
         )
     sampler, follows = session_sampler(engine, saved, state, label, given)
     logits = saved.tensors.get("logits")
-    if logits is not None and len(logits.data) != engine.n_vocab:
-        raise SnapshotDamagedError(f"{label}: its logits are of {len(logits.data)} tokens, not {engine.n_vocab}")
+    if logits is not None and len(logits.data) != engine.spec.n_vocab:
+        raise SnapshotDamagedError(f"{label}: its logits are of {len(logits.data)} tokens, not {engine.spec.n_vocab}")
 
     def fill() -> None:
         sequence = session._sequence
         sequence.tokens[:], sequence.weights = tokens, adapters.key
         _fill(engine, sequence, saved, label, n_computed)
 
-    engine._snapshots.turn(fill)
+    writer_of(engine).turn(fill)
     session._serving, session.sampler = serving, sampler
     session._sampling.follows = follows
     session._logits = None if logits is None else (logits.array.copy(), len(tokens))
 
 
-def _by_name(engine: Engine, weights: list[tuple[str, float]]) -> list[tuple[str, float]] | None:
+def _by_name(engine: EngineContext, weights: list[tuple[str, float]]) -> list[tuple[str, float]] | None:
     """A request's adapters as a session asks for them; None for those that are pushed, if one has no name."""
-    names = {lora.digest: name for name, lora in engine.loras.items()}
+    names = {lora.digest: name for name, lora in engine.loras.named.items()}
     return [(names[digest], scale) for digest, scale in weights] if names.keys() >= dict(weights).keys() else None
 
 
-def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str, own: Given) -> tuple[Sampler | None, bool]:
+def session_sampler(
+    engine: EngineContext, saved: Saved, state: Fields, label: str, own: Given
+) -> tuple[Sampler | None, bool]:
     """The one that a session had with it, if any, and whether it goes with its tokens."""
     given = state.maybe_sub("sampler")
     if given is None or "text" in state:
@@ -261,15 +265,15 @@ def session_sampler(engine: Engine, saved: Saved, state: Fields, label: str, own
     if "history" not in saved.tensors:
         raise SnapshotDamagedError(f"{label}: the tokens of its sampler are missing")
     history = saved.tensors["history"].array.tolist()
-    if any(not 0 <= token < engine.n_vocab for token in history):
-        raise SnapshotDamagedError(f"{label}: tokens of its sampler are not all from 0 to {engine.n_vocab - 1}")
+    if any(not 0 <= token < engine.spec.n_vocab for token in history):
+        raise SnapshotDamagedError(f"{label}: tokens of its sampler are not all from 0 to {engine.spec.n_vocab - 1}")
     follows = "follows" in given and given.flag("follows")
     if follows and saved.tensors["tokens"].array[: len(history)].tolist() != history:
         raise SnapshotDamagedError(f"{label}: its sampler goes with other tokens than it has")
     chain = read_chain_of(given, label, own.chain, len(own.processors))
     data = read_sampler(given, saved.tensors, history)
     try:
-        grammar = engine._maker.sampler(chain, [], ()).memory.grammar
+        grammar = engine.factory.sampler(chain, [], ()).memory.grammar
         token_bytes, processors = engine.tokenizer.token_bytes, own.processors
         sampler = Sampler.from_state(data, chain, grammar=grammar, token_bytes=token_bytes, processors=processors)
         return sampler, follows

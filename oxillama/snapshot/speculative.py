@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
 from oxillama._util.signals import Finalizer
-from oxillama.config import ModelSource
+from oxillama.core.context import LoadedEngine, context_of
 from oxillama.core.draft_options import MAX_SPECULATIVE, NAMED
 from oxillama.core.loading import OF_USE
 from oxillama.core.options import ServingOptions
 from oxillama.drafts.draft import Draft, DraftTask, SpecStats
-from oxillama.engine.engine import Engine
 from oxillama.errors import (
     ConfigError,
     SnapshotDamagedError,
@@ -33,7 +32,8 @@ from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
-from oxillama.snapshot.capture import WRITER, Known, SnapshotWriter, check_format, path_of
+from oxillama.snapshot.capture import WRITER, Known, check_format, path_of
+from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.format.reader import Reader, Rows, Saved, check_part
 from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
@@ -45,10 +45,6 @@ from oxillama.snapshot.resume import load_saved
 from oxillama.snapshot.resume_request import tokens_of
 from oxillama.snapshot.sequences import UNKNOWN, put
 from oxillama.speculative.draft_model import DraftModel
-
-if TYPE_CHECKING:
-    from oxillama.engine.speculative_engine import SpeculativeEngine
-    from oxillama.speculative.draft_model import DraftModel
 
 __all__ = [
     "KIND",
@@ -93,7 +89,7 @@ class DraftSession:
     def __init__(self, draft: DraftModel, key: int) -> None:
         self._draft, self._key = draft, key
         loras = LoraRegistry(draft._parts.spec, dict)
-        self.maker = SnapshotWriter(cast(Any, _Core(draft)), draft.config, draft._parts, loras)
+        self.maker = EngineSnapshots(cast(Any, _Core(draft)), draft.config, draft._parts, loras)
         self.maker.given_as = "draft"
 
     def pack(self, *, compress: bool = False) -> bytes:
@@ -159,7 +155,26 @@ class DraftSession:
 KIND = "speculative"
 TARGET = "target"
 
-S = TypeVar("S", bound="SpeculativeEngine")
+
+class Speculative(Protocol):
+    """`SpeculativeEngine`, as its snapshots know it."""
+
+    draft: Any
+    engine: Any
+    seed: int | None
+    accepted_tokens: tuple[int, ...]
+    rng_state: int | None
+
+    @property
+    def stats(self) -> SpecStats: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def go_on(self, stats: SpecStats, accepted: tuple[int, ...], rng_state: int | None, closing: ExitStack) -> None: ...
+
+
+S = TypeVar("S", bound=Speculative)
 
 
 @dataclass(frozen=True)
@@ -179,7 +194,7 @@ class _Found:
 # ---- out
 
 
-def write_speculative(spec: SpeculativeEngine, path: Any, *, compress: bool, format: int) -> None:
+def write_speculative(spec: Speculative, path: Any, *, compress: bool, format: int) -> None:
     """`SpeculativeEngine.snapshot`."""
     target = path_of("path", path)
     if _is_version1(compress, format):
@@ -188,7 +203,7 @@ def write_speculative(spec: SpeculativeEngine, path: Any, *, compress: bool, for
         write_file(_saved(spec, compress), target)
 
 
-def pack_speculative(spec: SpeculativeEngine, *, compress: bool, format: int) -> bytes:
+def pack_speculative(spec: Speculative, *, compress: bool, format: int) -> bytes:
     """`SpeculativeEngine.snapshot_bytes`."""
     return _version1(spec) if _is_version1(compress, format) else packed(_saved(spec, compress))
 
@@ -200,15 +215,15 @@ def _is_version1(compress: bool, format: int) -> bool:
     return old
 
 
-def _drafts(spec: SpeculativeEngine) -> list[Draft]:
+def _drafts(spec: Speculative) -> list[Draft]:
     return spec.draft if isinstance(spec.draft, list) else [spec.draft]
 
 
-def _key(engine: Engine) -> int:
-    return engine._session._sequence.id
+def _key(engine: LoadedEngine) -> int:
+    return engine.context.session._sequence.id
 
 
-def _saved(spec: SpeculativeEngine, compress: bool) -> Saved:
+def _saved(spec: Speculative, compress: bool) -> Saved:
     parts = {TARGET: spec.engine.snapshot_bytes(compress=compress)}
     told = [described(draft) for draft in _drafts(spec)]
     for i, (draft, one) in enumerate(zip(_drafts(spec), told, strict=True)):
@@ -229,7 +244,7 @@ def _saved(spec: SpeculativeEngine, compress: bool) -> Saved:
     return Saved(state, {name: Rows.whole(np.frombuffer(data, np.uint8)) for name, data in parts.items()})
 
 
-def _version1(spec: SpeculativeEngine) -> bytes:
+def _version1(spec: Speculative) -> bytes:
     """``OXISPEC1``. Raises SnapshotError for what that has no place for."""
     models = [model_of(draft) for draft in _drafts(spec)]
     model = models[0]
@@ -238,7 +253,7 @@ def _version1(spec: SpeculativeEngine) -> bytes:
     if spec.options["acceptance"] == "rejection":
         raise SnapshotError("format=1 has no place for acceptance='rejection': use format=2")
     target = EngineV1.decode(spec.engine.snapshot_bytes(format=1))
-    tokens = spec.engine._session.tokens
+    tokens = spec.engine.context.session.tokens
     draft = EngineV1.decode(DraftSession(model, _key(spec.engine)).version1(tokens))
     rng = spec.rng_state if spec.rng_state is not None else spec.seed or 1
     k, accepted = spec.options["num_speculative"], list(spec.accepted_tokens)
@@ -249,9 +264,10 @@ def _version1(spec: SpeculativeEngine) -> bytes:
 
 
 def restored_speculative(
-    kind: type[S],
+    kind: Callable[..., S],
+    load: Callable[..., LoadedEngine],
     place: Place,
-    model_path: ModelSource | Engine,
+    model_path: Any,
     draft: Any,
     adapters: Iterable[Any],
     allow_download: bool,
@@ -266,7 +282,7 @@ def restored_speculative(
         source.close()
     with ExitStack() as closing:
         drafts = _restored_drafts(found, draft, source.label, closing, allow_download)
-        engine = restored(Engine, found.target, model_path, adapters, allow_download, given)
+        engine = restored(load, found.target, model_path, adapters, allow_download, given)
         closing.callback(engine.close)
         try:
             spec = kind(engine, drafts if len(drafts) > 1 else drafts[0], seed=found.seed, **found.options)
@@ -276,8 +292,10 @@ def restored_speculative(
             model = model_of(drafts[i])
             assert model is not None
             DraftSession(model, _key(engine)).restore(session)
-        if any(token >= engine.n_vocab for token in found.accepted_tokens):
-            raise SnapshotDamagedError(f"{source.label}: accepted_tokens are not all below {engine.n_vocab}")
+        if any(token >= engine.context.spec.n_vocab for token in found.accepted_tokens):
+            raise SnapshotDamagedError(
+                f"{source.label}: accepted_tokens are not all below {engine.context.spec.n_vocab}"
+            )
         spec.go_on(found.stats, found.accepted_tokens, found.rng_state, closing.pop_all())
         return spec
 
@@ -336,7 +354,11 @@ def _found_version1(data: bytes, label: str) -> _Found:
 
 def _restored_drafts(found: _Found, given: Any, label: str, closing: ExitStack, allow_download: bool) -> list[Any]:
     """Raises SnapshotMismatchError for a draft that is missing, or another one than it was."""
-    alone = given is None or isinstance(given, Draft | str | bytes | bytearray | memoryview | os.PathLike | Engine)
+    alone = (
+        given is None
+        or isinstance(given, Draft | str | bytes | bytearray | memoryview | os.PathLike)
+        or context_of(given)
+    )
     own = [given] * (len(found.drafts) if given is None else 1) if alone else list(given)
     if len(own) != len(found.drafts):
         raise SnapshotMismatchError(f"{label}: it was made with {len(found.drafts)} drafts, and {len(own)} are given")
@@ -369,7 +391,7 @@ def _model(source: Source, given: Any, closing: ExitStack, allow_download: bool)
             raise SnapshotMismatchError(f"{source.label}: its draft was a model, not {given!r:.80}")
         return cast(Draft, given)
     settings, told = engine_settings(source)
-    if isinstance(given, Engine):
+    if context_of(given) is not None:
         draft = DraftModel(given, **{name: value for name, value in settings.items() if name in OF_USE})
     else:
         check_tokenizer(told, settings, source.label)

@@ -16,8 +16,7 @@ from oxillama.kv_cache.kv_io import panels_of, values_of
 from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import SamplerChain
 from oxillama.snapshot.format.reader import Rows, Saved
-from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, KvV1, SamplerV1, SpeculativeV1
-from oxillama.snapshot.info import SnapshotInfo
+from oxillama.snapshot.format.v1 import EngineV1, KvV1, SamplerV1
 from oxillama.snapshot.request_state import chain_state, config_of, sampler_config_state
 from oxillama.snapshot.sequences import UNKNOWN, arrays_of, named_slabs
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "described_engine",
     "from_saved",
-    "info_of",
     "to_saved",
 ]
 
@@ -40,26 +38,6 @@ SAMPLER = {
     "repetition_penalty": "repetition_penalty", "repetition_penalty_window": "repetition_penalty_window",
     "seed": "seed", "mirostat": "mirostat_mode", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
 }  # fmt: skip
-
-
-def info_of(data: bytes, label: str) -> SnapshotInfo:
-    """Of a speculative session, what its target is."""
-    speculative = data[:8] == SPEC_MAGIC
-    v = SpeculativeV1.decode(data, label).target if speculative else EngineV1.decode(data, label)
-    return SnapshotInfo(
-        magic=data[:8],
-        version=1,
-        kind="speculative" if speculative else "session",
-        arch_id=v.arch_id,
-        model_path=v.model_path,
-        tokenizer_path=v.tokenizer_path,
-        max_context_length=v.max_context_length,
-        num_threads=v.num_threads,
-        tokens_count=len(v.tokens),
-        computed_count=v.kv.seq_len if v.kv is not None else v.ssm.step if v.ssm is not None else 0,
-        kv_type=KV_TYPE,
-        fingerprint=v.model_fingerprint,
-    )
 
 
 def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:

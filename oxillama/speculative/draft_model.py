@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from oxillama._util.pickling import OpenedOnce
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.config import EngineConfig, EngineOptions, ModelSource
+from oxillama.core.context import LoadedEngine, context_of
 from oxillama.core.loading import EngineParts, config_beside, load_parts, make_config, parts_beside
 from oxillama.core.reopening import ModelTicket, ticket_of_model
 from oxillama.core.runner import ClosedRunner, RunnerProtocol, Span
 from oxillama.drafts.draft import DraftTask, Proposal, Target
-from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, OxiLlamaError, UnsupportedModelError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Distribution
@@ -77,14 +77,14 @@ def _shown(tokenizer: Tokenizer, token: int) -> str:
     return f"{'the special token ' if special else ''}{raw!r}"
 
 
-Source = ModelSource | Engine
+Source = ModelSource | LoadedEngine
 
 
 def parts_of(model: Source, parts: EngineParts | None, fields: Mapping[str, Any]) -> tuple[EngineConfig, EngineParts]:
     """Raises ConfigError, LoadError and its children, TypeError for an unknown field."""
-    if isinstance(model, Engine):
-        config = config_beside(model, fields)
-        parts = parts or parts_beside(model, config)
+    if (loaded := context_of(model)) is not None:
+        config = config_beside(loaded, fields)
+        parts = parts or parts_beside(loaded, config)
     else:
         config = make_config("DraftModel", None, {"model_path": model, **fields})
         parts = parts or load_parts(config)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import overload
+from typing import cast, overload
 
 import oxillama.gguf as gguf
 from oxillama._util.checks import check_int
 from oxillama.config import RopeConfig
+from oxillama.core.context import LoadedEngine, context_of
 from oxillama.core.loading import shipped_model
-from oxillama.engine import Engine
 from oxillama.errors import ConfigError, UnsupportedModelError
 from oxillama.gguf import GGUFArray, GGUFFile, GGUFWriter, Metadata, TensorInfo
 from oxillama.gguf.mixes import file_type
@@ -24,7 +24,7 @@ from oxillama.gguf.plans import TensorPlan, plan_tensors
 from oxillama.gguf.recoding import add_recoded, check_destination, check_threads, report_fallbacks
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.decoder import rotation_of
-from oxillama.models.registry import find_architecture
+from oxillama.models.registry import find_architecture, read_model_spec
 from oxillama.models.traits import Traits
 
 __all__ = [
@@ -95,7 +95,7 @@ def pruned(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> GGUFFile:
     if len(kept) < spec.n_layers:
         check_apart(file, spec)
     seen = file.seen_as(pruned_metadata(file.metadata, spec, kept), renumbered(file, kept))
-    check_same(spec, ModelSpec.read(seen), traits, kept)
+    check_same(spec, read_model_spec(seen), traits, kept)
     return seen
 
 
@@ -174,7 +174,7 @@ def check_same(old: ModelSpec, new: ModelSpec, traits: Traits, kept: tuple[int, 
         )
 
 
-Source = Engine | str | os.PathLike[str] | bytes | bytearray | memoryview
+Source = LoadedEngine | str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 @overload
@@ -222,7 +222,7 @@ def synthesise_draft(
     """
     threads = check_threads(num_threads)
     with opened(target) as file:
-        spec = check_generates(ModelSpec.read(file))
+        spec = check_generates(read_model_spec(file))
         kept = chosen_layers(spec, find_architecture(spec.arch).traits, layers)
         seen = pruned(file, spec, kept)
         load_model(seen, repack=False)  # nothing is missing, misshapen or left over
@@ -243,16 +243,17 @@ def opened(source: Source) -> Iterator[GGUFFile]:
 
     Raises ConfigError for an engine whose file isn't known or has changed.
     """
-    if not isinstance(source, Engine):
-        with gguf.open(source) as file:
+    loaded = context_of(source)
+    if loaded is None:
+        with gguf.open(cast(Path, source)) as file:
             yield file
         return
-    config = source.config
+    config = loaded.config
     path = shipped_model() if config.model_path is None else config.model_path
     with gguf.open(path, overrides=config.overrides) as file:
         if isinstance(config.rope, RopeConfig):
             file.override(config.rope.metadata(file.metadata.arch))
-        if ModelSpec.read(file) != source.model_config:
+        if read_model_spec(file) != loaded.spec:
             raise ConfigError("the engine's model is not the one that its model_path holds: give the path or bytes")
         yield file
 

@@ -5,7 +5,7 @@ import pytest
 import oxillama as ox
 from oxillama.config import SamplerConfig
 from oxillama.core.loading import shipped_model
-from oxillama.speculative.select import Probe
+from oxillama.engine.draft_selection import Probe
 from oxillama.speculative.synthesise import synthesise_draft
 
 PROMPTS = ["Once upon a time", "A little fox", "There was a brave girl named Rosa", "One day"]

@@ -7,8 +7,8 @@ import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.core.runner import Runner, Span
 from oxillama.errors import ConfigError, GGUFError, ModelNotFoundError, QuantError, UnsupportedModelError
-from oxillama.models import ModelSpec, architectures, load_model
-from oxillama.models.registry import find_architecture
+from oxillama.models import architectures, load_model
+from oxillama.models.registry import find_architecture, read_model_spec
 from oxillama.speculative.synthesise import spread, synthesise_draft
 from tests.models.tiny import RECIPES, Shape, tiny
 
@@ -51,7 +51,7 @@ def without(path, dropped):
 def test_a_layer_that_adds_nothing_can_be_left_out(name, n_kept, tmp_path):
     path = tiny(name, tmp_path, DEEP)
     with gguf.open(path) as file:
-        spec = ModelSpec.read(file)
+        spec = read_model_spec(file)
     kept = spread(spec.n_layers, n_kept, lambda i: True)
     try:
         draft = synthesise_draft(path, None, kept)
@@ -74,14 +74,14 @@ def test_layers_with_parts_in_common_stay_together(tmp_path):
     with pytest.raises(UnsupportedModelError, match=r"embeddings side by side in per_layer_token_embd\.weight"):
         synthesise_draft(path, None, 5)
     with gguf.open(synthesise_draft(tiny(IN_COMMON, tmp_path, BIG), "Q4_0")) as file:
-        assert ModelSpec.read(file).n_layers == BIG.n_layers
+        assert read_model_spec(file).n_layers == BIG.n_layers
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba"])
 def test_an_engine_loads_it(name, tmp_path):
     path = tiny(name, tmp_path, DEEP)
     with gguf.open(synthesise_draft(path, None, 3)) as file:
-        assert ModelSpec.read(file).n_layers == 3
+        assert read_model_spec(file).n_layers == 3
         assert {n.split(".")[1] for n in file.tensors if n.startswith("blk.")} == {"0", "1", "2"}
 
 

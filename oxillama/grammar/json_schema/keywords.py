@@ -3,23 +3,22 @@
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import Part
 from oxillama.grammar.json_schema.branch import Branch
 from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
-from oxillama.grammar.json_schema.disjoint import PAIRS
+from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
+from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.formats import FORMATS, REFUSED
 from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
 from oxillama.grammar.json_schema.numbers import spelled
 from oxillama.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.grammar.json_schema.synthetic import absent, composite, made, present
-from oxillama.grammar.json_schema.unevaluated import combinations
+from oxillama.grammar.json_schema.unevaluated import Links, combinations
 from oxillama.grammar.regular import PATTERN_UNITS
-
-if TYPE_CHECKING:
-    from oxillama.grammar.json_schema.tableau import Tableau
+from oxillama.kernels.grammar_budget import Budget
 
 __all__ = ["HANDLERS", "OF_ARRAYS", "OF_OBJECTS"]
 
@@ -35,10 +34,22 @@ OF_OBJECTS = frozenset((
 ENCODED = ("base64", "base32", "base16", "quoted-printable", "application/json")
 
 Demands = list[Literal]
-Handler = Callable[["Tableau", Branch, str, Literal, Demands], None]
 
 
-def _type(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+class Expansion(Protocol):
+    """`Tableau`, as the handlers of keywords see it."""
+
+    documents: Documents
+    budget: Budget
+    disjoint: Disjoint
+    narrow: bool
+    links: Links | None
+
+
+Handler = Callable[[Expansion, Branch, str, Literal, Demands], None]
+
+
+def _type(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     mask, integer = type_mask(literal)
     branch.types &= mask
     if integer:
@@ -47,11 +58,11 @@ def _type(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, de
             branch.numbers = replace(branch.numbers, plain=True)
 
 
-def _types(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _types(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     branch.types &= literal.schema[keyword]
 
 
-def _values(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """`enum` and `const`. Arrays and objects become schemas of their own."""
     values = [literal.schema["const"]] if keyword == "const" else listed(literal, keyword)
     mask, texts, others = 0, [], []
@@ -74,13 +85,13 @@ def _values(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, 
         branch.forks.append([[scalars], *([other] for other in others)])
 
 
-def _without(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _without(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     texts, numbers = literal.schema[keyword]
     branch.strings = branch.strings.without(texts)
     branch.without |= numbers
 
 
-def _refuse(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _refuse(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     if branch.types & literal.schema["\0types"]:
         raise refusal(literal.path, literal.schema[keyword], "its opposite can't be expressed")
 
@@ -88,11 +99,11 @@ def _refuse(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, 
 # ---- references and combinations
 
 
-def _ref(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _ref(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     demands.append(tableau.documents.resolve(literal, keyword))
 
 
-def _dynamic_ref(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _dynamic_ref(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     reference = literal.schema[keyword]
     name = reference.rpartition("#")[2] if isinstance(reference, str) else ""
     if keyword == "$recursiveRef" or len(tableau.documents.dynamic_anchors(name)) > 1:
@@ -100,16 +111,16 @@ def _dynamic_ref(tableau: "Tableau", branch: Branch, keyword: str, literal: Lite
     demands.append(tableau.documents.resolve(literal, keyword))
 
 
-def _all(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _all(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     demands += reversed([literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))])
 
 
-def _any(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _any(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
     branch.forks.append(combinations(literal, each) if tableau.links is not None else [[way] for way in each])
 
 
-def _one(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _one(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """Each alternative, without those of the others that it isn't known to exclude."""
     each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
     apart = tableau.disjoint
@@ -122,11 +133,11 @@ def _one(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, dem
     branch.forks.append(ways)
 
 
-def _not(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _not(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     demands.append(literal.sub(literal.schema[keyword], keyword, positive=False))
 
 
-def _if(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _if(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
     if "then" not in schema and "else" not in schema and tableau.links is None:
         return
@@ -137,7 +148,7 @@ def _if(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, dema
     ])  # fmt: skip
 
 
-def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _dependent(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     documents = tableau.documents
     for name, schema in mapped(literal, keyword).items():
         if isinstance(schema, list):
@@ -152,7 +163,7 @@ def _dependent(tableau: "Tableau", branch: Branch, keyword: str, literal: Litera
 # ---- numbers and strings
 
 
-def _bound(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _bound(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
     if tableau.documents.early and isinstance(schema[keyword], bool):
         return  # draft 4: it says whether the bound beside it is itself allowed
@@ -164,7 +175,7 @@ def _bound(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, d
     branch.numbers = numbers.above(bound, is_open) if "inimum" in keyword else numbers.below(bound, is_open)
 
 
-def _multiple(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _multiple(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     value = finite(literal, keyword.strip("\0!"), literal.schema[keyword])
     if value <= 0:
         raise refusal(literal.path, "multipleOf", f"{value} isn't above 0")
@@ -175,17 +186,17 @@ def _multiple(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal
         branch.numbers = replace(numbers, others=numbers.others | {value})
 
 
-def _fractional(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _fractional(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     branch.numbers = branch.numbers.of_kind(False)
 
 
-def _length(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _length(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     count = counted(literal, keyword)
     strings = branch.strings
     branch.strings = strings.longer(count) if keyword == "minLength" else strings.shorter(count)
 
 
-def _pattern(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _pattern(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """`pattern` and `format`, and their opposites."""
     value, name = literal.schema[keyword], keyword.strip("\0!")
     if name == "format":
@@ -205,7 +216,7 @@ def _pattern(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
     branch.strings = branch.strings.having(*(Part(p.node, p.negated != (keyword != name)) for p in parts))
 
 
-def _content(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _content(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """Draft 7 lets `contentEncoding` and `contentMediaType` assert; later drafts don't."""
     value = literal.schema[keyword]
     if tableau.documents.draft == 2020 or not branch.types & STRING:
@@ -216,14 +227,14 @@ def _content(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal,
         raise refusal(literal.path, keyword, f"{value!r} is not supported")
 
 
-def _least_contained(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _least_contained(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     if tableau.documents.early and "\0types" not in literal.schema and counted(literal, keyword) == 0:
         raise refusal(
             literal.path, keyword, "this draft doesn't know it, and asks for an item all the same: name a later one"
         )
 
 
-def _prefix(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _prefix(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
     if tableau.documents.early and "\0types" not in schema and not {"items", "additionalItems"}.isdisjoint(schema):
         raise refusal(
@@ -231,16 +242,16 @@ def _prefix(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, 
         )
 
 
-def _required(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _required(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     names(literal, keyword)
 
 
-def _unevaluated(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _unevaluated(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     if not tableau.documents.early and literal not in branch.unevaluated:
         branch.unevaluated.append(literal)
 
 
-def _any_order(tableau: "Tableau", branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+def _any_order(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     branch.any_order = True
 
 

@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_int, check_type
-from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.config import EngineConfig, ModelSource, SamplerConfig
 from oxillama.core.loading import own_tokenizer
-from oxillama.engine import Engine
+from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError, GenerateError, OxiLlamaError
-from oxillama.models import ModelSpec
+from oxillama.models.registry import read_model_spec
 from oxillama.sampling import Sampler
 from oxillama.speculative.draft_model import check_same_vocabulary
 from oxillama.speculative.synthesise import Source, check_generates, opened
@@ -191,7 +192,7 @@ def select_draft(
     limit = check_int("num_speculative", num_speculative, 1, 32)
     sources, prompts = checked_sources(candidates), checked_prompts(prompts)
     with opened(target) as file:
-        check_generates(ModelSpec.read(file))
+        check_generates(read_model_spec(file))
         n_bytes = sum(t.nbytes for t in file.tensors.values())
     with loaded(target, None) as engine:
         probe = Probe(engine, prompts, sampler or engine.sampling_defaults, limit)
@@ -217,9 +218,11 @@ def loaded(source: Source, like: Engine | None) -> Engine | nullcontext[Engine]:
     if isinstance(source, Engine):
         return nullcontext(source)
     with opened(source) as file:
-        context_size = min(PROBE_CONTEXT, ModelSpec.read(file).context_length)
+        context_size = min(PROBE_CONTEXT, read_model_spec(file).context_length)
     settings = replace(like.config, overrides=None, rope=None, kv_budget=None) if like else EngineConfig()
-    return Engine(replace(settings, model_path=source, context_size=context_size, tokenizer_path=None))
+    return Engine(
+        replace(settings, model_path=cast(ModelSource, source), context_size=context_size, tokenizer_path=None)
+    )
 
 
 def measure(source: Source, target: Engine, target_bytes: int, probe: Probe) -> DraftCandidate:
@@ -237,7 +240,7 @@ def measure(source: Source, target: Engine, target_bytes: int, probe: Probe) -> 
 def check_fits(source: Source, tokenizer: Tokenizer, target_bytes: int) -> None:
     """What the file says, before its weights are read. Raises OxiLlamaError with the reason."""
     with opened(source) as file:
-        check_generates(ModelSpec.read(file))
+        check_generates(read_model_spec(file))
         n_bytes = sum(t.nbytes for t in file.tensors.values())
         if n_bytes >= target_bytes:
             raise ConfigError(f"it has {n_bytes} bytes of weights, no less than the target's {target_bytes}")

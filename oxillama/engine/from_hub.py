@@ -1,0 +1,27 @@
+"""Loading of models from the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import oxillama.hub as hub
+from oxillama._util.checks import check_keywords
+from oxillama.config import EngineOptions
+from oxillama.engine.engine import Engine
+
+__all__ = ["from_hub"]
+
+
+def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fields: Unpack[EngineOptions]) -> Engine:
+    """Loads a GGUF file of a repository on the Hugging Face Hub, downloading it unless it is in the local cache.
+
+    repo_id: "owner/name". filename: the file's path in it; of a split model, its first file. revision: branch, tag or
+    commit. fields: those of `oxillama.load`. The Hub's own environment variables count: HF_HUB_OFFLINE=1 uses the cache
+    alone, HF_HOME and HF_TOKEN as usual.
+
+    Raises ConfigError for what can't be such names; ModelNotFoundError if there is no such repository, revision or
+    file, or it is not in the cache and can't be fetched; LoadError for other trouble with the Hub; what `oxillama.load`
+    raises.
+    """
+    check_keywords("from_hub", fields, ("repo_id", "filename", "revision", *EngineOptions.__annotations__))
+    return Engine.load(hub.download(repo_id, filename, revision=revision), **fields)
