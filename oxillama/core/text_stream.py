@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from oxillama._util.checks import check_int
 from oxillama._util.pickling import stays_here
-from oxillama.core.engine_core import CoreCalls, EngineCore
+from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
 from oxillama.core.request import ResultQueue, SnapshotProtocol, unfinished
@@ -185,7 +185,7 @@ def shaped(found: list[Completion], n: int | None, single: bool) -> Any:
 
 
 def chunks(
-    core: CoreCalls,
+    core: EngineCore,
     requests: list[GenerationRequest],
     outbox: ResultQueue,
     cancel_token: CancelToken | None = None,

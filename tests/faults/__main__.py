@@ -31,7 +31,7 @@ Row = tuple[str, str, list[str]]
 # change while they are in use.
 BESIDE = ("snapshot/test_damage.py", "snapshot/test_files.py", "snapshot/test_adapters.py", "snapshot/test_version1.py",
           "snapshot/test_syscalls.py", "offload/test_faults.py", "gguf/test_mapping.py",
-          "engine/test_interrupt.py")  # fmt: skip
+          "core/test_interrupt.py")  # fmt: skip
 
 
 @cache

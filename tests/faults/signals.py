@@ -18,7 +18,7 @@ from tests.faults.limits import once
 PACKAGE = "oxillama/"
 # No signal can come before these: Python looks for signals where a function begins or is resumed, after calls and at
 # jumps back, and none of that lies between the `finally` they stand in and the call of a function in C.
-NEVER = {("engine/session.py", "if mine:"), ("engine/session.py", "lock.release()")}
+NEVER = {("core/session.py", "if mine:"), ("core/session.py", "lock.release()")}
 
 
 def ring(number: int, frame: FrameType | None) -> None:

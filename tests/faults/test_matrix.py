@@ -140,12 +140,12 @@ def test_signals_at_some_lines(stages, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "source"), [("session, base", "sources"), ("resume, base", "sources"), ("session, shared", "blocks")]
+    ("name", "source"), [("session, base", "source"), ("resume, base", "source"), ("session, shared", "block_store")]
 )
 def test_ctrl_c_where_files_are_opened_and_closed(stages, name, source):
     stage, folder = stages(name)
     places = signals.places_of(stage, folder)
-    lines = [n for n in signals.worth(places) if places[n - 1].startswith(f"snapshot/{source}.py")]
+    lines = [n for n in signals.worth(places) if places[n - 1].startswith(f"snapshot/format/{source}.py")]
     assert len(lines) > 20
     assert [loss for n in lines for loss in signals.at_line(stage, folder, n, "Ctrl-C")] == []
 
