@@ -26,7 +26,7 @@ from oxillama.metrics import (
     exposition,
 )
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+README = (Path(__file__).parents[1] / "oxillama/engine/README.md").read_text()
 SUFFIXES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 

@@ -1,7 +1,12 @@
-"""What README.md claims, as far as it can be checked: commands, lists, and the example, which runs."""
+"""Claims of the READMEs, as far as they can be checked: commands, lists, links, and the examples, which run."""
 
-import json
+import ast
+import asyncio
+import builtins
+import inspect
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,16 +14,35 @@ import pytest
 import oxillama
 from oxillama import errors
 from oxillama.cli.arguments import make_parser
+from oxillama.core.loading import shipped_draft, shipped_model
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.models.__main__ import table
+from tests.engine.test_reranking import BERT, HEADS, changed, with_head
+from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md")),
+        *(path for folder in ("oxillama", "asv_benchmarks", "tests") for path in (ROOT / folder).rglob("README.md")),
+    ]
+}
+README = TEXTS["README.md"]
+ENGINE = TEXTS["oxillama/engine/README.md"]
+MODELS = TEXTS["oxillama/models/README.md"]
+BENCHMARKS = TEXTS["asv_benchmarks/README.md"]
 
 
-def section(title):
-    return re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE)[1]
+def section(title, text=README):
+    return re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+
+
+def blocks(text, language):
+    """(line, source) of the code blocks of a language."""
+    found = re.finditer(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [(text.count("\n", 0, m.start(1)), m[1]) for m in found]
 
 
 def test_its_first_two_commands_are_one_line_each():
@@ -30,17 +54,17 @@ def test_its_first_two_commands_are_one_line_each():
 
 
 def test_architectures():
-    assert table() in README, "put what `python -m oxillama.models` prints into README.md"
+    assert table() in MODELS, "put what `python -m oxillama.models` prints into oxillama/models/README.md"
 
 
 def test_tensor_formats():
-    listed = re.search(r"Tensor formats:\s+([\w,\s]+)\.", section("What runs"))[1]
+    listed = re.search(r"Tensor formats:\s+([\w,\s]+)\.", section("Formats", MODELS))[1]
     assert {name.strip() for name in listed.replace(" and ", ",").split(",")} == set(_table.kernel_formats())
 
 
 def test_formats_that_are_written():
     listed = re.search(
-        r"Written by [^:]*:\s+([\w,\s]+),\s+and the mixes of file types:\s+([\w,\s]+)\.", section("What runs")
+        r"Written by [^:]*:\s+([\w,\s]+),\s+and the mixes of file types:\s+([\w,\s]+)\.", section("Formats", MODELS)
     )
     formats, mixes = ({name.strip() for name in group.split(",")} for group in listed.groups())
     assert formats == set(_table.writable_formats())
@@ -48,7 +72,7 @@ def test_formats_that_are_written():
 
 
 def test_error_tree():
-    named = set(re.findall(r"\w+Error\b", section("Errors"))) - {
+    named = set(re.findall(r"\w+Error\b", section("Errors", ENGINE))) - {
         "ValueError",
         "KeyError",
         "FileNotFoundError",
@@ -68,15 +92,15 @@ def test_command_line():
 
 
 def test_folders_of_the_map_exist():
-    folders = re.findall(r"^((?:oxillama/|csrc/|tests/)\S*)", section("Map of the code"), re.MULTILINE)
-    assert {"csrc/", "oxillama/kernels/", "oxillama/engine/", "tests/"} <= set(folders)
+    listed = section("Where things go", TEXTS["CONTRIBUTING.md"])
+    folders = re.findall(r"^((?:oxillama/|csrc/|tests/|asv_benchmarks/)\S*)", listed, re.MULTILINE)
     assert [f for f in folders if not (ROOT / f).is_dir()] == []
     packages = {f"oxillama/{p.name}/" for p in (ROOT / "oxillama").iterdir() if p.is_dir() and p.name != "__pycache__"}
-    assert packages <= set(folders)
+    assert {"csrc/", "tests/", "asv_benchmarks/", *packages} <= set(folders)
 
 
 def test_environment_variables_are_read_somewhere():
-    ours = set(re.findall(r"\bOXILLAMA_\w+", README))
+    ours = set(re.findall(r"\bOXILLAMA_\w+", section("Environment", ENGINE) + section("Measuring", BENCHMARKS)))
     sources = [
         p for f in ("oxillama", "asv_benchmarks") for p in (ROOT / f).rglob("*.py*") if p.suffix in (".py", ".pyx")
     ]
@@ -85,30 +109,48 @@ def test_environment_variables_are_read_somewhere():
     assert set(re.findall(r"\bOXILLAMA_\w+", text)) <= ours
 
 
-def test_example_runs(capsys):
-    example = re.search(r"```python\n(.*?)```", section("From Python"), re.DOTALL)[1]
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with the files that the examples name."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, source in {
+        "model.gguf": shipped_model(),
+        "large.gguf": shipped_model(),
+        "small.gguf": shipped_draft(),
+        "ranker.gguf": changed(with_head(tmp_path_factory.mktemp("ranker"), head=HEADS["output"]), BERT),
+    }.items():
+        shutil.copy(source, folder / name)
+    shapes = linear_shapes(shipped_model())
+    some = {name: shapes[name] for name in ("blk.0.attn_q.weight", "blk.0.ffn_up.weight")}
+    write_adapter(folder / "pirate.gguf", "llama", random_factors(some, 4))
+    a, b = random_factors(some, 4, seed=1)["blk.0.ffn_up.weight"]
+    name = "model.layers.0.mlp.up_proj"
+    write_peft(folder / "polite-lora", {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b})
+    return folder
+
+
+@pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "python")])
+def test_examples_run(document, files, tmp_path, monkeypatch, capsys):
+    """The Python blocks of a page are one program."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     variables = {}
-    exec(compile(example, "README.md", "exec"), variables)
+    for line, source in blocks(TEXTS[document], "python"):
+        code = compile("\n" * line + source, document, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        ran = eval(code, variables)
+        if inspect.iscoroutine(ran):
+            asyncio.run(ran)
+    RESULTS.get(document, lambda variables, printed: None)(variables, capsys.readouterr().out)
+
+
+def first_example(variables, printed):
     assert len(variables["pair"]) == 2
-    assert variables["vectors"].shape == (2, variables["engine"].model_config.n_embd)
-    assert variables["logits"].shape[1] == variables["engine"].n_vocab
-    assert variables["answer"].text in capsys.readouterr().out
+    assert variables["vectors"].shape[0] == 2
+    assert variables["logits"].shape[1] == len(variables["logits"][0])
+    assert variables["answer"].text in printed
 
 
-def test_constrained_output_and_tools():
-    text = README[README.index("### Constrained output and tools") :].split("\n## ")[0]
-    constrained, tools = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    with oxillama.load(num_threads=1) as engine:
-        results = []
-        generate = engine.generate
-        engine.generate = lambda *given, **options: results.append(generate(*given, **options)) or results[-1]
-        variables = {"engine": engine, "ox": oxillama}
-        exec(compile(constrained, "README.md", "exec"), variables)
-        assert results[0].text in ("yes", "no")
-        assert {r.finish_reason for r in results} <= {"stop", "length"}
-        assert results[1].finish_reason == "length" or list(json.loads(results[1].text))[:1] == ["name"]
-        del engine.generate
-        exec(compile(tools, "README.md", "exec"), variables)
+def tool_example(variables, printed):
     _, asked, result = variables["messages"]
     assert variables["answer"].finish_reason == "stop"
     assert [call["function"]["name"] for call in asked["tool_calls"]] == ["weather"]
@@ -116,13 +158,25 @@ def test_constrained_output_and_tools():
     assert result["content"] == f"sunny in {asked['tool_calls'][0]['function']['arguments']['city']}"
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"\box\.(\w+)", README))))
+RESULTS = {"README.md": first_example, "oxillama/tools/README.md": tool_example}
+
+
+@pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "sh")])
+def test_commands_are_understood(document):
+    """Those of the command line; what the others need isn't here."""
+    for _, source in blocks(TEXTS[document], "sh"):
+        for command in source.splitlines():
+            if (words := shlex.split(command, comments=True))[:1] == ["oxillama"]:
+                make_parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("name", sorted({n for text in TEXTS.values() for n in re.findall(r"\box\.(\w+)", text)}))
 def test_names_in_the_text_are_public(name):
     assert name in oxillama.__all__
 
 
 def test_the_diff_that_adds_an_architecture_is_what_the_files_say():
-    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    ((_, diff),) = blocks(TEXTS["CONTRIBUTING.md"], "diff")
     parts = re.findall(r"--- a/(\S+)\n((?:\+.*\n)+)", diff)
     assert [
         name for name, lines in parts if re.sub("^[+]", "", lines, flags=re.M) not in (ROOT / name).read_text()
@@ -131,7 +185,60 @@ def test_the_diff_that_adds_an_architecture_is_what_the_files_say():
     assert diff.count("\n+") <= 10
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md"])
+def anchors(text):
+    """Of a document's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", TEXTS)
 def test_links_lead_somewhere(document):
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
-    assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", TEXTS[document]):
+        path = ((ROOT / document).parent / target).resolve() if target else ROOT / document
+        assert path.exists(), f"{document} links to {target}"
+        assert not anchor or anchor in anchors(path.read_text()), f"{document} links to {target}#{anchor}"
+
+
+def test_a_link_to_a_heading_that_is_missing_is_found():
+    assert anchors("# One\n## Two words: `x`, y\n```sh\n# no heading\n```\n") == {"one", "two-words-x-y"}
+
+
+MAP = TEXTS["oxillama/core/README.md"]
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/]+\.pyx?)`", MAP))))
+def test_files_of_the_map_exist(name):
+    assert (ROOT / "oxillama" / name).exists()
+
+
+SOURCES = [p.read_text() for p in (ROOT / "oxillama").rglob("*.py*") if p.suffix in (".py", ".pyx")]
+
+
+def defined(kind, attribute=""):
+    """Whether a class is there, and a name in its file or in that of a class that it is made of."""
+    for text in SOURCES:
+        if found := re.search(rf"^(?:cdef )?class {kind}\b(?:\(([^)]*)\))?", text, re.MULTILINE):
+            if re.search(rf"\b(?:def {attribute}\b|{attribute}\s*[:=])", text) or not attribute:
+                return True
+            if any(defined(base, attribute) for base in re.findall(r"\b[A-Z]\w+", found[1] or "")):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", MAP))))
+def test_names_of_the_map_exist(name):
+    kind, _, attribute = name.partition(".")
+    assert hasattr(errors, kind) or hasattr(builtins, kind) or defined(kind, attribute)
+
+
+def test_names_that_are_missing_are_found():
+    assert defined("EngineCore", "step")
+    assert not defined("EngineCore", "no_such_step")
+    assert not defined("NoSuchCore")
+
+
+def test_every_manual_page_is_linked():
+    pages = {name for name in TEXTS if name.startswith(("oxillama/", "asv_benchmarks/"))}
+    linked = set(re.findall(r"\]\(([^)#:]+)", README + TEXTS["CONTRIBUTING.md"]))
+    assert pages <= linked

@@ -52,7 +52,7 @@ def test_logits_agree_with_transformers(name):
 
 
 def test_every_verified_architecture_has_a_reference():
-    """What README's table calls verified is verified here."""
+    """Architectures that the table of supported models calls verified are verified here."""
     named = set()
     for name in MODELS:
         with gguf.open(path_of(name)) as file:
