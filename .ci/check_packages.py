@@ -41,8 +41,8 @@ def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:
         top = name.partition("/")[0]
         if not (top == "oxillama" or top.endswith(".dist-info")):
             found.append(f"wheel installs {name} beside the package")
-        if name.endswith((".c", ".pyx", ".o", ".pyc")) or name.startswith("oxillama/data/train"):
-            found.append(f"wheel holds {name}, which nobody needs at run time")
+        if name.endswith((".c", ".pyx", ".o", ".pyc", ".md")) or name.startswith("oxillama/data/train"):
+            found.append(f"wheel holds {name}, which is not needed at run time")
     if not any(n.endswith("/LICENSE") for n in names):
         found.append("wheel lacks the licence")
     return found

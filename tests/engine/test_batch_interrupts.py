@@ -88,7 +88,7 @@ class Lines:
         return file.endswith("core/batch.py") and linecache.getline(file, line).strip() in NEVER
 
 
-def interrupted_at(numbers, source, ordered, files="oxillama/(core|engine|scheduling)/", **fields):
+def interrupted_at(numbers, source, ordered, files="oxillama/(core|engine)", **fields):
     """Rows of a batch that is interrupted before these lines, and how often it was."""
     engine = make_engine(prefill_chunk_size=8, **fields)
     batch = batch_of(engine, source, ordered=ordered)
