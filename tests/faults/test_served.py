@@ -47,7 +47,7 @@ def test_an_error_at_some_calls(name, kind):
 
 
 def test_an_error_that_spoils_something_would_be_seen(monkeypatch):
-    """Blocks that nobody gives back."""
+    """Blocks that stay allocated."""
     scene = served.scene("generate", "plain")
-    monkeypatch.setattr("oxillama.scheduling.block_manager.Holdings.disown", lambda holdings: None)
+    monkeypatch.setattr("oxillama.scheduling.block_manager.BlockManager.reset", lambda blocks: None)
     assert any(raised.planted_at(scene, MemoryError, n)[1] for n in range(350, 1500, 40))
