@@ -1,9 +1,6 @@
 """Claims of the READMEs, as far as they can be checked: commands, lists, links, and the examples, which run."""
 
-import ast
-import asyncio
 import builtins
-import inspect
 import re
 import shlex
 import shutil
@@ -14,7 +11,9 @@ import pytest
 import oxillama
 from oxillama import errors
 from oxillama.cli.arguments import make_parser
+from oxillama.config import field_names
 from oxillama.core.loading import shipped_draft, shipped_model
+from oxillama.core.options import ServingOptions
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.models.__main__ import table
@@ -109,6 +108,19 @@ def test_environment_variables_are_read_somewhere():
     assert set(re.findall(r"\bOXILLAMA_\w+", text)) <= ours
 
 
+@pytest.mark.parametrize(("page", "title", "settings"), [
+    ("engine", "Loading", oxillama.EngineConfig),
+    ("engine", "Order, deadlines and cancellation", ServingOptions),
+    ("offload", None, oxillama.OffloadPolicy),
+    ("sampling", None, oxillama.SamplerConfig),
+])  # fmt: skip
+def test_tables_of_options_are_complete(page, title, settings):
+    text = TEXTS[f"oxillama/{page}/README.md"]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section(title, text) if title else text, re.MULTILINE)
+    listed = re.findall(r"`(\w+)`", " ".join(rows))
+    assert sorted(listed) == sorted(set(field_names(settings)) - {"model_path"})
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A folder with the files that the examples name."""
@@ -136,10 +148,7 @@ def test_examples_run(document, files, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     variables = {}
     for line, source in blocks(TEXTS[document], "python"):
-        code = compile("\n" * line + source, document, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        ran = eval(code, variables)
-        if inspect.iscoroutine(ran):
-            asyncio.run(ran)
+        exec(compile("\n" * line + source, document, "exec", dont_inherit=True), variables)
     RESULTS.get(document, lambda variables, printed: None)(variables, capsys.readouterr().out)
 
 
@@ -198,6 +207,13 @@ def test_links_lead_somewhere(document):
         path = ((ROOT / document).parent / target).resolve() if target else ROOT / document
         assert path.exists(), f"{document} links to {target}"
         assert not anchor or anchor in anchors(path.read_text()), f"{document} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("document", [name for name in TEXTS if name != "CHANGELOG.md"])
+def test_paths_in_the_text_exist(document):
+    """Of files and folders of ours, where no part of them stands for something else."""
+    named = re.findall(r"(?<![\w/.-])(?:oxillama|csrc|tests|asv_benchmarks)/[\w./]*\w", TEXTS[document])
+    assert [n for n in named if not (ROOT / n).exists() and not re.search(r"[A-Z]{4}", n)] == []
 
 
 def test_a_link_to_a_heading_that_is_missing_is_found():
