@@ -153,9 +153,10 @@ def test_examples_run(document, files, tmp_path, monkeypatch, capsys):
 
 
 def first_example(variables, printed):
+    engine = variables["engine"]
     assert len(variables["pair"]) == 2
-    assert variables["vectors"].shape[0] == 2
-    assert variables["logits"].shape[1] == len(variables["logits"][0])
+    assert variables["vectors"].shape == (2, engine.model_config.n_embd)
+    assert variables["logits"].shape[1] == engine.n_vocab
     assert variables["answer"].text in printed
 
 
@@ -214,6 +215,8 @@ def test_paths_in_the_text_exist(document):
     """Of files and folders of ours, where no part of them stands for something else."""
     named = re.findall(r"(?<![\w/.-])(?:oxillama|csrc|tests|asv_benchmarks)/[\w./]*\w", TEXTS[document])
     assert [n for n in named if not (ROOT / n).exists() and not re.search(r"[A-Z]{4}", n)] == []
+    modules = [m.replace(".", "/") for m in re.findall(r"python -m ((?:tests|oxillama)[\w.]*\w)", TEXTS[document])]
+    assert [m for m in modules if not any((ROOT / m).with_suffix(s).exists() for s in ("", ".py"))] == []
 
 
 def test_a_link_to_a_heading_that_is_missing_is_found():
