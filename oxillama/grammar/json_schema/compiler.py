@@ -85,18 +85,20 @@ class JsonSchemaCompiler:
         that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what any of them
         asserts is asserted. In draft 4 an integer is written without a point.
 
-        Properties come in the order of `properties`, each once; those that it doesn't name may stand anywhere, and come
-        twice: a reader keeps the last, and each is valid by itself. (Without an order, past 400 optional ones in a row,
-        any may.) Strings and numbers are spelled as `json.dumps` does, with or without `ensure_ascii`; where little is
-        asked of them, in any way. Numbers are compared as the decimals that they are. Formats assert. Unknown keywords
-        and formats say nothing.
+        Properties come in the order of `properties`, each once, and those of several schemas in a row to generate (a
+        schema's own, those of its `$ref` and `allOf`, those of alternatives), else mixed. Others may stand anywhere,
+        and come twice: a reader keeps the last, and each is valid by itself. (Without an order, past 400 optional ones
+        in a row, any may.) Strings and numbers are spelled as `json.dumps` does, with or without `ensure_ascii`; where
+        little is asked of them, in any way. Numbers are compared as the decimals that they are. Formats assert. Unknown
+        keywords and formats say nothing.
 
         To generate, integers are digits without point or exponent, and those of 64 bits unless bounds or divisors ask
-        for greater ones; other numbers have about 17 significant digits and are finite floats. Names and values that
-        the schema lists are spelled as `json.dumps(..., ensure_ascii=False)` does, with the keys of an object in their
-        order. An object with `properties`, of which no schema says what others it may have (`additionalProperties`,
-        `unevaluatedProperties`), has only those that are named, are required, or meet one of `patternProperties`;
-        unless `minProperties` asks for more. "flexible" whitespace is a space behind a comma or a colon, or none.
+        for greater ones; other numbers have about 17 significant digits and exponents up to 37, unless bounds leave no
+        such number, and are finite floats. Names and values that the schema lists are spelled as `json.dumps(...,
+        ensure_ascii=False)` does, with the keys of an object in their order. An object with `properties`, of which no
+        schema says what others it may have (`additionalProperties`, `unevaluatedProperties`), has only those that are
+        named, are required, or meet one of `patternProperties`; unless `minProperties` asks for more. "flexible"
+        whitespace is a space behind a comma or a colon, or none.
 
         budget: how much work that may take, as `Grammar.parse` has it.
 

@@ -27,6 +27,9 @@ class Side:
         self.n_mantissa = max(map(len, self.mantissa))
         self.exponent = [exponent_of(b) for b in self.bounds]
 
+    def has(self, magnitude: Fraction) -> bool:
+        return self.fits(tuple((magnitude > b) - (magnitude < b) for b in self.bounds))
+
     def fits(self, cmp: tuple[int, ...]) -> bool:
         if cmp[0] < 0 or (cmp[0] == 0 and self.open[0]):
             return False

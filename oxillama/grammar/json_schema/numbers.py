@@ -1,4 +1,11 @@
-"""Numbers: grammars of integers, ranges, multiples and constants."""
+"""Numbers: which decimals a schema allows, as an automaton over their digits.
+
+Numbers are written as `json.dumps` does: plain, or in its exponent form (one digit before the point, an exponent from
+16 up or from -5 down). Comparisons are of decimals, exactly, at any length.
+
+Numbers for generating (`Numbers.narrow`) have bounded spellings: integers are digits alone, of 64 bits unless bounds or
+divisors ask for more; others have about 17 significant digits and a small exponent wherever bounds leave room for it.
+"""
 
 import json
 import math
@@ -22,7 +29,7 @@ from oxillama.grammar.json_schema.digits import (
     sign,
     step,
 )
-from oxillama.grammar.json_schema.spelling import Limits, integer_top
+from oxillama.grammar.json_schema.spelling import FAR, MAX_FLOAT, Limits, integer_top, short_numbers
 
 __all__ = [
     "Numbers",
@@ -168,12 +175,29 @@ class _Builder:
         if not n.narrow:
             return Side(low, low_open, high, high_open)
         least = n.least_magnitude(low, low_open)
-        if n.plain and high is None and not n.multiples:  # there, states are remainders too: digits are counted alone
-            high = integer_top(least, negative)
+        if n.plain and not n.multiples:  # there, states are remainders too: digits are counted alone
+            top = integer_top(least, negative)
+            if high is None or high > max(FAR, top):
+                high, high_open = top, False
+        if not n.plain and high is None and 10**308 <= low <= MAX_FLOAT:
+            high = MAX_FLOAT
         side = Side(low, low_open, high, high_open)
-        behind = max(self.places, 1) if n.multiples else None
-        self.limits = Limits.narrow(side, least, behind, self.places, n.plain, self.has_exponents())
+        divided = max(self.places, 1) if n.multiples else None
+        self.limits = Limits.short(side, divided)
+        if not self.is_short(side):
+            self.limits = Limits.long(side, least, divided, self.places, n.plain)
         return side
+
+    def is_short(self, side: Side) -> bool:
+        """Whether there are numbers of few digits between bounds, with an exponent or without."""
+        if not self.has_exponents():
+            return False
+        first, last = self.limits.exponents
+        top = UP[0] if self.numbers.integer is False else last + 1
+        return any(
+            side.has(x) and x < Fraction(10) ** top and (self.numbers.integer is None or x.denominator != 1)
+            for x in short_numbers(side.bounds[0], first if not self.moduli else 0)
+        )
 
     def node(self, state: tuple[object, ...]) -> int:
         if state not in self.known:

@@ -1,9 +1,10 @@
 """Objects: properties in the order of the schema, others in between, counted where there are limits.
 
-The order is that of each `properties`: where a schema is put together from several, these may mix, unless they are so
-many that those of the first come first. Properties that are only required, and those that are not named, may stand
-anywhere. A key may come twice only if it is not named; of such, a reader of JSON keeps the last, and each is valid by
-itself.
+The order is that of each `properties`. Where a schema is put together from several, these come one behind the other for
+generating: a schema's own, those of its `$ref` and `allOf`, those of alternatives. Otherwise they may mix, unless they
+are so many that those of the first come first. Properties that are only required, and those that are not named, may
+stand anywhere. A key may come twice only if it is not named; of such, a reader of JSON keeps the last, and each is
+valid by itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,7 +143,10 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
     ]
     sets = key_sets(of_names) if of_names else [Strings()]
     named: set[str] = set()
-    for names_of_group in [*(list(speaker.properties) for speaker in speakers), *([name] for name in required)]:
+    in_order = [list(speaker.properties) for speaker in speakers]
+    if texts.narrow:
+        in_order = [[name for one in in_order for name in one]]
+    for names_of_group in [*in_order, *([name] for name in required)]:
         group = []
         for name in names_of_group:
             if name in named:

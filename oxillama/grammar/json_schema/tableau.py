@@ -120,12 +120,15 @@ class Tableau:
         if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
             self.links = Links()
         n_demands, n_forks = len(demands), len(branch.forks)
+        parts: list[list[Literal]] = []
         for keyword, value in schema.items():
             if isinstance(value, list | dict):
                 self.budget.spend(len(value), COMBINATIONS)
             handler = HANDLERS.get(keyword)
             if handler is not None:
-                handler(self, branch, keyword, literal, demands)
+                parts.append([])
+                handler(self, branch, keyword, literal, parts[-1])
+        demands += [demand for part in reversed(parts) for demand in part]  # the first keyword's are taken first
         if not OF_ARRAYS.isdisjoint(schema):
             branch.arrays.append(literal)
         if not OF_OBJECTS.isdisjoint(schema):

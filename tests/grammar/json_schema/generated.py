@@ -26,7 +26,7 @@ except ImportError:
 
 NAMES = ("a", "b", "cc", "é")
 TEXTS = ("", "a", "b", "ab", 'q"\\', "é😀", "a/b\n")
-NUMBERS = (-3, 0, 1, 1.5, 2, 2.5, 10, 1e-7, 150, 10**19, 1e22, -(10**20), 0.01)
+NUMBERS = (-3, 0, 1, 1.5, 2, 2.5, 10, 1e-7, 150, 10**19, 1e22, -(10**20), 0.01, 1e300, -1e-300)
 SCALARS = (None, True, False, *NUMBERS, 1.0, 15, -0.0, *TEXTS)
 PATTERNS = ("a", "^a", "b$", "^[ab]*$", "^(a|é)", "^.{2,3}$", "[^a]")
 FORMATS = ("date", "time", "date-time", "duration", "uuid", "ipv4")

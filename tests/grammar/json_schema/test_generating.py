@@ -1,14 +1,20 @@
 """The mode for generating: a narrow spelling of numbers and listed values, closed objects, all of it valid."""
 
 import json
+import math
 import re
+import sys
+from decimal import Decimal
+from itertools import permutations
+from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema import JsonSchemaCompiler
+from tests.fuzz.targets.walks import text_of
 from tests.grammar.json_schema.generated import run
 
 LONG = 2**63
@@ -34,11 +40,18 @@ ACCEPTED = [
     ({"const": 15}, "15"),
     ({"type": "integer", "enum": [15.0, 2]}, "15 2"),
     ({"allOf": [{"enum": [1, 2.0]}, {"enum": [2, 1.0]}]}, "1 2.0"),
-    ({"type": "number"}, "0 15 15.0 -0.5 1e5 6.02e23 1.5E-7 1e-07 -2e+307 12.50 123456789012345.67 9007199254740993"),
+    ({"type": "number"}, "0 15 15.0 -0.5 1e5 6.02e23 1.5E-7 1e-07 -2e+37 12.50 123456789012345.67 9007199254740993"),
     ({"type": "number", "minimum": 0}, "15 15.0 0.5 0.00001 1e+16 1e-07"),
     ({"type": "number", "minimum": 0, "maximum": 1}, "0 0.95 1 1.0 5e-05"),
     ({"type": "number", "minimum": 1.5e308, "maximum": 1.6e308}, "1.55e+308"),
-    ({"type": "number", "minimum": 10**30}, f"1e+30 {10**30}"),
+    ({"type": "number", "minimum": 10**30}, "1e+30 2.5e+37 1e+40"),
+    ({"type": "number", "minimum": 1e308}, "1e+308 1.7976931348623157e+308"),
+    ({"type": "number", "maximum": -1e308}, "-1e+308 -1.25e+308"),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-100}, "1e-100 1.5e-109"),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-310}, "1e-310 5e-320"),
+    ({"type": "number", "minimum": 5e-324, "maximum": 1e300}, "0.5 1e-37 1e+37"),
+    ({"type": "number", "minimum": 10**350}, str(10**350)),
+    ({"type": "integer", "maximum": 10**300}, "9223372036854775807 -5"),
     ({"type": "number", "exclusiveMinimum": 10**17 - 1, "exclusiveMaximum": 10**17}, "99999999999999999.5"),
     ({"type": "number", "multipleOf": 0.01}, "0.95 1 1.0 12.50"),
     ({"not": {"type": "integer"}, "type": "number"}, "0.5 -1.25"),
@@ -55,8 +68,13 @@ REFUSED = [
     ({"enum": [1.0, 2.5, 1e22]}, "1 2.50 10000000000000000000000"),
     ({"const": 15}, "15.0 15.00"),
     ({"type": "integer", "const": 15.0}, "15.0"),
-    ({"type": "number"}, f"1e308 12e5 1e999 {'1' * 20} 0.{'1' * 21} 1.{'1' * 17} 1. 1e .5 - 00 1e0"),
-    ({"type": "number", "minimum": 0}, f"-1 1e+308 {'1' * 20} 1.{'1' * 17}"),
+    ({"type": "number"}, f"1e38 1e-38 12e5 1e999 {'1' * 20} 0.{'1' * 21} 1.{'1' * 17} 1. 1e .5 - 00 1e0"),
+    ({"type": "number", "minimum": 0}, f"-1 1e+38 1e-38 {'1' * 20} 1.{'1' * 17}"),
+    ({"type": "number", "minimum": 10**30}, f"{10**30} {10**30}.0 1e+41"),
+    ({"type": "number", "minimum": 1e308}, f"{10**308} 1.8e+308 1e+37"),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-100}, f"1e-111 0 0.{'0' * 100}1"),
+    ({"type": "number", "minimum": 5e-324, "maximum": 1e300}, f"1e+38 1e-38 5e-324 0 0.5{'0' * 20}"),
+    ({"type": "integer", "maximum": 10**300}, f"{10**300} {LONG}"),
     ({"type": "number", "minimum": 0, "maximum": 1}, f"1.1 -0.1 0.{'1' * 21}"),
     ({"type": "number", "multipleOf": 0.01}, "1.101 12.500"),
     ({}, "1e400 11111111111111111111 1.000000000000000000"),
@@ -91,17 +109,46 @@ def test_integers_between_bounds(low, span, is_open):
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 60) | st.sampled_from([512, 1000, 3600, 10**6]), st.integers(0, 10**12))
+@given(st.integers(1, 60) | st.sampled_from([512, 1000, 3600, 10**6]), st.integers(0, 10**12 - 1))
 def test_multiples(step, times):
+    """Of up to 18 digits: remainders and the bounds of 64 bits together would take too many states."""
     narrow = generating({"type": "integer", "multipleOf": step})
     for value in (step * times, -step * times, step * times + 1, step * times + step // 2):
         assert narrow.accepts(str(value)) == (value % step == 0)
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e6, 1e6))
-def test_all_but_the_greatest_floats_may_be_generated(value):
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e6, 1e6) | st.floats(width=32))
+def test_all_floats_of_32_bits_but_the_greatest_may_be_generated(value):
+    assume(math.isfinite(value))
     for schema in ({"type": "number"}, {"type": "number", "minimum": -(10**309)}):
-        assert generating(schema).accepts(json.dumps(value)) == (1e-307 <= abs(value) < 1e308 or value == 0)
+        assert generating(schema).accepts(json.dumps(value)) == (1e-37 <= abs(value) < 1e38 or value == 0)
+
+
+BOUND = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, 1e308, -1e308, 5e-324, 1e-310, 1e300])
+WINDOW = range(-37, 38)
+
+
+@settings(max_examples=80, deadline=None)
+@given(BOUND, BOUND | st.none(), st.booleans(), st.integers(0, 999))
+def test_digits_and_exponents_are_few_where_bounds_leave_room(one, other, is_open, seed):
+    """Every interval of floats has numbers of 17 digits in it, unless it is empty."""
+    low, high = (one, None) if other is None else sorted((one, other))
+    assume(not is_open or low != high)
+    assume((low, high) != (sys.float_info.max, None) or not is_open)
+    names = ("exclusiveMinimum", "exclusiveMaximum") if is_open else ("minimum", "maximum")
+    narrow = generating({"type": "number"} | {n: v for n, v in zip(names, (low, high), strict=True) if v is not None})
+    near = {math.floor(math.log10(abs(v))) for v in (low, high) if v}
+    draw = Random(seed)
+    for _ in range(4):
+        text = text_of(narrow, draw, 400).decode()
+        value, parts = Decimal(text), text.lstrip("-").partition("e")
+        inside = Decimal(repr(low)) < value if is_open else Decimal(repr(low)) <= value
+        assert inside
+        assert high is None or (value < Decimal(repr(high)) if is_open else value <= Decimal(repr(high)))
+        assert math.isfinite(float(text))
+        assert len(parts[0].replace(".", "").lstrip("0")) <= 20
+        exponent = int(parts[2] or 0)
+        assert exponent in WINDOW or any(abs(exponent - e) <= 11 for e in near)
 
 
 # ---- texts
@@ -195,6 +242,28 @@ def test_objects_have_the_properties_that_are_named(schema, passing, failing):
         assert wide.accepts(text), text
     for text in failing:
         assert not narrow.accepts(text), text
+
+
+def named(*names):
+    return {"type": "object", "properties": {key: {"type": "null"} for key in names}, "required": list(names)}
+
+
+ORDERS = [
+    ({"$ref": "#/$defs/r", **named("d", "c"), "$defs": {"r": named("b", "a")}}, "dcba"),
+    ({**named("d", "c"), "allOf": [named("b"), {"$ref": "#/$defs/r"}], "$defs": {"r": named("a", "c")}}, "dcba"),
+    ({"allOf": [{"$ref": "#/$defs/r"}, {"allOf": [named("c")]}, named("a")], "$defs": {"r": named("d", "b")}}, "dbca"),
+    ({"$ref": "#/$defs/r", "allOf": [named("c"), named("b")], "$defs": {"r": named("d", "a")}}, "dacb"),
+    ({"anyOf": [named("a")], **named("c", "b")}, "cba"),
+    ({**named("b", "c"), "if": {}, "then": named("a")}, "bca"),
+    ({"allOf": [named("b"), named("a")], "minProperties": 2}, "ba"),
+]
+
+
+@pytest.mark.parametrize(("schema", "order"), ORDERS, ids=[order for _, order in ORDERS])
+def test_properties_of_several_schemas_have_one_order(schema, order):
+    narrow = generating(schema)
+    for found in permutations(order):
+        assert narrow.accepts(json.dumps(dict.fromkeys(found))) == ("".join(found) == order)
 
 
 def test_inner_objects_are_closed_too():
