@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
+from oxillama._util.json_values import fields_as_json
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -65,6 +66,10 @@ class HistogramSnapshot:
     def mean(self) -> float:
         """Of all values; 0 if there were none."""
         return self.sum / self.count if self.count else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """bounds, counts and sum, as `json.dumps` takes them."""
+        return fields_as_json(self)
 
 
 class Histogram:
@@ -148,6 +153,10 @@ class MetricsSnapshot:
     def __reduce__(self) -> tuple[Any, ...]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return _snapshot_of, ({n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()},)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, as `json.dumps` takes it: a histogram as {"bounds": […], "counts": […], "sum": …}."""
+        return fields_as_json(self)
 
     @property
     def kv_cache_usage(self) -> float:

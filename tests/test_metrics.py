@@ -1,6 +1,7 @@
 """Histograms, and the text for Prometheus, which is read back by a parser of its own."""
 
 import dataclasses
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -209,6 +210,18 @@ def test_names_follow_the_conventions():
         assert not words & {"minutes", "hours", "days", "bits", "kilobytes", "megabytes", "gigabytes", "percent"}
         assert family.help.endswith(".")
     assert len({f.name for f in FAMILIES}) == len(FAMILIES)
+
+
+def test_it_goes_into_json_with_every_field():
+    made = make_snapshot()
+    found = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+    assert list(found) == [f.name for f in fields(made)]
+    for name, value in found.items():
+        kept = getattr(made, name)
+        if isinstance(kept, HistogramSnapshot):
+            assert HistogramSnapshot(tuple(value["bounds"]), tuple(value["counts"]), value["sum"]) == kept
+        else:
+            assert value == kept
 
 
 def test_parts_of_the_cache():

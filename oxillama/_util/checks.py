@@ -112,12 +112,20 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """TypeError, as Python raises it, for a keyword that `function` doesn't have, with the nearest that it has."""
+def check_keywords(
+    function: str, given: Iterable[str], known: Collection[str], foreign: Collection[str] = (), remedy: str = ""
+) -> None:
+    """TypeError, as Python raises it, for a keyword that `function` doesn't have, with the nearest that it has.
+
+    foreign: keywords of others, for which `remedy` says what to do.
+    """
     for name in given:
         if name not in known:
-            near = nearest(name, known)
-            remedy = f"did you mean {near!r}?" if near else f"it takes {', '.join(known)}"
+            near = None if name in foreign else nearest(name, known)
+            if near is not None:
+                remedy = f"did you mean {near!r}?"
+            elif name not in foreign:
+                remedy = f"it takes {', '.join(known)}"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; {remedy}")
 
 

@@ -20,7 +20,7 @@ from oxillama._util.pickling import stays_here
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.config import SamplerConfig, SamplingOptions
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import ServingOptions
+from oxillama.core.options import GenerateOptions, ServingOptions
 from oxillama.core.prompts import check_token, check_tokens, make_chain
 from oxillama.core.request import Request, ResultQueue, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
@@ -43,6 +43,7 @@ Make = Callable[[SamplerChain, list[int], Iterable[LogitsProcessor]], Sampler]
 
 Path = str | os.PathLike[str]
 KEYWORDS = ("sampler", "logits_processors", *SamplingOptions.__annotations__)
+OPTIONS = ("n", *GenerateOptions.__annotations__)
 
 
 class SessionSampler:
@@ -72,7 +73,7 @@ class SessionSampler:
 
         Raises ConfigError, GrammarError, and TypeError for unknown fields.
         """
-        check_keywords("sample", fields, KEYWORDS)
+        check_keywords("sample", fields, KEYWORDS, OPTIONS, "it draws one token: generate() takes that, for a text")
         if isinstance(sampler, Sampler):
             if processors is not None or fields:
                 raise ConfigError("sampler is a Sampler, which has its settings: give it alone")

@@ -263,7 +263,9 @@ def test_without_logits():
     ("options", "error", "message"),
     [
         ({"temperatur": 1.0}, TypeError, r"sample\(\) got an .* 'temperatur'; did you mean 'temperature'"),
-        ({"max_tokens": 3}, TypeError, r"sample\(\) got an unexpected keyword argument 'max_tokens'"),
+        ({"max_tokens": 3}, TypeError, r"sample\(\) got .* 'max_tokens'; it draws one token: generate\(\) takes that"),
+        ({"stop": ["\n"]}, TypeError, r"sample\(\) got an .* 'stop'; it draws one token: generate\(\) takes that"),
+        ({"n": 2}, TypeError, r"sample\(\) got an .* 'n'; it draws one token: generate\(\) takes that"),
         ({"temperature": -1.0}, ConfigError, "temperature"),
         ({"sampler": "greedy"}, ConfigError, "sampler must be"),
         ({"logits_processors": 3}, ConfigError, "logits_processors must be a list of functions"),
