@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import select
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import termios
 import time
 from contextlib import suppress
 from fcntl import ioctl
+from pathlib import Path
 
 import pytest
 
@@ -291,6 +293,19 @@ class Typist:
     def type(self, text):
         os.write(self.master, text.encode())
 
+    def interrupt(self):
+        """Ctrl-C, once the prompt waits for keys: Python's readline shows it shortly before, and a signal that comes in
+        between is seen no earlier than the next key."""
+        before, deadline = None, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            now = re.findall(r"^(?:State|(?:non)?voluntary_ctxt_switches):\s*(\S+)", status, re.MULTILINE)
+            if now == before and now[0] == "S":  # asleep, and not awake meanwhile
+                break
+            before = now
+            time.sleep(0.05)
+        self.type("\x03")
+
     def read(self, *ends):
         """What is shown until one of these is there, or the process ends."""
         shown, deadline = "", time.monotonic() + 60
@@ -323,16 +338,16 @@ def test_terminal_session(typist):
     assert "/reset" in typist.read("\n> ")
     typist.type("half a line")
     typist.read("half a line")
-    typist.type("\x03")
+    typist.interrupt()
     assert "Ctrl-C again" not in typist.read("\n> ")
     typist.type("Tell me a story.\n")
     typist.read(" the ", " was ")
     typist.type("\x03")
     shown = typist.read("\n> ")
     assert "Traceback" not in shown
-    typist.type("\x03")
+    typist.interrupt()
     assert "(Ctrl-C again, or Ctrl-D, leaves)" in typist.read("\n> ")
-    typist.type("\x03")
+    typist.interrupt()
     assert "Traceback" not in typist.read("never")
     assert typist.process.wait(60) == 0
 
