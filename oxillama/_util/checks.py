@@ -80,13 +80,51 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 # Names of other packages for what has another name here, or which difflib takes for something else.
 _ELSEWHERE = {
     "response_format": "json_schema",
+    "format": "json_schema",
+    "guided_json": "json_schema",
+    "json_mode": "json_schema",
+    "guided_regex": "regex",
     "n_ctx": "context_size",
+    "num_ctx": "context_size",
+    "max_model_len": "context_size",
     "n_batch": "prefill_chunk_size",
+    "n_ubatch": "prefill_chunk_size",
+    "cache_type_k": "kv_type",
+    "cache_type_v": "kv_type",
     "n_predict": "max_tokens",
     "num_predict": "max_tokens",
+    "num_return_sequences": "n",
+    "random_seed": "seed",
+    "sampling_params": "sampler",
+    "do_sample": "temperature",
+    "repeat_last_n": "repetition_penalty_window",
+    "mirostat_mode": "mirostat",
+    "mirostat_lr": "mirostat_eta",
+    "mirostat_ent": "mirostat_tau",
+    "bad_words": "banned_tokens",
+    "bad_words_ids": "banned_tokens",
+    "suppress_tokens": "banned_tokens",
+    "stop_token_ids": "stopping_criteria",
+    "eos_token_id": "stopping_criteria",
+    "timeout": "deadline",
+    "time_limit": "deadline",
+    "max_time": "deadline",
+    "callback": "on_token",
+    "streamer": "on_token",
+    "assistant_model": "draft",
+    "num_draft_tokens": "num_speculative",
+    "prompt_lookup_num_tokens": "num_speculative",
     "functions": "tools",
     "function_call": "tool_choice",
     "top_logprobs": "logprobs",
+}
+# Keywords of other packages for which an engine has a method.
+_METHODS = {
+    "stream": "stream()",
+    "suffix": "infill(prefix, suffix)",
+    "num_beams": "beam_search()",
+    "use_beam_search": "beam_search()",
+    "best_of": "beam_search(), or n= and logprobs=",
 }
 
 
@@ -121,12 +159,16 @@ def check_keywords(
     """
     for name in given:
         if name not in known:
-            near = None if name in foreign else nearest(name, known)
-            if near is not None:
-                remedy = f"did you mean {near!r}?"
-            elif name not in foreign:
-                remedy = f"it takes {', '.join(known)}"
+            if name not in foreign:
+                remedy = _remedy(name, known)
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; {remedy}")
+
+
+def _remedy(name: str, known: Collection[str]) -> str:
+    if name in _METHODS and "max_tokens" in known:
+        return f"there is {_METHODS[name]} for that"
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"it takes {', '.join(known)}"
 
 
 def suggests_fields(settings: C) -> C:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import oxillama
+from oxillama._util.checks import nearest
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
 from oxillama.cli.files import is_model
@@ -50,6 +51,7 @@ FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT
 
 # What follows the model on the command lines that take a text.
 TEXTS = {"run": ' "PROMPT"', "tokenize": ' "TEXT"', "embed": ' "TEXT"', "rerank": ' "QUERY" "TEXT"'}
+ONE_TEXT = ("run", "tokenize")
 
 
 class Parser(argparse.ArgumentParser):
@@ -100,13 +102,27 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(arguments)
     if args.command is None:
         if unknown:
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            parser.error(unrecognized(parser, unknown))
         parser.print_help()
         parser.exit(1)
     check_model_is_no_text(args, unknown)
     if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.parser.error(unrecognized(args.parser, unknown))
     return args
+
+
+def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """What is wrong with these arguments, and what was most likely meant."""
+    message = f"unrecognized arguments: {' '.join(unknown)}"
+    flags = [flag for flag in unknown if flag.startswith("-")]
+    if not flags and parser.prog.split()[-1] in ONE_TEXT:
+        return f"{message}; a text of several words is one argument, in quotes"
+    known = {flag[2:].replace("-", "_"): flag for flag in parser._option_string_actions if flag.startswith("--")}
+    for flag in flags:
+        near = nearest(flag.lstrip("-").partition("=")[0].replace("-", "_"), known)
+        if near and flag.startswith("--"):
+            return f"{message}; did you mean {known[near]}?"
+    return message
 
 
 def check_model_is_no_text(args: argparse.Namespace, unknown: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,7 +18,7 @@ from oxillama._util.signals import DeferredInterrupt, Finalizer
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import Prompt, StreamOptions, TextOptions, read_options
-from oxillama.core.prompts import read_prompt
+from oxillama.core.prompts import check_no_table, read_prompt
 from oxillama.core.request import Bell, Request, ResultQueue
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BatchFailure, Completion
@@ -62,7 +62,8 @@ class BatchSettings:
 
 def read_settings(prompts: Any, ordered: bool, max_in_flight: int, errors: Errors, progress: Progress) -> BatchSettings:
     """Raises ConfigError for values out of range."""
-    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable | AsyncIterable):
+    check_no_table("prompts", prompts)
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable | AsyncIterable):
         raise ConfigError(f"prompts must be an iterable of prompts, not {type(prompts).__name__}")
     if getattr(prompts, "ndim", 1) == 0:  # a NumPy array of one value, which looks like an iterable
         raise ConfigError(f"prompts must be an iterable of prompts, not one value ({type(prompts).__name__})")

@@ -18,6 +18,7 @@ __all__ = [
     "chat_ids",
     "check_callback",
     "check_length",
+    "check_no_table",
     "check_stop",
     "check_token",
     "check_tokens",
@@ -74,8 +75,7 @@ def plain(name: str, value: Any) -> Any:
     """
     if isinstance(value, str | bytes):
         return value
-    if hasattr(type(value), "columns"):  # without asking a lazy table for them
-        raise ConfigError(f"{name} is a table ({type(value).__name__}): give one of its columns")
+    check_no_table(name, value)
     convert = next((found for method in _TO_PYTHON if (found := getattr(value, method, None)) is not None), None)
     found = value if convert is None or isinstance(value, type) else convert()
     if isinstance(found, list | tuple) and found and type(found[0]) is not int:
@@ -85,6 +85,12 @@ def plain(name: str, value: Any) -> Any:
     if found is not value:
         _check_no_null(name, found)
     return found
+
+
+def check_no_table(name: str, value: Any) -> None:
+    """Raises ConfigError for a table, of which Python would see the names of the columns."""
+    if hasattr(type(value), "columns"):  # without asking a lazy table for them
+        raise ConfigError(f"{name} is a table ({type(value).__name__}): give one of its columns")
 
 
 def _check_no_null(name: str, value: Any) -> None:
@@ -120,6 +126,8 @@ def is_single_prompt(name: str, prompt: Any) -> bool:
         or not hasattr(prompt, "__len__")
         or not hasattr(prompt, "__getitem__")
     ):
+        if name.endswith("]"):  # one of several
+            _check_no_null(name, prompt)
         raise ConfigError(f"{name} must be text, a list of token ids, or a list of these, not {type(prompt).__name__}")
     if not len(prompt):
         raise ConfigError(f"{name} is empty: give text, at least one token, or a list of at least one of these")

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -143,6 +144,9 @@ def test_bad_option(engine, name, value):
         ("chat", "response_format", "json_schema"),
         ("chat", "functions", "tools"),
         ("generate", "num_predict", "max_tokens"),
+        ("generate", "timeout", "deadline"),
+        ("batch", "guided_json", "json_schema"),
+        ("chat", "repeat_last_n", "repetition_penalty_window"),
     ],
 )
 def test_unknown_option_names_the_nearest_known_one(engine, call, name, meant):
@@ -159,6 +163,14 @@ def test_option_unlike_any_known_one_lists_them_all(engine):
     assert set(names) < set(str(error.value).partition("; it takes ")[2].split(", "))
     with pytest.raises(TypeError, match=r"^beam_search\(\) got .* 'temperature'; it takes "):
         engine.beam_search("ab", temperature=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("stream", "stream()"), ("suffix", "infill(prefix, suffix)"), ("num_beams", "beam_search()")]
+)
+def test_option_of_elsewhere_that_is_a_method_here(engine, name, method):
+    with pytest.raises(TypeError, match=re.escape(f"'{name}'; there is {method} for that")):
+        engine.generate("ab", **{name: True})
 
 
 def test_every_keyword_of_a_signature_is_known():

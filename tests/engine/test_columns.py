@@ -155,6 +155,14 @@ def test_tables_are_refused(engine):
     for table in (Table(TEXTS, "tolist"), LazyTable(), pa.table({"text": TEXTS}), pa.record_batch({"text": TEXTS})):
         with pytest.raises(ox.ConfigError, match=r"prompt is a table \(\w+\): give one of its columns"):
             engine.generate(table)
+        with pytest.raises(ox.ConfigError, match=r"prompts is a table \(\w+\): give one of its columns"):
+            engine.batch(table)
+
+
+def test_nulls_in_a_batch_are_named(engine):
+    for null in (None, float("nan")):
+        (failure,) = engine.batch([null], errors="yield")
+        assert str(failure.error) == f"prompts[0] is null ({null}): leave it out, or give text or token ids"
 
 
 def test_batch_refuses_an_array_of_one_value(engine):
