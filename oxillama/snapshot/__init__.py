@@ -1,10 +1,10 @@
-"""Sessions that survive: saved to a file or to bytes, and resumed in another process, bit for bit.
+"""Snapshots of sessions and requests: saved to a file or to bytes, resumed in another process, bit for bit.
 
 >>> engine.snapshot("session.snap")
 >>> engine = ox.Engine.restore("session.snap")
 
-`Engine.snapshot` and `Engine.resume` say what is saved and how; `snapshot/layout.py` describes the file. Nothing in it
-is ever executed, and every length is checked.
+`Engine.snapshot` and `Engine.resume` document what is saved and how; `snapshot/format/layout.py` describes the file.
+Nothing in a snapshot is ever executed, and every length is checked.
 """
 
 from __future__ import annotations

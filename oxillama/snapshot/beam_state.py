@@ -31,9 +31,9 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.sampling import SamplerChain
-from oxillama.snapshot.bundle import save_together
-from oxillama.snapshot.capture import NOTHING
-from oxillama.snapshot.format.reader import Saved
+from oxillama.snapshot.bundle import save_bundle
+from oxillama.snapshot.capture import EMPTY_BASE
+from oxillama.snapshot.format.reader import Contents
 from oxillama.snapshot.request_state import deadline_state, read_config, read_serving, sampler_config_state
 from oxillama.snapshot.resume_request import adapter_set, tokens_of
 from oxillama.snapshot.sequences import put
@@ -54,19 +54,19 @@ REASONS = get_args(FinishReason)
 MAX_MESSAGE = 1000
 
 
-# ---- out
+# ---- capture
 
 
 def save_search(maker: SnapshotWriter, search: BeamSearch, path: Any, *, compress: bool) -> bytes | None:
     """`BeamRounds.snapshot`."""
 
-    def take() -> tuple[dict[str, Any], Iterator[Saved]]:
+    def take() -> tuple[dict[str, Any], Iterator[Contents]]:
         state = progress(search) | settings_of(search.options)
         sequences = [beam.sequence for beam in search._live]
-        parts = (maker.saved("beam", s, s.n_computed, NOTHING, {}, {}) for s in sequences)
+        parts = (maker.saved("beam", s, s.n_computed, EMPTY_BASE, {}, {}) for s in sequences)
         return {"kind": KIND, "search": state | deadline_state(search._live[0])}, parts
 
-    return save_together(maker, take, path, compress=compress)
+    return save_bundle(maker, take, path, compress=compress)
 
 
 def settings_of(options: BeamOptions) -> dict[str, Any]:
@@ -82,15 +82,15 @@ def settings_of(options: BeamOptions) -> dict[str, Any]:
     }
 
 
-# ---- in
+# ---- resumption
 
 
 class BeamResumer:
-    """A saved search on its way into an engine."""
+    """Resumption of a saved beam search in an engine."""
 
-    def __init__(self, engine: EngineContext, found: list[Saved], state: Fields | None, label: str) -> None:
+    def __init__(self, engine: EngineContext, found: list[Contents], state: Fields | None, label: str) -> None:
         if state is None:
-            raise SnapshotFormatError(f"{label}: it is of one beam of a search, which goes on with all of them alone")
+            raise SnapshotFormatError(f"{label}: it is of one beam of a search, which resumes only with all of them")
         self.engine, self.found, self.label = engine, found, label
         self.given = state.sub("search")
         self.states = [Fields(saved.state, label) for saved in found]
@@ -100,16 +100,16 @@ class BeamResumer:
         self.width = self.given.integer("beam_width", max(1, len(found)), MAX_BEAMS)
 
     def resumed(self, cancel_token: CancelToken | None) -> BeamRounds:
-        """The search, which begins when its first round is asked for. Raises SnapshotError's children,
+        """The search, which starts when its first round is requested. Raises SnapshotError's children,
         KvCacheFullError."""
         engine, label = self.engine, self.label
         self._check_beams()
         found, candidates, beams, dead_end = self._found(), self._candidates(), self._beams(), self._dead_end()
         over = self.given.flag("over")
-        if not (over or candidates or dead_end) and any(told for *_, told in beams):
+        if not (over or candidates or dead_end) and any(expanded for *_, expanded in beams):
             raise SnapshotDamagedError(f"{label}: candidates are missing")
         self._check_ends(beams)
-        computed = [self._n_computed(i, told) for i, (*_, told) in enumerate(beams)]
+        computed = [self._n_computed(i, expanded) for i, (*_, expanded) in enumerate(beams)]
         try:
             prompt, options = self.tokens[0][: self.n_prompt], self._options(cancel_token)
             search = BeamSearch(engine.core, engine.factory, prompt, options, loras=self._adapters())
@@ -122,7 +122,7 @@ class BeamResumer:
         return BeamRounds(engine.core, search, cancel_token, engine.snapshots)
 
     def _check_beams(self) -> None:
-        """Raises SnapshotDamagedError unless all are of one length, after one prompt."""
+        """Raises SnapshotDamagedError unless all beams have one length and one prompt."""
         n, prompt = len(self.tokens[0]), self.tokens[0][: self.n_prompt]
         for state, tokens in zip(self.states, self.tokens, strict=True):
             if state.sub("sequence").get("n_prompt") != self.n_prompt or tokens[: self.n_prompt] != prompt:
@@ -131,22 +131,22 @@ class BeamResumer:
                 raise SnapshotDamagedError(f"{self.label}: its beams have several lengths, or too many tokens")
         if self.n_prompt + self.limit > self.engine.context_size:
             raise SnapshotMismatchError(
-                f"{self.label}: it goes on to {self.n_prompt + self.limit} tokens, more than the context_size of this "
-                f"engine, {self.engine.context_size}"
+                f"{self.label}: it continues to {self.n_prompt + self.limit} tokens, more than the context_size of "
+                f"this engine, {self.engine.context_size}"
             )
 
     def _check_ends(self, beams: list[tuple[list[int], float, bool]]) -> None:
-        """Raises SnapshotDamagedError unless beams are sorted, and none goes on after the end of its text."""
+        """Raises SnapshotDamagedError unless beams are sorted, and none continues after the end of its text."""
         logprobs = [logprob for _, logprob, _ in beams]
         if logprobs != sorted(logprobs, reverse=True):
             raise self.given.wrong("beams", "the likeliest first")
         ends = () if self.given.flag("ignore_eos") else self.engine.tokenizer.eog_ids
         if any(token in ends for tokens, *_ in beams for token in tokens):
-            raise SnapshotDamagedError(f"{self.label}: a beam goes on after a token that ends a text")
+            raise SnapshotDamagedError(f"{self.label}: a beam continues after a token that ends a text")
 
-    def _n_computed(self, i: int, told: bool) -> int:
+    def _n_computed(self, i: int, expanded: bool) -> int:
         n = len(self.tokens[i])
-        return self.states[i].sub("sequence").integer("n_computed", 0, n if told else n - 1)
+        return self.states[i].sub("sequence").integer("n_computed", 0, n if expanded else n - 1)
 
     def _options(self, cancel_token: CancelToken | None) -> BeamOptions:
         given = self.given
@@ -163,7 +163,7 @@ class BeamResumer:
         return read_config(Fields(sampler_config_state(PLAIN) | dict(given), self.label), self.label)
 
     def _adapters(self) -> LoraSet:
-        """Those of all beams. Raises SnapshotMismatchError for one that is not loaded."""
+        """The adapters of all beams. Raises SnapshotMismatchError for an adapter that is not loaded."""
         weights = [state.sub("sequence").scaled("weights") for state in self.states]
         if any(of != weights[0] for of in weights):
             raise SnapshotDamagedError(f"{self.label}: its beams are computed with several sets of adapters")
@@ -171,7 +171,7 @@ class BeamResumer:
         return adapter_set(self.engine.loras, weights[0], files, self.label)
 
     def _items(self, name: str, n: int, most: int) -> list[list[Any]]:
-        """Lists of n values that begin with a log-probability, `most` of them."""
+        """At most `most` lists of n values, each of which begins with a log-probability."""
         items = self.given.items_of(name)
         if len(items) > most or not all(isinstance(item, list) and len(item) == n for item in items):
             raise self.given.wrong(name, f"at most {most} lists of {n}")
@@ -188,11 +188,14 @@ class BeamResumer:
         return [(float(x), tokens, cast("FinishReason", reason)) for x, tokens, reason in found]
 
     def _candidates(self) -> list[Candidate]:
-        candidates, told = self._items("candidates", 3, 2 * self.width), [told for *_, told in self._beams()]
+        candidates, expanded = (
+            self._items("candidates", 3, 2 * self.width),
+            [expanded for *_, expanded in self._beams()],
+        )
         for _, number, token in candidates:
-            known = type(number) is int and 0 <= number < len(told)
-            if not known or not told[number] or not self._is_token(token):
-                raise self.given.wrong("candidates", "tokens after beams that have told them")
+            known = type(number) is int and 0 <= number < len(expanded)
+            if not known or not expanded[number] or not self._is_token(token):
+                raise self.given.wrong("candidates", "tokens after beams that are expanded")
         if len({(number, token) for _, number, token in candidates}) < len(candidates):
             raise self.given.wrong("candidates", "different ones")
         return [(float(x), number, token) for x, number, token in candidates]
@@ -202,9 +205,9 @@ class BeamResumer:
 
     def _beams(self) -> list[tuple[list[int], float, bool]]:
         beams = self._items("beams", 2, self.width)
-        if len(beams) != len(self.tokens) or not all(isinstance(told, bool) for _, told in beams):
-            raise self.given.wrong("beams", f"{len(self.tokens)} log-probabilities and whether they have told")
-        return [(t[self.n_prompt :], float(x), told) for t, (x, told) in zip(self.tokens, beams, strict=True)]
+        if len(beams) != len(self.tokens) or not all(isinstance(expanded, bool) for _, expanded in beams):
+            raise self.given.wrong("beams", f"{len(self.tokens)} log-probabilities and whether each is expanded")
+        return [(t[self.n_prompt :], float(x), expanded) for t, (x, expanded) in zip(self.tokens, beams, strict=True)]
 
     def _dead_end(self) -> Exception | None:
         if self.given.get("dead_end") is None:
@@ -212,7 +215,7 @@ class BeamResumer:
         match self.given.items_of("dead_end"):
             case [bool(of_grammar), str(message)] if message.isprintable() and len(message) <= MAX_MESSAGE:
                 return GrammarError(message) if of_grammar else GenerateError(message)
-        raise self.given.wrong("dead_end", "whether a grammar left it, and why")
+        raise self.given.wrong("dead_end", "whether a grammar ended the search, and why")
 
     def _fill(self, i: int, n_computed: int, sequence: Any) -> None:
         """In the turn that queues a beam: gives it what was computed."""

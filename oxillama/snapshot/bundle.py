@@ -12,9 +12,9 @@ from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
 from oxillama.errors import ConfigError, SnapshotDamagedError
 from oxillama.kernels._table import tier
-from oxillama.snapshot.capture import NOTHING, WRITER, Known, path_of
+from oxillama.snapshot.capture import EMPTY_BASE, WRITER, BaseContents, path_of
 from oxillama.snapshot.format.layout import MAGIC
-from oxillama.snapshot.format.reader import Reader, Rows, Saved, check_part
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, check_part
 from oxillama.snapshot.format.source import MemorySource, Source
 from oxillama.snapshot.format.writer import packed, write_file
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = [
     "KIND",
     "PARTS",
-    "Parts",
-    "in_order",
-    "parts_of",
+    "Bundle",
+    "interleave",
+    "open_bundle",
+    "save_bundle",
     "save_several",
-    "save_together",
 ]
 
 KIND = "texts"
-PARTS = {KIND: "text", "beams": "beam"}  # kinds, and those of what is in them
+PARTS = {KIND: "text", "beams": "beam"}  # kinds of bundles, and of the snapshots in them
 MAX_PARTS = 1 << 14
 
 
@@ -43,25 +43,24 @@ MAX_PARTS = 1 << 14
 
 
 def save_several(
-    maker: SnapshotWriter, requests: list[GenerationRequest], outbox: ResultQueue, path: Any, *, base: Any, compress:
-    bool,
-    shared: bool,
+    maker: SnapshotWriter, requests: list[GenerationRequest], outbox: ResultQueue, path: Any, *, base: Any,
+    compress: bool, shared: bool,
 ) -> bytes | None:  # fmt: skip
-    """All requests as they are between the same two steps: to a file, or as bytes if there is no path."""
+    """Saves all requests as they are between the same two steps: to a file, or as bytes if path is None."""
     if base is not None or shared:
         raise ConfigError("base and shared are for one completion: give index, or leave them out")
 
-    def take() -> tuple[dict[str, Any], Iterator[Saved]]:
+    def take() -> tuple[dict[str, Any], Iterator[Contents]]:
         unread = [index for index, _ in outbox.items]
-        return {"kind": KIND, "unread": unread}, (maker.text(request, outbox, NOTHING) for request in requests)
+        return {"kind": KIND, "unread": unread}, (maker.text(request, outbox, EMPTY_BASE) for request in requests)
 
-    return save_together(maker, take, path, compress=compress)
+    return save_bundle(maker, take, path, compress=compress)
 
 
-def save_together(
-    maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], path: Any, *, compress: bool
+def save_bundle(
+    maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Contents]]], path: Any, *, compress: bool
 ) -> bytes | None:
-    """What `take` gives between two steps: what is to be said of all, and each."""
+    """Saves what `take` returns between two steps: the common state, and the contents of each snapshot."""
     saved = _saved(maker, take, check_bool("compress", compress))
     if path is None:
         return packed(saved)
@@ -69,57 +68,61 @@ def save_together(
     return None
 
 
-def _saved(maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Saved]]], compress: bool) -> Saved:
-    parts: list[Saved] = []
+def _saved(
+    maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Contents]]], compress: bool
+) -> Contents:
+    parts: list[Contents] = []
 
     def let_go() -> None:
         for part in parts:
             part.let_go()
 
-    def taken(known: Known) -> Saved:
+    def capture(known: BaseContents) -> Contents:
         state, found = take()
         try:
             parts.extend(found)
         except BaseException:
             let_go()
             raise
-        return Saved(state | {"written_by": WRITER, "tier": tier()}, let_go=let_go)
+        return Contents(state | {"written_by": WRITER, "tier": tier()}, let_go=let_go)
 
-    with maker.taken(taken) as whole:
+    with maker.hold(capture) as whole:
         data = [packed(part, squeeze=compress) for part in parts]
     name = PARTS[whole.state["kind"]]
-    return Saved(whole.state, {f"{name}.{i}": Rows.whole(np.frombuffer(d, np.uint8)) for i, d in enumerate(data)})
+    return Contents(
+        whole.state, {f"{name}.{i}": ArrayRows.whole(np.frombuffer(d, np.uint8)) for i, d in enumerate(data)}
+    )
 
 
 # ---- in
 
 
-class Parts(NamedTuple):
-    """Snapshots in one. kind: theirs. state: what is said of all; None of a snapshot that is one itself."""
+class Bundle(NamedTuple):
+    """Snapshots of one file. kind: theirs. state: the common state; None if the file is a single snapshot."""
 
     sources: list[Source]
     kind: str = ""
     state: Fields | None = None
 
 
-def parts_of(source: Source) -> Parts:
-    """The snapshots in one; of any other, itself alone. Raises SnapshotDamagedError."""
+def open_bundle(source: Source) -> Bundle:
+    """The snapshots of a bundle; of any other snapshot, itself alone. Raises SnapshotDamagedError."""
     if bytes(source.read(0, min(9, source.n_bytes))) != MAGIC + b"\2":
-        return Parts([source])
-    reader = Reader(source)
+        return Bundle([source])
+    reader = SnapshotReader(source)
     kind = reader.state.get("kind")
     if not isinstance(kind, str) or kind not in PARTS:
-        return Parts([source])
+        return Bundle([source])
     n, label, name = len(reader.ranges), source.label, PARTS[kind]
     if set(reader.ranges) != {f"{name}.{i}" for i in range(n)} or not 0 < n <= MAX_PARTS:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)[:9]}, not {name}.0 and so on")
     arrays = reader.saved(lambda section: check_part(section, label)).tensors
     views = {part: memoryview(cast(Any, arrays[part].array)) for part in (f"{name}.{i}" for i in range(n))}
-    return Parts([MemorySource(view, f"{label}: {part}") for part, view in views.items()], name, reader.state)
+    return Bundle([MemorySource(view, f"{label}: {part}") for part, view in views.items()], name, reader.state)
 
 
-def in_order(items: deque[tuple[int, Chunk]], state: Fields | None, label: str) -> deque[tuple[int, Chunk]]:
-    """Unread chunks, which are of one request after another, as they came. Raises SnapshotDamagedError."""
+def interleave(items: deque[tuple[int, Chunk]], state: Fields | None, label: str) -> deque[tuple[int, Chunk]]:
+    """Unread chunks, given request after request, in the order in which they were made. Raises SnapshotDamagedError."""
     if state is None:
         return items
     order = state.integers("unread", len(state.items_of("unread")))

@@ -29,7 +29,7 @@ from oxillama.errors import (
 from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
 from oxillama.kernels._table import tier
 from oxillama.snapshot.format.layout import Section
-from oxillama.snapshot.format.reader import MAX_CHAIN, Reader, Rows, Saved, open_reader
+from oxillama.snapshot.format.reader import MAX_CHAIN, ArrayRows, Contents, SnapshotReader, open_reader
 from oxillama.snapshot.request_state import config_state, plain, sampler_state, text_state
 from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
 
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WRITER",
-    "Holding",
-    "Known",
+    "BaseContents",
+    "HeldBlocks",
     "SnapshotWriter",
     "check_format",
     "path_of",
 ]
 
 
-class Holding:
-    """What is held for one save: until its end, or until nobody has this any more, wherever an exception came from.
+class HeldBlocks:
+    """KV blocks held for one save: until its end, or, after an exception anywhere, until this object is collected.
 
-    A forked child lets go of what another thread was saving, which it doesn't have.
+    A forked child releases the blocks of another thread's save, since that thread doesn't exist there.
     """
 
     def __init__(self, core: EngineCore) -> None:
@@ -66,8 +66,8 @@ class Holding:
         self._loop = core.loop
         self._dropped = self._loop.finalizer(partial(_let_go, self._held))
 
-    def keep(self, saved: Saved) -> Saved:
-        """In the turn of the loop in which it was made."""
+    def keep(self, saved: Contents) -> Contents:
+        """Holds the blocks of contents, in the turn of the step loop in which these were captured."""
         self._held.append(saved.let_go)
         return saved
 
@@ -75,7 +75,7 @@ class Holding:
         self._loop.post(partial(_let_go, self._held))
 
     def after_fork(self) -> None:
-        """In a forked child, in a turn of the loop."""
+        """Releases another thread's blocks in a forked child, in a turn of the step loop."""
         if self._thread != threading.get_ident():
             _let_go(self._held)
 
@@ -89,13 +89,13 @@ T = TypeVar("T")
 
 log = logging.getLogger("oxillama")
 
-# Settings without which results would be others.
+# Settings that change results.
 DECISIVE = ("kv_type", "rope", "overrides")
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a file has that was written before: rows of arrays, for these tokens computed with these adapters."""
+class BaseContents:
+    """Contents of the base file: rows of arrays, for these tokens computed with these adapters."""
 
     since: Since = field(default_factory=dict)
     tokens: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class Known:
     base: tuple[str, str] | None = None
 
     def n_common(self, sequence: Sequence) -> int:
-        """Tokens that a sequence and the file have computed alike."""
+        """Number of first tokens that are the same, and computed, in a sequence and the file."""
         if self.weights != sequence.weights:
             return 0
         most = min(len(self.tokens), sequence.n_computed)
@@ -112,17 +112,17 @@ class Known:
         return next(others, most)
 
 
-NOTHING = Known()
+EMPTY_BASE = BaseContents()
 SEVERAL = ("speculative", "texts", "beams")
 WRITER = "oxillama (Python)"
-Take = Callable[[Known], Saved]
+Capture = Callable[[BaseContents], Contents]
 
 
 class SnapshotWriter:
-    """Makes snapshots of what one engine has; nothing that it owns refers back to the engine.
+    """Writer of one engine's snapshots; nothing that it owns refers back to the engine.
 
-    model_path: absolute; None of a model in memory. context_size, num_threads: in use. given_as: the argument that
-    names the model.
+    model_path: absolute; None for a model in memory. context_size, num_threads: those in use. given_as: the argument
+    that names the model.
     """
 
     given_as = "model_path"
@@ -137,26 +137,27 @@ class SnapshotWriter:
 
     @property
     def fingerprint(self) -> ModelFingerprint:
-        """Of the model as it was loaded. SnapshotError if it is of no file, ModelFileError if that was changed."""
+        """Fingerprint of the model as it was loaded. Raises SnapshotError if the model came from no file,
+        ModelFileError if its file has changed."""
         if self.identity is None:
-            raise SnapshotError("the engine was made of parts that are of no file: no snapshot could say what it is of")
+            raise SnapshotError("the engine was made of parts that are of no file: no snapshot could name its model")
         return self.identity.fingerprint
 
-    # ---- out
+    # ---- capture
 
     @contextmanager
-    def taken(self, take: Take, known: Known = NOTHING) -> Iterator[Saved]:
-        """What `take` gives between two steps. Its blocks are held until the end of the `with` block."""
+    def hold(self, take: Capture, known: BaseContents = EMPTY_BASE) -> Iterator[Contents]:
+        """What `take` returns between two steps. Its KV blocks are held until the end of the `with` block."""
         self.core.check_open()
-        _ = self.described  # which may read the model's file: others go on meanwhile
-        holding = Holding(self.core)
+        _ = self.described  # may read the model's file: do so before the step loop waits for the capture
+        holding = HeldBlocks(self.core)
         try:
-            yield self.turn(lambda: holding.keep(take(known)))
+            yield self.between_steps(lambda: holding.keep(take(known)))
         finally:
             holding.end()
 
-    def turn(self, action: Callable[[], T]) -> T:
-        """The result of an action between two steps of the engine, or the error that it raised."""
+    def between_steps(self, action: Callable[[], T]) -> T:
+        """Runs an action between two steps of the engine: its result, or the error that it raised."""
         outcome: list[T] = []
         errors: list[BaseException] = []
 
@@ -173,30 +174,30 @@ class SnapshotWriter:
 
     def session(
         self, sequence: Sequence, serving: ServingOptions, logits: NDArray[np.float32] | None,
-        sampling: SessionSampler | None, known: Known,
-    ) -> Saved:  # fmt: skip
-        """Of a low-level session. In a turn of the loop."""
+        sampling: SessionSampler | None, known: BaseContents,
+    ) -> Contents:  # fmt: skip
+        """Contents of a low-level session; call it in a turn of the step loop."""
         state = {
             "unknown_tokens": UNKNOWN in sequence.tokens,
             "session": {"lora": plain("lora", serving.lora), "cache_salt": serving.cache_salt},
         }
-        more = {} if logits is None else {"logits": Rows.whole(logits)}
+        more = {} if logits is None else {"logits": ArrayRows.whole(logits)}
         sampler = None if sampling is None else sampling.sampler
         if sampling is not None and sampler is not None:
             if sampler.memory.grammar is not None and sampler.config.constraint is None:
                 raise SnapshotError("the sampler's grammar can't be saved: give it as a setting, grammar= or another")
             described, marks = sampler_state(sampler)
             state["sampler"] = described | ({"follows": True} if sampling.follows else {})
-            more |= marks | {"history": Rows.whole(np.array(sampler.memory.history.tokens, np.int32))}
+            more |= marks | {"history": ArrayRows.whole(np.array(sampler.memory.history.tokens, np.int32))}
         return self.saved("session", sequence, sequence.n_computed, known, state, more)
 
-    def conversation(self, sequence: Sequence, messages: list[Any], known: Known) -> Saved:
-        """Of a dialogue between two answers. In a turn of the loop."""
+    def conversation(self, sequence: Sequence, messages: list[Any], known: BaseContents) -> Contents:
+        """Contents of a conversation between two answers; call it in a turn of the step loop."""
         state = {"messages": plain("messages", messages)}
         return self.saved("conversation", sequence, sequence.n_computed, known, state, {})
 
-    def text(self, request: GenerationRequest, outbox: ResultQueue, known: Known) -> Saved:
-        """Of a request for text. In a turn of the loop."""
+    def text(self, request: GenerationRequest, outbox: ResultQueue, known: BaseContents) -> Contents:
+        """Contents of a generation request; call it in a turn of the step loop."""
         sequence, unread = request.sequence, [chunk for index, chunk in outbox.items if index == request.index]
         sampler, marks = sampler_state(request.sampler)
         state = {"text": text_state(request, unread), "sampler": sampler}
@@ -204,19 +205,25 @@ class SnapshotWriter:
         return self.saved("text", sequence, n, known, state, marks)
 
     def saved(
-        self, kind: str, sequence: Sequence, n: int, known: Known, state: dict[str, Any], tensors: dict[str, Rows]
-    ) -> Saved:
-        """A sequence with the first n tokens computed, and what else is to be said."""
+        self,
+        kind: str,
+        sequence: Sequence,
+        n: int,
+        known: BaseContents,
+        state: dict[str, Any],
+        tensors: dict[str, ArrayRows],
+    ) -> Contents:
+        """Contents of a sequence whose first n tokens are computed, with the other state given."""
         weights = [list(pair) for pair in sequence.weights]  # type: ignore[attr-defined]
         described = {"n_prompt": sequence.n_prompt, "n_computed": n, "weights": weights}
         state = self.described | {"kind": kind, "sequence": described, "adapters": self.adapters} | state
-        # The last, since from here on blocks are held.
+        # This comes last, since blocks are held from here on.
         found, let_go = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
-        return Saved(state, found | tensors, let_go=let_go)
+        return Contents(state, found | tensors, let_go=let_go)
 
     @lazy
     def described(self) -> dict[str, Any]:
-        """The engine and its model, as every snapshot says."""
+        """The state of engine and model that every snapshot has."""
         tokenizer = self.config.tokenizer_path
         model = {
             "arch": self.arch,
@@ -233,7 +240,7 @@ class SnapshotWriter:
 
     @property
     def adapters(self) -> dict[str, Any]:
-        """Those that are loaded, and those that are pushed."""
+        """The adapters that are loaded, and those that are pushed."""
         named, pushed = self.loras.named, self.loras.pushed
         found = {lora.digest: str(lora.path) for lora in [*named.values(), *(lora for lora, _ in pushed)]}
         return {
@@ -242,13 +249,13 @@ class SnapshotWriter:
             "pushed": [[lora.digest, scale] for lora, scale in pushed],
         }
 
-    # ---- in
+    # ---- resumption
 
-    def known(self, target: Path, base: Path) -> Known:
-        """What a file has; nothing if one more file could not need it, or its kernels' digits are other ones.
+    def known(self, target: Path, base: Path) -> BaseContents:
+        """Contents of a base file; EMPTY_BASE if its chain is at the limit, or other kernels computed it.
 
-        Raises SnapshotError's children, also if it is of another model, or a file that it needs is not there;
-        ConfigError if it would need the file that is to be written.
+        Raises SnapshotError's children, also if the file is of another model, or a file that it needs is missing;
+        ConfigError if it needs the file that is to be written.
         """
         old, new = (Path(os.path.realpath(path)) for path in (base, target))
         if old.parent != new.parent:
@@ -257,7 +264,7 @@ class SnapshotWriter:
             raise ConfigError("base and path must be two files: the new one needs what the old one has")
         with open_reader(base) as reader:
             if reader.state.text("kind") in SEVERAL:
-                raise SnapshotFormatError(f"{base}: several snapshots in one can't be a base: give one of a single one")
+                raise SnapshotFormatError(f"{base}: a bundle of snapshots can't be a base: give a single snapshot")
             self.check(reader)
             expect = self.expecting(reader.label)
             files = reader.check_chain(expect)
@@ -268,16 +275,16 @@ class SnapshotWriter:
                 )
             if len(files) > MAX_CHAIN or reader.state.text("tier") != tier():
                 log.info("%s is not used as the base of %s: it is written whole", base, target)
-                return NOTHING
+                return EMPTY_BASE
             if "tokens" not in reader.ranges:
                 raise SnapshotDamagedError(f"{reader.label}: its tokens are missing")
             tokens = reader.saved(expect, ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")
             n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
-            return Known(reader.ranges, tuple(tokens[:n]), tuple(weights), (old.name, reader.digest))
+            return BaseContents(reader.ranges, tuple(tokens[:n]), tuple(weights), (old.name, reader.digest))
 
-    def check(self, reader: Reader) -> None:
-        """Raises SnapshotMismatchError, which names what differs, unless a snapshot is of an engine like this one."""
+    def check(self, reader: SnapshotReader) -> None:
+        """Raises SnapshotMismatchError, which names the difference, unless a snapshot is of an engine like this one."""
         model = reader.state.sub("model")
         arch = model.text("arch")
         if arch != self.arch:

@@ -13,7 +13,7 @@ from oxillama.core.request import ResultQueue
 from oxillama.errors import ConfigError
 from oxillama.snapshot.beam_state import save_search
 from oxillama.snapshot.bundle import save_several
-from oxillama.snapshot.capture import NOTHING, SnapshotWriter, Take, check_format, path_of
+from oxillama.snapshot.capture import EMPTY_BASE, Capture, SnapshotWriter, check_format, path_of
 from oxillama.snapshot.format.writer import packed, write_file, write_version
 
 __all__ = ["EngineSnapshots", "writer_of"]
@@ -23,7 +23,7 @@ class EngineSnapshots(SnapshotWriter):
     """Writes what `SnapshotWriter` captures of an engine, to files or as bytes (`SnapshotProtocol`)."""
 
     def write(
-        self, take: Take, path: str | os.PathLike[str], *, base: Any = None, compress: bool = False,
+        self, take: Capture, path: str | os.PathLike[str], *, base: Any = None, compress: bool = False,
         shared: bool = False, format: int = 2,
     ) -> None:  # fmt: skip
         """Writes what `take` gives to a file; options are those of `Engine.snapshot`."""
@@ -37,9 +37,9 @@ class EngineSnapshots(SnapshotWriter):
         if shared and (compress or base is not None):
             other = "compress" if compress else "base"
             raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
-        known = NOTHING if base is None else self.known(target, path_of("base", base))
+        known = EMPTY_BASE if base is None else self.known(target, path_of("base", base))
         check_bool("shared", shared)
-        with self.taken(take, known) as saved:
+        with self.hold(take, known) as saved:
             if shared:
                 from oxillama.snapshot.format.block_garbage import write_shared
 
@@ -49,20 +49,20 @@ class EngineSnapshots(SnapshotWriter):
                 saved.base = known.base
             write_file(saved, target, squeeze=check_bool("compress", compress))
 
-    def pack(self, take: Take, *, compress: bool = False, format: int = 2) -> bytes:
+    def pack(self, take: Capture, *, compress: bool = False, format: int = 2) -> bytes:
         """The same as bytes."""
         if check_format(format) == 1:
             if compress:
                 raise ConfigError("compress is not for format=1: leave it out")
             return self.version1(take)
-        with self.taken(take) as saved:
+        with self.hold(take) as saved:
             return packed(saved, squeeze=check_bool("compress", compress))
 
-    def version1(self, take: Take) -> bytes:
+    def version1(self, take: Capture) -> bytes:
         """As the original writes it. Raises SnapshotError for what that has no place for."""
         from oxillama.snapshot.v1_convert import from_saved
 
-        with self.taken(take) as saved:
+        with self.hold(take) as saved:
             return from_saved(self, saved).encode()
 
     def save_texts(

@@ -1,4 +1,4 @@
-"""What a snapshot is of, told without its model."""
+"""Summary of a snapshot, read without its model."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from oxillama._util.json_fields import Fields
 from oxillama.errors import SnapshotDamagedError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.snapshot.format.layout import MAGIC, VERSION
-from oxillama.snapshot.format.reader import Reader, check_part
+from oxillama.snapshot.format.reader import SnapshotReader, check_part
 from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
 
 __all__ = ["SnapshotInfo", "snapshot_info"]
 
-# Of several in one, by kind: the section whose model and engine are told.
+# The section of a bundle that its model and engine are read from, by kind.
 FIRST = {"speculative": "target", "texts": "text.0", "beams": "beam.0"}
 
 
 @dataclass(frozen=True)
 class SnapshotInfo:
-    """A snapshot, described.
+    """Summary of a snapshot.
 
     magic, version: of its format. kind: "session", "conversation", "text" for a request, "texts" for the completions of
     one prompt, "beams" for a search (of which the first one is described), or "speculative". arch_id: architecture of
@@ -68,7 +68,7 @@ def snapshot_info(snapshot: Place) -> SnapshotInfo:
 
 
 def _info(source: Source) -> SnapshotInfo:
-    reader = Reader(source)
+    reader = SnapshotReader(source)
     state = reader.state
     kind = state.text("kind")
     if kind in FIRST:
@@ -100,14 +100,14 @@ def _info(source: Source) -> SnapshotInfo:
     )
 
 
-def _info_of_several(reader: Reader, kind: str, first: str) -> SnapshotInfo:
-    """Of several snapshots in one: what the first is, and the sections of all."""
+def _info_of_several(reader: SnapshotReader, kind: str, first: str) -> SnapshotInfo:
+    """Summary of a bundle: the first snapshot's, with the sections of all."""
     section = reader.sections.get(first)
     if section is None:
         raise SnapshotDamagedError(f"{reader.label}: section {first} is missing")
     check_part(section, reader.label)
     inner = MemorySource(reader.array(first).tobytes(), f"{reader.label}: {first}")
-    if Reader(inner).state.text("kind") not in ("session", "conversation", "text", "beam"):
+    if SnapshotReader(inner).state.text("kind") not in ("session", "conversation", "text", "beam"):
         raise SnapshotDamagedError(f"{inner.label}: it is neither a session nor a request")
     return replace(_info(inner), kind=kind, sections=tuple((s.name, s.n_stored) for s in reader.sections.values()))
 

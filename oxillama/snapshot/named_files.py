@@ -1,10 +1,10 @@
-"""Files that a snapshot names: its model, tokenizer and adapters, which a stranger may have chosen.
+"""Files that a snapshot names: its model, tokenizer and adapters, on paths that an attacker may have chosen.
 
-A name is used only where the caller gives nothing in its place. What it may cause is this: a regular file is looked for
-(no pipe or device is opened), and read if it is there. Model and tokenizer must have the size, the first and the last
-bytes that the snapshot says, before they are loaded; an adapter, once it is read, its digest. A repository of the Hub
-is looked up in the local cache; the network is asked, with the user's token, if `allow_download` says so, and not
-otherwise. A snapshot's other names (``base``, ``blocks``) are of files beside it.
+A name is used only where the caller gives no replacement. It can cause no more than this: a regular file is looked up
+(no pipe or device is opened), and read if it exists. Model and tokenizer must have the size and the first and last
+bytes that the snapshot records before they are loaded; an adapter, once it is read, its digest. A repository of the Hub
+is looked up in the local cache; the network is used, with the user's token, only with `allow_download`. A snapshot's
+other names (``base``, ``blocks``) are of files beside it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _REVISION = re.compile(r"(?!.*\.\.)[A-Za-z0-9._-]{1,100}")  # a commit, which is
 def model_source(
     described: Fields, given: ModelSource, label: str, name: str = "model_path", *, allow_download: bool
 ) -> ModelSource:
-    """Where the model is: as it is given, else where the snapshot says.
+    """The model's source: the one that is given, else the one that the snapshot names.
 
-    Raises SnapshotFileError if it isn't known, or not there any more, SnapshotMismatchError if it is another one,
+    Raises SnapshotFileError if the source is unknown or missing, SnapshotMismatchError if the model is another one,
     LoadError and its children if it can't be read.
     """
     model = described.sub("model")
@@ -68,20 +68,20 @@ def _from_hub(hub: Fields | None, what: str, name: str, allow_download: bool) ->
 
 
 def _check_file(path: str, given: Fields, label: str, name: str) -> None:
-    """Raises SnapshotMismatchError if a file is another one than it was, before any of it is loaded."""
+    """Raises SnapshotMismatchError if a file is not the one that was saved, before any of it is loaded."""
     ModelFingerprint.read(given).check(ModelFingerprint.of_ends(path), label, name)
 
 
 def check_tokenizer(described: Fields, settings: dict[str, Any], label: str) -> None:
-    """Raises SnapshotFileError if the file of the tokenizer is not there any more, SnapshotMismatchError if it is
-    another one. settings: those that the snapshot has."""
+    """Raises SnapshotFileError if the tokenizer's file is missing, SnapshotMismatchError if it is another one.
+    settings: the engine's settings in the snapshot."""
     path = settings.get("tokenizer_path")
     if path is None:
         return
     if not os.path.isfile(path):
         raise SnapshotFileError(f"{label}: its tokenizer is not at {path!r} any more: give tokenizer_path")
     given = described.sub("model").maybe_sub("tokenizer")
-    if given is not None:  # files of version 1 don't say
+    if given is not None:  # version 1 doesn't record it
         _check_file(path, given, f"{label}: tokenizer_path", "tokenizer_path")
 
 

@@ -34,7 +34,7 @@ from oxillama.errors import (
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.stages import STAGES
-from oxillama.snapshot.format.reader import Rows
+from oxillama.snapshot.format.reader import ArrayRows
 from oxillama.tools import BrokenToolCall, ToolCall, ToolFormat, find_format
 
 if TYPE_CHECKING:
@@ -67,14 +67,14 @@ __all__ = [
     "text_state",
 ]
 
-# Not of the settings: where the model is from stands by itself.
+# Not among the settings: the source of the model is a field of its own.
 SOURCES = ("model_path", "tokenizer_path")
 # Fields of a sampler that a file leaves out have these values, whatever the defaults of `SamplerConfig` are by then.
 LEFT_OUT = SamplerConfig.original()
 
 
 def plain(name: str, value: Any) -> Any:
-    """A setting as JSON. Raises SnapshotError for what JSON can't say."""
+    """A setting as JSON. Raises SnapshotError for a value that JSON can't represent."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):
@@ -91,12 +91,12 @@ def plain(name: str, value: Any) -> Any:
 
 
 def config_state(config: EngineConfig) -> dict[str, Any]:
-    """All but where the model is from."""
+    """All settings but the source of the model."""
     return {name: plain(name, getattr(config, name)) for name in field_names(EngineConfig) if name not in SOURCES}
 
 
 def config_fields(given: Fields, label: str) -> dict[str, Any]:
-    """Keywords of `EngineConfig`. Raises SnapshotFormatError for one that is not known here."""
+    """Keywords of `EngineConfig`. Raises SnapshotFormatError for one that this version doesn't know."""
     known = [name for name in field_names(EngineConfig) if name not in SOURCES]
     for name in given:
         if name not in known:
@@ -106,7 +106,7 @@ def config_fields(given: Fields, label: str) -> dict[str, Any]:
 
 def config_of(state: Mapping[str, Any]) -> SamplerConfig:
     """Settings of a sampler. Raises ConfigError, and TypeError for an unknown one."""
-    values = {"schema_mode": "full", **state}  # there was no other when the setting had no name
+    values = {"schema_mode": "full", **state}  # the only mode of files older than this setting
     biases = values.get("logit_bias")
     if isinstance(biases, dict):
         values["logit_bias"] = {int(token): -math.inf if bias is None else bias for token, bias in biases.items()}
@@ -114,7 +114,7 @@ def config_of(state: Mapping[str, Any]) -> SamplerConfig:
 
 
 def sampler_config_state(config: SamplerConfig) -> dict[str, Any]:
-    """The opposite of `config_of`: only what differs from `LEFT_OUT`."""
+    """The inverse of `config_of`: only the settings that differ from `LEFT_OUT`."""
     state = {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -136,16 +136,16 @@ def chain_state(chain: SamplerChain) -> dict[str, Any]:
     }
 
 
-# These stand in the file in any case.
+# These are in the file in any case.
 ALWAYS = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repetition_penalty_window", "seed", "schema_mode",
 )  # fmt: skip
 
 
 def read_chain(given: Fields, label: str, own: SamplerChain | None) -> SamplerChain:
-    """The opposite of `chain_state`; `own` has the functions of the caller's own, where there are any.
+    """The inverse of `chain_state`; `own` has the caller's own functions, where there are any.
 
-    Raises SnapshotMismatchError if they are needed and not given, SnapshotDamagedError for settings that can't be.
+    Raises SnapshotMismatchError if functions are needed and not given, SnapshotDamagedError for invalid settings.
     """
     config = read_config(given.sub("config"), label)
     stages = given.items_of("stages")
@@ -167,24 +167,24 @@ def read_chain(given: Fields, label: str, own: SamplerChain | None) -> SamplerCh
 
 
 def read_config(given: Fields, label: str) -> SamplerConfig:
-    """Settings of a sampler. Raises SnapshotDamagedError for those that can't be."""
+    """Settings of a sampler. Raises SnapshotDamagedError for invalid ones."""
     try:
         return config_of(given)
     except (ConfigError, TypeError, ValueError) as error:
         raise SnapshotDamagedError(f"{label}: settings of its sampler: {error}") from None
 
 
-# Settings of a draft model without which its guesses would be others.
+# Settings of a draft model that change its draft tokens.
 DECISIVE = ("kv_type", "rope", "overrides")
 
 log = logging.getLogger("oxillama")
 
 
-# ---- out
+# ---- capture
 
 
 def described(draft: str | Draft) -> dict[str, Any]:
-    """What tells a draft from others, as far as that can be told."""
+    """State that identifies a draft, as far as it can be identified."""
     if isinstance(draft, str):
         draft = PromptLookup() if draft == "lookup" else GrammarDraft()
     if type(draft) is PromptLookup:
@@ -204,17 +204,17 @@ def described(draft: str | Draft) -> dict[str, Any]:
 
 
 def model_of(draft: Any) -> DraftModel | None:
-    """The model of a draft that has one."""
+    """The draft model of a draft; None if it has none."""
     from oxillama.speculative.async_draft import SpeculativeDecoder
     from oxillama.speculative.draft_model import DraftModel
 
-    if type(draft) is SpeculativeDecoder:  # its guesses are those of its model
+    if type(draft) is SpeculativeDecoder:  # its draft tokens are those of its model
         return draft.model
     return draft if type(draft) is DraftModel else None
 
 
 def speculation_state(speculation: Speculation | None) -> dict[str, Any] | None:
-    """Of a request; None if nobody guesses for it (any more)."""
+    """State of a request's speculation; None if it has no draft (any more)."""
     if speculation is None or not speculation.drafts:
         return None
     state = {
@@ -231,13 +231,13 @@ def speculation_state(speculation: Speculation | None) -> dict[str, Any] | None:
 
 
 def read_drafts(given: Fields | None, own: Any, label: str) -> DraftOptions:
-    """Who guesses for a request that goes on: `own` if that is given, else those that can be made again.
+    """Drafts of a resumed request: `own` if that is given, else those that can be made again from the file.
 
-    With acceptance="rejection" the text depends on the guesses: then it is an error to lack one, or to give another.
+    With acceptance="rejection" the text depends on the draft tokens: a missing draft, or another one, is an error then.
     Raises ConfigError for what is no draft, SnapshotMismatchError, SnapshotDamagedError.
     """
     mine = own if isinstance(own, DraftOptions) else DraftOptions(draft=own)
-    if given is None:  # nobody guessed, and so nothing may depend on guesses now
+    if given is None:  # saved without a draft: nothing may depend on draft tokens now
         return DraftOptions(mine.draft, mine.num_speculative) if mine.draft else NO_DRAFTS
     options, saved = read_options(given, label), descriptions(given, label)
     names = ", ".join(name_of(one) for one in saved)
@@ -248,11 +248,11 @@ def read_drafts(given: Fields | None, own: Any, label: str) -> DraftOptions:
     found = [remade(one) for one in saved]
     if None in found and options["acceptance"] == "rejection":
         raise SnapshotMismatchError(
-            f"{label}: with acceptance='rejection' its text depends on the guesses of its drafts ({names}), of which "
-            "some can't be made again from the file: give draft=, the same as before"
+            f"{label}: with acceptance='rejection' its text depends on the draft tokens of its drafts "
+            f"({names}), of which some can't be made again from the file: give draft=, the same as before"
         )
     if None in found:
-        log.warning("%s: not all of its drafts (%s) can be made again: give draft= to guess on", label, names)
+        log.warning("%s: not all of its drafts (%s) can be made again: give draft= to go on drafting", label, names)
     drafts = [draft for draft in found if draft is not None]
     return DraftOptions(draft=drafts, **options) if drafts else NO_DRAFTS
 
@@ -264,7 +264,7 @@ def read_options(given: Fields, label: str) -> dict[str, Any]:
         "acceptance": given.text("acceptance"),
         "adaptive": given.flag("adaptive"),
     }
-    if options["acceptance"] == "rejection":  # once it could be adaptive
+    if options["acceptance"] == "rejection":  # older versions let it be adaptive
         options["adaptive"] = False
     try:
         DraftOptions(**options)
@@ -274,7 +274,7 @@ def read_options(given: Fields, label: str) -> dict[str, Any]:
 
 
 def descriptions(given: Fields, label: str) -> list[Fields]:
-    """What is said of the drafts. Raises SnapshotDamagedError."""
+    """Descriptions of the drafts. Raises SnapshotDamagedError."""
     found = given.items_of("drafts")
     if not 0 < len(found) <= MAX_DRAFTS or not all(isinstance(one, dict) for one in found):
         raise given.wrong("drafts", f"a list of 1 to {MAX_DRAFTS} objects")
@@ -286,7 +286,7 @@ def name_of(one: Fields) -> str:
 
 
 def remade(one: Fields) -> Draft | None:
-    """A draft that its description is enough to make. Raises SnapshotDamagedError."""
+    """The draft of a description; None if the description can't make it. Raises SnapshotDamagedError."""
     kind = one.text("kind")
     if kind == "lookup" and one.maybe_text("texts") is None:
         least = one.integer("min_ngram", 1, MAX_NGRAM)
@@ -295,7 +295,7 @@ def remade(one: Fields) -> Draft | None:
 
 
 def check_all(drafts: tuple[str | Draft, ...], saved: list[Fields], label: str) -> None:
-    """Raises SnapshotMismatchError unless drafts are those of which it is told."""
+    """Raises SnapshotMismatchError unless drafts are the saved ones."""
     if len(drafts) != len(saved):
         raise SnapshotMismatchError(f"{label}: it was made with {len(saved)} drafts, and {len(drafts)} are given")
     for draft, one in zip(drafts, saved, strict=True):
@@ -303,7 +303,7 @@ def check_all(drafts: tuple[str | Draft, ...], saved: list[Fields], label: str) 
 
 
 def check_same(draft: str | Draft, one: Fields, label: str) -> None:
-    """Raises SnapshotMismatchError, which names what differs, unless a draft is the one of which it is told."""
+    """Raises SnapshotMismatchError, which names the difference, unless a draft is the saved one."""
     mine = described(draft)
     if one.text("kind") == mine["kind"] == "model":
         fingerprint = ModelFingerprint.read(Fields(mine["fingerprint"], "draft"))
@@ -324,8 +324,8 @@ def shown(value: Any) -> str:
 REASONS = (*get_args(FinishReason), None)
 
 
-def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, Rows]]:
-    """A sampler at work, without its tokens."""
+def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, ArrayRows]]:
+    """State of a sampler, without its tokens."""
     data, grammar = sampler.state(), sampler.memory.grammar
     state = chain_state(sampler.chain) | {
         "n_prompt": data["n_prompt"],
@@ -335,11 +335,11 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, Rows]]:
         "grammar_steps": None if grammar is None else len(grammar.state()),
     }
     marks = {"rng": np.array([m[0] for m in data["marks"]], np.uint64), "mu": np.array([m[1] for m in data["marks"]])}
-    return state, {name: Rows.whole(values) for name, values in marks.items()}
+    return state, {name: ArrayRows.whole(values) for name, values in marks.items()}
 
 
-def read_sampler(given: Fields, tensors: Mapping[str, Rows], tokens: list[int]) -> dict[str, Any]:
-    """What `Sampler.from_state` takes. Raises SnapshotDamagedError for arrays that are missing."""
+def read_sampler(given: Fields, tensors: Mapping[str, ArrayRows], tokens: list[int]) -> dict[str, Any]:
+    """The argument of `Sampler.from_state`. Raises SnapshotDamagedError for missing arrays."""
     n_prompt, marks = given.integer("n_prompt", 0, len(tokens)), []
     for name in ("rng", "mu"):
         if name not in tensors or len(tensors[name].data) != len(tokens) - n_prompt + 1:
@@ -353,7 +353,7 @@ def read_sampler(given: Fields, tensors: Mapping[str, Rows], tokens: list[int]) 
 
 
 def deadline_state(request: Request) -> dict[str, Any]:
-    """Seconds until the deadline; one that counts from the first step does so again if there was none yet."""
+    """Seconds until the deadline. A deadline that counts from the first step, not yet run, does so again."""
     if request.time_limit < math.inf and not request.started_at:
         return {"seconds_left": request.time_limit, "deadline_from": "start"}
     left = request.sequence.deadline - time.perf_counter()
@@ -368,7 +368,7 @@ def read_serving(given: Fields) -> ServingOptions:
 
 
 def text_state(request: GenerationRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
-    """All but tokens and sampler."""
+    """State of a request, without its tokens and sampler."""
     options, sequence = request.options, request.sequence
     assert options is not None
     return {
@@ -393,7 +393,7 @@ def text_state(request: GenerationRequest, unread: Iterable[Chunk]) -> dict[str,
 
 
 def _logprob(p: TokenLogprob) -> list[Any]:
-    """[id, logprob or null for minus infinity, and the same of the likeliest]."""
+    """[id, logprob or null for minus infinity, and the same for the likeliest tokens]."""
     value = None if math.isinf(p.logprob) else p.logprob
     return [p.token_id, value, *([[_logprob(t) for t in p.top]] if p.top else [])]
 
@@ -407,13 +407,13 @@ def _scores_state(scores: LogprobRecorder) -> dict[str, Any]:
 
 
 class LogprobReader:
-    """Log-probabilities out of JSON; what tokens stand for is looked up."""
+    """SnapshotReader of log-probabilities in JSON; the bytes of tokens are looked up."""
 
     def __init__(self, label: str, token_bytes: Any) -> None:
         self._label, self._token_bytes = label, token_bytes
 
     def one(self, given: Any, most: int = 3) -> TokenLogprob:
-        """most: items that it can have; those of `top` have none of their own."""
+        """most: number of items that it can have; the likeliest tokens have no `top` of their own."""
         top = given[2] if isinstance(given, list) and len(given) == 3 and isinstance(given[2], list) else []
         if not isinstance(given, list) or not 2 <= len(given) <= most or type(given[0]) is not int:
             raise SnapshotDamagedError(f"{self._label}: {given!r:.60} is no log-probability")
@@ -430,7 +430,7 @@ class LogprobReader:
         return [None if item is None else self.one(item) for item in given.items_of(name)]
 
 
-# ---- calls of tools
+# ---- tool calls
 
 
 def _tools_state(use: ToolUse) -> dict[str, Any]:
@@ -440,7 +440,7 @@ def _tools_state(use: ToolUse) -> dict[str, Any]:
 
 
 def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
-    """Raises SnapshotDamagedError for what can't be."""
+    """Raises SnapshotDamagedError for invalid values."""
     if given is None:
         return None
     try:
@@ -468,14 +468,14 @@ def _chunk_state(chunk: Chunk) -> dict[str, Any]:
 
 
 def _end_state(chunk: Chunk) -> dict[str, Any]:
-    """What the last chunk alone has."""
+    """The fields that only the last chunk has."""
     usage, end = chunk.usage, None if chunk.end is None else _logprob(chunk.end)
     counts = None if usage is None else [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]
     return {"stop_reason": chunk.stop_reason, "end": end, "usage": counts}
 
 
 def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]:
-    """Chunks that nobody has read. Raises SnapshotDamagedError."""
+    """Chunks that the caller has not read. Raises SnapshotDamagedError."""
     found = []
     for i, item in enumerate(given.items_of("unread")):
         if not isinstance(item, dict):
@@ -492,7 +492,7 @@ def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]
 
 
 def _with_end(chunk: Chunk, f: Fields, reader: LogprobReader) -> Chunk:
-    """The opposite of `_end_state`."""
+    """The inverse of `_end_state`."""
     stop, end = f.get("stop_reason"), f.get("end")
     if stop is not None and type(stop) not in (str, int):
         raise f.wrong("stop_reason", "a stop string or the id of a token")
@@ -508,7 +508,7 @@ def _read_call(given: Any, f: Fields) -> ToolCall | BrokenToolCall:
 
 
 def check_given(name: str, wanted: int | None, n_given: int, label: str) -> None:
-    """Raises SnapshotMismatchError unless as many functions are given as there were; older files don't say."""
+    """Raises SnapshotMismatchError unless as many functions are given as were saved; older files don't record it."""
     if (wanted or 0) != n_given:
         raise SnapshotMismatchError(
             f"{label}: it was made with {wanted or 0} {name}, functions that no file can hold: give the same again, "

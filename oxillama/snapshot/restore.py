@@ -17,9 +17,9 @@ from oxillama.errors import (
     SnapshotFormatError,
 )
 from oxillama.lora import Lora
-from oxillama.snapshot.bundle import parts_of
+from oxillama.snapshot.bundle import open_bundle
 from oxillama.snapshot.engine_snapshots import writer_of
-from oxillama.snapshot.format.reader import Reader
+from oxillama.snapshot.format.reader import SnapshotReader
 from oxillama.snapshot.format.source import Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC
 from oxillama.snapshot.named_files import check_tokenizer, load_adapters, model_source
@@ -49,7 +49,7 @@ def restored(
     check_bool("allow_download", allow_download)
     opened = open_source(snapshot)
     try:
-        source = parts_of(opened).sources[0]  # of several completions or beams, the first
+        source = open_bundle(opened).sources[0]  # of several completions or beams, the first
         settings, described = engine_settings(source)
         if (loaded := context_of(model_path)) is not None:
             engine = _beside(kind, loaded, settings, fields)
@@ -80,7 +80,7 @@ def _beside(kind: Callable[..., E], loaded: EngineContext, settings: Mapping[str
 
 
 def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
-    """Settings of the engine, and what else is said of it."""
+    """Settings of the engine, and its other fields."""
     if is_version1(source):
         from oxillama.snapshot.v1_convert import described_engine
 
@@ -88,7 +88,7 @@ def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
         return _checked(settings, source.label), state
     if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
         raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
-    state = Reader(source).state
+    state = SnapshotReader(source).state
     if state.text("kind") == "speculative":
         raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
     settings = config_fields(state.sub("engine").sub("config"), source.label)

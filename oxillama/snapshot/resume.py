@@ -30,10 +30,10 @@ from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import Sequence
 from oxillama.snapshot.beam_state import BeamResumer
-from oxillama.snapshot.bundle import Parts, in_order, parts_of
+from oxillama.snapshot.bundle import Bundle, interleave, open_bundle
 from oxillama.snapshot.capture import SnapshotWriter
 from oxillama.snapshot.engine_snapshots import writer_of
-from oxillama.snapshot.format.reader import Reader, Saved
+from oxillama.snapshot.format.reader import Contents, SnapshotReader
 from oxillama.snapshot.format.source import Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC
 from oxillama.snapshot.request_state import read_chain_of, read_sampler
@@ -89,13 +89,13 @@ def resumed(
 
 
 def _requests(
-    resumers: list[TextResumer], parts: Parts, given: Given, bell: CoroutineBell | None = None
+    resumers: list[TextResumer], parts: Bundle, given: Given, bell: CoroutineBell | None = None
 ) -> tuple[list[GenerationRequest], ResultQueue]:
-    """Those that go on, and where they leave chunks."""
+    """The resumed requests, and the queue of their chunks."""
     outbox = ResultQueue(0, bell)
     check_together(resumers)
     requests = [one.resumed(given, outbox, i) for i, one in enumerate(resumers)]
-    outbox.items = in_order(outbox.items, parts.state, resumers[0].label)
+    outbox.items = interleave(outbox.items, parts.state, resumers[0].label)
     return requests, outbox
 
 
@@ -125,12 +125,12 @@ async def resume_async(engine: EngineContext, place: Place, options: dict[str, A
     return AsyncChunks(start, engine.snapshots)
 
 
-def _loaded(engine: EngineContext, place: Place) -> tuple[list[Saved], str, Parts]:
+def _loaded(engine: EngineContext, place: Place) -> tuple[list[Contents], str, Bundle]:
     """What is saved, of what goes on together each; and what is said of all."""
     engine.core.check_generates()
     source = open_source(place)
     try:
-        parts = parts_of(source)
+        parts = open_bundle(source)
         found = [load_saved(writer_of(engine), part) for part in parts.sources]
     finally:
         source.close()
@@ -140,20 +140,20 @@ def _loaded(engine: EngineContext, place: Place) -> tuple[list[Saved], str, Part
 
 
 def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelToken | None) -> Given:
-    """Raises ConfigError for what are no functions."""
+    """Raises ConfigError for arguments that are no functions."""
     chain = SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
     return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
 
 
-def load_saved(maker: SnapshotWriter, source: Source) -> Saved:
-    """All that a snapshot holds, checked against an engine. Raises SnapshotError's children."""
+def load_saved(maker: SnapshotWriter, source: Source) -> Contents:
+    """The contents of a snapshot, checked against an engine. Raises SnapshotError's children."""
     if is_version1(source):
         from oxillama.snapshot.v1_convert import to_saved
 
         return to_saved(maker, bytes(source.read(0, source.n_bytes)), source.label)
     if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
         raise SnapshotFormatError(f"{source.label}: it is of a speculative engine, two models in one: not for this one")
-    reader = Reader(source)
+    reader = SnapshotReader(source)
     kind = reader.state.text("kind")
     if kind not in KINDS:
         raise SnapshotFormatError(f"{source.label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
@@ -167,11 +167,11 @@ def load_saved(maker: SnapshotWriter, source: Source) -> Saved:
 
 
 def is_version1(source: Source) -> bool:
-    """Whether it begins like a file of the original: its version is a number of variable length."""
+    """Whether a source begins like a version 1 file, whose version is a number of variable length."""
     return bytes(source.read(0, min(9, source.n_bytes))) == b"OXISNAP1\x01"
 
 
-def _sequence_of(engine: EngineContext, saved: Saved, label: str) -> tuple[list[int], int, LoraSet]:
+def _sequence_of(engine: EngineContext, saved: Contents, label: str) -> tuple[list[int], int, LoraSet]:
     """Tokens, how many of them are computed, and with which adapters. Raises SnapshotError's children."""
     state = Fields(saved.state, label)
     tokens, given = tokens_of(saved, engine.spec.n_vocab, label), state.sub("sequence")
@@ -185,7 +185,7 @@ def _sequence_of(engine: EngineContext, saved: Saved, label: str) -> tuple[list[
     return tokens, n_computed, adapter_set(engine.loras, given.scaled("weights"), files, label)
 
 
-def _fill(engine: EngineContext, sequence: Sequence, saved: Saved, label: str, n_computed: int) -> None:
+def _fill(engine: EngineContext, sequence: Sequence, saved: Contents, label: str, n_computed: int) -> None:
     """Gives a sequence, in a turn of the loop, what is saved of its tokens. If that fails it is empty."""
     sequence.cache_key, sequence.untrusted = None, True
     sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
@@ -196,7 +196,7 @@ def _fill(engine: EngineContext, sequence: Sequence, saved: Saved, label: str, n
         raise
 
 
-def fill_conversation(engine: EngineContext, conversation: Conversation, saved: Saved, label: str) -> None:
+def fill_conversation(engine: EngineContext, conversation: Conversation, saved: Contents, label: str) -> None:
     """Puts what was saved into a dialogue that is new. Raises SnapshotError's children."""
     tokens, n_computed, adapters = _sequence_of(engine, saved, label)
     messages = Fields(saved.state, label).items_of("messages")
@@ -206,7 +206,7 @@ def fill_conversation(engine: EngineContext, conversation: Conversation, saved: 
         sequence.tokens[:], sequence.weights = tokens, adapters.key
         _fill(engine, sequence, saved, label, n_computed)
 
-    writer_of(engine).turn(fill)
+    writer_of(engine).between_steps(fill)
     conversation.messages = messages
 
 
@@ -214,7 +214,7 @@ NOTHING_GIVEN = Given()
 
 
 def fill_session(
-    engine: EngineContext, session: Session, saved: Saved, label: str, given: Given = NOTHING_GIVEN
+    engine: EngineContext, session: Session, saved: Contents, label: str, given: Given = NOTHING_GIVEN
 ) -> None:
     """Puts what was saved into a session that is empty. Raises SnapshotError's children, and then it stays empty."""
     state = Fields(saved.state, label)
@@ -241,7 +241,7 @@ def fill_session(
         sequence.tokens[:], sequence.weights = tokens, adapters.key
         _fill(engine, sequence, saved, label, n_computed)
 
-    writer_of(engine).turn(fill)
+    writer_of(engine).between_steps(fill)
     session._serving, session.sampler = serving, sampler
     session._sampling.follows = follows
     session._logits = None if logits is None else (logits.array.copy(), len(tokens))
@@ -254,7 +254,7 @@ def _by_name(engine: EngineContext, weights: list[tuple[str, float]]) -> list[tu
 
 
 def session_sampler(
-    engine: EngineContext, saved: Saved, state: Fields, label: str, own: Given
+    engine: EngineContext, saved: Contents, state: Fields, label: str, own: Given
 ) -> tuple[Sampler | None, bool]:
     """The one that a session had with it, if any, and whether it goes with its tokens."""
     given = state.maybe_sub("sampler")

@@ -28,7 +28,7 @@ from oxillama.errors import (
 from oxillama.lora import LoraRegistry, LoraSet
 from oxillama.lora.registry import check_scale, combined
 from oxillama.sampling import LogitsProcessor, SamplerChain
-from oxillama.snapshot.format.reader import Saved
+from oxillama.snapshot.format.reader import Contents
 from oxillama.snapshot.request_state import (
     REASONS,
     LogprobReader,
@@ -56,20 +56,20 @@ __all__ = [
 ]
 
 
-def tokens_of(saved: Saved, n_vocab: int, label: str) -> list[int]:
-    """Checked. Raises SnapshotDamagedError."""
+def tokens_of(saved: Contents, n_vocab: int, label: str) -> list[int]:
+    """The saved tokens, checked. Raises SnapshotDamagedError."""
     rows = saved.tensors.get("tokens")
     tokens: list[int] = [] if rows is None else rows.array.tolist()
     given = Fields(saved.state, label)
     unknown = "unknown_tokens" in given and given.flag("unknown_tokens")
-    least = UNKNOWN if unknown and given.get("kind") == "session" else 0  # what is not known can't be gone on from
+    least = UNKNOWN if unknown and given.get("kind") == "session" else 0  # requests need known tokens
     if rows is None or any(not least <= token < n_vocab for token in tokens):
         raise SnapshotDamagedError(f"{label}: its tokens are missing, or not all from 0 to {n_vocab - 1}")
     return tokens
 
 
 def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fields, label: str) -> LoraSet:
-    """Adapters by their digests. Raises SnapshotMismatchError, which names one that is not loaded."""
+    """Adapters by their digests. Raises SnapshotMismatchError, which names an adapter that is not loaded."""
     known = {lora.digest: lora for lora in [*loras.named.values(), *(lora for lora, _ in loras.pushed)]}
     for digest, _ in weights:
         if digest not in known:
@@ -91,7 +91,7 @@ def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fi
 
 
 class Given(NamedTuple):
-    """What no file can hold, and the caller gives again: functions, the chain that has some, and a cancel token."""
+    """Objects that no file can hold, given again by the caller: functions, a chain with functions, a cancel token."""
 
     chain: SamplerChain | None = None
     processors: tuple[LogitsProcessor, ...] = ()
@@ -100,9 +100,9 @@ class Given(NamedTuple):
 
 
 class TextResumer:
-    """A saved request for text on its way into an engine."""
+    """Resumption of a saved generation request in an engine."""
 
-    def __init__(self, engine: EngineContext, saved: Saved, label: str, draft: Any = None) -> None:
+    def __init__(self, engine: EngineContext, saved: Contents, label: str, draft: Any = None) -> None:
         self.engine, self.saved, self.label = engine, saved, label
         self.state = Fields(saved.state, label)
         self.given, self.sequence = self.state.sub("text"), self.state.sub("sequence")
@@ -112,7 +112,7 @@ class TextResumer:
         self.drafts = self._drafts(draft)
 
     def _drafts(self, own: Any) -> DraftOptions:
-        """Who guesses. Raises SnapshotMismatchError for a draft that is of no use here."""
+        """The request's drafts. Raises SnapshotMismatchError for a draft that doesn't fit this engine."""
         drafts = read_drafts(self.given.maybe_sub("speculation"), own, self.label)
         try:
             self.engine.factory.bind(drafts)
@@ -121,7 +121,7 @@ class TextResumer:
         return drafts
 
     def resumed(self, own: Given, outbox: ResultQueue, index: int) -> GenerationRequest:
-        """The request, which leaves chunks in `outbox`; those that nobody has read are there."""
+        """The request, which puts its chunks into `outbox`; the chunks not read before are there already."""
         chunks = read_chunks(self.given, self.reader, self.label)
         try:
             check_text(self, chunks)
@@ -137,12 +137,12 @@ class TextResumer:
         return request
 
     def options(self, own: Given) -> TextOptions:
-        """As the request was made with. Raises SnapshotMismatchError for a context that is too small, and for functions
-        that are missing."""
+        """The request's options as saved. Raises SnapshotMismatchError for a context that is too small, and for
+        functions that are missing."""
         given, limit = self.given, self.given.integer("limit", self.n_prompt + 1, MAX_CONTEXT)
         if limit > self.engine.context_size:
             raise SnapshotMismatchError(
-                f"{self.label}: it goes on to {limit} tokens, more than the context_size of this engine, "
+                f"{self.label}: it continues to {limit} tokens, more than the context_size of this engine, "
                 f"{self.engine.context_size}"
             )
         try:
@@ -161,7 +161,7 @@ class TextResumer:
         )  # fmt: skip
 
     def request(self, options: TextOptions, outbox: ResultQueue, index: int) -> GenerationRequest:
-        """One that goes on where the other one was when it was saved."""
+        """A request in the state of the saved one."""
         engine, prompt, drawn = self.engine, self.tokens[: self.n_prompt], self.tokens[self.n_prompt :]
         n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
         weights, files = self.sequence.scaled("weights"), self.state.sub("adapters").sub("files")
@@ -169,7 +169,7 @@ class TextResumer:
         number = self.given.integer("number")
         holder: list[GenerationRequest] = []
         try:
-            # Its seed is its own already.
+            # The saved seed is the completion's own already.
             begin = partial(self.begin, n_computed, holder)
             echo = self.given.maybe_text("echo") or ""
             request = engine.factory.request(prompt, options, outbox, index=index, echo=echo, begin=begin)
@@ -184,7 +184,7 @@ class TextResumer:
         return request
 
     def _restore_round(self, request: GenerationRequest) -> None:
-        """The round of draft tokens in the middle of which it was saved."""
+        """Restores the round of draft tokens during which the request was saved."""
         given = self.given.maybe_sub("speculation")
         begun = None if given is None else given.maybe_integer("n_begun", 0, MAX_SPECULATIVE)
         if not begun or given is None:
@@ -201,7 +201,7 @@ class TextResumer:
         put(self.engine.core, sequence, self.saved.tensors, n_computed, self.label)
         self.saved.tensors = {}  # of no more use
         request = made.pop()
-        request.begin = None  # which keeps the engine
+        request.begin = None  # it would keep the engine alive
         if len(sequence.tokens) > self.n_prompt:
             request.first_at = request.counted_at = time.perf_counter()
             request.n_counted = len(sequence.tokens)
@@ -214,7 +214,7 @@ class TextResumer:
 
 
 def check_text(resumer: TextResumer, chunks: SequenceOf[Chunk]) -> None:
-    """Numbers of tokens, and what was said and not read yet, of a request that has not been made yet."""
+    """Checks the token counts and the unread chunks of a request, before the request is made."""
     given, n, n_prompt = resumer.given, len(resumer.tokens), resumer.n_prompt
     reason = given.get("finished")
     if not (reason is None or isinstance(reason, str)) or reason not in REASONS:
@@ -258,7 +258,7 @@ def _check_chunks(resumer: TextResumer, chunks: SequenceOf[Chunk], n_shown: int)
 
 
 def _check_end(resumer: TextResumer, chunk: Chunk, name: str) -> None:
-    """What is said of the end of the text, in its last chunk."""
+    """Checks the fields of the last chunk, which describe the end of the text."""
     given, stop = resumer.given, chunk.stop_reason
     of_token, of_text = isinstance(stop, int), isinstance(stop, str)
     ends = () if given.flag("ignore_eos") else resumer.engine.tokenizer.eog_ids
@@ -276,7 +276,7 @@ def _check_end(resumer: TextResumer, chunk: Chunk, name: str) -> None:
 
 
 def restore_scores(resumer: TextResumer, request: GenerationRequest, chunks: SequenceOf[Chunk]) -> None:
-    """Gives a request those of its tokens, as many as its options ask for, and no more than are computed."""
+    """Restores the log-probabilities that the request's options ask for, of computed tokens only."""
     scores, given = request.scores, resumer.given.maybe_sub("scores")
     if (scores is None) != (given is None):
         raise resumer.given.wrong("scores", "there if logprobs or prompt_logprobs ask for them")
@@ -302,7 +302,7 @@ def _fill(resumer: TextResumer, request: GenerationRequest, scores: LogprobRecor
         raise given.wrong("tokens", f"log-probabilities of {len(drawn)} tokens, with the {k} likeliest")
     if prompt_k is not None:
         known, n_computed = found["prompt"] or [], resumer.sequence.integer("n_computed")
-        # The first is of no token before, and what is computed already will not be again.
+        # The first prompt token has no log-probability, and tokens that are computed will not be computed again.
         least = 1 + min(n_computed, len(prompt) - 1)
         if known[:1] != [None] or not least <= len(known) or not _are_of(known[1:], prompt[1:], prompt_k, cut=True):
             raise given.wrong("prompt", f"log-probabilities of {least} to {len(prompt)} tokens, the first null")
@@ -320,11 +320,11 @@ def _are_of(found: Any, tokens: list[int], k: int, *, cut: bool = False) -> bool
     )
 
 
-# ---- what follows from the tokens
+# ---- state that follows from the tokens
 
 
 def check_replayed(resumer: TextResumer, request: GenerationRequest) -> None:
-    """The state that follows from the tokens of a request must be the one that was saved."""
+    """Checks that the state replayed from the tokens of a request is the one that was saved."""
     given, grammar = resumer.given, request.sampler.memory.grammar
     if request.stopped:
         raise given.wrong("stops", "none that its text has already")

@@ -1,4 +1,4 @@
-"""Sequences out of an engine's cache, and back into one. All but `expect` runs in a turn of the engine's loop."""
+"""Sequences of an engine's KV cache as snapshot arrays, and back. Functions run in a turn of the engine's step loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kv_cache.kv_io import PANEL, hold_kv, n_panels, panel_shapes, restore_kv
 from oxillama.scheduling.prefix_cache import BLOCK, WINDOWED
 from oxillama.snapshot.format.layout import Section
-from oxillama.snapshot.format.reader import Rows
+from oxillama.snapshot.format.reader import ArrayRows
 
 if TYPE_CHECKING:
     from oxillama.core.engine_core import EngineCore
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["UNKNOWN", "Since", "check_shape", "put", "save_sequence"]
 
-UNKNOWN = -1  # in the place of tokens that a file of version 1 doesn't tell
+UNKNOWN = -1  # stands for the tokens of a version 1 file, which doesn't hold them
 
 Held = list[tuple["KvCachePool", list[int]]]
 
-# Tokens that another file has, and the first and the last panel but one that it has of each array.
+# Tokens that the base file has, and the first and the last panel but one that it has of each array.
 Since = Mapping[str, tuple[int, int]]
 
 Slab = KvSlab | RecurrentSlab
@@ -45,7 +45,7 @@ def arrays_of(core: EngineCore) -> StateArrays:
 
 
 def named_slabs(arrays: StateArrays) -> Iterator[tuple[str, Slab]]:
-    """In the order of layers."""
+    """(name, slab) of every array, in the order of layers."""
     for i, layer in enumerate(arrays.layers):
         for j, slab in enumerate(layer):
             yield f"{'state' if isinstance(slab, RecurrentSlab) else 'kv'}.{i}.{j}", slab
@@ -53,18 +53,18 @@ def named_slabs(arrays: StateArrays) -> Iterator[tuple[str, Slab]]:
 
 def save_sequence(
     core: EngineCore, sequence: Sequence, n: int, since: Since, n_common: int
-) -> tuple[dict[str, Rows], Callable[[], None]]:
-    """Tokens, and what is computed of the first n. since: rows that another file has, good for n_common tokens.
+) -> tuple[dict[str, ArrayRows], Callable[[], None]]:
+    """Tokens, and the keys, values and states of the first n; and a function that releases the blocks of these.
 
-    Full blocks are not copied: they are held, so that nobody writes to them, until the function that is given too is
-    called, in a turn of the loop.
+    since: rows that the base file has, valid for n_common tokens. Full blocks are not copied: their reference counts
+    keep them from being written to until that function is called, in a turn of the step loop.
     """
-    tensors = {"tokens": Rows.whole(np.array(sequence.tokens, np.int32))}
+    tensors = {"tokens": ArrayRows.whole(np.array(sequence.tokens, np.int32))}
     windows, used = core.scheduler.blocks.windows, {BLOCK: n, WINDOWED: n}
     for name, slab in named_slabs(arrays_of(core)) if n else ():
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None
-            tensors[name] = Rows.whole(slab.data[sequence.slots.current].copy())
+            tensors[name] = ArrayRows.whole(slab.data[sequence.slots.current].copy())
             continue
         kind = WINDOWED if slab.windowed else BLOCK
         start = windows.first(n) * slab.block_tokens // PANEL if slab.windowed and windows else 0
@@ -72,7 +72,7 @@ def save_sequence(
         first = _first(start, n_panels(n), known if known == since.get(f"{name}.v") else None, n_common // PANEL)
         used[kind] = min(used[kind], first * PANEL // slab.block_tokens)
         for part, panels in zip("kv", hold_kv(slab, sequence.tables[kind], first, n), strict=True):
-            tensors[f"{name}.{part}"] = Rows(start, first, panels)
+            tensors[f"{name}.{part}"] = ArrayRows(start, first, panels)
     full = n // core.scheduler.block_size
     held: Held = []
     for kind, pool in core.scheduler.blocks.groups:
@@ -85,14 +85,14 @@ def save_sequence(
 
 
 def _let_go(all_held: list[Held], held: Held) -> None:
-    while held:  # once, however often it is called
+    while held:  # released once, however often this is called
         pool, blocks = held.pop()
         pool.free(blocks)
     all_held[:] = [one for one in all_held if one]
 
 
 def _first(start: int, stop: int, known: tuple[int, int] | None, n_common: int) -> int:
-    """The first row that must be saved, of those from start to stop."""
+    """The first row, of those from start to stop, that must be saved."""
     if known is None or known[0] > start:
         return start
     return max(start, min(stop, known[1], n_common))
@@ -122,11 +122,11 @@ def check_shape(core: EngineCore, context_size: int, n_vocab: int, section: Sect
         )
 
 
-def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, Rows], n_computed: int, label: str) -> None:
-    """Gives a new sequence, which has its tokens, what is saved of the first n_computed of them.
+def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, ArrayRows], n_computed: int, label: str) -> None:
+    """Restores the first n_computed tokens of a new sequence, which has its tokens already.
 
-    If there is no room for it now, or the engine keeps more of the past than was saved, it is computed again.
-    Raises SnapshotDamagedError if arrays are missing, KvCacheFullError if that can't be computed, tokens being unknown.
+    Without room in the cache now, or if the engine keeps more of the past than was saved, they are computed again.
+    Raises SnapshotDamagedError if arrays are missing, KvCacheFullError if unknown tokens would have to be computed.
     """
     if not n_computed:
         return
@@ -140,11 +140,13 @@ def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, Rows], n_com
     elif UNKNOWN in sequence.tokens:
         raise KvCacheFullError(
             f"{label}: there is no room for its {n_computed} tokens now, and they can't be computed again, since the "
-            "file doesn't tell them: try again when less is under way"
+            "file doesn't hold them: try again when fewer requests run"
         )
 
 
-def _check_complete(slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int, label: str) -> None:
+def _check_complete(
+    slabs: list[tuple[str, Slab]], tensors: Mapping[str, ArrayRows], n_computed: int, label: str
+) -> None:
     for name, slab in slabs:
         recurrent = isinstance(slab, RecurrentSlab)
         stop = slab.n_values if isinstance(slab, RecurrentSlab) else n_panels(n_computed)
@@ -156,8 +158,10 @@ def _check_complete(slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], 
                 )
 
 
-def _reaches(core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[str, Rows], n_computed: int) -> bool:
-    """Whether all that this engine would still have is saved."""
+def _reaches(
+    core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[str, ArrayRows], n_computed: int
+) -> bool:
+    """Whether the snapshot has every row that this engine would still keep."""
     windows = core.scheduler.blocks.windows
     for name, slab in slabs:
         if isinstance(slab, KvSlab):
@@ -167,7 +171,7 @@ def _reaches(core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[s
     return True
 
 
-def _write(slabs: list[tuple[str, Slab]], sequence: Sequence, tensors: Mapping[str, Rows]) -> None:
+def _write(slabs: list[tuple[str, Slab]], sequence: Sequence, tensors: Mapping[str, ArrayRows]) -> None:
     for name, slab in slabs:
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None

@@ -32,9 +32,9 @@ from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
-from oxillama.snapshot.capture import WRITER, Known, check_format, path_of
+from oxillama.snapshot.capture import WRITER, BaseContents, check_format, path_of
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
-from oxillama.snapshot.format.reader import Reader, Rows, Saved, check_part
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, check_part
 from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed, write_file, write_version
@@ -56,11 +56,11 @@ __all__ = [
 
 
 class _Core:
-    """A draft model as what makes snapshots sees an engine; what is done, is done in the draft's turn."""
+    """Adapter that lets a SnapshotWriter use a draft model in place of an engine; changes run in the draft's turn."""
 
     def __init__(self, draft: DraftModel) -> None:
         self._draft, self.loop = draft, self
-        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()  # a forked child begins without any text
+        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()  # a forked child starts without any sequence
 
     @property
     def runner(self) -> Any:
@@ -84,7 +84,7 @@ class _Core:
 
 
 class DraftSession:
-    """Of a draft model that is of a file; key: of the engine's session, as its text is known to the draft."""
+    """Session of a draft model that was loaded from a file. key: the draft's key of the engine's session."""
 
     def __init__(self, draft: DraftModel, key: int) -> None:
         self._draft, self._key = draft, key
@@ -93,18 +93,18 @@ class DraftSession:
         self.maker.given_as = "draft"
 
     def pack(self, *, compress: bool = False) -> bytes:
-        """Version 2. Raises SnapshotError's children, EngineClosedError."""
+        """The snapshot in version 2. Raises SnapshotError's children, EngineClosedError."""
         return self.maker.pack(self._take, compress=compress)
 
     def version1(self, tokens: list[int]) -> bytes:
-        """As the original writes it, with all the session's tokens computed. Raises SnapshotError if it can't be."""
+        """The snapshot in version 1, with all the session's tokens computed. Raises SnapshotError if that can't be."""
         known = self._draft._texts.find(self._key) is not None
         if not tokens or (UNKNOWN in tokens and self._has(tokens)):
             return self.maker.version1(self._take)
         if UNKNOWN in tokens:
             raise SnapshotError(
-                "format=1 needs the draft's keys and values, and the session's tokens, of which they could be computed "
-                "again, are not known: use format=2"
+                "format=1 needs the draft's keys and values, and the session's tokens, from which they could be "
+                "computed again, are not known: use format=2"
             )
         try:
             greedy = Sampler(replace(SamplerConfig.greedy(), seed=1))  # without one, the system is asked for it
@@ -120,18 +120,18 @@ class DraftSession:
         text = self._draft._texts.find(self._key)
         return text is not None and text.sequence.n_computed == len(tokens) and text.agrees(tokens)
 
-    def _take(self, known: Known) -> Saved:
+    def _take(self, known: BaseContents) -> Contents:
         text = self._draft._texts.find(self._key)
         sequence = Sequence([], 0) if text is None else text.sequence
         n = sequence.n_computed
         saved = self.maker.session(sequence, ServingOptions(), None, None, known)
         saved.state["sequence"]["n_prompt"] = n
-        # What is guessed can be guessed again.
-        saved.tensors["tokens"] = Rows.whole(np.array(sequence.tokens[:n], np.int32))
+        # Draft tokens can be drafted again.
+        saved.tensors["tokens"] = ArrayRows.whole(np.array(sequence.tokens[:n], np.int32))
         return saved
 
     def restore(self, source: Source) -> None:
-        """Puts back what was saved. Raises SnapshotError's children, and then the draft is as it was."""
+        """Restores saved contents. Raises SnapshotError's children; the draft stays unchanged then."""
         saved, label = load_saved(self.maker, source), source.label
         tokens = tokens_of(saved, self.maker.n_vocab, label)
         n = Fields(saved.state, label).sub("sequence").integer("n_computed", 0, len(tokens))
@@ -149,7 +149,7 @@ class DraftSession:
                 raise
 
         if tokens:
-            self.maker.turn(fill)
+            self.maker.between_steps(fill)
 
 
 KIND = "speculative"
@@ -179,7 +179,7 @@ S = TypeVar("S", bound=Speculative)
 
 @dataclass(frozen=True)
 class _Found:
-    """A file, read. drafts: what is said of each; sessions: of those that are models, by number."""
+    """Contents of a file. drafts: their descriptions; sessions: those of draft models, by number."""
 
     target: Source
     drafts: list[Fields]
@@ -223,10 +223,10 @@ def _key(engine: LoadedEngine) -> int:
     return engine.context.session._sequence.id
 
 
-def _saved(spec: Speculative, compress: bool) -> Saved:
+def _saved(spec: Speculative, compress: bool) -> Contents:
     parts = {TARGET: spec.engine.snapshot_bytes(compress=compress)}
-    told = [described(draft) for draft in _drafts(spec)]
-    for i, (draft, one) in enumerate(zip(_drafts(spec), told, strict=True)):
+    stated = [described(draft) for draft in _drafts(spec)]
+    for i, (draft, one) in enumerate(zip(_drafts(spec), stated, strict=True)):
         model = model_of(draft)
         if model is not None and one["kind"] == "model":
             parts[f"draft.{i}"] = DraftSession(model, _key(spec.engine)).pack(compress=compress)
@@ -239,9 +239,9 @@ def _saved(spec: Speculative, compress: bool) -> Saved:
         "rng_state": spec.rng_state,
         "accepted_tokens": list(spec.accepted_tokens),
         "stats": asdict(spec.stats),
-        "drafts": told,
+        "drafts": stated,
     }
-    return Saved(state, {name: Rows.whole(np.frombuffer(data, np.uint8)) for name, data in parts.items()})
+    return Contents(state, {name: ArrayRows.whole(np.frombuffer(data, np.uint8)) for name, data in parts.items()})
 
 
 def _version1(spec: Speculative) -> bytes:
@@ -303,7 +303,7 @@ def restored_speculative(
 def _found(source: Source) -> _Found:
     if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
         return _found_version1(bytes(source.read(0, source.n_bytes)), source.label)
-    reader = Reader(source)
+    reader = SnapshotReader(source)
     state, label = reader.state, source.label
     if state.text("kind") != KIND:
         raise SnapshotFormatError(f"{label}: it is of kind {state.text('kind')!r}: restore it with Engine.restore")
@@ -314,7 +314,7 @@ def _found(source: Source) -> _Found:
     arrays = reader.saved(lambda section: check_part(section, label)).tensors
     parts = {n: MemorySource(memoryview(cast(Any, rows.array)), f"{label}: {n}") for n, rows in arrays.items()}
     for part in parts.values():
-        kind = Reader(part).state.text("kind")
+        kind = SnapshotReader(part).state.text("kind")
         if kind != "session":
             raise SnapshotDamagedError(f"{part.label}: it must be of a session, not of kind {kind!r}")
     sessions: dict[int, Source] = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
@@ -339,7 +339,7 @@ def _found_version1(data: bytes, label: str) -> _Found:
     v = SpeculativeV1.decode(data, label)
     if v.num_speculative > MAX_SPECULATIVE:
         raise SnapshotMismatchError(
-            f"{label}: it guesses {v.num_speculative} tokens at a time; at most {MAX_SPECULATIVE} can be here"
+            f"{label}: it drafts {v.num_speculative} tokens at a time; the most here are {MAX_SPECULATIVE}"
         )
     return _Found(
         MemorySource(v.target.encode(), f"{label}: target"),
@@ -384,18 +384,18 @@ def _other(one: Fields, given: Any, label: str) -> Any:
 
 
 def _model(source: Source, given: Any, closing: ExitStack, allow_download: bool) -> Draft:
-    """A draft model, with the settings that it had; one that is loaded, as it is."""
+    """A draft model with the saved settings; a loaded one keeps its own."""
     named = isinstance(given, str) and given in NAMED
     if named or (isinstance(given, Draft) and not isinstance(given, type)):
         if model_of(given) is None:
             raise SnapshotMismatchError(f"{source.label}: its draft was a model, not {given!r:.80}")
         return cast(Draft, given)
-    settings, told = engine_settings(source)
+    settings, stated = engine_settings(source)
     if context_of(given) is not None:
         draft = DraftModel(given, **{name: value for name, value in settings.items() if name in OF_USE})
     else:
-        check_tokenizer(told, settings, source.label)
-        place = model_source(told, given, source.label, "draft", allow_download=allow_download)
+        check_tokenizer(stated, settings, source.label)
+        place = model_source(stated, given, source.label, "draft", allow_download=allow_download)
         draft = DraftModel(place, **settings)
     closing.callback(draft.close)
     return draft

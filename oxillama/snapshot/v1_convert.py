@@ -15,7 +15,7 @@ from oxillama.kernels.attention import KvSlab
 from oxillama.kv_cache.kv_io import panels_of, values_of
 from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import SamplerChain
-from oxillama.snapshot.format.reader import Rows, Saved
+from oxillama.snapshot.format.reader import ArrayRows, Contents
 from oxillama.snapshot.format.v1 import EngineV1, KvV1, SamplerV1
 from oxillama.snapshot.request_state import chain_state, config_of, sampler_config_state
 from oxillama.snapshot.sequences import UNKNOWN, arrays_of, named_slabs
@@ -32,7 +32,7 @@ __all__ = [
 KV_TYPE = "f32"
 log = logging.getLogger("oxillama")
 
-# Fields of our settings, and theirs of the same meaning.
+# Fields of our settings, and the fields of version 1 with the same meaning.
 SAMPLER = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "repetition_penalty": "repetition_penalty", "repetition_penalty_window": "repetition_penalty_window",
@@ -41,7 +41,7 @@ SAMPLER = {
 
 
 def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
-    """Settings of the engine, and what version 2 says of its model and adapters."""
+    """Settings of the engine, and the fields of version 2 for its model and adapters."""
     v = EngineV1.decode(data, label)
     settings: dict[str, Any] = {"context_size": v.max_context_length, "kv_type": KV_TYPE}
     if v.num_threads:  # zero leaves both to the engine
@@ -57,11 +57,11 @@ def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
     return settings, Fields({"model": model, "adapters": none}, label)
 
 
-# ---- in
+# ---- resumption
 
 
-def to_saved(maker: SnapshotWriter, data: bytes, label: str) -> Saved:
-    """As version 2 would have it. Raises SnapshotMismatchError for what can't be gone on with."""
+def to_saved(maker: SnapshotWriter, data: bytes, label: str) -> Contents:
+    """Contents as in version 2. Raises SnapshotMismatchError for state that can't be resumed."""
     v = EngineV1.decode(data, label)
     _check_model(maker, v, label)
     kv = _attention_of(v, label)
@@ -75,7 +75,7 @@ def to_saved(maker: SnapshotWriter, data: bytes, label: str) -> Saved:
     if any(token > MAX_TOKEN for token in v.tokens):
         raise SnapshotDamagedError(f"{label}: its tokens are not all from 0 to {maker.n_vocab - 1}")
     tokens = np.array(v.tokens or [UNKNOWN] * kv.seq_len, np.int64)
-    tensors = _kv_tensors(maker, kv, label) | {"tokens": Rows.whole(tokens)}
+    tensors = _kv_tensors(maker, kv, label) | {"tokens": ArrayRows.whole(tokens)}
     sampler, marks = _sampler_state(v, label)
     state = {
         "kind": "session",
@@ -84,13 +84,13 @@ def to_saved(maker: SnapshotWriter, data: bytes, label: str) -> Saved:
         "adapters": {"files": {}, "named": {}, "pushed": []},
         "sampler": sampler,
     }
-    return Saved(state, tensors | marks)
+    return Contents(state, tensors | marks)
 
 
 def _check_model(maker: SnapshotWriter, v: EngineV1, label: str) -> None:
     if v.arch_id != maker.arch:
         raise SnapshotMismatchError(f"{label}: it is of a model of architecture {v.arch_id}, not {maker.arch}")
-    if v.model_fingerprint.probe_size != maker.fingerprint.probe_size:  # the original knows no other
+    if v.model_fingerprint.probe_size != maker.fingerprint.probe_size:  # version 1 has only this one
         raise SnapshotDamagedError(f"{label}: its fingerprint is of {v.model_fingerprint.probe_size} bytes")
     v.model_fingerprint.check(maker.fingerprint, label, maker.given_as)
 
@@ -98,8 +98,8 @@ def _check_model(maker: SnapshotWriter, v: EngineV1, label: str) -> None:
 def _attention_of(v: EngineV1, label: str) -> KvV1:
     if v.kv is None or v.ssm is not None:
         raise SnapshotMismatchError(
-            f"{label}: it is of a model with recurrent layers, whose state the original doesn't save whole: only "
-            "attention can be gone on with"
+            f"{label}: it is of a model with recurrent layers, whose state version 1 doesn't save whole: only "
+            "attention can be resumed"
         )
     kv = v.kv
     sizes = {layer.size for layer in [*kv.keys, *kv.values]}
@@ -110,7 +110,7 @@ def _attention_of(v: EngineV1, label: str) -> KvV1:
     return kv
 
 
-def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, Rows]:
+def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, ArrayRows]:
     if not kv.seq_len:
         return {}
     slabs = list(named_slabs(arrays_of(maker.core)))
@@ -119,7 +119,7 @@ def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, Rows]:
     }
     if len(slabs) != kv.num_layers or dims != {kv.kv_dim}:
         raise SnapshotMismatchError(
-            f"{label}: it holds {kv.num_layers} layers of {kv.kv_dim} keys and values; the model's are other"
+            f"{label}: it holds {kv.num_layers} layers of {kv.kv_dim} keys and values; the model's are different"
         )
     if kv.seq_len > maker.context_size:
         raise SnapshotMismatchError(
@@ -130,22 +130,22 @@ def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, Rows]:
         assert isinstance(slab, KvSlab)
         shape = kv.seq_len, slab.n_heads, -1
         for part, panels in zip("kv", panels_of(slab, keys.reshape(shape), values.reshape(shape)), strict=True):
-            tensors[f"{name}.{part}"] = Rows.whole(panels)
+            tensors[f"{name}.{part}"] = ArrayRows.whole(panels)
     return tensors
 
 
-def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, Rows]]:
+def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, ArrayRows]]:
     s = v.sampler
     try:
         given = {ours: getattr(s, its) for ours, its in SAMPLER.items()} | {
-            # More than there can be is all, for either.
+            # A number above the vocabulary's size means all tokens, in either version.
             "top_k": min(s.top_k, MAX_TOKEN),
             "repetition_penalty_window": min(s.repetition_penalty_window, MAX_CONTEXT),
         }
         config = SamplerConfig(grammar=v.grammar_source, **given)
     except ValueError as error:
         raise SnapshotDamagedError(f"{label}: settings of its sampler: {error}") from None
-    rng = s.rng_state or 1  # the generator never leaves zero; the original does the same
+    rng = s.rng_state or 1  # the generator never leaves zero; readers of version 1 do the same
     state = chain_state(SamplerChain.from_config(config)) | {
         "n_prompt": len(v.tokens), "rng": rng, "mu": s.mirostat_mu, "n_processors": 0,
     }  # fmt: skip
@@ -154,14 +154,14 @@ def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, R
         "mu": np.array([s.mirostat_mu]),
         "history": np.array(v.tokens, np.int32),
     }
-    return state, {name: Rows.whole(values) for name, values in marks.items()}
+    return state, {name: ArrayRows.whole(values) for name, values in marks.items()}
 
 
-# ---- out
+# ---- capture
 
 
-def from_saved(maker: SnapshotWriter, saved: Saved) -> EngineV1:
-    """Raises SnapshotError for what the original's format has no place for."""
+def from_saved(maker: SnapshotWriter, saved: Contents) -> EngineV1:
+    """Contents as in version 1. Raises SnapshotError for state that version 1 has no field for."""
     path = maker.model_path
     if path is None:
         raise SnapshotError("format=1 needs the path of the model, which was loaded from memory: use format=2")
@@ -179,7 +179,7 @@ def from_saved(maker: SnapshotWriter, saved: Saved) -> EngineV1:
     )  # fmt: skip
 
 
-def _kv_of(maker: SnapshotWriter, saved: Saved, n: int) -> KvV1:
+def _kv_of(maker: SnapshotWriter, saved: Contents, n: int) -> KvV1:
     keys, values, dims = [], [], set()
     for name, slab in named_slabs(arrays_of(maker.core)):
         if not isinstance(slab, KvSlab):
@@ -208,7 +208,7 @@ def _sampler_of(config: SamplerConfig, given: Any) -> SamplerV1:
         if name not in known:
             raise SnapshotError(f"format=1 has no place for the sampler's {name}: use format=2")
     if config.mirostat == 1:
-        raise SnapshotError("format=1 knows mirostat 2 alone, not 1: use format=2")
+        raise SnapshotError("format=1 has mirostat 2 only, not 1: use format=2")
     fields = {its: getattr(config, ours) for ours, its in SAMPLER.items()}
     rng = given.get("rng", config.seed or 0)
     return SamplerV1(rng, given.get("mu", 2.0 * config.mirostat_tau), **fields)

@@ -11,7 +11,7 @@ import oxillama as ox
 from oxillama.core.results import CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.snapshot.format import codec as compression
-from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
 from tests.fakes import assert_idle
@@ -31,7 +31,7 @@ def rounds_of(search):
 
 
 def state_of(data):
-    return dict(Reader(MemorySource(data)).state)
+    return dict(SnapshotReader(MemorySource(data)).state)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -143,7 +143,7 @@ def test_files(tmp_path):
             assert restored.position == 32
             assert restored.resume(tmp_path / "beams").results() == whole
         search.close()
-        with pytest.raises(ox.SnapshotError, match="several snapshots in one can't be a base"):
+        with pytest.raises(ox.SnapshotError, match="a bundle of snapshots can't be a base"):
             engine.snapshot(tmp_path / "x", base=tmp_path / "beams")
 
 
@@ -253,11 +253,11 @@ def test_a_dead_end_is_saved():
 
 def changed(data, change):
     """With another description, signed."""
-    reader = Reader(MemorySource(data))
+    reader = SnapshotReader(MemorySource(data))
     state = json.loads(json.dumps(dict(reader.state)))
     del state["tensors"]
     change(state)
-    return packed(Saved(state, {name: Rows.whole(reader.array(name)) for name in reader.ranges}))
+    return packed(Contents(state, {name: ArrayRows.whole(reader.array(name)) for name in reader.ranges}))
 
 
 BAD = {
@@ -309,14 +309,14 @@ def test_beams_that_do_not_belong_together():
             search = engine.beam_rounds(prompt, **SETTINGS["plain"])
             for _ in range(n):
                 next(search)
-            found.append(Reader(MemorySource(search.snapshot())))
+            found.append(SnapshotReader(MemorySource(search.snapshot())))
             search.close()
         for other in (0, 2):
-            tensors = {name: Rows.whole(found[1].array(name)) for name in found[1].ranges}
-            tensors["beam.1"] = Rows.whole(found[other].array("beam.1"))
+            tensors = {name: ArrayRows.whole(found[1].array(name)) for name in found[1].ranges}
+            tensors["beam.1"] = ArrayRows.whole(found[other].array("beam.1"))
             state = {k: v for k, v in found[1].state.items() if k != "tensors"}
             with pytest.raises(ox.SnapshotDamagedError, match=r"several (lengths|prompts)"):
-                engine.resume(packed(Saved(state, tensors)))
+                engine.resume(packed(Contents(state, tensors)))
         alone = found[1].array("beam.0").tobytes()
         with pytest.raises(ox.SnapshotFormatError, match="one beam of a search"):
             engine.resume(alone)

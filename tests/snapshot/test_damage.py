@@ -21,7 +21,7 @@ from oxillama.errors import (
 )
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format.layout import HEADER_BYTES, head_of, read_head, read_size
-from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import load, path_of, same, tokens_of, told
@@ -86,7 +86,7 @@ def test_every_bit_of_header_table_and_description(engine, text):
             bad = bytearray(text)
             bad[at] ^= 1 << bit
             with pytest.raises(SnapshotError):
-                Reader(MemorySource(bytes(bad)))
+                SnapshotReader(MemorySource(bytes(bad)))
 
 
 def test_a_bit_of_every_array(engine, text):
@@ -125,8 +125,10 @@ def test_other_magic_and_versions(engine, text):
 
 
 def unpacked(data):
-    reader = Reader(MemorySource(data))
-    saved = Saved(dict(reader.state), {name: Rows.whole(reader.array(name), r[0]) for name, r in reader.ranges.items()})
+    reader = SnapshotReader(MemorySource(data))
+    saved = Contents(
+        dict(reader.state), {name: ArrayRows.whole(reader.array(name), r[0]) for name, r in reader.ranges.items()}
+    )
     del saved.state["tensors"]
     return saved
 
@@ -196,7 +198,7 @@ def test_arrays_of_other_shapes(engine, text):
         ):  # fmt: skip
             if other.dtype == data.dtype and other.shape == data.shape:
                 continue
-            bad = replace(saved, tensors=saved.tensors | {name: Rows.whole(other, rows.start)})
+            bad = replace(saved, tensors=saved.tensors | {name: ArrayRows.whole(other, rows.start)})
             with pytest.raises(
                 SnapshotError,
                 match=f"{name}|its tokens|marks|place in the grammar|n_computed|n_prompt|n_shown|array rng",
@@ -213,7 +215,7 @@ def test_arrays_of_other_shapes(engine, text):
 def test_a_state_that_begins_later(engine, text):
     saved = unpacked(text)
     name = next(name for name, rows in saved.tensors.items() if name.startswith("state"))
-    bad = replace(saved, tensors=saved.tensors | {name: Rows.whole(saved.tensors[name].data[1:], 1)})
+    bad = replace(saved, tensors=saved.tensors | {name: ArrayRows.whole(saved.tensors[name].data[1:], 1)})
     with pytest.raises(SnapshotDamagedError, match=f"array {name} is missing"):
         list(engine.resume(packed(bad)))
 
@@ -223,7 +225,7 @@ def test_tokens_that_are_none(engine, text):
     for token in (-1, engine.n_vocab, -(1 << 31), (1 << 31) - 1):
         data = saved.tensors["tokens"].data.copy()
         data[5] = token
-        bad = replace(saved, tensors=saved.tensors | {"tokens": Rows.whole(data)})
+        bad = replace(saved, tensors=saved.tensors | {"tokens": ArrayRows.whole(data)})
         with pytest.raises(SnapshotDamagedError, match="its tokens are missing, or not all from 0"):
             engine.resume(packed(bad))
 

@@ -113,7 +113,7 @@ def test_while_guesses_wait_to_be_checked(pair, acceptance):
         for k in range(1, 8):
             stream = engine.stream(REPEATED, **options)
             first = [next(stream) for _ in range(k)]
-            engine._snapshots.turn(engine._core._draft)
+            engine._snapshots.between_steps(engine._core._draft)
             request = stream._requests()[0]
             guessing = request.finish_reason is None and bool(request.sequence.draft_tokens)
             saved = stream.snapshot()
@@ -189,7 +189,7 @@ def test_rejection_needs_the_same_draft(pair):
     engine, other = pair
     with draft_model() as draft, ox.DraftModel(path_of("llama"), num_threads=1) as of_f16:
         saved, rest = saved_text(engine, draft=draft, acceptance="rejection")
-        with pytest.raises(SnapshotMismatchError, match=r"the guesses of its drafts \(model\), of which some"):
+        with pytest.raises(SnapshotMismatchError, match=r"the draft tokens of its drafts \(model\), of which some"):
             other.resume(saved)
         for wrong, message in (
             (of_f16, "its draft has config="),

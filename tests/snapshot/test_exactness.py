@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.snapshot.capture import NOTHING
+from oxillama.snapshot.capture import EMPTY_BASE
 from oxillama.snapshot.format import codec as compression
-from oxillama.snapshot.format.reader import Rows
+from oxillama.snapshot.format.reader import ArrayRows
 from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
 from tests.snapshot.test_damage import sections_of
@@ -41,12 +41,12 @@ def test_every_array_counts(name):
         engine.truncate(30)
         if session._sequence.n_computed < 30:
             engine.forward_prefill(tokens, 0)
-        with maker.taken(session._take) as saved:
+        with maker.hold(session._take) as saved:
             whole = {name: rows.array for name, rows in saved.tensors.items()}
         for array in whole:
             if array in ("tokens", "logits"):
                 continue
-            saved.tensors = {n: Rows(saved.tensors[n].start, saved.tensors[n].start, a) for n, a in whole.items()}
+            saved.tensors = {n: ArrayRows(saved.tensors[n].start, saved.tensors[n].start, a) for n, a in whole.items()}
             saved.tensors[array].data = np.zeros_like(whole[array])
             with engine.resume(packed(saved)) as resumed:
                 assert not same(resumed.forward_one(5), row), array
@@ -216,7 +216,7 @@ def test_several_completions_in_one_file(pair, tmp_path):
             stream.snapshot(tmp_path / "x", **option)
     assert not list(tmp_path.iterdir())
     (tmp_path / "all").write_bytes(data)
-    with pytest.raises(ox.SnapshotError, match="several snapshots in one can't be a base"):
+    with pytest.raises(ox.SnapshotError, match="a bundle of snapshots can't be a base"):
         stream.snapshot(tmp_path / "x", index=0, base=tmp_path / "all")
     (tmp_path / "all").unlink()
     whole = told(stream)
@@ -246,7 +246,7 @@ def test_in_the_middle_of_a_prompt(name):
         def between_steps(sequence, n):
             advance(sequence, n)
             if len(found) < 9:  # a turn of the loop ends after this one
-                core.loop.post(lambda: found.append(engine._snapshots.text(request, stream._outbox, NOTHING)))
+                core.loop.post(lambda: found.append(engine._snapshots.text(request, stream._outbox, EMPTY_BASE)))
 
         core.scheduler.advance = between_steps
         assert told(stream) == whole
@@ -308,7 +308,7 @@ def test_what_is_saved_stays_while_it_is_written(name):
         engine.prefill(tokens)
         wanted = engine.snapshot_bytes()
         pool = engine._core.pool
-        with engine._snapshots.taken(engine._session._take) as saved:
+        with engine._snapshots.hold(engine._session._take) as saved:
             engine.forward_one(5)
             engine.reset()
             engine._core.scheduler.debug = True

@@ -17,7 +17,7 @@ from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFileErr
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.block_garbage import collect_garbage
-from oxillama.snapshot.format.reader import Reader, Rows, Saved, open_reader
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, open_reader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
 from tests.snapshot.models import load, path_of, same, tokens_of, told
@@ -500,9 +500,9 @@ def test_a_part_that_is_compressed_itself(engine, kind):
     """Nothing says how large it may be: a hundred bytes could stand for as many gigabytes as there are."""
     stream = engine.beam_rounds([3, 4], beam_width=2) if kind == "beams" else engine.stream([3, 4], n=2, max_tokens=5)
     next(stream)
-    reader = Reader(MemorySource(stream.snapshot()))
+    reader = SnapshotReader(MemorySource(stream.snapshot()))
     state = {name: value for name, value in reader.state.items() if name != "tensors"}
-    data = packed(Saved(state, {name: Rows.whole(reader.array(name)) for name in reader.ranges}), squeeze=True)
+    data = packed(Contents(state, {name: ArrayRows.whole(reader.array(name)) for name in reader.ranges}), squeeze=True)
     for use in (engine.resume, ox.snapshot.snapshot_info):
         with pytest.raises(SnapshotDamagedError, match=r"section (text|beam)\.0 is no snapshot"):
             use(data)

@@ -19,7 +19,7 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.snapshot import snapshot_info, speculative
-from oxillama.snapshot.format.reader import Reader, Rows
+from oxillama.snapshot.format.reader import ArrayRows, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.v1 import EngineV1, KvV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed
@@ -110,7 +110,7 @@ def test_in_the_middle_of_a_round(filled):
         for k in range(len(whole) + 1):
             stream = filled.stream([5, 9, 11, 5, 9], **OPTIONS)
             first = [next(stream) for _ in range(k)]
-            filled.engine._snapshots.turn(filled.engine._core._draft)
+            filled.engine._snapshots.between_steps(filled.engine._core._draft)
             assert told(first + list(other.resume(stream.snapshot()))) == whole
             assert told(first + list(stream)) == whole
         with other.resume(filled.engine.snapshot_bytes()) as session:  # sessions have no draft
@@ -270,7 +270,11 @@ def test_originals_that_can_t_be_gone_on_with():
     v = SpeculativeV1.decode(SPECULATIVE)
     v.draft.kv = KvV1(v.draft.kv.keys, v.draft.kv.values, 23, 3, 128, 32)
     for data, error, message in (
-        (other_version1(num_speculative=33), SnapshotMismatchError, "it guesses 33 tokens at a time; at most 32"),
+        (
+            other_version1(num_speculative=33),
+            SnapshotMismatchError,
+            "it drafts 33 tokens at a time; the most here are 32",
+        ),
         (other_version1(accepted_tokens=[5, 384]), SnapshotDamagedError, "accepted_tokens are not all below 384"),
         (v.encode(), SnapshotDamagedError, "draft: its keys and values are not those of 23 tokens"),
     ):
@@ -339,18 +343,18 @@ def test_hostile_descriptions(filled, monkeypatch):
 def test_sections_that_are_none(filled):
     saved = unpacked(filled.snapshot_bytes())
     parts = dict(saved.tensors)
-    inner = Reader(MemorySource(parts["draft.0"].array.tobytes()))
+    inner = SnapshotReader(MemorySource(parts["draft.0"].array.tobytes()))
     for change, message in (
         ({"draft.0": None}, "sections"),
         ({"draft.1": parts["draft.0"]}, "sections"),
-        ({"target": Rows.whole(np.zeros(64, np.float32))}, "no snapshot"),
-        ({"target": Rows.whole(np.zeros(64, np.uint8))}, "target: this is no snapshot"),
-        ({"draft.0": Rows.whole(np.zeros((8, 8), np.uint8))}, "no snapshot"),
+        ({"target": ArrayRows.whole(np.zeros(64, np.float32))}, "no snapshot"),
+        ({"target": ArrayRows.whole(np.zeros(64, np.uint8))}, "target: this is no snapshot"),
+        ({"draft.0": ArrayRows.whole(np.zeros((8, 8), np.uint8))}, "no snapshot"),
         (
-            {"target": Rows.whole(np.frombuffer(filled.snapshot_bytes(), np.uint8))},
+            {"target": ArrayRows.whole(np.frombuffer(filled.snapshot_bytes(), np.uint8))},
             "it must be of a session, not of kind .speculative.",
         ),
-        ({"draft.0": Rows.whole(np.frombuffer(inner.source.read(0, 900), np.uint8))}, "draft.0: "),
+        ({"draft.0": ArrayRows.whole(np.frombuffer(inner.source.read(0, 900), np.uint8))}, "draft.0: "),
     ):
         saved.tensors = {name: rows for name, rows in {**parts, **change}.items() if rows is not None}
         with pytest.raises(SnapshotError, match=message):

@@ -10,7 +10,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotError
-from oxillama.snapshot.format.reader import Reader
+from oxillama.snapshot.format.reader import SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.tools import ToolFormat
 from tests.fuzz.targets import snapshot
@@ -67,8 +67,8 @@ TEXTS = [
     (STOPS, ["sampler.n_prompt", 8], "n_prompt must be 9"),
     (STOPS, ["unknown_tokens", 1], "unknown_tokens must be true or false"),
     (STOPS, ["text.number", 5000], "number must be an integer from 0 to 1023"),
-    (GRAMMAR, ["sampler.grammar_steps", lambda n: n + 1], "its place in the grammar is not where"),
-    (GRAMMAR, ["sampler.config.json_schema", None], "its place in the grammar is not where"),
+    (GRAMMAR, ["sampler.grammar_steps", lambda n: n + 1], "the state of its grammar is not the one"),
+    (GRAMMAR, ["sampler.config.json_schema", None], "the state of its grammar is not the one"),
     (STOPS, ["engine.num_threads", "2"], "num_threads must be an integer"),
     (STOPS, ["engine.context_size", 0], "context_size must be an integer"),
 ]
@@ -178,10 +178,10 @@ def test_a_sampler_that_goes_with_other_tokens():
         with own.session() as other:
             other.prefill(PROMPT[::-1])
             other.forward_one(other.sample(seed=1))
-            there = Reader(MemorySource(other.snapshot_bytes()))
+            there = SnapshotReader(MemorySource(other.snapshot_bytes()))
     with own.resume(data) as session:
         assert session.sample() in range(own.n_vocab)
-    reader = Reader(MemorySource(data))
+    reader = SnapshotReader(MemorySource(data))
     stored = {s.name: bytes(data[s.offset : s.offset + s.n_stored]) for s in reader.sections.values()}
     stored["history"] = there.array("history").tobytes()
     with pytest.raises(SnapshotDamagedError, match="its sampler goes with other tokens than it has"):

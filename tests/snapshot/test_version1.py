@@ -226,7 +226,7 @@ CASES = [
         SnapshotMismatchError,
         "file_size is 1 there",
     ),
-    (changed(kv=None, ssm=SsmV1([], 3)), SnapshotMismatchError, "only attention can be gone on with"),
+    (changed(kv=None, ssm=SsmV1([], 3)), SnapshotMismatchError, "only attention can be resumed"),
     (changed(ssm=SsmV1([], 3)), SnapshotMismatchError, "recurrent"),
     (changed(tokens=[1, 2]), SnapshotDamagedError, "2 tokens, fewer than those of its KV, 16"),
     (changed(tokens=[9999] * 16), SnapshotDamagedError, "tokens"),

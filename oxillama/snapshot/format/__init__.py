@@ -1,1 +1,1 @@
-"""Snapshot format: layout, codecs, reading and writing of files. Knows neither engine nor requests."""
+"""Snapshot format: layout, codecs, reading and writing of files. Imports neither engine nor requests."""

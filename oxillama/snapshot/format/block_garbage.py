@@ -17,7 +17,7 @@ from oxillama.errors import ConfigError, SnapshotFileError
 from oxillama.gguf.output import names_in, open_folder, remove_leftovers, sync_folder
 from oxillama.snapshot.format.block_store import BLOCK_FOLDER, BLOCK_PANELS, held, put_block, remove_others
 from oxillama.snapshot.format.layout import MAGIC
-from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader
 from oxillama.snapshot.format.source import FileSource
 from oxillama.snapshot.format.writer import write_file
 
@@ -31,7 +31,7 @@ SHOWN = 5  # names in a warning
 log = logging.getLogger("oxillama")
 
 
-def write_shared(saved: Saved, path: Path) -> None:
+def write_shared(saved: Contents, path: Path) -> None:
     """Writes a snapshot whose whole blocks of tokens are in the folder `blocks` beside it. Raises SnapshotFileError."""
     names = [name for name, rows in saved.tensors.items() if name.startswith("kv.") and not rows.first]
     n_blocks = min((saved.tensors[name].stop for name in names), default=0) // BLOCK_PANELS
@@ -52,27 +52,26 @@ def write_shared(saved: Saved, path: Path) -> None:
         raise SnapshotFileError(f"{str(path)!r}: its blocks can't be written: {reason}") from error
 
 
-def _parts(saved: Saved, names: list[str], i: int) -> list[NDArray[Any]]:
+def _parts(saved: Contents, names: list[str], i: int) -> list[NDArray[Any]]:
     rows = slice(i * BLOCK_PANELS, (i + 1) * BLOCK_PANELS)
     return [np.ascontiguousarray(saved.tensors[name].data[rows]) for name in names]
 
 
-def _without(saved: Saved, names: list[str], n_blocks: int) -> Saved:
+def _without(saved: Contents, names: list[str], n_blocks: int) -> Contents:
     n_rows = n_blocks * BLOCK_PANELS
-    rest = {name: Rows(0, n_rows, saved.tensors[name].data[n_rows:]) for name in names}
+    rest = {name: ArrayRows(0, n_rows, saved.tensors[name].data[n_rows:]) for name in names}
     return replace(saved, state=dict(saved.state), tensors=saved.tensors | rest)
 
 
 def collect_garbage(folder: str | os.PathLike[str]) -> int:
-    """Removes the blocks that no snapshot in a folder needs: how many bytes are free by that.
+    """Removes the blocks that no snapshot in a folder needs. Returns the number of bytes freed.
 
-    Removes what writers of snapshots left that were killed, too. Waits until nobody writes a snapshot with shared
-    blocks there. Nothing else is removed, and no symbolic link in the folder is followed to it: only regular files
-    without another name that are named as blocks or temporary files are; no folders. What is found among the blocks
-    beside these stays, and a warning is logged.
+    Also removes the temporary files of killed writers. Waits until no process writes a snapshot with shared blocks
+    there. Removes only regular files without a second hard link that are named as blocks or temporary files; no
+    folders, and no symbolic link is followed. Other files among the blocks stay, and a warning is logged.
 
-    Raises SnapshotError's children, and removes no block then, if a snapshot in it can't be read: what that needs is
-    not known. ConfigError if there are no blocks.
+    Raises SnapshotError's children, and removes no block, if a snapshot in the folder can't be read, since the blocks
+    that it needs are unknown. Raises ConfigError if there are no blocks.
     """
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
         raise ConfigError(f"folder must be the path of a folder, not {folder!r:.60}")
@@ -91,13 +90,13 @@ def collect_garbage(folder: str | os.PathLike[str]) -> int:
     if others:
         shown = ", ".join(map(repr, others[:SHOWN])) + (", ..." if len(others) > SHOWN else "")
         log.warning(
-            "%s: %d names in it are not, or not alone, those of blocks, and stay: %s", label, len(others), shown
+            "%s: %d files in it are not named as blocks, or have a second name, and stay: %s", label, len(others), shown
         )
     return freed + n
 
 
 def _wanted(place: int, path: Path) -> set[str]:
-    """Names of the blocks that the snapshots in an open folder need. path: its path, for messages."""
+    """Names of the blocks that the snapshots in an open folder need. path: the folder's, for messages."""
     found: set[str] = set()
     for name in names_in(place):
         if _is_file(place, name):
@@ -110,7 +109,7 @@ def _wanted(place: int, path: Path) -> set[str]:
 
 
 def _is_file(place: int, name: str) -> bool:
-    """Whether a name is that of a regular file, or of a link to one. Raises OSError if that can't be known."""
+    """Whether a name is that of a regular file, or of a link to one. Raises OSError if it can't be examined."""
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=place).st_mode)
     except OSError as error:
@@ -120,12 +119,12 @@ def _is_file(place: int, name: str) -> bool:
 
 
 def _needed(source: FileSource) -> set[str]:
-    """Of a snapshot that may refer to blocks: neither of version 1, nor what is no snapshot at all."""
+    """Names of the blocks that a file needs; none if it is a version 1 snapshot or no snapshot."""
     try:
         head = bytes(source.read(0, min(len(MAGIC) + 1, source.n_bytes)))
         if not head.startswith(MAGIC) or head[len(MAGIC) :] == b"\x01":
             return set()
-        state = Reader(source).state
+        state = SnapshotReader(source).state
         return set(state.sub("blocks").texts("digests")) if "blocks" in state else set()
     finally:
         source.close()

@@ -36,15 +36,15 @@ __all__ = [
 BLOCK_FOLDER = "blocks"
 LOCK = "lock"
 BEGIN, REST = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{62}")  # of a block's name: folder, and file
-LINKS = (errno.ELOOP, errno.ENOTDIR)  # errors of those that are not followed
-BLOCK_PANELS = 4  # 64 tokens: of a model of a billion weights, 2 MB
+LINKS = (errno.ELOOP, errno.ENOTDIR)  # errors of opening a symbolic link that is not followed
+BLOCK_PANELS = 4  # 64 tokens: 2 MB for a model of a billion weights
 
 
 @contextmanager
 def held(folder: int, label: str, *, alone: bool) -> Iterator[int]:
-    """The descriptor of the folder of the blocks, made if it isn't there, held with others or alone.
+    """The descriptor of the block folder, created if missing, with a shared lock or (alone) an exclusive one.
 
-    folder: the descriptor of the one that it is in. label: its path, for messages. Raises SnapshotFileError.
+    folder: the descriptor of its parent folder. label: its path, for messages. Raises SnapshotFileError.
     """
     owned = list[int]()
     try:
@@ -54,7 +54,7 @@ def held(folder: int, label: str, *, alone: bool) -> Iterator[int]:
                 yield blocks
         finally:
             _let_go(owned)
-    except BaseException:  # of a signal, perhaps, that came before that had begun: nobody else could collect garbage
+    except BaseException:  # perhaps a signal's, before the `with` began: a lock left behind would block the collection
         _let_go(owned)
         raise
 
@@ -91,7 +91,7 @@ def _let_go(owned: list[int]) -> None:
     with DeferredInterrupt():
         for descriptor in owned:
             with suppress(OSError):
-                # Not by closing alone: a process that was forked meanwhile has a copy, and holds it while it lives.
+                # Closing alone is not enough: a process forked meanwhile has a copy, and holds the lock while it lives.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             with suppress(OSError):
                 os.close(descriptor)
@@ -99,10 +99,10 @@ def _let_go(owned: list[int]) -> None:
 
 
 def put_block(blocks: int, label: str, parts: list[NDArray[Any]]) -> str:
-    """Stores a block unless it is there: its name. One that is there and damaged is written again.
+    """Stores a block unless it exists, and returns its name. A damaged block is written again.
 
-    blocks, label: descriptor and path of their folder. Raises OSError, and ConfigError where the name is taken by what
-    is no regular file.
+    blocks, label: descriptor and path of the block folder. Raises OSError, and ConfigError where the block's name is
+    that of something other than a regular file.
     """
     h = blake3()
     for part in parts:
@@ -135,10 +135,10 @@ def _intact(folder: int, name: str, digest: str, size: int) -> bool:
 def read_blocks(
     source: Source, given: Fields, sections: Mapping[str, Section], expect: Callable[[Section], None]
 ) -> dict[str, NDArray[Any]]:
-    """The rows of arrays that are in blocks: all of those before the file's own.
+    """The rows of arrays that are in blocks: all rows before the file's own.
 
-    Raises SnapshotFileError for a block that is missing, SnapshotDamagedError for one that holds something else, and
-    what `expect` raises for an array that can't be, before there is memory for it.
+    Raises SnapshotFileError for a missing block, SnapshotDamagedError for a block with other contents, and what
+    `expect` raises for an impossible array, before memory is allocated for it.
     """
     if source.folder is None:
         raise SnapshotFormatError(f"{source.label}: it needs the folder {BLOCK_FOLDER!r} beside it: give its path")
@@ -182,11 +182,11 @@ def _block(source: Source, digest: str, size: int) -> memoryview:
 
 
 def remove_others(blocks: int, wanted: set[str]) -> tuple[int, list[str]]:
-    """Removes the blocks that nothing wants, and what killed writers left of theirs: bytes that are free by that, and
-    the names of what is no block of theirs and stays.
+    """Removes blocks that are not wanted, and temporary files of killed writers. Returns the number of bytes freed, and
+    the names of other files, which stay.
 
-    blocks: the descriptor of their folder, which is held alone. No link is followed, and nothing is removed but regular
-    files of one name, with the names of blocks. Raises OSError.
+    blocks: the descriptor of the block folder, exclusively locked. No link is followed, and only regular files without
+    a second hard link that are named as blocks or temporary files are removed. Raises OSError.
     """
     freed, others = 0, []
     for begin in names_in(blocks):

@@ -30,7 +30,7 @@ LEVEL = 3
 
 @cache
 def _library() -> tuple[str, Any]:
-    # Asked once: Python would look through all its folders again for the one that isn't there, at each save.
+    # Cached: at each save, Python would search all its folders again for a module that is missing.
     for name in ("compression.zstd", "zstandard"):
         try:
             return name, importlib.import_module(name)
@@ -40,7 +40,7 @@ def _library() -> tuple[str, Any]:
 
 
 def check_available() -> None:
-    """Raises ConfigError where there is no zstd."""
+    """Raises ConfigError without zstd."""
     if not _library()[0]:
         raise ConfigError("compress=True needs zstd: Python 3.14, or `pip install oxillama[zstd]`")
 
@@ -58,9 +58,9 @@ def _compressor(library: Any) -> Any:
 
 
 def decompress(data: memoryview, n_bytes: int, label: str) -> bytes:
-    """The n_bytes that a frame holds; no more than that is ever written to memory.
+    """The n_bytes of a frame; never writes more than that to memory.
 
-    Raises SnapshotFormatError where there is no zstd, SnapshotDamagedError for anything else than n_bytes.
+    Raises SnapshotFormatError without zstd, SnapshotDamagedError if the frame holds another number of bytes.
     """
     name, library = _library()
     if not name:
@@ -80,12 +80,12 @@ def decompress(data: memoryview, n_bytes: int, label: str) -> bytes:
 
 Bytes = NDArray[np.uint8]
 
-LONG = 1 << 16  # bytes: fewer are hashed before a thread has woken up
-MAX_WAITING = 8  # jobs, each of which keeps what it is of in memory
+LONG = 1 << 16  # bytes: fewer are hashed here sooner than a thread wakes up
+MAX_WAITING = 8  # jobs, each of which keeps its data in memory
 
 
 def digest_of(pieces: Sequence[Bytes]) -> bytes:
-    """Of pieces, one after another."""
+    """Digest of pieces, one after another."""
     h = blake3()
     for piece in pieces:
         h.update(cast(Any, piece))
@@ -93,7 +93,7 @@ def digest_of(pieces: Sequence[Bytes]) -> bytes:
 
 
 class Hashing:
-    """Digests of data that somebody else uses at the same time; nobody may change it until they are known.
+    """Digests computed in a thread of its own. The caller may use the data meanwhile, but not change it.
 
     A context manager: its thread has ended after the block.
     """
@@ -103,15 +103,15 @@ class Hashing:
         self._waiting: deque[Future[bytes]] = deque()
 
     def __call__(self, pieces: Sequence[Bytes]) -> Callable[[], bytes]:
-        """What gives the digest of pieces, one after another, when it is called."""
+        """A function that returns the digest of pieces, one after another."""
         if sum(piece.nbytes for piece in pieces) < LONG:
             return _known(digest_of(pieces))
         if len(self._waiting) == MAX_WAITING:
             self._waiting.popleft().exception()
         try:
-            with DeferredInterrupt():  # nothing comes between the pool's thread and who waits for its end
+            with DeferredInterrupt():  # no interrupt between the start of the pool's thread and the note to join it
                 job = self._pool.submit(digest_of, pieces)
-        except RuntimeError:  # there can be no thread: the interpreter ends, or the system has too many
+        except RuntimeError:  # no thread can start: the interpreter ends, or the system has too many
             return _known(digest_of(pieces))
         self._waiting.append(job)
         return job.result

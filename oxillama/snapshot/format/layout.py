@@ -46,7 +46,7 @@ _NAME = re.compile(rb"[A-Za-z0-9._]{1,32}\0*\Z")
 
 @dataclass(frozen=True)
 class Section:
-    """A line of the table. shape: of the rows from `first` on; n_stored: bytes in the file."""
+    """An entry of the section table. shape: of the rows from `first` on; n_stored: bytes in the file."""
 
     name: str
     code: int
@@ -63,12 +63,12 @@ class Section:
 
     @property
     def nbytes(self) -> int:
-        """Of the values, as they are in memory."""
+        """Bytes of the values in memory."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 def code_of(dtype: np.dtype[Any]) -> int:
-    """The number of a type."""
+    """The code of a type in the file."""
     return CODES[dtype.newbyteorder("<").str if dtype.itemsize > 1 else "|u1"]
 
 
@@ -77,7 +77,7 @@ def aligned(n: int) -> int:
 
 
 def placed(sections: Sequence[tuple[str, int, int, tuple[int, ...], int, int, bytes]]) -> list[Section]:
-    """Lines of the table for sections (name, code, codec, shape, first, n_stored, digest) in their order."""
+    """Table entries for sections (name, code, codec, shape, first, n_stored, digest) in their order."""
     found, offset = [], HEADER_BYTES + _ENTRY.size * len(sections)
     for name, code, codec, shape, first, n_stored, digest in sections:
         offset = aligned(offset)
@@ -101,7 +101,7 @@ def head_of(sections: Sequence[Section]) -> bytes:
 
 
 def read_size(header: bytes, label: str) -> int:
-    """Bytes of header and table together. Raises SnapshotFormatError for another version, or no snapshot at all."""
+    """Bytes of header and table together. Raises SnapshotFormatError for another version, or for no snapshot."""
     if header[:8] != MAGIC:
         raise SnapshotFormatError(f"{label}: this is no snapshot: it begins with {header[:8]!r}, not {MAGIC!r}")
     if len(header) < HEADER_BYTES:
@@ -116,7 +116,7 @@ def read_size(header: bytes, label: str) -> int:
 
 
 def read_head(head: bytes, n_bytes: int, label: str) -> list[Section]:
-    """The table, checked against the file's size. Raises SnapshotDamagedError, which names the place."""
+    """The section table, checked against the file's size. Raises SnapshotDamagedError, which names the section."""
     signed, digest, table = head[:SIGNED_BYTES], head[SIGNED_BYTES:HEADER_BYTES], head[HEADER_BYTES:]
     if blake3(signed + table).digest() != digest:
         raise SnapshotDamagedError(f"{label}: header and table of sections are not those that were written")

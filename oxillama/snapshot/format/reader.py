@@ -1,4 +1,4 @@
-"""Snapshot reader: contents of a file, and of the chain that it is based on."""
+"""Snapshot reader: contents of a file, and of its chain of bases."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from oxillama.snapshot.format.source import FileSource, Place, Source, open_sour
 __all__ = [
     "MAX_CHAIN",
     "STATE",
-    "Reader",
-    "Rows",
-    "Saved",
+    "ArrayRows",
+    "Contents",
+    "SnapshotReader",
     "check_part",
     "open_reader",
 ]
 
 STATE = "state"
-# Files that refer to each other, one to the one before.
+# Files of a chain, each of which refers to its base.
 MAX_CHAIN = 1024
 
-# Raises SnapshotMismatchError for a section that can't be of what is to be resumed, before its values are read.
+# Raises SnapshotMismatchError for a section that doesn't fit the engine, before its values are read.
 Expect = Callable[[Section], None]
 
 
 @dataclass
-class Rows:
-    """Rows `start` to `stop` of an array, of which `data` has those from `first` on; the rest is in another file.
+class ArrayRows:
+    """ArrayRows `start` to `stop` of an array; `data` has the rows from `first` on, a base file the rows before.
 
-    data: the array, or what gives its slices.
+    data: an array, or an object whose slices are arrays.
     """
 
     start: int
@@ -64,14 +64,15 @@ class Rows:
 
 
 @dataclass
-class Saved:
-    """state: JSON values. tensors: arrays by name. base: (name, digest in hexadecimal) of the file with the rest.
+class Contents:
+    """Contents of a snapshot.
 
-    let_go: to be called, in a turn of the engine's loop, when the arrays are needed no more.
+    state: JSON values. tensors: arrays by name. base: (name, digest in hexadecimal) of the file with the other rows.
+    let_go: releases the arrays' KV blocks; to be called in a turn of the step loop.
     """
 
     state: dict[str, Any]
-    tensors: dict[str, Rows] = field(default_factory=dict)
+    tensors: dict[str, ArrayRows] = field(default_factory=dict)
     base: tuple[str, str] | None = None
     let_go: Callable[[], None] = lambda: None
 
@@ -86,9 +87,9 @@ class Saved:
 
 
 class _Gap:
-    """Rows of an array that no file has given so far: those from `start` to `stop`. pieces: the rows after, last first.
+    """ArrayRows `start` to `stop` of an array, not found in any file so far. pieces: the rows after these, last first.
 
-    begun: whether the first file has been looked at. A file may have more rows than are wanted: of layers with a
+    begun: whether the first file has been searched. A file may have more rows than are wanted: in layers with a
     window, those that the window no longer reaches.
     """
 
@@ -101,20 +102,20 @@ class _Gap:
         return self.stop > self.start
 
     def reach(self, first: int) -> None:
-        """The rows from `first` on are found."""
+        """Marks the rows from `first` on as found."""
         self.begun, self.stop = True, min(self.stop, max(self.start, first))
 
     def fill(self, first: int, values: NDArray[Any]) -> None:
-        """values: the rows from `first` on, up to the gap's stop at least."""
+        """Takes the rows from `first` on, up to the gap's stop at least."""
         rows = values[max(0, self.start - first) : self.stop - first]
-        self.pieces.append(rows if 2 * len(rows) >= len(values) else rows.copy())  # a view would keep all of it
+        self.pieces.append(rows if 2 * len(rows) >= len(values) else rows.copy())  # a view would keep all of `values`
         self.reach(first)
 
 
-class Reader:
-    """An open snapshot of version 2: header, table and state are checked, arrays when they are read.
+class SnapshotReader:
+    """SnapshotReader of a version 2 snapshot: header, table and state are checked at once, arrays when they are read.
 
-    digest: of the header, in hexadecimal: it stands for all that the file holds.
+    digest: of the header, in hexadecimal; the header holds the digests of everything else in the file.
     """
 
     def __init__(self, source: Source) -> None:
@@ -146,7 +147,7 @@ class Reader:
             raise SnapshotDamagedError(f"{self.label}: section {section.name} holds other bytes than were written")
 
     def _ranges(self) -> dict[str, tuple[int, int]]:
-        """The rows of each array, those in other files included."""
+        """The range of rows of each array, base files included."""
         given = self.state.sub("tensors")
         found = {}
         for name in given.names:
@@ -170,25 +171,25 @@ class Reader:
             data = memoryview(decompress(data, section.nbytes, f"{self.label}: section {section.name}"))
         return np.frombuffer(data, section.dtype).reshape(section.shape)
 
-    def saved(self, expect: Expect, only: Collection[str] | None = None) -> Saved:
-        """All of it, or `only` some arrays, with what is in other files.
+    def saved(self, expect: Expect, only: Collection[str] | None = None) -> Contents:
+        """The contents, or `only` some arrays, with the rows in base files.
 
         Raises SnapshotError's children, and what `expect` raises.
         """
         gaps = self._gaps(only)
-        with closing(self._needed(gaps)) as needed:  # not by dropping it, in which Ctrl-C would be lost
+        with closing(self._needed(gaps)) as needed:  # a generator's finalizer would swallow Ctrl-C
             for reader in needed:
                 reader._take(gaps, expect)
         self._check_closed(gaps)
         state = {name: self.state[name] for name in self.state if name not in ("tensors", "base", "blocks")}
         joined = {name: gap.pieces[0] if len(gap.pieces) == 1 else np.concatenate(gap.pieces[::-1])
                   for name, gap in gaps.items()}  # fmt: skip
-        return Saved(state, {name: Rows.whole(joined[name], gap.start) for name, gap in gaps.items()})
+        return Contents(state, {name: ArrayRows.whole(joined[name], gap.start) for name, gap in gaps.items()})
 
     def check_chain(self, expect: Expect) -> list[str]:
-        """The labels of this file and of all that it needs, which are there and have all rows; no array is read.
+        """The labels of this file and of all files that it needs, after a check that all rows exist; reads no array.
 
-        Raises what `saved` raises, but for arrays and blocks that are damaged.
+        Raises what `saved` raises, except for damaged arrays and blocks.
         """
         gaps, labels = self._gaps(None), []
         with closing(self._needed(gaps)) as needed:
@@ -204,8 +205,8 @@ class Reader:
     def _gaps(self, only: Collection[str] | None) -> dict[str, _Gap]:
         return {name: _Gap(*rows) for name, rows in self.ranges.items() if only is None or name in only}
 
-    def _needed(self, gaps: dict[str, _Gap]) -> Generator[Reader]:
-        """This file, and those before it as long as rows are missing."""
+    def _needed(self, gaps: dict[str, _Gap]) -> Generator[SnapshotReader]:
+        """This file, and its bases as long as rows are missing."""
         with closing(_chain(self)) as chain:
             for reader in chain:
                 yield reader
@@ -220,7 +221,7 @@ class Reader:
                 )
 
     def _here(self, gaps: dict[str, _Gap], expect: Expect) -> list[tuple[_Gap, Section]]:
-        """The arrays of which this file has rows that are missing; of the first file, all, be they empty."""
+        """The arrays with missing rows that this file has; of the first file, all arrays, also empty ones."""
         found = []
         for name, gap in gaps.items():
             section = self.sections.get(name)
@@ -235,12 +236,12 @@ class Reader:
         return found
 
     def _in_blocks(self, gaps: dict[str, _Gap]) -> list[str]:
-        """The arrays of which the blocks of this file have rows that are missing."""
+        """The arrays with missing rows that the blocks of this file have."""
         names = self.state.sub("blocks").texts("arrays") if "blocks" in self.state else []
         return [name for name in names if name in gaps and gaps[name].is_open]
 
     def _take(self, gaps: dict[str, _Gap], expect: Expect) -> None:
-        """Fills gaps as far as this file or its blocks can."""
+        """Fills gaps with the rows of this file and its blocks."""
         stored = self._here(gaps, expect)
         self.source.reserve(sum(section.n_stored + ALIGNMENT for _, section in stored))
         self._take_stored(stored)
@@ -256,14 +257,14 @@ class Reader:
             for gap, section in stored:
                 data = self.source.read(section.offset, section.n_stored)
                 found.append((section, hashed([np.frombuffer(data, np.uint8)])))
-                if section.codec != RAW:  # what was damaged is not decompressed
+                if section.codec != RAW:  # damaged data is not decompressed
                     self._check(section, found[-1][1]())
                 gap.fill(section.first, self._values(section, data))
             for section, digest in found:
                 self._check(section, digest())
 
-    def base(self) -> Reader | None:
-        """The file that has the rows before. Raises SnapshotFileError, or SnapshotDamagedError if it is another now."""
+    def base(self) -> SnapshotReader | None:
+        """The base file, with the rows before. Raises SnapshotFileError, SnapshotDamagedError if it has changed."""
         if "base" not in self.state:
             return None
         given = self.state.sub("base")
@@ -274,7 +275,7 @@ class Reader:
             )
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise SnapshotDamagedError(f"{self.label}: {name!r} is not the name of a file beside it")
-        reader = Reader(FileSource(self.source.folder / name))
+        reader = SnapshotReader(FileSource(self.source.folder / name))
         if reader.digest != digest:
             reader.source.close()
             raise SnapshotDamagedError(
@@ -283,8 +284,8 @@ class Reader:
         return reader
 
 
-def _chain(reader: Reader) -> Generator[Reader]:
-    """A file, and those that it needs. Each is closed when the next is wanted."""
+def _chain(reader: SnapshotReader) -> Generator[SnapshotReader]:
+    """A file and its chain of bases. Each is closed when the next is requested."""
     yield reader
     for _ in range(MAX_CHAIN):
         before = reader.base()
@@ -299,19 +300,19 @@ def _chain(reader: Reader) -> Generator[Reader]:
 
 
 @contextmanager
-def open_reader(place: Place) -> Iterator[Reader]:
-    """A snapshot of version 2 for reading. Raises SnapshotError's children, ConfigError for what is no place."""
+def open_reader(place: Place) -> Iterator[SnapshotReader]:
+    """A reader of a version 2 snapshot. Raises SnapshotError's children, ConfigError for a place of another type."""
     source = open_source(place)
     try:
-        yield Reader(source)
+        yield SnapshotReader(source)
     finally:
         source.close()
 
 
 def check_part(section: Section, label: str) -> None:
-    """Raises SnapshotDamagedError unless a section can be a snapshot in another one: bytes as they are.
+    """Raises SnapshotDamagedError unless a section can be a snapshot in a bundle: bytes, not compressed.
 
-    What is compressed is so within: nothing would say how much there may be of it.
+    A snapshot of a bundle compresses its own sections: nothing would bound the size of a compressed snapshot.
     """
     if section.dtype != np.uint8 or len(section.shape) != 1 or section.first or section.codec != RAW:
         raise SnapshotDamagedError(f"{label}: section {section.name} is no snapshot")

@@ -26,7 +26,7 @@ Place = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 class MemorySource:
-    """label: its name, for messages. folder: where files are that it refers to; none of bytes."""
+    """Snapshot in memory. label: its name, for messages. folder: that of the files it refers to; None for bytes."""
 
     folder: Path | None = None
 
@@ -36,10 +36,10 @@ class MemorySource:
         self.n_bytes = len(self._data)
 
     def reserve(self, n: int) -> None:
-        """As for a file."""
+        """Does nothing: the bytes are in memory."""
 
     def read(self, offset: int, n: int) -> memoryview:
-        """n bytes. Raises SnapshotDamagedError if it ends before."""
+        """n bytes from an offset. Raises SnapshotDamagedError if the source ends before."""
         if offset + n > self.n_bytes:
             raise SnapshotDamagedError(f"{self.label}: it ends after {self.n_bytes} bytes")
         return self._data[offset : offset + n]
@@ -49,19 +49,19 @@ class MemorySource:
 
 
 class FileSource:
-    """Read, not mapped: a file that another process cuts short is an error then, and no signal."""
+    """Snapshot in a file, read and not mapped: a file cut short by another process is an error then, not SIGBUS."""
 
     def __init__(self, path: Path, parent: int | None = None, *, label: str | None = None) -> None:
-        """parent: the descriptor of the folder that path begins at. label: of messages, the path if there is none."""
+        """parent: descriptor of the folder that path is relative to. label: the file's in messages, by default path."""
         self.label = str(path) if label is None else label
         self._open: Descriptor | None = None
         self._reserved = np.empty(0, np.uint8)
         known = parent is None and "\0" not in str(path)
         self.folder: Path | None = Path(os.path.realpath(path)).parent if known else None
         try:
-            self._check(os.stat(path, dir_fd=parent))  # a device may do something when it is opened
-            with DeferredInterrupt():  # nothing comes between a file and what closes it
-                # Not blocking, or the name of a pipe would wait for somebody to write.
+            self._check(os.stat(path, dir_fd=parent))  # before opening, which has side effects on a device
+            with DeferredInterrupt():  # no interrupt between opening the file and the note to close it
+                # O_NONBLOCK: opening a pipe would wait for a writer.
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
                 self._open = Descriptor(os.open(path, flags, dir_fd=parent))
             self._descriptor = self._open.fd
@@ -96,11 +96,11 @@ class FileSource:
         return found
 
     def reserve(self, n: int) -> None:
-        """Memory for what is read next, n bytes together: far fewer page faults than for each read its own."""
+        """Allocates memory for the next reads, n bytes together: far fewer page faults than one allocation a read."""
         self._reserved = np.empty(min(n, self.n_bytes), np.uint8)
 
     def _memory(self, n: int) -> memoryview:
-        # Of numpy, so that arrays can be viewed in it as values of any type.
+        # A numpy array, so that it can be viewed as arrays of any type.
         room = self._reserved
         if n > len(room):
             return memoryview(cast(Any, np.empty(n, np.uint8)))
@@ -116,9 +116,9 @@ Source = MemorySource | FileSource
 
 
 def open_source(place: Place | Source) -> Source:
-    """A path, or the bytes themselves; a source is what it is.
+    """A source of a path or of bytes; a source itself is returned as it is.
 
-    Raises SnapshotFileError if it can't be opened, ConfigError for another type.
+    Raises SnapshotFileError if the file can't be opened, ConfigError for another type.
     """
     if isinstance(place, MemorySource | FileSource):
         return place

@@ -32,7 +32,7 @@ _F32 = struct.Struct("<f")
 
 
 class Decoder:
-    """Reads values one after another. Each raises SnapshotDamagedError, which names the value and the place."""
+    """Reader of values, one after another. Each method raises SnapshotDamagedError with the value's name and place."""
 
     def __init__(self, data: bytes, label: str) -> None:
         self._data, self._label = memoryview(data), label
@@ -52,7 +52,7 @@ class Decoder:
         if first > 253:
             raise self.wrong(name, f"begins with {first}, which no integer of {bits} bits does")
         value = first if first < 251 else int.from_bytes(self.raw(name, WIDTHS[first]), "little")
-        # The shortest form is the only one that is written.
+        # Only the shortest form is valid.
         if value >> bits or (first >= 251 and value < (251, 1 << 16, 1 << 32)[first - 251]):
             raise self.wrong(name, f"is {value} in a form that is not that of an integer of {bits} bits")
         return value
@@ -81,7 +81,7 @@ class Decoder:
         return np.frombuffer(self.raw(name, 4 * self.uint(name)), "<f4")
 
     def many(self, name: str, read: Callable[[], T]) -> list[T]:
-        """A list, each item of which takes a byte at least."""
+        """A list of items of at least a byte each."""
         n = self.uint(name)
         if n > len(self._data) - self.position:
             raise self.wrong(name, f"has {n} items, more than bytes are left")
@@ -93,7 +93,7 @@ class Decoder:
 
 
 class Encoder:
-    """Writes values one after another into `data`."""
+    """Writer of values, one after another, into `data`."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -163,7 +163,7 @@ class KvV1:
 
 @dataclass
 class SsmV1:
-    """State-space layers: a state of each, float32; empty of layers with attention."""
+    """State-space layers: a state of each, float32; empty for layers with attention."""
 
     ssm_states: list[NDArray[np.float32]]
     step: int
@@ -221,7 +221,7 @@ class SamplerV1:
 
 @dataclass
 class EngineV1:
-    """A session of the original's engine. The original leaves `tokens` empty. One of kv and ssm, or both, are there."""
+    """A session in version 1. The original writer leaves `tokens` empty. At least one of kv and ssm is present."""
 
     arch_id: str
     model_path: str
@@ -240,7 +240,7 @@ class EngineV1:
 
     @classmethod
     def decode(cls, data: bytes, label: str = "<memory>") -> EngineV1:
-        """Raises SnapshotFormatError for anything but version 1, SnapshotDamagedError with the field and the place."""
+        """Raises SnapshotFormatError for another version, SnapshotDamagedError with the field and its place."""
         d = Decoder(data, label)
         if data[:8] != MAGIC:
             raise SnapshotFormatError(f"{label}: this is no snapshot: it begins with {data[:8]!r}, not {MAGIC!r}")
@@ -291,7 +291,7 @@ class EngineV1:
 
 @dataclass
 class SpeculativeV1:
-    """A session of the original's speculative engine. accepted_tokens: of the last round."""
+    """A speculative session in version 1. accepted_tokens: those of the last round."""
 
     target: EngineV1
     draft: EngineV1

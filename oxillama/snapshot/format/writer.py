@@ -18,7 +18,7 @@ from oxillama.kernels.files import begin_writing
 from oxillama.kv_cache.kv_io import HeldPanels
 from oxillama.snapshot.format.codec import Bytes, Hashing, check_available, compress, digest_of
 from oxillama.snapshot.format.layout import BYTES, RAW, ZSTD, Section, code_of, head_of, placed
-from oxillama.snapshot.format.reader import STATE, Saved
+from oxillama.snapshot.format.reader import STATE, Contents
 
 __all__ = [
     "packed",
@@ -26,11 +26,11 @@ __all__ = [
     "write_version",
 ]
 
-EARLY = 1 << 20  # bytes after which writing to the disk may begin
+EARLY = 1 << 20  # bytes after which the flush to disk may begin
 
 
 class _Part:
-    """A section on its way into a file."""
+    """A section to be written."""
 
     def __init__(self, name: str, code: int, first: int, array: NDArray[Any] | HeldPanels, squeeze: bool) -> None:
         self.name, self.code, self.first, self.shape = name, code, first, array.shape
@@ -46,7 +46,7 @@ class _Part:
         return [piece.reshape(-1).view(np.uint8) for piece in pieces]
 
     def data(self) -> list[Bytes]:
-        """What is stored, in pieces."""
+        """The stored bytes, in pieces."""
         return self._plain() if self._squeezed is None else [np.frombuffer(self._squeezed, np.uint8)]
 
     @property
@@ -54,7 +54,7 @@ class _Part:
         return self.name, self.code, self.codec, self.shape, self.first, self.n_stored, bytes(32)
 
 
-def _parts(saved: Saved, squeeze: bool) -> list[_Part]:
+def _parts(saved: Contents, squeeze: bool) -> list[_Part]:
     if squeeze:
         check_available()
     described = np.frombuffer(saved.described(), np.uint8)
@@ -70,7 +70,7 @@ def _finished(sections: Sequence[Section], digests: Sequence[bytes]) -> bytes:
     return head_of([replace(s, digest=digest) for s, digest in zip(sections, digests, strict=True)])
 
 
-def packed(saved: Saved, *, squeeze: bool = False) -> bytes:
+def packed(saved: Contents, *, squeeze: bool = False) -> bytes:
     """The bytes of a file of version 2."""
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
@@ -83,8 +83,8 @@ def packed(saved: Saved, *, squeeze: bool = False) -> bytes:
     return b"".join(cast(Any, pieces))
 
 
-def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
-    """Writes version 2 to a file, which takes its name when all is on disk. Raises SnapshotFileError."""
+def write_file(saved: Contents, path: Path, *, squeeze: bool = False) -> None:
+    """Writes version 2 to a file, which takes its name when all bytes are on disk. Raises SnapshotFileError."""
     parts = _parts(saved, squeeze)
     sections = placed([part.line for part in parts])
     digests, begun = [], 0
@@ -96,20 +96,20 @@ def write_file(saved: Saved, path: Path, *, squeeze: bool = False) -> None:
             f.writelines(cast(Any, data))
             if section.offset - begun >= EARLY:
                 begun = _begin_flush(f, begun, section.offset)
-        f.truncate(sections[-1].offset + sections[-1].n_stored)  # which nothing was written to, if it is empty
+        f.truncate(sections[-1].offset + sections[-1].n_stored)  # an empty last section writes nothing at its offset
         f.seek(0)
         f.write(_finished(sections, [digest() for digest in digests]))
 
 
 def _begin_flush(f: BinaryIO, first: int, end: int) -> int:
-    """Has the system begin to write bytes to the disk, so that less is left to wait for at the end: `end`."""
+    """Starts the system's writing of bytes to disk, so that the final fsync waits for less. Returns `end`."""
     f.flush()
     begin_writing(f.fileno(), first, end - first)
     return end
 
 
 def write_version(data: bytes, path: Path) -> None:
-    """Writes bytes of another format, with the same care. Raises SnapshotFileError."""
+    """Writes bytes of another format, as atomically as `write_file`. Raises SnapshotFileError."""
     with _target(path) as f:
         f.write(data)
 

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from oxillama.errors import SnapshotError
 from oxillama.snapshot.format.layout import HEADER_BYTES, MAGIC, RAW, SIGNED_BYTES
-from oxillama.snapshot.format.reader import Reader, Rows, Saved
+from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
 from tests.fuzz.mutate import BYTES, copied_value
@@ -59,14 +59,14 @@ def in_table(draw, data, other):
 
 def unpacked(data):
     """What is saved, and whether it is compressed."""
-    reader = Reader(MemorySource(data))
+    reader = SnapshotReader(MemorySource(data))
     sections = reader.sections
     if sum(section.nbytes for section in sections.values()) > LARGEST:
         raise SnapshotError("what is compressed grew to more than can be changed")
-    tensors = {name: Rows(r[0], sections[name].first, reader.array(name)) for name, r in reader.ranges.items()}
+    tensors = {name: ArrayRows(r[0], sections[name].first, reader.array(name)) for name, r in reader.ranges.items()}
     state = json.loads(json.dumps(dict(reader.state)))
     del state["tensors"]
-    return Saved(state, tensors), any(section.codec != RAW for section in sections.values())
+    return Contents(state, tensors), any(section.codec != RAW for section in sections.values())
 
 
 def on_parts(change):
@@ -120,7 +120,7 @@ def new_items(draw, saved, others):
     flat = data.reshape(-1).view(np.uint8)
     for _ in range(draw.choice((1, 1, 4))):
         flat[draw.randrange(len(flat))] = draw.choice((0, 1, 127, 128, 255))
-    saved.tensors[name] = Rows(rows.start, rows.first, data)
+    saved.tensors[name] = ArrayRows(rows.start, rows.first, data)
 
 
 def new_shape(draw, saved, others):
@@ -131,7 +131,9 @@ def new_shape(draw, saved, others):
     twice = np.concatenate([data, data])
     data = draw.choice((data[:-1], data[:0], data[1:], twice, data.reshape(-1), data[None], other))
     start = draw.choice((rows.start, rows.start, 0, 1))
-    saved.tensors[name] = Rows(start, max(start, draw.choice((rows.first, rows.first, start, rows.first + 1))), data)
+    saved.tensors[name] = ArrayRows(
+        start, max(start, draw.choice((rows.first, rows.first, start, rows.first + 1))), data
+    )
 
 
 def other_array(draw, saved, others):

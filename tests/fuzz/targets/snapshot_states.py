@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from oxillama.errors import SnapshotError
 from oxillama.snapshot.format.layout import BYTES, MAGIC, RAW, head_of, placed
-from oxillama.snapshot.format.reader import STATE, Reader
+from oxillama.snapshot.format.reader import STATE, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 from tests.fuzz.targets.json_values import at, places
@@ -28,7 +28,7 @@ LONG = 3000
 
 def restated(data, change):
     """A file of version 2 with another description: change(state) -> state."""
-    reader = Reader(MemorySource(data))
+    reader = SnapshotReader(MemorySource(data))
     state = change(json.loads(json.dumps(dict(reader.state))))
     stored = {s.name: bytes(data[s.offset : s.offset + s.n_stored]) for s in reader.sections.values()}
     stored[STATE] = json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -56,13 +56,13 @@ def shape_of(section, stored):
 
 def parts_of(data):
     """Names of the sections that are snapshots themselves."""
-    reader = Reader(MemorySource(data))
+    reader = SnapshotReader(MemorySource(data))
     return [s.name for s in reader.sections.values() if s.name != STATE and data[s.offset : s.offset + 8] == MAGIC]
 
 
 def with_part(data, name, part):
     """A file of several with another part in it, whose length the description of arrays has too."""
-    reader = Reader(MemorySource(data))
+    reader = SnapshotReader(MemorySource(data))
     stored = {s.name: bytes(data[s.offset : s.offset + s.n_stored]) for s in reader.sections.values()}
     stored[name] = part
     state = json.loads(json.dumps(dict(reader.state)))
@@ -72,7 +72,7 @@ def with_part(data, name, part):
 
 
 def part_of(data, name):
-    section = Reader(MemorySource(data)).sections[name]
+    section = SnapshotReader(MemorySource(data)).sections[name]
     return bytes(data[section.offset : section.offset + section.n_stored])
 
 
@@ -123,7 +123,7 @@ def every(data):
     if data[:8] == SPEC_MAGIC or data[:9] == MAGIC + b"\1":
         yield from every_of_version1(data)
         return
-    state = json.loads(json.dumps(dict(Reader(MemorySource(data)).state)))
+    state = json.loads(json.dumps(dict(SnapshotReader(MemorySource(data)).state)))
     for path in places(state):
         for i, value in enumerate(variants(at(state, path))):
             changed = made(lambda _, p=path, v=value: replaced(state, p, v), data)
