@@ -1,4 +1,4 @@
-"""Memory that goes back to the operating system when it is dropped."""
+"""Slot memory, returned to the operating system when dropped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HUGE = 2 << 20
 
 
 def new_buffer(n_bytes: int) -> NDArray[np.uint8]:
-    """Zeros, uint8 [n_bytes], from the start of a page of memory on. Pages count as used once they are written to.
+    """Zeros, uint8 [n_bytes], aligned to a page of memory. Memory counts as used once it is written to.
 
-    The C library keeps part of what is freed for later: a budget could then not be given back.
+    The memory is mapped, not from malloc, which keeps part of the freed memory: a budget could not be given back then.
     """
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
     memory = mmap.mmap(-1, max(n_bytes, 1), **flags)
@@ -26,10 +26,10 @@ def new_buffer(n_bytes: int) -> NDArray[np.uint8]:
 
 
 class SlotBuffers:
-    """Memory of slots, by number: of those for experts (True), and of others. It is taken when one is first used."""
+    """Memory of slots, by kind (experts: True) and number; allocated when a slot is first used."""
 
     def __init__(self, slot_bytes: Mapping[bool, int]) -> None:
-        """`slot_bytes`: of one of each kind."""
+        """`slot_bytes`: bytes of one slot of each kind."""
         self._slot_bytes = slot_bytes
         self._buffers: dict[bool, dict[int, NDArray[np.uint8]]] = {False: {}, True: {}}
 

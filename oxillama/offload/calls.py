@@ -1,4 +1,4 @@
-"""What products ask of a reader, and what it counts."""
+"""Page requests of products to the reader, and its counters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from oxillama.errors import OxiLlamaError
 from oxillama.gguf.source import FileSource
 
-__all__ = ["Call", "Page", "PagerCounts"]
+__all__ = ["Page", "PageRequest", "PagerCounts"]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where a page's bytes are in which file."""
+    """Location of a page: file, offset and length."""
 
     source: FileSource
     offset: int
@@ -22,11 +22,11 @@ class Page:
 
 @dataclass(slots=True)
 class PagerCounts:
-    """Since the model was loaded.
+    """Counters since the model was loaded.
 
-    hits: pages that were in memory when a product asked for them. faults: those that were not. bytes: read from files,
-    ahead or not. direct_bytes: those of them that were read past the system's page cache. stalls, stall_seconds: how
-    often and how long products waited.
+    hits: pages in memory when a product requested them. faults: pages that were not. bytes: read from files, ahead or
+    not. direct_bytes: the part of them read past the system's page cache. stalls, stall_seconds: number and total time
+    of products' waits.
     """
 
     hits: int = 0
@@ -38,16 +38,16 @@ class PagerCounts:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
-    """Pages that one product asked for. n_open: left to be taken.
+class PageRequest:
+    """Pages that one product requested. n_open: number of pages left to be taken.
 
-    ready: held for it. at_hand: in the system's memory, and in the slots of `filled` if they get one; taken, tried: of
-    each kind, those that it has now. Others are on their way.
+    ready: pages held for it. cached: pages in the system's page cache, which the product reads, some into slots.
+    taken, tried: the ready and the cached pages that the product has now. Other pages are being read.
     """
 
     n_open: int
     ready: list[int] = field(default_factory=list)
-    at_hand: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     tried: list[int] = field(default_factory=list)
     error: OxiLlamaError | None = None

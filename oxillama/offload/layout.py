@@ -1,4 +1,4 @@
-"""Which matrices stay in memory, and how the others are cut into pages: sizes and counts alone."""
+"""Memory layout of offloaded weights: resident matrices, and pages of the others. Computes with sizes alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 __all__ = ["Item", "Layout", "Plan"]
 
-LARGEST = 4 << 20  # bytes of a page: reading one takes some hundred times as long as asking for it
-WINDOW = 48 << 20  # bytes of pages read ahead that are enough for any disk to go on meanwhile
+LARGEST = 4 << 20  # bytes of a page: reading one takes some hundred times as long as requesting it
+WINDOW = 48 << 20  # bytes of prefetched pages that keep any disk busy
 PAGE = 4096
-LEAST_SLOTS = 2  # one that is multiplied by, one that is read into
+LEAST_SLOTS = 2  # one in use by a product, one being read into
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A matrix or stack of them. ``held``: its bytes in memory, where that costs more than in the file."""
+    """A matrix or stack of matrices. ``held``: its bytes in memory, where it needs more than in the file."""
 
     name: str
     n_panels: int  # of 16 rows, of each matrix
@@ -27,7 +27,7 @@ class Item:
 
     @property
     def nbytes(self) -> int:
-        """In the file, to the last row's panel."""
+        """Bytes in the file, with whole panels of rows."""
         return self.n_stack * self.n_panels * self.panel_bytes
 
     def n_pages(self, page_panels: int) -> int:
@@ -36,7 +36,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """For a budget: the matrices that stay, and how many pages of the others have room at a time."""
+    """Use of a budget: the resident matrices, and the number of slots for pages of the others."""
 
     resident: frozenset[int]
     n_window: int = 0
@@ -44,9 +44,9 @@ class Plan:
 
 
 class Layout:
-    """Pages of all matrices, of one size for experts and one for the others, numbered through.
+    """Pages of all matrices, numbered consecutively, with one size for experts and one for the others.
 
-    pinned: matrices that stay in any case. slack: bytes that a slot needs beside its page.
+    pinned: matrices that are resident with any budget. slack: bytes that a slot needs beside its page.
     """
 
     def __init__(self, items: Sequence[Item], pinned: frozenset[int], budget: int, slack: int) -> None:
@@ -63,7 +63,7 @@ class Layout:
         return [self.items[i] for i in self.loose if self.items[i].is_experts == is_experts]
 
     def _choose(self, is_experts: bool, most: int) -> int:
-        """Bytes of a slot: pages of at most so many, cut so that little of their slots stays empty."""
+        """Bytes of a slot, at most `most`, for pages that leave little of their slots empty."""
         items = self._of_kind(is_experts)
         if not items:
             return 0
@@ -86,26 +86,27 @@ class Layout:
 
     @property
     def most(self) -> int:
-        """Bytes with which every matrix stays."""
+        """Bytes with which every matrix is resident."""
         return sum(m.held for m in self.items)
 
     @property
     def least(self) -> int:
-        """Bytes with which every matrix can be multiplied by, in pages as small as they can be."""
+        """Bytes with which every matrix can be used, with the smallest possible pages."""
         largest = [max((m.panel_bytes for m in self._of_kind(kind)), default=0) for kind in (False, True)]
         slots = sum(LEAST_SLOTS * self.cost(size) for size in largest if size)
         return min(self.most, sum(self.items[i].held for i in self.pinned) + slots)
 
     @property
     def floor(self) -> int:
-        """The least with pages as they are."""
+        """Bytes with which every matrix can be used, with the pages of this layout."""
         slots = sum(LEAST_SLOTS * self.cost(size) for size in self.slot_bytes.values() if size)
         return min(self.most, sum(self.items[i].held for i in self.pinned) + slots)
 
     def plan(self, budget: int) -> Plan:
-        """For a budget of at least ``floor``. Matrices that every token needs come first, spread over the layers.
+        """The plan for a budget of at least ``floor``. Matrices that every token needs come first.
 
-        While those that stay are multiplied by, others are read: so reading never has to stop for long.
+        The resident ones are spread over the layers: while they are in use, others are read, so reading never pauses
+        for long.
         """
         if self.most <= budget:
             return Plan(frozenset(range(len(self.items))))
@@ -128,7 +129,7 @@ class Layout:
         return plan.n_window * self.cost(self.slot_bytes[False]) + plan.n_experts * self.cost(self.slot_bytes[True])
 
     def paged_bytes(self, plan: Plan) -> int:
-        """Bytes of the matrices that don't stay."""
+        """Bytes of the matrices that are not resident."""
         return sum(m.nbytes for i, m in enumerate(self.items) if i not in plan.resident)
 
     def _fitting(self, left: int, slot: int) -> int:
@@ -136,7 +137,7 @@ class Layout:
         return max(LEAST_SLOTS, min(pages, left // slot))
 
     def _spread(self, dense: list[int], room: int, total: int) -> set[int]:
-        """Matrices for so many bytes, as evenly as may be; then what still fits, large ones first."""
+        """Matrices of at most `room` bytes, evenly spread; then others that still fit, large ones first."""
         chosen: set[int] = set()
         credit = 0.0
         for i in dense:

@@ -1,23 +1,24 @@
-"""Which pages will be asked for next: numbers alone."""
+"""Access order of pages, learned from products. Computes with page numbers only."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Order"]
+__all__ = ["AccessOrder"]
 
 
-class Order:
-    """Learns in which order products ask for matrices, of which each token needs all but the experts.
+class AccessOrder:
+    """Predictor of the pages that products request next. Each token needs all matrices but the experts.
 
-    Of experts nothing is read before they are chosen. Those whose first half was asked for will need the second.
+    Experts are not prefetched before the router chooses them; then a request for their first matrix predicts the
+    second.
     """
 
     def __init__(self, first_page: Sequence[int], n_stack: Sequence[int], then: Mapping[int, int | None]) -> None:
-        """`first_page` of each matrix, and last the number of pages; `n_stack` of each.
+        """`first_page` of each matrix, and last the number of pages; `n_stack` of each matrix.
 
-        `then`: of stacks of experts, the stack of which the same ones are asked for next, or None.
+        `then`: for each stack of experts, the stack whose same experts are requested next, or None.
         """
         self._first, self._n_stack, self._then = list(first_page), list(n_stack), then
         self._next: dict[int, int] = {}
@@ -25,13 +26,13 @@ class Order:
         self._chosen: list[int] = []
 
     def follow(self, matrices: Sequence[int]) -> None:
-        """These, in this order, are brought in page by page; until another order was seen."""
+        """Sets the order of the paged matrices, until another order is observed."""
         self._next = dict(zip(matrices, [*matrices[1:], *matrices[:1]], strict=True))
         self._last = matrices[-1] if matrices else None
         self._chosen = []
 
     def asked_for(self, pages: Sequence[int]) -> None:
-        """A product asked for these."""
+        """Takes note of the pages that a product requested."""
         chosen: dict[int, None] = {}
         before = -1
         for page in pages:
@@ -59,11 +60,11 @@ class Order:
         return range(self._first[then] + expert * n, self._first[then] + (expert + 1) * n)
 
     def experts(self, n: int) -> list[int]:
-        """Up to n pages of experts that were chosen."""
+        """Up to n pages of chosen experts that will be requested."""
         return self._chosen[: max(n, 0)]
 
     def upcoming(self, n: int) -> Iterator[int]:
-        """Up to n pages of matrices, from the one after that which was asked for last."""
+        """Up to n pages of matrices, from the one after the last request."""
         seen: set[int] = set()
         matrix = self._next.get(self._last) if self._last is not None else None
         while n > 0 and matrix is not None and matrix not in seen:

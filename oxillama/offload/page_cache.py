@@ -1,4 +1,4 @@
-"""What the system's page cache keeps of a file, as far as was seen: numbers alone."""
+"""Model of the system's page cache, learned by probing it. Computes with page numbers only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ FIRST, MOST = 4, 64
 
 
 class PageCache:
-    """Tells which pages are at hand, and which had better be read past the cache.
+    """Record of the pages that the page cache keeps, and of those that are better read past it.
 
-    What was read through the cache and was gone when it was needed again takes room there from others for nothing, and
-    reading past it is faster. So such a page is read past it the next FIRST times; then through it again, since there
-    may be room by now; and if it is gone again past it twice as often as before, up to MOST times.
+    A page that was read through the cache, and is gone when it is needed again, takes room from other pages without
+    use, and reading past the cache is faster. So such a page is read past it the next FIRST times; then through it
+    again, since there may be room by now; and if it is gone again, past it twice as often as before, up to MOST times.
     """
 
     def __init__(self, probe: Callable[[int], bool] | None) -> None:
-        """`probe`: whether the system has a page now. None: nothing goes through the cache."""
+        """`probe`: whether the cache has a page now. None: no read goes through the cache."""
         self._probe = probe
         self._seen: set[int] = set()
         self._through: set[int] = set()  # read through the cache, or seen there
@@ -26,9 +26,9 @@ class PageCache:
         self._turns: dict[int, int] = {}  # how often at first
 
     def has(self, page: int, *, brought: bool = False) -> bool:
-        """Whether it is at hand, or was when that was last seen and nothing has been missed since.
+        """Whether the page is in the cache, by a probe now or by the last one, if nothing was missed since.
 
-        brought: it may have been brought for the use to come, so that its being there is no sign that it is kept.
+        brought: advice may have brought the page for its next use, so that its presence doesn't show that it is kept.
         """
         if page in self._seen:
             return True
@@ -43,23 +43,23 @@ class PageCache:
         return True
 
     def saw(self, page: int) -> bool:
-        """The same without looking now."""
+        """Whether the last probe found the page, without a probe now."""
         return page in self._seen
 
     def was_seen(self) -> bool:
-        """Whether any page is taken to be at hand."""
+        """Whether any page is taken to be in the cache."""
         return bool(self._seen)
 
     def missed(self) -> None:
-        """What should have been at hand was not: others may be gone, too."""
+        """A page expected in the cache was not there: others may be gone, too."""
         self._seen.clear()
 
     def will_pass(self, page: int) -> bool:
-        """Whether a page that is not at hand would be read past the cache."""
+        """Whether a page that is not in the cache would be read past it."""
         return self._probe is None or page in self._left or page in self._through
 
     def passes(self, page: int) -> bool:
-        """The same for one that is read now."""
+        """Whether a page is read past the cache now, and counts as read."""
         if not self.will_pass(page):
             self._through.add(page)
             return False

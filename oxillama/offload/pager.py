@@ -1,4 +1,4 @@
-"""Weights that are in memory only while they are needed: which stay, which come and go, and how many may be there."""
+"""Weight pager: weights kept in memory or read from the file when needed, within a budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oxillama.models.weights import Stored, Weights
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Page
 from oxillama.offload.layout import Plan
-from oxillama.offload.order import Order
+from oxillama.offload.order import AccessOrder
 from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.offload.reader import PageReader
 from oxillama.offload.sizing import next_budget
@@ -24,13 +24,13 @@ PROBE_SECONDS = 0.25
 
 
 class LayerPager:
-    """Brings a model's weights in, layer by layer and expert by expert, inside of its forward pass.
+    """Pager of a model's weights, layer by layer and expert by expert, during its forward pass.
 
-    Matrices that stay are kept as without a pager. Of the others, a product asks for the pages that it reads; a thread
-    reads these, and those that will be next, into slots. Experts are read when a router chose them, and stay until
-    others have been used since. `Matrix.page` has what products see of this.
+    Resident matrices are kept as without a pager. Of the others, a product requests the pages that it reads; a reader
+    thread reads these, and the pages expected next, into slots. Experts are read when a router has chosen them, and
+    stay until slots are needed for others used since. Products see pages as `Matrix.page` describes.
 
-    The model's matrices refer to the reader alone, and with the pager its thread ends.
+    The model's matrices refer to the reader only, and the reader's threads end with the pager.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class LayerPager:
         num_threads: int,
         probe: MemoryPressureProbe | None = None,
     ) -> None:
-        """Takes over the matrices of a model that was built. `probe`: tells what memory there is.
+        """Takes over the matrices of a built model. `probe`: measures the available memory.
 
-        Raises ConfigError, which names the least that works, for a budget that is too small, and for patterns that no
-        matrix's name fits; ModelFileError if the file can't be read.
+        Raises ConfigError, which names the least that works, for a budget that is too small, and for patterns that fit
+        no matrix's name; ModelFileError if the file can't be read.
         """
         self.policy, self._repack, self._num_threads = policy, repack, num_threads
         self._probe, self._probed_at = probe or MemoryPressureProbe(), 0.0
         self._survey: Survey = survey(weights, policy, self._probe, repack=repack)
         self.budget, self.least = self._survey.budget, self._survey.least
-        self.floor = self._survey.constant + self._survey.layout.floor  # with pages as large as these are
+        self.floor = self._survey.constant + self._survey.layout.floor  # with the layout's page sizes
         self._resident: set[int] = set()
         self._plan = Plan(frozenset())
         for s in weights.stored:
@@ -61,7 +61,7 @@ class LayerPager:
 
     def _start(self) -> None:
         layout = self._survey.layout
-        self._order = Order(layout.first_page, [m.n_stack for m in layout.items], second_halves(layout.items))
+        self._order = AccessOrder(layout.first_page, [m.n_stack for m in layout.items], second_halves(layout.items))
         slot_bytes = {kind: size + layout.slack for kind, size in layout.slot_bytes.items()}
         self.reader = PageReader(self._pages(), self._order, slot_bytes, direct=self.policy.direct)
         self._dropped = Finalizer(self.reader.stop)
@@ -89,7 +89,7 @@ class LayerPager:
     # ---- between steps
 
     def between_steps(self) -> None:
-        """Where the budget follows the memory that there is, it is looked at now."""
+        """Adapts the budget to the available memory, if the policy says so."""
         now = time.monotonic()
         if self.policy.automatic and now - self._probed_at >= PROBE_SECONDS:
             self._probed_at = now
@@ -97,7 +97,7 @@ class LayerPager:
             self.resize(next_budget(self.budget, self._probe.read(), self.policy.reserve, self.floor, most))
 
     def resize(self, budget: int) -> None:
-        """Another budget, while nothing is computed. Raises ModelFileError; what was changed until then is in use."""
+        """Sets another budget, while no step runs. Raises ModelFileError; matrices changed before that stay changed."""
         if budget != self.budget:
             self.budget = budget
             self._apply(self._survey.layout.plan(max(budget, self.floor) - self._survey.constant))
@@ -112,7 +112,7 @@ class LayerPager:
         self._order.follow([i for i in layout.loose if i not in plan.resident and not layout.items[i].is_experts])
         self.reader.resize(plan.n_window, plan.n_experts)
         self._plan = plan
-        # The largest first: while a matrix is repacked, what is read of it is in memory, too.
+        # The largest first: while a matrix is repacked, the bytes read from the file are in memory, too.
         for i in sorted(plan.resident - self._resident, key=lambda i: -layout.items[i].held):
             self._load(self._survey.stored[i])
             self._resident.add(i)
@@ -124,26 +124,26 @@ class LayerPager:
         if self._repack:
             w.repack(num_threads=self._num_threads, release=release_pages, allocate=new_buffer)
 
-    # ---- to the outside
+    # ---- measurements
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory for weights: those that stay, slots, norms and biases."""
+        """Bytes of memory for weights: resident matrices, slots, norms and biases."""
         layout, plan = self._survey.layout, self._plan
         return self._survey.constant + layout.slots_nbytes(plan) + sum(layout.items[i].held for i in self._resident)
 
     @property
     def step_budget(self) -> int | None:
-        """The budget beside which the memory of a step counts: none where all weights stay, and nobody named one."""
+        """The budget that a step's memory counts against; None if all weights are resident and no budget is set."""
         return None if self.policy.budget is None and not self.paged_bytes else self.budget
 
     @property
     def paged_bytes(self) -> int:
-        """Bytes that a token reads from the file, if it uses all experts and finds none of them in memory."""
+        """Bytes that a token reads from the file if it uses all experts and none of their pages is in memory."""
         return self._survey.layout.paged_bytes(self._plan)
 
     def counts(self) -> Mapping[str, float]:
-        """What `PagerCounts` has, and the budget, by name."""
+        """The fields of `PagerCounts`, and the budget, by name."""
         c = self.reader.counts
         return {
             "budget": self.budget,

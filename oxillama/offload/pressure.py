@@ -1,4 +1,4 @@
-"""How short of memory the machine is, from what Linux tells; each source may be missing."""
+"""Memory pressure of the machine, read from Linux; each source may be missing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["MemoryPressureProbe", "MemoryReading"]
 
 _STALL = re.compile(r"^some avg10=([0-9.]+)", re.MULTILINE)
 _MEMINFO = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
-MAX_DEPTH = 64  # of a group of processes; deeper ones are taken to be damage
+MAX_DEPTH = 64  # of a control group; a deeper one is taken to be damage
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Memory at one moment, in bytes; None where nothing tells.
+    """Memory at one moment, in bytes; None where it is unknown.
 
-    total: what the machine has, or what the processes of this group may use if that is less. available: what can be
-    allocated without taking memory from others: free, or cache of files. stalled: part of the last ten seconds in which
-    some process waited for memory, 0 to 1.
+    total: of the machine, or the limit of this process's control group if that is less. available: memory that can be
+    allocated without taking it from other processes: free, or cache of files. stalled: part of the last ten seconds in
+    which some process waited for memory, 0 to 1.
     """
 
     total: int | None
@@ -31,16 +31,16 @@ class MemoryReading:
 class MemoryPressureProbe:
     """Reads /proc/meminfo, pressure stall information and the limits of control groups (v2).
 
-    Sources: Linux's Documentation/filesystems/proc.rst, accounting/psi.rst, admin-guide/cgroup-v2.rst. What a machine
-    lacks, or says in another way, counts as unknown; nothing is raised.
+    Sources: Linux's Documentation/filesystems/proc.rst, accounting/psi.rst, admin-guide/cgroup-v2.rst. Values that are
+    missing, or in another form, count as unknown; nothing is raised.
     """
 
     def __init__(self, root: str | Path = "/") -> None:
-        """`root`: where proc and sys are found."""
+        """`root`: the folder of proc and sys."""
         self._root = Path(root)
 
     def read(self) -> MemoryReading:
-        """What is known now: the least of what machine and groups leave."""
+        """A reading now: the least of the values of machine and control groups."""
         meminfo = {name: int(n) << 10 for name, n in _MEMINFO.findall(self._text("proc/meminfo"))}
         totals, spare = [meminfo.get("MemTotal")], [meminfo.get("MemAvailable", meminfo.get("MemFree"))]
         stalls = [self._stalled("proc/pressure/memory")]
@@ -55,7 +55,7 @@ class MemoryPressureProbe:
         return MemoryReading(least(totals), least(spare), max(known) if known else None)
 
     def _groups(self) -> Iterator[str]:
-        """Folders of this process's group and those that it is in."""
+        """Folders of this process's control group and its ancestors."""
         for line in self._text("proc/self/cgroup").splitlines():
             if line.startswith("0::/"):
                 parts = [p for p in line[4:].split("/") if p not in ("", ".", "..")][:MAX_DEPTH]
@@ -63,7 +63,7 @@ class MemoryPressureProbe:
                     yield "/".join(["sys/fs/cgroup", *parts[:n]])
 
     def _cache(self, group: str) -> int:
-        """Cache of files that a group gives up before anything of its own: what nobody has looked at for a while."""
+        """Inactive file cache of a group: file pages not used for a while, which are reclaimed first."""
         for line in self._text(f"{group}/memory.stat").splitlines():
             if line.startswith("inactive_file ") and line[14:].isdigit():
                 return int(line[14:])

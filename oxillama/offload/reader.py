@@ -1,4 +1,4 @@
-"""Pages of a model's file in memory, read by threads of its own while others are multiplied by."""
+"""Page reader: threads that read pages of a model's file while products use others."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from collections.abc import Sequence
 
 from oxillama._util.fork import READS, ForkRegistry
 from oxillama.errors import EngineClosedError, GenerateError, ModelFileError, OxiLlamaError
-from oxillama.offload.ahead import Ahead
+from oxillama.offload.ahead import Prefetcher
 from oxillama.offload.buffers import SlotBuffers
-from oxillama.offload.calls import Call, Page, PagerCounts
-from oxillama.offload.order import Order
+from oxillama.offload.calls import Page, PagerCounts, PageRequest
+from oxillama.offload.order import AccessOrder
 
 __all__ = ["PageReader"]
 
-N_DIRECT = 2  # threads that read past the page cache: while one looks what is next, the disk works for the other
+N_DIRECT = 2  # threads that read past the page cache: while one chooses the next page, the disk works for the other
 
 _lives = ForkRegistry(READS)
 _log = logging.getLogger("oxillama")
 
 
 class PageReader:
-    """Slots in memory, and threads that fill them: first with what is asked for, then with what will be next.
+    """Slots in memory, and threads that fill them: first with requested pages, then with those expected next.
 
-    What the system's page cache has is read by who multiplies by it, straight into its core's cache; experts into a
-    slot, where they stay. Methods may be called from any thread. Whoever drops the last reference calls `stop` before.
+    A page in the system's page cache is read by the thread that multiplies by it, straight into its core's cache; an
+    expert's page into a slot, where it stays. Methods may be called from any thread. The owner calls `stop` before it
+    drops the last reference.
     """
 
-    def __init__(self, pages: Sequence[Page], order: Order, slot_bytes: dict[bool, int], *, direct: bool) -> None:
-        """`slot_bytes`: of a slot for a page of experts (True), and of others."""
+    def __init__(self, pages: Sequence[Page], order: AccessOrder, slot_bytes: dict[bool, int], *, direct: bool) -> None:
+        """`slot_bytes`: bytes of a slot for a page of experts (True), and of other matrices."""
         self.counts = PagerCounts()
         self._pages, self._buffers, self._direct = pages, SlotBuffers(slot_bytes), direct
-        self._ahead = Ahead(pages, order, direct=direct)
+        self._ahead = Prefetcher(pages, order, direct=direct)
         self._slots, self._asked = self._ahead.slots, self._ahead.asked
         self._addresses: dict[int, int] = {}
         for source in {page.source for page in pages}:  # now, so that no step has to open a file
@@ -46,32 +47,32 @@ class PageReader:
         self._arrival, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
         self._reading: set[int] = set()
-        self._filled: dict[int, Call] = {}  # pages whose slots a call reads into
+        self._filled: dict[int, PageRequest] = {}  # pages whose slots a product reads into
         self._paused = self._stopping = False
 
-    # ---- for who multiplies
+    # ---- requests of products
 
-    def begin(self, pages: Sequence[int]) -> Call:
-        """Asks for pages. Reading begins at once."""
-        call = Call(len(pages))
+    def begin(self, pages: Sequence[int]) -> PageRequest:
+        """Requests pages. Reading starts at once."""
+        call = PageRequest(len(pages))
         with self._lock:
             self._start()
             for page in pages:
                 is_there = page in self._slots[self._pages[page].is_expert]
                 if not is_there and self._ahead.has(page):
-                    call.at_hand.append(page)
+                    call.cached.append(page)
                 else:
                     self._ask(page, call)
             self.counts.hits += len(call.ready)
             self.counts.faults += len(pages) - len(call.ready)
             if self._ahead.follow(pages):
                 self._work.notify_all()
-            for page in call.at_hand:
+            for page in call.cached:
                 if self._pages[page].is_expert:
                     self._fill(page, call)
         return call
 
-    def _ask(self, page: int, call: Call) -> None:
+    def _ask(self, page: int, call: PageRequest) -> None:
         slots = self._slots[self._pages[page].is_expert]
         if page in slots and page not in self._reading and page not in self._filled:
             slots.hold(page)
@@ -79,25 +80,25 @@ class PageReader:
         else:
             self._asked.setdefault(page, []).append(call)
 
-    def _fill(self, page: int, call: Call) -> None:
+    def _fill(self, page: int, call: PageRequest) -> None:
         slot = self._ahead.place_expert(page)
         if slot is not None:
             self._addresses[page] = self._buffers.of(True, slot).ctypes.data
             self._filled[page] = call
 
-    def take(self, call: Call) -> list[tuple[int, int, int, int]]:
-        """Pages that are there, at least one: number, address, file and offset as `Matrix.page` has them.
+    def take(self, call: PageRequest) -> list[tuple[int, int, int, int]]:
+        """Pages that are ready, at least one: number, address, file and offset as `Matrix.page` has them.
 
-        Those taken before may leave from now on. Raises ModelFileError if one can't be read.
+        Pages taken before may be evicted from now on. Raises ModelFileError if a page can't be read.
         """
         with self._lock:
             self._let_go(call)
-            if not call.ready and not call.at_hand and call.error is None:
+            if not call.ready and not call.cached and call.error is None:
                 self._wait_for(call)
             if call.error is not None:
                 raise call.error
             call.taken, call.ready = call.ready, []
-            call.tried, call.at_hand = call.at_hand, []
+            call.tried, call.cached = call.cached, []
             call.n_open -= len(call.taken) + len(call.tried)
             found = [(page, self._addresses[page], -1, 0) for page in call.taken]
             for page in call.tried:
@@ -106,7 +107,7 @@ class PageReader:
                 found.append((page, address, p.source.fd, p.offset))
             return found
 
-    def _wait_for(self, call: Call) -> None:
+    def _wait_for(self, call: PageRequest) -> None:
         began = time.perf_counter()
         while not call.ready and call.error is None:
             if self._stopping:
@@ -115,10 +116,10 @@ class PageReader:
         self.counts.stalls += 1
         self.counts.stall_seconds += time.perf_counter() - began
 
-    def done(self, call: Call, missing: Sequence[int], n_bytes: int) -> None:
-        """Pages in `missing` were not all at hand, and are read for it now; of others, so many bytes were.
+    def done(self, call: PageRequest, missing: Sequence[int], n_bytes: int) -> None:
+        """Ends the product's own reads: `n_bytes` were in the page cache; the threads read the pages in `missing` now.
 
-        Raises ModelFileError if the file was changed, so that what was computed must not be used.
+        Raises ModelFileError if the file has changed, so that the product's result must not be used.
         """
         for source in {self._pages[page].source for page in call.tried}:
             source.check()
@@ -129,8 +130,8 @@ class PageReader:
                     self._ahead.cache.missed()
                 self._settle(call, missing)
 
-    def _settle(self, call: Call, missing: Sequence[int]) -> None:
-        """Of pages that were tried, those are held that got a slot; those that are missing are asked for."""
+    def _settle(self, call: PageRequest, missing: Sequence[int]) -> None:
+        """Holds the tried pages that got a slot, and requests those that are missing."""
         for page in call.tried:
             if self._filled.get(page) is call:
                 del self._filled[page]
@@ -146,10 +147,10 @@ class PageReader:
         if missing:
             self._work.notify_all()
 
-    def end(self, call: Call) -> None:
-        """Nothing more of it is wanted."""
+    def end(self, call: PageRequest) -> None:
+        """Ends a call: its pages are not needed any more."""
         with self._lock:
-            call.tried += call.at_hand
+            call.tried += call.cached
             self._settle(call, call.tried)
             call.taken += call.ready
             call.ready = []
@@ -157,14 +158,14 @@ class PageReader:
             if call.n_open:
                 self._withdraw(call)
 
-    def _let_go(self, call: Call) -> None:
+    def _let_go(self, call: PageRequest) -> None:
         for page in call.taken:
             self._slots[self._pages[page].is_expert].let_go(page)
         if call.taken and self._ahead.starved:
             self._work.notify_all()
         call.taken = []
 
-    def _withdraw(self, call: Call) -> None:
+    def _withdraw(self, call: PageRequest) -> None:
         for page, calls in list(self._asked.items()):
             if call in calls:
                 calls.remove(call)
@@ -174,7 +175,7 @@ class PageReader:
     # ---- between steps
 
     def resize(self, n_window: int, n_experts: int) -> None:
-        """So many slots, empty ones or not. While nobody multiplies."""
+        """Sets the numbers of slots, while no product runs."""
         with self._lock:
             self._wait_for_quiet()
             for is_expert, n in ((False, n_window), (True, n_experts)):
@@ -182,7 +183,7 @@ class PageReader:
             self._paused = False
 
     def forget(self, pages: Sequence[int]) -> None:
-        """Pages of which nothing will be asked for leave."""
+        """Drops pages that will not be requested any more."""
         with self._lock:
             self._wait_for_quiet()
             for page in pages:
@@ -193,12 +194,12 @@ class PageReader:
         while self._reading:
             self._paused = True
             self._arrival.wait()
-        self._paused = True  # also where another fork has gone on meanwhile
+        self._paused = True  # again, since a fork in another thread may have ended its pause meanwhile
 
     # ---- the threads
 
     def _start(self, n_threads: int = 1) -> None:
-        """Raises GenerateError if not even one can be started; where one is at work, it does without the others."""
+        """Starts threads. Raises GenerateError if not even one can be started; one is enough."""
         while len(self._threads) < n_threads and not self._stopping:
             thread = threading.Thread(target=self._run, name="oxillama-pages", daemon=True)
             try:
@@ -210,7 +211,7 @@ class PageReader:
             self._threads.append(thread)
 
     def stop(self, *, wait: bool = False) -> None:
-        """Ends the threads; they read their pages to the end."""
+        """Ends the threads, after the pages that they are reading."""
         with self._lock:
             self._stopping = True
             self._work.notify_all()
@@ -247,7 +248,7 @@ class PageReader:
             return None
 
     def _read(self, page: int, slot: int, past_cache: bool) -> bool:
-        """Returns whether it was past the cache: not every disk has the blocks for that."""
+        """Reads a page. Returns whether it was read past the cache: not every disk's blocks allow that."""
         p = self._pages[page]
         buffer = self._buffers.of(p.is_expert, slot)
         shift = None
@@ -262,7 +263,7 @@ class PageReader:
         self._reading.discard(page)
         slots = self._slots[self._pages[page].is_expert]
         if error is not None:
-            self._ahead.failed = True  # ahead of time, it may be tried again when it is needed
+            self._ahead.failed = True  # the read was ahead of need, and may be tried again when the page is needed
             slots.drop(page)
             for call in self._asked.pop(page, []):
                 call.error = error
@@ -282,7 +283,7 @@ class PageReader:
     # ---- forks
 
     def before_fork(self) -> None:
-        """Nothing may be read past the page cache then: open(2), of memory that a child would share."""
+        """Waits for reads past the page cache: open(2) forbids a fork while O_DIRECT reads into shared memory."""
         self._lock.acquire()
         self._wait_for_quiet()
 
@@ -292,7 +293,7 @@ class PageReader:
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """The threads are the parent's. What they were reading is not there, and whoever asked for pages is gone."""
+        """Drops all requests and unfinished reads: the threads that made them don't exist in the child."""
         unfinished = self._reading.union(self._filled)
         self._asked.clear()
         for slots in self._slots.values():

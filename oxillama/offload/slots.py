@@ -1,4 +1,4 @@
-"""Which page is in which slot, and which one leaves for another: numbers alone."""
+"""Slot table: pages in slots, and their eviction. Computes with numbers only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["Slots"]
 class Slots:
     """A number of slots for pages, each page in one at most.
 
-    Pages are held while they are multiplied by or read into; others may leave: the least recently used first, or, where
-    pages are needed in a cycle, the most recently used. Its slot is what is likeliest to be in the CPU's cache, too.
+    Pages are held while a product uses them or a thread reads into them. Others may be evicted: the least recently used
+    first, or, where pages are needed in a cycle, the most recently used, whose slot is also likeliest to be in the
+    CPU's cache.
     """
 
     def __init__(self, n: int = 0, *, cyclic: bool = False) -> None:
@@ -26,19 +27,19 @@ class Slots:
         return page in self._slots
 
     def __len__(self) -> int:
-        """Slots that there are."""
+        """Number of slots."""
         return len(self._free) + len(self._slots)
 
     @property
     def has_room(self) -> bool:
-        """Whether a page can come without another's leaving."""
+        """Whether a page can be placed without an eviction."""
         return bool(self._free)
 
     def slot(self, page: int) -> int:
         return self._slots[page]
 
     def hold(self, page: int) -> None:
-        """A page that is in a slot stays there, and counts as used now."""
+        """Keeps a page in its slot from eviction, and counts it as used now."""
         self._holders[page] = self._holders.get(page, 0) + 1
         self._slots.move_to_end(page)
 
@@ -48,9 +49,9 @@ class Slots:
             self._holders[page] = n
 
     def place(self, page: int, *, sparing: Container[int] = ()) -> int | None:
-        """A slot for a page that is in none, which is held from now on; None if nothing may leave for it.
+        """A slot for a page that has none; the page is held from now on. None if no page may be evicted for it.
 
-        Pages in `sparing` don't leave.
+        Pages in `sparing` are not evicted.
         """
         if not self._free:
             pages = reversed(self._slots) if self._cyclic else iter(self._slots)
@@ -63,22 +64,22 @@ class Slots:
         return slot
 
     def drop(self, page: int) -> None:
-        """A page that is held once leaves: what was read is not what was wanted."""
+        """Drops a page that is held once, because its read failed."""
         del self._holders[page]
         self._free.append(self._slots.pop(page))
 
     def forget(self, page: int) -> None:
-        """A page that nobody holds leaves, if it is here."""
+        """Drops a page that is not held, if it has a slot."""
         slot = self._slots.pop(page, None)
         if slot is not None:
             self._free.append(slot)
 
     def release_all(self) -> None:
-        """Nobody holds anything any more."""
+        """Releases all holds."""
         self._holders.clear()
 
     def resize(self, n: int) -> list[int]:
-        """So many slots, while nothing is held. Returns the numbers of those that are no more."""
+        """Sets the number of slots, while nothing is held. Returns the numbers of the removed ones."""
         while len(self) < n:
             self._free.append(self._n_ids)
             self._n_ids += 1

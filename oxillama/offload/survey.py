@@ -1,4 +1,4 @@
-"""What a model's weights take, before any are read: the least that works, the most, and the budget of a policy."""
+"""Survey of a model's weights before any are read: the least and the most memory, and the budget of a policy."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ EXPERTS = re.compile(r"^(.*)ffn_(gate|up|gate_up|down)_exps\.weight$")
 
 @dataclass(frozen=True)
 class Survey:
-    """constant: bytes that are in memory in any case, norms and the like; budget, least and most include them.
+    """Memory needs of a model's weights.
 
-    stored: the matrices that can be left in the file, and layout how.
+    constant: bytes that are in memory in any case, norms and the like; budget, least and most include them. stored: the
+    matrices that can be left in the file. layout: their pages.
     """
 
     stored: list[Stored]
@@ -40,7 +41,7 @@ class Survey:
 def survey(weights: Weights, policy: OffloadPolicy, probe: MemoryPressureProbe, *, repack: bool) -> Survey:
     """Raises ConfigError, with the least that works, for a budget below it, and for patterns that fit nothing."""
     stored = [s for s in weights.stored if s.source is not None]
-    others = [s.matrix for s in weights.stored if s.source is None]  # rearranged, and in no file like this
+    others = [s.matrix for s in weights.stored if s.source is None]  # rearranged: no file has them in this form
     constant = weights.n_value_bytes + sum(held_bytes(w, repack) for w in others)
     items = [item_of(s.matrix, repack) for s in stored]
     pinned = find_pinned(items, policy.pinned)
@@ -71,7 +72,7 @@ def item_of(w: Matrix, repack: bool) -> Item:
 
 
 def find_pinned(items: Sequence[Item], patterns: Sequence[str]) -> frozenset[int]:
-    """Matrices whose names a pattern fits. ConfigError for a pattern that fits none."""
+    """Matrices whose names fit a pattern. Raises ConfigError for a pattern that fits none."""
     found: set[int] = set()
     for pattern in patterns:
         fitting = [i for i, item in enumerate(items) if fnmatchcase(item.name, pattern)]
@@ -83,7 +84,7 @@ def find_pinned(items: Sequence[Item], patterns: Sequence[str]) -> frozenset[int
 
 
 def second_halves(items: Sequence[Item]) -> dict[int, int | None]:
-    """Of each stack of experts, the one that is multiplied by after it with the same ones chosen."""
+    """For each stack of experts, the stack whose same experts are used next."""
     by_name = {item.name: i for i, item in enumerate(items) if item.is_experts}
     found: dict[int, int | None] = {}
     for name, i in by_name.items():

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from oxillama.offload.layout import LEAST_SLOTS, Item, Layout
-from oxillama.offload.order import Order
+from oxillama.offload.order import AccessOrder
 from oxillama.offload.slots import Slots
 
 
@@ -136,7 +136,7 @@ def test_slots_shrink_and_grow():
 
 def test_the_order_is_learned():
     """Three matrices of two pages, of which the second comes last."""
-    order = Order([0, 2, 4, 6], [1, 1, 1], {})
+    order = AccessOrder([0, 2, 4, 6], [1, 1, 1], {})
     order.follow([0, 1, 2])
     assert list(order.upcoming(3)) == [0, 1, 2]
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_the_order_is_learned():
 
 
 def test_matrices_of_one_call_follow_each_other():
-    order = Order([0, 1, 2, 3], [1, 1, 1], {})
+    order = AccessOrder([0, 1, 2, 3], [1, 1, 1], {})
     order.follow([0, 1, 2])
     order.asked_for([0, 2])
     assert list(order.upcoming(9)) == [0, 2]
@@ -158,7 +158,7 @@ def test_matrices_of_one_call_follow_each_other():
 
 def test_second_halves_of_the_experts_that_were_chosen():
     """A router, then stacks of four experts: two of one page each, the second half of two each."""
-    order = Order([0, 1, 5, 9, 17], [1, 4, 4, 4], {1: 3, 2: 3, 3: None})
+    order = AccessOrder([0, 1, 5, 9, 17], [1, 4, 4, 4], {1: 3, 2: 3, 3: None})
     order.follow([0])
     order.asked_for([0])
     assert order.experts(9) == []

@@ -13,7 +13,7 @@ from oxillama.errors import EngineClosedError, GenerateError, ModelFileError
 from oxillama.gguf.source import DIRECT_SLACK, FileSource
 from oxillama.kernels.files import at_hand, can_tell
 from oxillama.offload.calls import Page
-from oxillama.offload.order import Order
+from oxillama.offload.order import AccessOrder
 from oxillama.offload.reader import PageReader
 
 N, SIZE = 40, 1000  # pages; the last ones of each matrix are shorter
@@ -41,7 +41,7 @@ def make_reader(source, n_window, n_experts):
         is_expert = i // 5 % 2 == 1
         pages.append(Page(source, i * SIZE, SIZE - 100 * (i % 5 == 4), is_expert))
     first = list(range(0, N + 1, 5))
-    order = Order(first, [1, 5] * 4, {i: i + 2 if i % 4 == 1 else None for i in range(1, 8, 2)})
+    order = AccessOrder(first, [1, 5] * 4, {i: i + 2 if i % 4 == 1 else None for i in range(1, 8, 2)})
     order.follow([0, 2, 4, 6])
     room = SIZE + DIRECT_SLACK
     reader = PageReader(pages, order, {False: room, True: room}, direct=False)
