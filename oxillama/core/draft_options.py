@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama.config import field_names
-from oxillama.drafts.cost_model import Trust
+from oxillama.drafts.cost_model import AcceptanceEstimate
 from oxillama.drafts.draft import Distribution, Draft, SpecStats
 from oxillama.drafts.rejection import chosen
 from oxillama.errors import ConfigError
@@ -188,7 +188,7 @@ class Speculation:
 
     def __init__(self, drafts: tuple[Draft, ...], options: DraftOptions) -> None:
         self.drafts = drafts
-        self.trusts = [Trust() for _ in drafts]
+        self.trusts = [AcceptanceEstimate() for _ in drafts]
         self.k, self.acceptance, self.adaptive = options.num_speculative, options.acceptance, bool(options.adaptive)
         self.asked: set[Draft] = set()
         self.round: DraftRound | None = None

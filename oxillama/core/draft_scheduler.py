@@ -14,10 +14,10 @@ from oxillama.drafts.cost_model import (
     KEPT_TIMES,
     LEAST_CHANCE,
     TRY_CHANCE,
-    Bid,
-    StepCosts,
-    Trust,
-    best_bids,
+    AcceptanceEstimate,
+    DraftRequest,
+    StepTimeModel,
+    allocate_drafts,
 )
 from oxillama.drafts.draft import Distribution, Draft, DraftTask, Proposal, SpecStats, Target
 from oxillama.drafts.grammar_draft import GrammarDraft
@@ -75,7 +75,7 @@ class Drafting:
     """
 
     def __init__(self) -> None:
-        self.costs = StepCosts()
+        self.costs = StepTimeModel()
         self.requests: dict[GenerationRequest, Speculation] = {}
         self.totals: weakref.WeakKeyDictionary[Draft, SpecStats] = weakref.WeakKeyDictionary()
         self._times: weakref.WeakKeyDictionary[Draft, deque[float]] = weakref.WeakKeyDictionary()
@@ -115,7 +115,7 @@ class Drafting:
         if not asking:
             return {}
         bids = [self._bid(request, speculation, by) for request, speculation in asking]
-        best_bids(
+        allocate_drafts(
             self.costs, rows, [bid for (_, s), bid in zip(asking, bids, strict=True) if s.adaptive], MAX_DRAFT_TOKENS
         )
         wanted: dict[Draft, list[Wanted]] = {}
@@ -127,20 +127,20 @@ class Drafting:
                 wanted.setdefault(speculation.drafts[by], []).append((request, speculation, n))
         return wanted
 
-    def _bid(self, request: GenerationRequest, speculation: Speculation, by: int) -> Bid:
+    def _bid(self, request: GenerationRequest, speculation: Speculation, by: int) -> DraftRequest:
         sequence, trust = request.sequence, speculation.trusts[by]
         if speculation.rejects:  # also at the end, where not all can count: what is drafted may depend on how many are
-            return Bid(trust.chance, speculation.k)
+            return DraftRequest(trust.chance, speculation.k)
         n = min(speculation.k, sequence.n_reserve - len(sequence.tokens))
         draft = speculation.drafts[by]
         seconds = self._seconds(draft)
         if not speculation.adaptive:
-            return Bid(trust.chance, n)
+            return DraftRequest(trust.chance, n)
         if not trust.resting:
-            return Bid(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
-        return Bid(TRY_CHANCE, min(n, 1), seconds, draft)
+            return DraftRequest(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
+        return DraftRequest(TRY_CHANCE, min(n, 1), seconds, draft)
 
-    def _judge(self, request: GenerationRequest, trust: Trust, bid: Bid, rows: int) -> None:
+    def _judge(self, request: GenerationRequest, trust: AcceptanceEstimate, bid: DraftRequest, rows: int) -> None:
         """Whether a draft is of use for a request, were that alone; a full batch is no fault of the draft's.
 
         As long as it may be, for what little was seen of it, it gets another try.
@@ -148,18 +148,18 @@ class Drafting:
         n_tokens = len(request.sequence.tokens)
         if trust.resting:
             if not bid.granted:
-                trust.put_off(n_tokens)
+                trust.postpone(n_tokens)
         elif bid.granted:
             trust.resume()
-        elif not self._pays(1, trust.hope, bid):
-            trust.rest(n_tokens)
-        elif not self._pays(1, trust.chance, bid) and self._pays(rows, trust.hope, bid):
+        elif not self._pays(1, trust.upper_bound, bid):
+            trust.pause(n_tokens)
+        elif not self._pays(1, trust.chance, bid) and self._pays(rows, trust.upper_bound, bid):
             bid.granted = 1
 
-    def _pays(self, rows: int, chance: float, bid: Bid) -> bool:
+    def _pays(self, rows: int, chance: float, bid: DraftRequest) -> bool:
         """Whether guesses of this chance pay for one text in a step of so many rows besides."""
-        one = Bid(chance, bid.n, bid.seconds)
-        best_bids(self.costs, rows, [one], MAX_DRAFT_TOKENS)
+        one = DraftRequest(chance, bid.n, bid.seconds)
+        allocate_drafts(self.costs, rows, [one], MAX_DRAFT_TOKENS)
         return one.granted > 0
 
     def _seconds(self, draft: Draft) -> float:

@@ -160,7 +160,7 @@ class GenerationRequest(Request):
 
         sampler: the state of its sampler. Raises ConfigError for a damaged one, GrammarError if tokens don't fit.
         """
-        self.sampler.memory.go_on(sampler)
+        self.sampler.memory.restore(sampler)
         for token in drawn:
             self.sequence.tokens.append(token)
             text, stopped = self._stops.push(self._stream.push(token))

@@ -20,13 +20,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SpecStats:
-    """Of one completion, or of several together.
+    """Statistics of speculation, of one completion or of several together.
 
-    rounds: steps that checked guesses. drafted: tokens that were guessed and checked. accepted: those that came true.
-    bonus: rounds in which all did, so that the step's last row gave one token more. elapsed: wall-clock seconds of
-    these rounds, drafting included. draft_seconds: those in which drafts were made, for everybody who asked then.
-    n1_fallbacks: steps without guesses, since a recurrent state had to be computed again after some were wrong.
-    off: why it does not guess at the moment; "" if it does.
+    rounds: steps that verified draft tokens. drafted: draft tokens verified. accepted: draft tokens accepted.
+    bonus: rounds in which all were, so that the step's last row gave one token more. elapsed: wall-clock seconds of
+    these rounds, drafting included. draft_seconds: the part of them spent drafting, for all requests of the steps.
+    n1_fallbacks: steps without draft tokens, since a recurrent state had to be computed again after a rejection.
+    off: why speculation is off at the moment; "" if it is on.
     """
 
     rounds: int = 0
@@ -43,32 +43,32 @@ class SpecStats:
         return fields_as_json(self)
 
     def __add__(self, other: "SpecStats") -> "SpecStats":
-        """Of both together; why it is off, of the second."""
+        """Statistics of both together; `off` is that of the second."""
         counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "off"}
         return SpecStats(**counts, off=other.off)
 
     @property
     def rejected(self) -> int:
-        """Guesses that did not come true, or came after one that did not."""
+        """Draft tokens rejected, or after a rejected one."""
         return self.drafted - self.accepted
 
     @property
     def acceptance_rate(self) -> float:
-        """Part of the guesses that came true; 0 if there were none."""
+        """Share of draft tokens that were accepted; 0 if there were none."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
 @dataclass(slots=True)
 class DraftTask:
-    """One request that asks for a draft.
+    """Task of a draft: draft tokens for one request.
 
-    key: of its text, the same each time and unique in the process. tokens: prompt and output so far, the last one not
-    computed yet; it lives on and is not to be changed. n: tokens wanted at most, at least 1. sampler: the request's
-    own, after `tokens`; a draft may draw from it, and leaves it as it found it.
-    with_probs: whether guesses are kept or not by how likely they were (`rejection.py`): a draft that draws does so by
-    a generator of its own then, and gives `Proposal.probs`. What it proposes decides over the text then, and should
-    follow from the task alone; `n` is the same each time, also where the text can't get so many tokens any more.
-    cache_key: as of `Sequence`; texts with different ones share nothing.
+    key: of the request's sequence, the same each time and unique in the process. tokens: prompt and output so far, the
+    last one not computed yet; the list is the request's own and must not be changed. n: draft tokens wanted at most, at
+    least 1. sampler: the request's own, after `tokens`; a draft may draw from it, and restores its state.
+    with_probs: whether rejection sampling accepts the draft tokens (`rejection.py`): a draft that draws uses a
+    generator of its own then, and returns `Proposal.probs`. The text depends on the proposal then, which should follow
+    from the task alone; `n` is the same each time, also where the text has no room for so many tokens.
+    cache_key: as in `Sequence`; sequences with different keys share nothing.
     """
 
     key: int
@@ -80,10 +80,10 @@ class DraftTask:
 
 
 class Proposal(NamedTuple):
-    """What a draft guesses for one task.
+    """Draft tokens for one task.
 
-    tokens: those that follow, at most as many as were wanted; none if it has no idea. probs: what each was drawn from,
-    for the acceptance that keeps a distribution rather than tokens; None from drafts that draw nothing.
+    tokens: at most as many as wanted; empty without a proposal. probs: the distribution that each was drawn from, for
+    acceptance="rejection"; None from drafts that don't draw.
     """
 
     tokens: list[int]
@@ -91,7 +91,7 @@ class Proposal(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a draft sees of the engine that it guesses for. context_size: tokens of a text at most."""
+    """The engine that a draft serves. context_size: largest number of tokens of a sequence."""
 
     tokenizer: Tokenizer
     n_vocab: int
@@ -100,16 +100,16 @@ class Target(NamedTuple):
 
 @runtime_checkable
 class Draft(Protocol):
-    """Guesses what comes next. Its methods run in the thread that computes the engine's steps, one at a time.
+    """Source of draft tokens. Its methods run in the thread that computes the engine's steps, one at a time.
 
-    What `propose` raises ends the requests that it was asked for, and nothing else.
+    An error raised by `propose` ends the requests of its tasks, and no others.
     """
 
     def bind(self, target: Target) -> None:
-        """Called before the first request of an engine uses it. Raises ConfigError if it is of no use there."""
+        """Called before an engine's first request uses the draft. Raises ConfigError if it can't serve the engine."""
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
-        """One for each task; called once for a step, with all requests that use this draft."""
+        """A proposal for each task; called once a step, with all requests that use this draft."""
 
     def forget(self, key: int) -> None:
-        """The text has ended: nobody asks for it again."""
+        """Called when the request of this key has ended."""

@@ -1,4 +1,4 @@
-"""Grammar drafts: tokens that a grammar leaves no choice about."""
+"""Grammar drafts: text that the grammar forces."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ __all__ = [
     "GrammarDraft",
 ]
 
-# Of a token; those that spell more are rare.
+# Bytes of a token; longer tokens are rare.
 TOKEN_BYTES = 16
 
 
 class GrammarDraft:
-    """Guesses what must follow by the request's grammar, schema or tools, spelt as the tokenizer would spell it.
+    """Drafts the text that the request's grammar, schema or tools force, in the tokens that the tokenizer would use.
 
-    The model may spell the same text otherwise, so these are guesses too. Nothing for requests without a grammar.
+    The model may spell the same text in other tokens, so these are verified too. Drafts nothing without a grammar.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class GrammarDraft:
         return _continuing(tokenizer, text)[: task.n] if text else []
 
     def forget(self, key: int) -> None:
-        """Nothing is kept."""
+        """Does nothing: no state is kept."""
 
 
 def _continuing(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of a text that others come before. Some tokenizers put a space before the beginning of what they get."""
+    """Tokens of a text that continues another. Some tokenizers put a space before the start of their input."""
     if not (tokenizer.model == "llama" and tokenizer.add_space_prefix):
         return tokenizer.encode(text, add_special=False)
     before = tokenizer.encode("\n", add_special=False)

@@ -19,9 +19,9 @@ MAX_NGRAM = 16
 
 
 class NgramIndex:
-    """Where in a text that grows each run of tokens of some lengths came last; O(1) for each token that is added.
+    """Index of the last occurrence of each n-gram in a growing text; O(1) for each added token.
 
-    A run counts as soon as something follows it. n_read: tokens that it knows of.
+    An n-gram is entered once a token follows it. n_read: number of indexed tokens.
     """
 
     __slots__ = ("_after", "_sizes", "n_read", "tokens")
@@ -34,7 +34,7 @@ class NgramIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def read(self) -> None:
-        """Takes note of the tokens that came since the last time."""
+        """Indexes the tokens added since the last call."""
         tokens, after = self.tokens, self._after
         for end in range(max(self.n_read, 1), len(tokens)):
             for size in self._sizes:
@@ -43,11 +43,11 @@ class NgramIndex:
         self.n_read = len(tokens)
 
     def find(self, run: tuple[int, ...]) -> int | None:
-        """The place of what followed a run of tokens the last time; None if it never came."""
+        """The index after the last occurrence of an n-gram; None if there is none."""
         return self._after.get(run)
 
     def copy(self, at: int, n: int) -> list[int]:
-        """n tokens from a place on; where the text ends, it is taken to go on as it did there."""
+        """n tokens from an index on; beyond the end, the copied tokens repeat."""
         tokens = list(self.tokens[at : at + n])
         period = len(self.tokens) - at
         while len(tokens) < n:
@@ -56,18 +56,18 @@ class NgramIndex:
 
 
 class PromptLookup:
-    """Guesses that a text goes on as it did the last time after the same tokens, or as one of `texts` does.
+    """Drafts the continuation of the last occurrence of the same tokens, in the text itself or in one of `texts`.
 
-    Costs next to nothing, and is right where much is repeated: summaries, changes of a text, code, structured data.
+    Costs next to nothing, and is accepted where much is repeated: summaries, edits of a text, code, structured data.
 
     >>> engine.generate(prompt, draft="lookup")
     >>> engine.generate(prompt, draft=PromptLookup(texts=[original]))
     """
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 2, *, texts: Iterable[str | Sequence[int]] = ()) -> None:
-        """The longest run of last tokens that was seen before decides, from max_ngram down to min_ngram of them.
+        """The longest n-gram of last tokens that occurred before decides, from max_ngram down to min_ngram tokens.
 
-        texts: what else to look in, text or token ids; after the request's own text, and the last one first.
+        texts: other texts to search, strings or token ids; after the request's own text, and the last one first.
         Raises ConfigError for numbers out of range and texts of another type.
         """
         self.min_ngram = check_int("min_ngram", min_ngram, 1, MAX_NGRAM)
@@ -80,12 +80,12 @@ class PromptLookup:
         self._own: dict[int, NgramIndex] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without what it knows of an engine's tokens and texts.
+        # Without the state of an engine: its tokens and texts.
         fields = {"max_ngram": self.max_ngram, "min_ngram": self.min_ngram, "texts": self.texts}
         return with_fields, (type(self), fields)
 
     def bind(self, target: Target) -> None:
-        """Raises ConfigError if it has texts and serves an engine with another tokenizer already, TokenizerError."""
+        """Raises ConfigError if it has `texts` and serves an engine with another tokenizer already, TokenizerError."""
         if not self.texts or self._tokenizer is target.tokenizer:
             return
         if self._tokenizer is not None:

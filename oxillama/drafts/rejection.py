@@ -17,20 +17,20 @@ __all__ = [
     "residual",
 ]
 
-# How far from 1 sums of probabilities in double may be: the rounding of some hundred thousand of them.
+# Tolerance of a sum of probabilities in double: the rounding of some hundred thousand of them.
 SLACK = 1e-9
 
 
-def keeping(p: Distribution, q: Distribution, guess: int) -> float:
-    """The probability with which a guess that was drawn from q is kept."""
-    ours, theirs = p.probability(guess), q.probability(guess)
+def keeping(p: Distribution, q: Distribution, token: int) -> float:
+    """The probability with which a draft token that was drawn from q is accepted."""
+    ours, theirs = p.probability(token), q.probability(token)
     return 1.0 if ours >= theirs else ours / theirs
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:
-    """What a token is drawn from after a guess was not kept: max(0, p - q) / Z.
+    """The distribution of the token after a rejection: max(0, p - q) / Z.
 
-    Where q is p, but for rounding, nothing is left; then it is p.
+    Where q equals p, but for rounding, nothing is left; then it is p.
     """
     at = np.minimum(np.searchsorted(q.ids, p.ids), len(q.ids) - 1)
     left = p.probs - np.where(q.ids[at] == p.ids, q.probs[at], 0.0)
@@ -38,20 +38,20 @@ def residual(p: Distribution, q: Distribution) -> Distribution:
     return Distribution(p.ids[kept], left[kept] / left[kept].sum()) if kept.any() else p
 
 
-def chosen(p: Distribution, guess: int | None, q: Distribution | None, uniform: Callable[[], float]) -> int:
-    """The token that follows, the guess itself if that is kept; without a guess a draw from p.
+def chosen(p: Distribution, token: int | None, q: Distribution | None, uniform: Callable[[], float]) -> int:
+    """The next token: the draft token if it is accepted; without a draft token a draw from p.
 
-    p: of the model; q: what the guess was drawn from, None if nothing was drawn: then it is the only one that could
-    have been. uniform: the request's generator of numbers in [0, 1), from which one or two are taken.
+    p: the model's distribution. q: the draft token's; None if it was not drawn: then it was the only possible one.
+    uniform: the request's generator of numbers in [0, 1), of which one or two are used.
     """
-    if guess is None:
+    if token is None:
         return p.draw(uniform())
-    q = certain(guess) if q is None else q
-    return guess if uniform() < keeping(p, q, guess) else residual(p, q).draw(uniform())
+    q = certain(token) if q is None else q
+    return token if uniform() < keeping(p, q, token) else residual(p, q).draw(uniform())
 
 
 def check_chain(chain: SamplerChain) -> None:
-    """Raises ConfigError for a chain whose next distribution depends on what was drawn from the one before."""
+    """Raises ConfigError for a chain whose next distribution depends on the token drawn before."""
     if mirostat_v1 in chain.stages or mirostat_v2 in chain.stages:
         raise ConfigError(
             "acceptance='rejection' keeps the distribution of each token, and mirostat has none that is known before "
@@ -60,9 +60,9 @@ def check_chain(chain: SamplerChain) -> None:
 
 
 def check_probs(tokens: list[int], probs: list[Distribution]) -> None:
-    """Raises GenerateError unless each guess can have been drawn from its distribution: the text would follow no law.
+    """Raises GenerateError unless each draft token can have been drawn from its distribution.
 
-    tokens: guesses, checked themselves; probs: one for each.
+    Otherwise the text would not have the model's distribution. tokens: checked already. probs: one for each.
     """
     if len(probs) != len(tokens):
         raise GenerateError(f"a draft gave {len(tokens)} tokens and {len(probs)} distributions: it must give as many")
@@ -74,7 +74,7 @@ def check_probs(tokens: list[int], probs: list[Distribution]) -> None:
 
 
 def _flaw(q: Distribution, token: int) -> str:
-    """What is wrong with a distribution of a guess; "" if nothing is."""
+    """Error in the distribution of a draft token; "" if there is none."""
     for name, array, dtype in (("ids", q.ids, np.int32), ("probs", q.probs, np.float64)):
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != 1:
             return f"must have {name} that are a {np.dtype(dtype).name} array of one dimension"

@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 SEED = 1
-MAX_TOKENS = 64  # of each text
-ROWS = (1, 2, 3, 5, 9, 17, 33)  # of the steps that are timed
+MAX_TOKENS = 64  # generated for each prompt
+ROWS = (1, 2, 3, 5, 9, 17, 33)  # of the timed steps
 REPEATS = 5
 PROBE_CONTEXT = 512
 
 
 @dataclass(frozen=True)
 class ProbeText:
-    """A prompt, what the target made of it, and its logits where each token was drawn, [tokens, n_vocab]."""
+    """A prompt, the target's completion, and the target's logits where each token was drawn, [tokens, n_vocab]."""
 
     prompt: list[int]
     output: list[int]
@@ -49,10 +49,10 @@ class ProbeText:
 
 
 class Probe:
-    """Texts of a target and the seconds of its steps, against which drafts are measured.
+    """Completions of a target and the seconds of its steps, against which drafts are measured.
 
     Attributes:
-        seconds: of a step with so many rows, measured; others are interpolated.
+        seconds: measured seconds of a step by its number of rows; others are interpolated.
     """
 
     def __init__(self, target: Engine, prompts: SequenceOf[str], sampler: SamplerConfig, num_speculative: int) -> None:
@@ -69,28 +69,28 @@ class Probe:
         return ProbeText(ids, output, rows)
 
     def acceptance(self, draft: Engine) -> float:
-        """The share of the target's tokens that the draft guesses, drawing as the request would: from its own logits,
-        with the request's sampler in the same state.
+        """The share of the target's tokens that the draft draws too, from its own logits with the request's sampler in
+        the same state.
 
-        Raises GenerateError if the draft's logits can't be drawn from, or if there is no text.
+        Raises GenerateError if no token can be drawn from the draft's logits, or if there is no completion.
         """
         hits = [hit for text in self.texts for hit in self._hits(text, draft)]
         if not hits:
-            raise GenerateError("the target answers the probe's prompts with nothing: give others")
+            raise GenerateError("the target completes the probe's prompts with no token: give other prompts")
         return sum(hits) / len(hits)
 
     def _hits(self, text: ProbeText, draft: Engine) -> list[bool]:
-        guessed = draft.forward_logits(text.prompt + text.output)[len(text.prompt) - 1 : -1]
+        logits = draft.forward_logits(text.prompt + text.output)[len(text.prompt) - 1 : -1]
         sampler = Sampler(self.sampler, prompt=text.prompt)
         hits = []
-        for wanted, row, token in zip(text.rows, guessed, text.output, strict=True):
+        for wanted, row, token in zip(text.rows, logits, text.output, strict=True):
             hits.append(sampler.copy().sample(row) == token)
-            sampler.sample(wanted)  # so that the generator goes on as it did in the text
+            sampler.sample(wanted)  # advances the generator as in the completion
             sampler.accept(token)
         return hits
 
     def speedup(self, acceptance: float, draft_seconds: float) -> tuple[float, int]:
-        """The best expected speed-up, and for how many drafted tokens."""
+        """The best expected speed-up, and its number of draft tokens."""
         known = list(self.seconds)
         times = np.interp(range(1, self.num_speculative + 2), known, [self.seconds[n] for n in known])
         found = [
@@ -103,17 +103,17 @@ class Probe:
 def expected_speedup(
     acceptance: float, k: int, plain_seconds: float, verify_seconds: float, draft_seconds: float
 ) -> float:
-    """Tokens per second with k drafted tokens, by those without a draft (Leviathan et al. 2023, theorem 3.8).
+    """Ratio of tokens per second with k draft tokens and without (Leviathan et al. 2023, theorem 3.8).
 
-    A round gives 1 + a + a² + … + a^k tokens if each guess is accepted with probability a, whatever came before. It
-    costs k steps of the draft, and one of the target with k + 1 rows.
+    A round gives 1 + a + a² + … + a^k tokens if each draft token is accepted with probability a, independent of the
+    others. It costs k steps of the draft, and one of the target with k + 1 rows.
     """
     tokens = sum(acceptance**i for i in range(k + 1))
     return float(tokens * plain_seconds / (k * draft_seconds + verify_seconds))
 
 
 def step_seconds(engine: Engine, n_rows: int) -> float:
-    """Of the quickest of some steps that append so many tokens to a short text."""
+    """Seconds of the quickest of some steps that append n_rows tokens to a short text."""
     token = engine.tokenizer.n_vocab // 2
     with engine.session(cache_prompt=False) as session:
         session.prefill([token] * 16)
@@ -125,17 +125,17 @@ def step_seconds(engine: Engine, n_rows: int) -> float:
     return min(found)
 
 
-# Of stories, of explanation, and of program text.
+# A story, an explanation, and program text.
 PROMPTS = ("Once upon a time", "The difference between the two is that", "def main():")
 
 
 @dataclass(frozen=True)
 class DraftCandidate:
-    """What was found out about one of the models.
+    """Measurements of one candidate.
 
-    source: as it was given. reason: why it was refused; "" for the one that was chosen. acceptance: share of the
-    target's tokens that it guesses; seconds: of its step; speedup: expected with num_speculative drafted tokens, the
-    best number of them. These are 0 for models that were refused before they were measured.
+    source: as it was given. reason: why it was refused; "" for the chosen one. acceptance: share of the target's tokens
+    that it drafts; seconds: of its step; speedup: expected with num_speculative draft tokens, the best number of them.
+    These are 0 for candidates refused before they were measured.
     """
 
     source: Source
@@ -151,7 +151,7 @@ class DraftSelection:
     """The best draft, and all candidates in the order in which they were given.
 
     choice: the source of the best, None if none makes the target faster. speedup: expected, 1.0 without a choice.
-    num_speculative: how many tokens it should draft. acceptance: share of the target's tokens that it guesses.
+    num_speculative: number of tokens to draft. acceptance: share of the target's tokens that it drafts.
     """
 
     choice: Source | None
@@ -174,15 +174,15 @@ def select_draft(
     sampler: SamplerConfig | None = None,
     num_speculative: int = 8,
 ) -> DraftSelection:
-    """The model that makes decoding of the target fastest as its draft.
+    """Selects the draft model with which the target decodes fastest.
 
-    A candidate must have the target's vocabulary, token by token, and fewer bytes of weights. What remains is loaded,
-    and measured on what the target writes after `prompts` with `sampler` (default: the target's `sampling_defaults`):
-    how often the draft would have guessed the next token, and how long its steps take, beside the target's with 1 to
-    num_speculative + 1 rows. The one with the highest expected speed-up is chosen, if it is above 1.
+    A candidate must have the target's vocabulary, token by token, and fewer bytes of weights. The others are loaded,
+    and measured on the target's completions of `prompts` with `sampler` (default: the target's `sampling_defaults`):
+    how often the draft draws the target's next token, and how long its steps take, compared with the target's steps of
+    1 to num_speculative + 1 rows. The candidate with the highest expected speed-up is chosen, if that is above 1.
 
     target, candidates: engines, or the paths or bytes of models. Files that are broken, unreadable or of an unknown
-    kind are refused as any other, with the reason. Measured times depend on what else the machine does.
+    kind are refused as any other, with the reason. Measured times depend on the machine's other load.
 
     Raises ConfigError for arguments out of range; for the target, what `load` raises, and UnsupportedModelError if it
     is an encoder.
@@ -214,7 +214,7 @@ def checked_prompts(prompts: SequenceOf[str]) -> list[str]:
 
 
 def loaded(source: Source, like: Engine | None) -> Engine | nullcontext[Engine]:
-    """The engine, which stays open; or one for the probe alone, with the settings of another."""
+    """The engine itself, which stays open; or an engine for the probe alone, with the settings of `like`."""
     if isinstance(source, Engine):
         return nullcontext(source)
     with opened(source) as file:
@@ -226,7 +226,7 @@ def loaded(source: Source, like: Engine | None) -> Engine | nullcontext[Engine]:
 
 
 def measure(source: Source, target: Engine, target_bytes: int, probe: Probe) -> DraftCandidate:
-    """One candidate; whatever is wrong with it is a reason."""
+    """Measures one candidate; any error becomes the reason of its refusal."""
     try:
         check_fits(source, target.tokenizer, target_bytes)
         with loaded(source, target) as draft:
@@ -238,7 +238,7 @@ def measure(source: Source, target: Engine, target_bytes: int, probe: Probe) -> 
 
 
 def check_fits(source: Source, tokenizer: Tokenizer, target_bytes: int) -> None:
-    """What the file says, before its weights are read. Raises OxiLlamaError with the reason."""
+    """Checks a candidate's metadata, before its weights are read. Raises OxiLlamaError with the reason."""
     with opened(source) as file:
         check_generates(read_model_spec(file))
         n_bytes = sum(t.nbytes for t in file.tensors.values())

@@ -150,7 +150,7 @@ class Sampler:
         twin.memory, twin.scratch = self.memory.copy(), Candidates()
         return twin
 
-    def guesser(self, scratch: Candidates) -> "Sampler":
+    def shadow(self, scratch: Candidates) -> "Sampler":
         """One with the same memory, which draws by the same stages, but calls no function that is not ours.
 
         For whoever guesses what this one will draw, and then takes it back by `rewind`: a processor or stage of the
@@ -177,7 +177,7 @@ class Sampler:
         tokens = check_ids("tokens of the saved state", data.get("tokens"))
         n_prompt = check_int("n_prompt of the saved state", data.get("n_prompt"), 0, len(tokens))
         self = cls(config, prompt=tokens[:n_prompt], **options)
-        self.memory.go_on(data)
+        self.memory.restore(data)
         return self
 
 

@@ -157,7 +157,7 @@ class SamplerState:
             "marks": [list(mark) for mark in zip(self._rngs, self._mus, strict=True)],
         }
 
-    def go_on(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any]) -> None:
         """Goes on from the prompt to what `data` described. Raises ConfigError for damaged data, GrammarError."""
         tokens = check_ids("tokens of the saved state", data.get("tokens"))[self.n_prompt :]
         marks = data.get("marks")

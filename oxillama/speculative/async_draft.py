@@ -1,4 +1,4 @@
-"""Asynchronous drafts: a draft model that runs ahead in a thread of its own."""
+"""Asynchronous drafts: a draft model that runs ahead in a worker thread."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _lives = ForkRegistry(GUESSES)
 
 
 class _Run:
-    """Guesses on top of guesses, for texts that may turn out otherwise.
+    """One run of the worker thread: draft tokens after draft tokens that are not verified yet.
 
-    token: shared by who guesses and who finds that nobody wants it any more. keys: of the texts that are still wanted.
+    token: cancelled by the proposing thread when no sequence needs the run any more; polled by the worker thread.
+    keys: of the sequences that still need it.
     """
 
     def __init__(self, tasks: list[DraftTask]) -> None:
@@ -47,22 +48,22 @@ class _Run:
 
 
 class SpeculativeDecoder:
-    """A draft whose model works in a thread of its own. Use with `with`, or call `close`.
+    """Draft whose model runs in a worker thread. Use with `with`, or call `close`.
 
-    When it has proposed, it takes it that all will come true and guesses on from there, while the model checks. If all
-    did, and the token after them as well, the next guesses are there already; if not, they are given up in the middle.
-    What it proposes is what its `DraftModel` would, token by token.
+    After each proposal, the draft assumes that all its tokens will be accepted and drafts on from there, while the
+    model verifies them. If all are accepted, and the token after them is right as well, the next draft tokens are
+    ready; if not, the run is abandoned. The proposals are those of its `DraftModel`, token by token.
 
-    It pays where the two have cores of their own: give it `num_threads` that the engine doesn't use.
+    It pays where draft and model have cores of their own: give it `num_threads` that the engine doesn't use.
 
-    model: the draft model, closed with this if it was made by it. n_ready: guesses that were there when asked for.
+    model: the draft model, closed with this object if made by it. n_ready: draft tokens that were ready when requested.
     """
 
     __reduce_ex__ = stays_here("make one of a DraftModel in the other process; that can be sent")
 
     def __init__(self, draft: DraftModel | Source = None, **fields: Unpack[EngineOptions]) -> None:
-        """draft: a `DraftModel`, or what one is made of, with its options. Raises what that raises, TypeError for
-        options of a model that is made already."""
+        """draft: a `DraftModel`, or the source of one, with its options. Raises what `DraftModel` raises, TypeError for
+        options beside a `DraftModel`."""
         self._own = not isinstance(draft, DraftModel)
         if fields and not self._own:
             raise TypeError(f"{next(iter(fields))} can't be given with a DraftModel: it is made already")
@@ -73,7 +74,7 @@ class SpeculativeDecoder:
         _lives.add(self)
 
     def _start(self) -> None:
-        """With a thread to come; also in a forked child, where the parent's is not."""
+        """Sets up the state without a thread, which starts later; also in a forked child, which has no thread."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._beginning = threading.Lock()
@@ -91,7 +92,7 @@ class SpeculativeDecoder:
         self.model.bind(target)
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
-        """Guesses for each task, of which some may be there already. Raises what `DraftModel.propose` raises."""
+        """Draft tokens for each task, some of which may be ready. Raises what `DraftModel.propose` raises."""
         if self._pid != os.getpid():
             self._start()
         with self._lock:
@@ -104,7 +105,7 @@ class SpeculativeDecoder:
             return proposals
 
     def forget(self, key: int) -> None:
-        """The text has ended: what is guessed for it alone is given up."""
+        """Ends a sequence: a run for it alone is cancelled."""
         run = self._run
         if run is not None:
             run.keys.discard(key)
@@ -115,28 +116,28 @@ class SpeculativeDecoder:
     # ---- the thread
 
     def _await_run(self, tasks: Sequence[DraftTask]) -> None:
-        """Until what is guessed ahead is there; it is given up if all texts went another way."""
+        """Waits for the run of the worker thread, which is cancelled if all sequences went another way."""
         run = self._run
         if run is not None:
             if not any(task.key in run.keys and self.model.agrees(task) for task in tasks):
                 run.token.cancel()
             run.done.wait()
-            self._run = None  # not before: whose text ends meanwhile has to find it
+            self._run = None  # not before: `forget` of a sequence that ends meanwhile has to find the run
 
     def _run_ahead(self, tasks: Sequence[DraftTask]) -> None:
-        """Has the token after the guesses guessed, and as many more as now, if the texts go on so."""
+        """Starts a run for the tokens after the draft tokens, as if all of these were accepted."""
         found = [self.model.beyond(task, task.n + 1) for task in tasks if not task.with_probs]
         wanted = [task for task in found if task is not None]
         with self._beginning:
-            if wanted and not self._forks and not self._closed:  # the thread of a closed one would never do it
+            if wanted and not self._forks and not self._closed:  # a closed draft's thread would never run it
                 self._run = run = _Run(wanted)
                 if self._thread is None:
                     self._thread = threading.Thread(target=_work, args=(self._jobs,), name=THREAD, daemon=True)
                     self._thread.start()
-                self._jobs.put(partial(_guess, self.model, run))
+                self._jobs.put(partial(_run_draft, self.model, run))
 
-    # What the thread does may hold locks, as of grammars, which stay locked in a forked child for ever. So a fork waits
-    # for it; nobody is kept from proposing, or the fork, which waits for the engines' steps too, might never happen.
+    # A run may hold locks, such as those of grammars, which would stay locked in a forked child for ever. So a fork
+    # waits for the run. Proposals are not blocked meanwhile: the fork also waits for the engines' steps, which propose.
 
     def before_fork(self) -> None:
         with self._beginning:
@@ -151,7 +152,7 @@ class SpeculativeDecoder:
             self._forks -= 1
 
     def after_fork_in_child(self) -> None:
-        """It begins nothing there: its thread is the parent's."""
+        """Does nothing: `propose` notices the new process, and sets up the state without a thread."""
 
     # ---- life
 
@@ -160,21 +161,21 @@ class SpeculativeDecoder:
         return self._closed
 
     def close(self) -> None:
-        """Ends the thread, and the model if it was made here; further calls do nothing."""
+        """Ends the worker thread, and closes the model if made here; further calls do nothing."""
         self.stop()
         if self._own:
             self.model.close()
 
     def stop(self, *, wait: bool = True) -> None:
-        """Ends the thread."""
+        """Ends the worker thread."""
         self._closed = True
         if self._pid == os.getpid():
-            with self._beginning:  # who began before the flag was set is done now, and nobody begins any more
+            with self._beginning:  # starts of runs before the flag was set are done now, and no others follow
                 run, self._run = self._run, None
             if run is not None:
                 run.token.cancel()
             self._end.detach()
-            self._jobs.put(None)  # itself, since finalizers may be over at the interpreter's end
+            self._jobs.put(None)  # put here, since finalizers may be over at the interpreter's end
             if wait and self._thread is not None:
                 self._thread.join()
 
@@ -196,17 +197,17 @@ class SpeculativeDecoder:
 def _work(jobs: Jobs) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # it keeps the model, which may be dropped before the next one comes
+        del job  # it keeps the model alive, which may be dropped before the next job comes
 
 
-def _guess(model: DraftModel, run: _Run) -> None:
+def _run_draft(model: DraftModel, run: _Run) -> None:
     try:
         tasks = [task for task in run.tasks if task.key in run.keys]
         model.propose(tasks, lambda: run.token.cancelled)
-    except BaseException:  # may be of a text that never comes; if not, it is raised again when that is asked for
-        log.debug("guesses ahead of the model failed", exc_info=True)
+    except BaseException:  # of tokens that may never be requested; if they are, `propose` raises it again
+        log.debug("drafting ahead of the model failed", exc_info=True)
     finally:
         for task in run.tasks:
-            if task.key not in run.keys:  # forgotten before it was begun
+            if task.key not in run.keys:  # ended before the run started
                 model.forget(task.key)
         run.done.set()

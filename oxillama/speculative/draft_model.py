@@ -32,12 +32,12 @@ from oxillama.scheduling.prefix_cache import WINDOWED
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
 from oxillama.scheduling.sequence import Sequence as Tokens
-from oxillama.speculative.draft_sequences import DraftText, DraftTexts, Mark
+from oxillama.speculative.draft_sequences import DraftSequence, DraftSequences, Mark
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "DraftModel",
-    "Guess",
+    "DraftRun",
     "Source",
     "check_same_vocabulary",
     "first_difference",
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def first_difference(one: Tokenizer, other: Tokenizer) -> int | None:
-    """The first token that stands for other bytes, is special in one alone, or is missing in one; None if none is."""
+    """The first token with different bytes, special in only one tokenizer, or missing in one; None without any."""
     if one is other:
         return None
     n = min(one.n_vocab, other.n_vocab)
@@ -57,7 +57,7 @@ def first_difference(one: Tokenizer, other: Tokenizer) -> int | None:
 
 
 def check_same_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:
-    """Raises ConfigError, which names the first token that differs, unless ids of a draft are those of the model."""
+    """Raises ConfigError, which names the first token that differs, unless draft and model have the same ids."""
     token = first_difference(draft, target)
     if token is not None:
         raise ConfigError(
@@ -99,9 +99,9 @@ MASK = (1 << 64) - 1
 
 
 def derived(state: int) -> int:
-    """State of a generator whose numbers have nothing to do with those that follow `state` in the request's own.
+    """State of a generator independent of the request's own generator in `state`.
 
-    The finaliser of SplitMix64 (Steele et al. 2014) of another place; never 0, which xorshift doesn't leave.
+    The finaliser of SplitMix64 (Steele et al. 2014) of `state` with an offset; never 0, which xorshift doesn't leave.
     """
     x = (state ^ 0x9E3779B97F4A7C15) & MASK
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
@@ -109,16 +109,16 @@ def derived(state: int) -> int:
     return (x ^ x >> 31) or 1
 
 
-class Guess:
-    """What is guessed for one task. The task's sampler goes along, and back by `end`.
+class DraftRun:
+    """Draft tokens in the making for one task. The task's sampler advances with them; `end` restores it.
 
-    n: tokens wanted. done: whether there are no more to come.
+    n: number of draft tokens wanted. done: whether no more follow.
     """
 
     __slots__ = ("_end_ids", "_n_before", "_probs", "_sampler", "_start", "_text", "done", "n", "tokens")
 
     def __init__(self, task: DraftTask, n: int, scratch: Candidates, end_ids: frozenset[int]) -> None:
-        """n may be less than the task wants. end_ids: no token is guessed after one of these."""
+        """n may be less than the task wants. end_ids: tokens after which none is drafted."""
         memory = task.sampler.memory
         self.n, self._end_ids = n, end_ids
         self.tokens: list[int] = []
@@ -126,28 +126,28 @@ class Guess:
         self._probs: list[Distribution] | None = [] if task.with_probs else None
         self._start: Mark = memory.rng.state, memory.mu
         self._n_before = memory.n_accepted
-        self._sampler = task.sampler.guesser(scratch)
-        self._text: DraftText | None = None
+        self._sampler = task.sampler.shadow(scratch)
+        self._text: DraftSequence | None = None
 
     @property
     def sequence(self) -> Sequence:
-        """Of the text; there is one after `begin`."""
+        """The draft model's sequence; there is one after `begin`."""
         assert self._text is not None
         return self._text.sequence
 
     @property
     def mark(self) -> Mark | None:
-        """Where the sampler was at the beginning; None if guesses from another time are of no use."""
+        """State of the sampler at the start; None if draft tokens of earlier rounds can't be used."""
         return None if self._probs is not None else self._start
 
-    def begin(self, text: DraftText) -> None:
-        """Takes what was guessed before and still holds."""
+    def begin(self, text: DraftSequence) -> None:
+        """Takes the draft tokens of earlier rounds that are still valid."""
         memory, sequence = self._sampler.memory, text.sequence
         self._text, sequence.handle = text, self
         sequence.n_prompt, sequence.n_reserve = text.n_known, text.n_known + self.n - 1
         if self._probs is not None:
             memory.rng.state = derived(memory.rng.state)
-        for token, mark in zip(text.guessed[: self.n], text.marks[1:], strict=False):
+        for token, mark in zip(text.drafted[: self.n], text.marks[1:], strict=False):
             memory.rng.state, memory.mu = mark
             self._sampler.accept(token)
             self._add(token)
@@ -157,10 +157,10 @@ class Guess:
         self.done = len(self.tokens) >= self.n or token in self._end_ids
 
     def draw(self, row: NDArray[np.float32]) -> None:
-        """The next token, from the draft's logits; none if the request's chain or grammar has nothing to draw there.
+        """Draws the next draft token from the draft's logits; none if the request's chain or grammar allows none.
 
-        That is not told here: if it comes to this place, the model's own draw will. Raises GenerateError if a logit is
-        NaN or plus infinity.
+        That is no error here: if the text comes to this place, the model's own draw raises it. Raises GenerateError if
+        a logit is NaN or plus infinity.
         """
         try:
             self._sampler.scratch.load(row)
@@ -172,7 +172,7 @@ class Guess:
             self.done = True
 
     def _take(self, token: int, q: Distribution | None) -> None:
-        # Once drawn it is told, whether or not it can be accepted: what is left out has another law.
+        # A drawn token is always proposed, even if it can't be accepted: leaving it out would change the distribution.
         self._add(token)
         if self._probs is not None and q is not None:
             self._probs.append(q)
@@ -189,7 +189,7 @@ class Guess:
         return q.draw(memory.rng.uniform()), q
 
     def end(self) -> Proposal:
-        """What there is; leaves the sampler as it was found."""
+        """The proposal so far; restores the sampler."""
         memory = self._sampler.memory
         self._sampler.rewind(memory.n_accepted - self._n_before)
         memory.rng.state, memory.mu = self._start
@@ -201,25 +201,25 @@ class Guess:
 T = TypeVar("T")
 DRAFTS: OpenedOnce[Any] = OpenedOnce()
 
-# Tokens that it computes at a time before others' guesses, so that those don't wait long for a new prompt.
+# Prompt tokens computed at a time before the draft tokens of other sequences, so that those don't wait long.
 CATCH_UP = 512
 
 
 class _Stopped(Exception):
-    """Nobody wants the guesses that are under way any more."""
+    """The run is cancelled: its draft tokens are not needed any more."""
 
 
 class DraftModel:
-    """A model that guesses tokens for another one with the same vocabulary. Use with `with`, or call `close`.
+    """A model that drafts tokens for another one with the same vocabulary. Use with `with`, or call `close`.
 
-    It draws as the request's own sampler is about to, so that a guess often is what the model draws then, at any
-    temperature; processors and stages of the user's own are left out. Requests guess in one batch. Of each text it
-    computes what it doesn't know yet, and nothing twice, but after the loss of what was not asked for longest: there is
-    room for so much as `kv_budget` says. Adapters of requests are not applied: they change what the model checks.
+    It draws with the state of the request's own sampler, so that a draft token often is what the model draws then, at
+    any temperature; the user's own processors and stages are left out. Requests are drafted in one batch. No token of a
+    sequence is computed twice, unless its keys and values were evicted, least recently used first, when `kv_budget`
+    was full. Adapters of requests are not applied to the draft model, only to the model that verifies.
 
     Any number of engines and threads may use one. Its pickle says how it was loaded, as that of an `Engine` does, and a
-    copy is the draft model itself. n_computed: tokens that it has computed; n_guessed: and drawn.
-    config: its settings. identity: of its file.
+    copy is the draft model itself. n_computed: tokens that it has computed. n_guessed: tokens that it has drawn.
+    config: its settings. identity: that of its file.
     """
 
     def __init__(
@@ -227,8 +227,8 @@ class DraftModel:
     ) -> None:
         """A GGUF file as a path or bytes, the model that ships with the package (None), or a loaded `Engine`.
 
-        fields: of `EngineConfig`. Of an engine it shares the weights, which stay after that is closed, and takes the
-        settings that are not given; those that loading needs can't be given then. parts: used instead of loading.
+        fields: of `EngineConfig`. With an engine, its weights are shared, also after it is closed, and its settings are
+        the defaults; fields that loading needs can't be given then. parts: used instead of loading.
 
         Raises ConfigError, LoadError and its children, TypeError for an unknown field.
         """
@@ -236,19 +236,19 @@ class DraftModel:
         parts = self._parts
         self._runner: RunnerProtocol = parts.runner
         self.tokenizer, self.context_size, self.identity = parts.tokenizer, parts.context_size, parts.identity
-        self._n_ids = self._width = parts.spec.n_vocab  # ids that all users know; length of their rows
+        self._n_ids = self._width = parts.spec.n_vocab  # ids that all targets have; length of their rows
         self._end_ids: frozenset[int] = self.tokenizer.eog_ids
         self._scratch, self._row = Candidates(), np.empty(0, np.float32)
         self._closed, self.n_computed, self.n_guessed = False, 0, 0
         self._reset()
 
     def _reset(self) -> None:
-        """Without any text, as also in a forked child: another thread may have been at work in the parent."""
+        """Drops all sequences; also in a forked child, since a thread of the parent may have been in a change."""
         parts, config = self._parts, self.config
         pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
         block, chunk = config.kv_block_size, parts.step_tokens or config.prefill_chunk_size
         self._scheduler = Scheduler(pool, block, chunk, prefix_cache=config.prefix_cache)
-        self._texts = DraftTexts(self._scheduler)
+        self._texts = DraftSequences(self._scheduler)
         self._mail: deque[Callable[[], object]] = deque()
         self._lock, self._pid = threading.Lock(), os.getpid()
 
@@ -277,40 +277,40 @@ class DraftModel:
         self.turn(note)
 
     def propose(self, tasks: SequenceOf[DraftTask], stopped: Callable[[], bool] | None = None) -> list[Proposal]:
-        """Guesses for each task; fewer than are wanted at the end of its context, or without room; none yet of a long
-        new text, while others would have to wait for it.
+        """Draft tokens for each task; fewer than wanted at the end of the context, or without room; none yet for a long
+        new sequence while others would have to wait for it.
 
-        stopped: asked now and then; once it is true, what there is by then is returned. Raises EngineClosedError, and
-        GenerateError if the model computes NaN.
+        stopped: polled now and then; once it is true, the tokens drafted so far are returned. Raises EngineClosedError,
+        and GenerateError if the model computes NaN.
         """
         return self.turn(lambda: self._propose(tasks, stopped))
 
     def _propose(self, tasks: SequenceOf[DraftTask], stopped: Callable[[], bool] | None) -> list[Proposal]:
-        guesses = [Guess(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
+        runs = [DraftRun(task, self._n_wanted(task), self._scratch, self._end_ids) for task in tasks]
         try:
-            self._begin(tasks, guesses)
-            n_held = sum(len(guess.tokens) for guess in guesses)
-            self._write(guesses, stopped)
+            self._begin(tasks, runs)
+            n_held = sum(len(run.tokens) for run in runs)
+            self._write(runs, stopped)
         finally:
             self._pause()
-            proposals = [guess.end() for guess in guesses]
+            proposals = [run.end() for run in runs]
         self.n_guessed += sum(len(proposal.tokens) for proposal in proposals) - n_held
         return proposals
 
     def forget(self, key: int) -> None:
-        """Frees what is kept of a text: now, or when the guesses that are under way are done."""
+        """Frees the KV of a sequence: now, or after a running proposal."""
         self.post(lambda: self._texts.forget(key))
 
     def post(self, change: Callable[[], object]) -> None:
-        """Runs a short change, also of a model that is closed: now, or when the guesses that are under way are done."""
+        """Runs a short change, also of a closed model: now, or after a running proposal."""
         self._mail.append(change)
         if self._pid == os.getpid() and not sys.is_finalizing():
             self._settle()
 
     def turn(self, action: Callable[[], T]) -> T:
-        """What an action gives that no other comes between. Raises EngineClosedError, and what it raises.
+        """Result of an action that runs while no other does. Raises EngineClosedError, and what the action raises.
 
-        An error that is none of `OxiLlamaError` may have come in the middle of a change: all texts are forgotten.
+        Another error than an `OxiLlamaError` may have interrupted a change: all sequences are dropped then.
         """
         if self._pid != os.getpid():
             self._reset()
@@ -325,30 +325,30 @@ class DraftModel:
                     self._recover()
                     raise
         finally:
-            self._settle()  # what came meanwhile
+            self._settle()  # changes posted meanwhile
 
     def _recover(self) -> None:
         self._scheduler.reset()
-        self._texts = DraftTexts(self._scheduler)
+        self._texts = DraftSequences(self._scheduler)
 
-    # ---- guesses on top of guesses
+    # ---- drafting ahead
 
     def agrees(self, task: DraftTask) -> bool:
-        """Whether a text went on as was guessed, as far as either reaches; in any thread."""
+        """Whether the task's tokens agree with the draft tokens, as far as either reach. For any thread."""
         text = self._texts.find(task.key)
         return text is not None and text.agrees(task.tokens)
 
     def beyond(self, task: DraftTask, n: int) -> DraftTask | None:
-        """The task of n tokens more, should all that is guessed for this one come true; None if it would end.
+        """A task of n tokens more, as if all draft tokens of this task were accepted; None if the text would end.
 
-        It has a sampler of its own. Call it before anybody else proposes anything for the text.
+        It has a sampler of its own. Call this before another proposal for the sequence.
         """
         text = self._texts.find(task.key)
         if text is None or len(text.marks) < 2 or text.sequence.tokens[-1] in self._end_ids:
             return None
         sampler = task.sampler.copy()
         memory = sampler.memory
-        for token, mark in zip(text.guessed, text.marks[1:], strict=True):
+        for token, mark in zip(text.drafted, text.marks[1:], strict=True):
             memory.rng.state, memory.mu = mark
             sampler.accept(token)
         return DraftTask(task.key, list(text.sequence.tokens), n, sampler, cache_key=task.cache_key)
@@ -361,20 +361,20 @@ class DraftModel:
 
     @property
     def num_threads(self) -> int:
-        """Threads that compute."""
+        """Number of compute threads."""
         return self._runner.num_threads
 
     @property
     def reach(self) -> int:
-        """Tokens of a text at most."""
+        """Largest number of tokens of a sequence."""
         return min(self.context_size, self._scheduler.capacity)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes by part, as `Engine.memory_bytes` gives them; of an engine's model, the weights count there too."""
+        """Bytes by part, as in `Engine.memory_bytes`; weights shared with an engine count there too."""
         return self._runner.memory_bytes()
 
     def close(self) -> None:
-        """Frees the model when the guesses under way are done; further calls do nothing."""
+        """Frees the model, after a running proposal; further calls do nothing."""
         with suppress(EngineClosedError):
             self.turn(self._free)
 
@@ -395,14 +395,14 @@ class DraftModel:
         state = "closed" if self._closed else f"{len(self._texts)} texts"
         return f"<DraftModel {self._parts.spec.arch} {self._parts.spec.name!r}, {state}>"
 
-    # ---- how it is done
+    # ---- computation
 
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("the draft model is closed: load it again")
 
     def _settle(self) -> None:
-        # Unless another thread is at work, which will do it when it is done.
+        # If another thread has the lock, it makes the changes when it releases that.
         with DeferredInterrupt():
             while self._mail and self._lock.acquire(blocking=False):
                 try:
@@ -415,43 +415,46 @@ class DraftModel:
                     self._lock.release()
 
     def _n_wanted(self, task: DraftTask) -> int:
-        """As many guesses as there is room for: the last one is drawn, and not computed."""
+        """Number of draft tokens that there is room for: the last one is drawn, and not computed."""
         return min(task.n, self.reach - len(task.tokens) + 1)
 
-    def _begin(self, tasks: SequenceOf[DraftTask], guesses: SequenceOf[Guess]) -> None:
+    def _begin(self, tasks: SequenceOf[DraftTask], runs: SequenceOf[DraftRun]) -> None:
         needs = []
-        for task, guess in zip(tasks, guesses, strict=True):
+        for task, run in zip(tasks, runs, strict=True):
             known = self._texts.find(task.key)
             if max(task.tokens[known.n_known if known else 0 :], default=0) >= self._n_ids:
-                guess.done = True  # an id of the model's that stands for nothing
-            if not guess.done:
-                text = self._texts.follow(task.key, task.cache_key, task.tokens, guess.mark)
-                guess.begin(text)
-                if not guess.done:
-                    needs.append((text, guess.sequence.n_reserve))
+                run.done = True  # an id that the draft doesn't have
+            if not run.done:
+                text = self._texts.sync(task.key, task.cache_key, task.tokens, run.mark)
+                run.begin(text)
+                if not run.done:
+                    needs.append((text, run.sequence.n_reserve))
         self._texts.make_room(needs)
         for text, _ in needs:
             self._scheduler.add_request(text.sequence, accepted=True)
 
-    def _write(self, guesses: SequenceOf[Guess], stopped: Callable[[], bool] | None) -> None:
-        """Rounds of one token for each text. A text without room, and one that has no token after `CATCH_UP` computed
-        ones while others have, is left for next time; but not if the request's text depends on what is guessed."""
+    def _write(self, runs: SequenceOf[DraftRun], stopped: Callable[[], bool] | None) -> None:
+        """Rounds of one draft token for each sequence.
+
+        A sequence without room, and one that has no draft token after `CATCH_UP` computed tokens while others have, is
+        left for the next proposal; unless the request's text depends on its draft tokens.
+        """
         scheduler = self._scheduler
-        before, going = self.n_computed, [guess for guess in guesses if not guess.done]
+        before, going = self.n_computed, [run for run in runs if not run.done]
         while going:
             plan = scheduler.step()
             if not (self._round(plan, stopped) if plan else scheduler.preempting):
                 break
-            late = self.n_computed - before >= CATCH_UP and any(guess.tokens for guess in guesses)
-            for guess in going:
-                optional, running = guess.mark is not None, guess.sequence.running
-                if guess.done or (optional and (not running or (late and not guess.tokens))):
-                    scheduler.pause(guess.sequence)
-                    guess.done = True
-            going = [guess for guess in going if not guess.done]
+            late = self.n_computed - before >= CATCH_UP and any(run.tokens for run in runs)
+            for run in going:
+                optional, running = run.mark is not None, run.sequence.running
+                if run.done or (optional and (not running or (late and not run.tokens))):
+                    scheduler.pause(run.sequence)
+                    run.done = True
+            going = [run for run in going if not run.done]
 
     def _round(self, plan: list[tuple[Tokens, int]], stopped: Callable[[], bool] | None) -> bool:
-        """Computes a plan and draws; False if it was stopped, and nothing has changed."""
+        """Computes a plan and draws; False, and nothing has changed, if the run was cancelled."""
         for kind, source, target in self._scheduler.copies:
             self._runner.copy_block(source, target, windowed=kind == WINDOWED)
         self._scheduler.copies.clear()
@@ -463,20 +466,20 @@ class DraftModel:
         for (sequence, n), span in zip(plan, spans, strict=True):
             self._advance(sequence, n)
             if span.want == "last":
-                cast(Guess, sequence.handle).draw(self._fitting(next(rows)))
+                cast(DraftRun, sequence.handle).draw(self._fitting(next(rows)))
         return True
 
     def _advance(self, sequence: Tokens, n: int) -> None:
         self.n_computed += n
         if sequence.n_computed + n <= sequence.n_prompt:
             self._scheduler.advance(sequence, n)
-            if sequence.n_computed == sequence.n_prompt:  # a place to come back to
+            if sequence.n_computed == sequence.n_prompt:  # a checkpoint to rewind to
                 self._scheduler.blocks.checkpoint(sequence)
             return
         self._scheduler.blocks.commit(sequence, n, provisional=True)
 
     def _fitting(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A row of logits as long as the model's, in which ids that it doesn't know can't be drawn."""
+        """A row of logits with the target's length, in which ids that not all targets have can't be drawn."""
         if len(row) == self._width == self._n_ids:
             return row
         if len(self._row) != self._width:
@@ -491,8 +494,8 @@ class DraftModel:
 
 
 def reopened_draft(ticket: ModelTicket) -> DraftModel:
-    """The draft model of a ticket: the one that this process has open, or else loaded now. Raises what `DraftModel`
-    raises, PickleError if a file is another one than that of the pickled draft."""
+    """The draft model of a ticket: the one open in this process, or else a newly loaded one. Raises what `DraftModel`
+    raises, PickleError if the file is not that of the pickled draft."""
 
     def opened() -> DraftModel:
         fields = {f.name: getattr(ticket.config, f.name) for f in dataclasses.fields(ticket.config)}
@@ -520,7 +523,7 @@ def _poll(stopped: Callable[[], bool] | None) -> Callable[[], None] | None:
 
 
 def _span(sequence: Tokens, n: int) -> Span:
-    """The next n tokens of a text."""
+    """The next n tokens of a sequence."""
     start = sequence.n_computed
     want = "last" if start + n == len(sequence.tokens) else "none"
     slots = None if sequence.slots is None else sequence.slots.span()

@@ -35,20 +35,20 @@ __all__ = [
     "synthesise_draft",
 ]
 
-# Keys that may hold a value for each layer.
+# Metadata keys that may hold a value for each layer.
 PER_LAYER = (
     "attention.head_count",
     "attention.head_count_kv",
     "feed_forward_length",
     "expert_feed_forward_length",
 )
-BOUNDS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")  # of each layer too, but not whole numbers
+BOUNDS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")  # also one for each layer, but not whole numbers
 WINDOWS = "attention.sliding_window_pattern"
 LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 def chosen_layers(spec: ModelSpec, traits: Traits, layers: int | SequenceOf[int] | None) -> tuple[int, ...]:
-    """The layers that stay: all, those given, or so many, evenly spread from the first to the last.
+    """Indices of the layers to keep: all, the given ones, or a number of them, evenly spread from first to last.
 
     Raises ConfigError for a number or for indices that the model doesn't have.
     """
@@ -66,13 +66,13 @@ def chosen_layers(spec: ModelSpec, traits: Traits, layers: int | SequenceOf[int]
 
 
 def rotation_rule(traits: Traits) -> Callable[[int], bool]:
-    """Which places of layers rotate, where that depends on their index and no key of metadata can say otherwise."""
+    """Predicate of the layer indices with rotation, where that depends on the index alone, not on metadata."""
     rule = traits.rotates
     return rule if callable(rule) else lambda i: True
 
 
 def spread(n: int, n_kept: int, kind: Callable[[int], bool]) -> tuple[int, ...]:
-    """``n_kept`` of ``n`` layers, as even as can be; a layer's kind is that of its old and of its new place."""
+    """``n_kept`` of ``n`` layers, as even as possible; a kept layer has the same kind at its old and new index."""
     latest, last = [0] * n_kept, n
     for place in reversed(range(n_kept)):
         last = latest[place] = next(i for i in reversed(range(last)) if kind(i) == kind(place))
@@ -86,10 +86,10 @@ def spread(n: int, n_kept: int, kind: Callable[[int], bool]) -> tuple[int, ...]:
 
 
 def pruned(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> GGUFFile:
-    """The file as if it had only these layers; those that predict tokens further ahead are left out too.
+    """The file as if it had only these layers; layers that predict tokens further ahead are left out too.
 
-    Raises UnsupportedModelError if the layers would then be computed in another way: some architectures tell by a
-    layer's index, or by the number of layers, what is done in it.
+    Raises UnsupportedModelError if the layers would then be computed differently: in some architectures the computation
+    of a layer depends on its index, or on the number of layers.
     """
     traits = find_architecture(spec.arch).traits
     if len(kept) < spec.n_layers:
@@ -112,7 +112,7 @@ def check_apart(file: GGUFFile, spec: ModelSpec) -> None:
 
 
 def renumbered(file: GGUFFile, kept: tuple[int, ...]) -> Iterator[TensorInfo]:
-    """The tensors of these layers, which are counted anew, and those of none."""
+    """The tensors of these layers, renumbered, and the tensors of no layer."""
     places = {old: new for new, old in enumerate(kept)}
     for name, info in file.tensors.items():
         found = LAYER.match(name)
@@ -137,12 +137,12 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
 
 
 def of_windows(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
-    """Which layers have a window, now that the architecture's rule counts others."""
+    """Metadata of the layers with a window, since the architecture's rule would give others after renumbering."""
     return {WINDOWS: [spec.layers[i].window > 0 for i in kept]} if spec.window else {}
 
 
 def of_experts(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
-    """Dense layers among those with experts are known by their tensors."""
+    """Metadata of the dense layers before those with experts, recognised by their tensors."""
     if spec.experts is None:
         return {}
     changes: dict[str, object] = {}
@@ -154,13 +154,13 @@ def of_experts(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> dict[str,
 
 
 def of_scales(m: Metadata, spec: ModelSpec) -> dict[str, object]:
-    """What branches add is scaled by the number of layers where MiniCPM's metadata are silent."""
+    """Metadata of MiniCPM's residual scale, which by default depends on the number of layers."""
     missing = spec.scales.residual != 1.0 and f"{spec.arch}.residual_scale" not in m
     return {"residual_scale": spec.scales.residual} if missing else {}
 
 
 def check_same(old: ModelSpec, new: ModelSpec, traits: Traits, kept: tuple[int, ...]) -> None:
-    """Raises UnsupportedModelError unless each layer is what it was."""
+    """Raises UnsupportedModelError unless each layer is computed as before."""
     scale = traits.attention_scale or (lambda spec: 0.0)
     same = scale(old) == scale(new) and abs(old.scales.residual - new.scales.residual) < 1e-6
     same &= replace(old.scales, residual=1.0) == replace(new.scales, residual=1.0)
@@ -207,14 +207,14 @@ def synthesise_draft(
     destination: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
 ) -> bytes | Path:
-    """A draft model of the target's own weights: the bytes of a GGUF file, or the path that it was written to.
+    """Makes a draft model of the target's own weights: the bytes of a GGUF file, or the path that it was written to.
 
     target: an engine, or the path or bytes of its model. Adapters are no part of the draft.
-    type: the file type that matrices are quantised to (`gguf.quantize_file`), whatever they are in; those that would
-        become larger stay as they are. None: all do.
-    layers: how many to keep, evenly spread from the first to the last, or the indices of those to keep; None: all.
-        A model that isn't trained for it guesses much worse with every layer that it lacks.
-    destination: a file to write instead. num_threads: of quantising; by default one per core.
+    type: the file type that matrices are quantised to (`gguf.quantize_file`), from any format; matrices that would
+        become larger keep their format. None: all keep it.
+    layers: number of layers to keep, evenly spread from the first to the last, or the indices of those to keep; None:
+        all. A model that isn't trained for it drafts much worse with every layer that it lacks.
+    destination: a file to write instead. num_threads: for quantising; by default one per core.
 
     Raises ConfigError for arguments out of range and for a draft that would not be smaller than the target, QuantError
     for a type that can't be written, UnsupportedModelError for an encoder and for layers that can't be left out,
@@ -225,7 +225,7 @@ def synthesise_draft(
         spec = check_generates(read_model_spec(file))
         kept = chosen_layers(spec, find_architecture(spec.arch).traits, layers)
         seen = pruned(file, spec, kept)
-        load_model(seen, repack=False)  # nothing is missing, misshapen or left over
+        load_model(seen, repack=False)  # checks that no tensor is missing, misshapen or left over
         plans = smaller_plans(seen, type)
         check_smaller(file, plans)
         if destination is not None:
@@ -239,7 +239,7 @@ def synthesise_draft(
 
 @contextmanager
 def opened(source: Source) -> Iterator[GGUFFile]:
-    """The file that an engine was loaded from, as it was read then; or that of a path or of bytes.
+    """The file that an engine was loaded from, as it was then; or the file of a path or of bytes.
 
     Raises ConfigError for an engine whose file isn't known or has changed.
     """
@@ -265,7 +265,7 @@ def check_generates(spec: ModelSpec) -> ModelSpec:
 
 
 def smaller_plans(file: GGUFFile, type: str | None) -> list[TensorPlan]:
-    """What becomes of each tensor; none gets more bits than it has."""
+    """Plan for each tensor; none gets more bits than it has."""
     if type is None:
         return [TensorPlan(t.name, t.shape, t.type, t.type, None) for t in file.tensors.values()]
     planned = plan_tensors(file.tensors, file.metadata, file_type(type), tensor_types={})

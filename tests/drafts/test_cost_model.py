@@ -15,16 +15,16 @@ from oxillama.drafts.cost_model import (
     MOST_REST,
     SURE_TIMES,
     TRY_CHANCE,
-    Bid,
-    StepCosts,
-    Trust,
-    best_bids,
+    AcceptanceEstimate,
+    DraftRequest,
+    StepTimeModel,
+    allocate_drafts,
 )
 
 
 def measured(*seconds):
     """Costs of steps of 1, 2, ... rows."""
-    costs = StepCosts()
+    costs = StepTimeModel()
     for rows, s in enumerate(seconds, 1):
         for _ in range(SURE_TIMES):
             costs.observe(rows, s)
@@ -44,54 +44,54 @@ def rate(costs, rows, bids, ks):
     st.integers(0, 2),
 )
 def test_the_best_choice_of_all(wanted, increments, others):
-    costs, bids = measured(*itertools.accumulate(increments)), [Bid(*one) for one in wanted]
+    costs, bids = measured(*itertools.accumulate(increments)), [DraftRequest(*one) for one in wanted]
     rows = len(bids) + others
-    best_bids(costs, rows, bids, 99)
+    allocate_drafts(costs, rows, bids, 99)
     best = max(rate(costs, rows, bids, ks) for ks in itertools.product(*(range(bid.n + 1) for bid in bids)))
     assert rate(costs, rows, bids, [bid.granted for bid in bids]) == pytest.approx(best)
 
 
 def test_the_expected_number_of_tokens_is_leviathans():
     costs = measured(1.0, *[1.0 + 0.01 * k for k in range(1, 20)])
-    bid = Bid(0.6, 5)
-    best_bids(costs, 1, [bid], 99)
+    bid = DraftRequest(0.6, 5)
+    allocate_drafts(costs, 1, [bid], 99)
     assert bid.granted == 5
     assert rate(costs, 1, [bid], [5]) * 1.1 == pytest.approx((1 - 0.6**6) / (1 - 0.6) * 1.1 / costs.after(1, 5)[5])
 
 
 def test_a_dear_draft_is_asked_for_less_and_a_full_batch_for_nothing():
     costs = measured(*[1.0 + 0.1 * n for n in range(40)])
-    cheap, dear, useless = Bid(0.8, 8), Bid(0.8, 8, 0.2), Bid(0.8, 8, 2.0)
+    cheap, dear, useless = DraftRequest(0.8, 8), DraftRequest(0.8, 8, 0.2), DraftRequest(0.8, 8, 2.0)
     for bid in (cheap, dear, useless):
-        best_bids(costs, 1, [bid], 99)
+        allocate_drafts(costs, 1, [bid], 99)
     assert cheap.granted > dear.granted > useless.granted == 0
     # Rows cost as much as they bring once weights are no longer what is waited for.
     linear = measured(*[float(n) for n in range(1, 60)])
-    full = [Bid(0.9, 4) for _ in range(8)]
-    best_bids(linear, 8, full, 99)
+    full = [DraftRequest(0.9, 4) for _ in range(8)]
+    allocate_drafts(linear, 8, full, 99)
     assert [bid.granted for bid in full] == [0] * 8
 
 
 def test_who_is_likelier_right_is_asked_first():
     costs = measured(*[1.0] * 3, *[5.0] * 40)
-    good, poor = Bid(0.9, 4), Bid(0.3, 4)
-    best_bids(costs, 2, [poor, good], 99)
+    good, poor = DraftRequest(0.9, 4), DraftRequest(0.3, 4)
+    allocate_drafts(costs, 2, [poor, good], 99)
     assert (good.granted, poor.granted) == (1, 0)
 
 
 def test_texts_that_share_a_draft_share_its_rounds():
     costs = measured(*[1.0 + 0.01 * n for n in range(60)])
-    alone = [Bid(0.7, 4, 0.5, draft) for draft in "abcdefgh"]
-    together = [Bid(0.7, 4, 0.5, "a") for _ in range(8)]
-    best_bids(costs, 8, alone, 99)
-    best_bids(costs, 8, together, 99)
+    alone = [DraftRequest(0.7, 4, 0.5, draft) for draft in "abcdefgh"]
+    together = [DraftRequest(0.7, 4, 0.5, "a") for _ in range(8)]
+    allocate_drafts(costs, 8, alone, 99)
+    allocate_drafts(costs, 8, together, 99)
     assert sum(bid.granted for bid in alone) == 0
     assert all(bid.granted for bid in together)
 
 
 def test_never_more_than_the_most():
-    bids = [Bid(0.9, 8), Bid(0.8, 8)]
-    best_bids(measured(*[1.0] * 40), 2, bids, 5)
+    bids = [DraftRequest(0.9, 8), DraftRequest(0.8, 8)]
+    allocate_drafts(measured(*[1.0] * 40), 2, bids, 5)
     assert [bid.granted for bid in bids] == [4, 1]  # 0.9, 0.81, 0.8, 0.729, 0.656
 
 
@@ -99,7 +99,7 @@ def test_never_more_than_the_most():
 
 
 def test_what_is_not_measured_lies_between_or_grows_from_the_nearest():
-    costs = StepCosts()
+    costs = StepTimeModel()
     assert costs.seconds(1) == 1.0
     assert 1.0 < costs.seconds(4) < costs.seconds(9) < 3.0
     costs.observe(1, 0.1)
@@ -140,22 +140,22 @@ def played(chance, n_tokens, k=8, seed=0, step=lambda rows: 1.0 + 0.1 * (rows - 
 
     cold: how many times as long the first step takes.
     """
-    luck, costs, trust = random.Random(seed), StepCosts(), Trust()
+    luck, costs, trust = random.Random(seed), StepTimeModel(), AcceptanceEstimate()
     now = n = 0
     while n < n_tokens:
         if costs.wants_plain(1) or trust.resting > n:
-            bid = Bid(0.0, 0)
+            bid = DraftRequest(0.0, 0)
         elif trust.resting:
-            bid = Bid(TRY_CHANCE, 1, draft_seconds)
+            bid = DraftRequest(TRY_CHANCE, 1, draft_seconds)
         else:
-            bid = Bid(trust.chance, k, draft_seconds)
-        best_bids(costs, 1, [bid], 99)
+            bid = DraftRequest(trust.chance, k, draft_seconds)
+        allocate_drafts(costs, 1, [bid], 99)
         if not trust.resting and bid.n and not bid.granted:
-            may_be = Bid(trust.hope, k, draft_seconds)
-            best_bids(costs, 1, [may_be], 99)
+            may_be = DraftRequest(trust.upper_bound, k, draft_seconds)
+            allocate_drafts(costs, 1, [may_be], 99)
             bid.granted = min(1, may_be.granted)
             if not bid.granted:
-                trust.rest(n)
+                trust.pause(n)
         elif not trust.resting and bid.n:
             trust.resume()
         right = 0
@@ -207,7 +207,7 @@ def test_a_first_step_that_is_slow_makes_no_bad_draft_look_good(chance, draft_se
 
 
 def test_a_step_without_guesses_is_measured_soon_and_then_seldom():
-    costs, at = StepCosts(), []
+    costs, at = StepTimeModel(), []
     for n in range(1, 1000):
         plain = costs.wants_plain(1)
         costs.observe(1 if plain else 5, 1.0)
@@ -224,21 +224,21 @@ def test_a_draft_that_takes_longer_than_it_saves_is_left_alone():
 
 
 def test_rests_grow_and_are_short_again_after_success():
-    trust = Trust()
+    trust = AcceptanceEstimate()
     rests = []
     for n in range(0, 1000, 100):
-        trust.rest(n)
+        trust.pause(n)
         rests.append(trust.resting - n)
     assert rests[0] == FIRST_REST
     assert rests == sorted(rests)
     assert rests[-1] == MOST_REST
     trust.resume()
-    trust.rest(0)
+    trust.pause(0)
     assert trust.resting == FIRST_REST
 
 
 def test_only_guesses_up_to_the_first_wrong_one_tell_something():
-    one, other = Trust(), Trust()
+    one, other = AcceptanceEstimate(), AcceptanceEstimate()
     one.observe(2, 3)
     other.observe(2, 8)
     assert one.chance == other.chance
@@ -248,18 +248,18 @@ def test_only_guesses_up_to_the_first_wrong_one_tell_something():
 
 @pytest.mark.parametrize("n", [1, 4, 16, 64])
 def test_hope_is_a_deviation_above_what_was_seen_and_comes_down_to_it(n):
-    good, bad = Trust(), Trust()
+    good, bad = AcceptanceEstimate(), AcceptanceEstimate()
     for _ in range(n):
         good.observe(1, 1)
         bad.observe(0, 1)
     for trust in (good, bad):
-        assert trust.chance < trust.hope <= 1.0
-    assert bad.hope - bad.chance < 0.5 / n**0.5
-    assert n < 16 or bad.hope < 0.2
+        assert trust.chance < trust.upper_bound <= 1.0
+    assert bad.upper_bound - bad.chance < 0.5 / n**0.5
+    assert n < 16 or bad.upper_bound < 0.2
 
 
 def test_one_wrong_guess_of_a_good_draft_does_not_shut_it_off():
-    trust = Trust()
+    trust = AcceptanceEstimate()
     for i in range(40):
         trust.observe(int(i % 6 != 5), 1)
-        assert trust.hope > 0.72  # where a guess pays that costs a third of a step, with a row of as much
+        assert trust.upper_bound > 0.72  # where a guess pays that costs a third of a step, with a row of as much

@@ -113,7 +113,7 @@ def test_a_guesser_shares_the_memory_and_calls_nobody():
     chain = SamplerChain.from_config(SamplerConfig(seed=3, temperature=1.0)).insert(mine, before="draw")
     sampler = Sampler(chain, prompt=[1, 2], processors=[processor])
     before = sampler.state()
-    guesser = sampler.guesser(Candidates())
+    guesser = sampler.shadow(Candidates())
     rows = np.random.default_rng(0).standard_normal((3, 20)).astype(np.float32)
     for row in rows:
         guesser.accept(guesser.sample(row))
@@ -129,10 +129,10 @@ def test_a_guesser_draws_what_its_sampler_draws():
     for seed in range(20):
         sampler = Sampler(SamplerChain.from_config(config).with_config(config), prompt=[1])
         sampler.memory.rng = XorShift64(seed + 1)
-        assert sampler.copy().guesser(Candidates()).sample(row) == sampler.sample(row)
+        assert sampler.copy().shadow(Candidates()).sample(row) == sampler.sample(row)
 
 
 def test_a_guesser_of_a_chain_without_a_choice_of_ours_draws():
     chain = SamplerChain(["top_k", lambda candidates, config, state: 0], SamplerConfig(top_k=2, seed=1))
-    token = Sampler(chain).guesser(Candidates()).sample(np.array([0, 5, 6], np.float32))
+    token = Sampler(chain).shadow(Candidates()).sample(np.array([0, 5, 6], np.float32))
     assert token in (1, 2)

@@ -190,5 +190,5 @@ def test_bad_arguments(engine, drafts, tmp_path):
 
 
 def test_a_probe_without_text_is_an_error(engine, drafts):
-    with pytest.raises(GenerateError, match="answers the probe's prompts with nothing"):
+    with pytest.raises(GenerateError, match="completes the probe's prompts with no token"):
         Probe(engine, [], GREEDY, 1).acceptance(engine)

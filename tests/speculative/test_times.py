@@ -125,7 +125,7 @@ def test_rows_that_cost_as_much_as_steps_are_noticed_though_all_guesses_are_righ
 
 def test_a_try_that_does_not_pay_is_put_off(clock, monkeypatch):
     asked = []
-    real = drafting.best_bids
-    monkeypatch.setattr(drafting, "best_bids", lambda *args: asked.append(1) or real(*args))
+    real = drafting.allocate_drafts
+    monkeypatch.setattr(drafting, "allocate_drafts", lambda *args: asked.append(1) or real(*args))
     serve(clock, Right(clock, 9.0), 250)
     assert len(asked) < 40
