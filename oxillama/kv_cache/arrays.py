@@ -1,4 +1,4 @@
-"""Arrays behind the ids of blocks and slots: what every layer keeps of the past of all sequences."""
+"""Arrays of KV blocks and state slots: every layer's keys, values and recurrent states of all sequences."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["StateArrays", "block_bytes", "slot_bytes"]
 
 
 def block_bytes(states: Sequence[LayerShape], block_tokens: int, kv_type: str, *, windowed: bool | None = None) -> int:
-    """Bytes of one block over all layers, keys and values. Raises ConfigError for what can't be stored.
+    """Bytes of one block over all layers, keys and values. Raises ConfigError for shapes that can't be stored.
 
-    windowed: of the layers that have a window, or of those that have none, alone.
+    windowed: only the layers with a sliding window, or only the others.
     """
     shapes = [shape for layer in states for shape in layer if isinstance(shape, KvShape)]
     shapes = [shape for shape in shapes if windowed is None or windowed == (shape.window > 0)]
@@ -32,10 +32,10 @@ def slot_bytes(states: Sequence[LayerShape]) -> int:
 class StateArrays:
     """The slabs of every layer, in the order of its shapes: blocks for keys and values, slots for recurrent states.
 
-    layers: the slabs, a tuple for each layer. n_blocks, n_slots: of each slab. n_windowed: blocks of those of layers
-    with a window; 0: as many as of the others, and the same. id_bytes: of a block, a block of windows and a slot over
-    all layers. The operating system commits memory as blocks and slots are first written. Raises KvCacheFullError if
-    not even the addresses can be had.
+    layers: the slabs, a tuple for each layer. n_blocks, n_slots: of each slab. n_windowed: blocks of the slabs of
+    layers with a window; 0: those have n_blocks too, with the same ids. id_bytes: bytes of a block, a windowed block
+    and a slot over all layers. The operating system commits memory as blocks and slots are first written. Raises
+    KvCacheFullError if not even the addresses can be reserved.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class StateArrays:
     def release(self, blocks: Iterable[int], windowed: Iterable[int], slots: Iterable[int]) -> int:
         """Gives the memory of blocks and slots back to the operating system until they are written again.
 
-        Returns the bytes that were released, 0 where the system has no way to do it at once. What they held is lost; no
-        step may be under way.
+        Returns the bytes that were released, 0 where the system has no way to do it at once. The contents are lost; no
+        step may run meanwhile.
         """
         blocks, windowed, slots = list(blocks), list(windowed), list(slots)
         released = 0
@@ -95,11 +95,9 @@ class StateArrays:
         return released
 
     def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None:
-        """Keys and values of all layers from one block to another, of a group: those with a window, or the others.
+        """Copies keys and values of all layers of a group, with a window or without, from one block to another.
 
-        Raises ConfigError for blocks that there aren't.
-
-        Neither may be in a step that is being computed: call it between two.
+        Raises ConfigError for blocks that don't exist. Call it between two steps.
         """
         n = self.n_windowed if windowed else self.n_blocks
         for block in (source, target):

@@ -1,4 +1,4 @@
-"""Keys, values and states of sequences as bytes, for snapshots."""
+"""KV input and output: keys, values and states of sequences as bytes, for snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 PANEL = 16  # tokens
-# Panels in a row of which it is worth to leave them where they are: each run is a call of the system to write it.
+# Consecutive panels from which on a run is written from the cache without a copy: each run costs a system call.
 LEAST_RUN = 4
 FLOATS = {"f16": np.float16, "f32": np.float32}
 
@@ -49,7 +49,7 @@ def panel_shapes(slab: KvSlab) -> tuple[tuple[int, int], tuple[int, int]]:
 def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> Pair:
     """Keys and values of the first n_tokens of a block table from panel `first` on: uint8 [panels, heads, bytes].
 
-    What was left in the last panel by others is not of this sequence, and zero.
+    Values of other sequences in the last panel are replaced by zeros.
     """
     n = n_panels(n_tokens) - first
     k, v = (np.empty((n, *shape), np.uint8) for shape in panel_shapes(slab))
@@ -61,10 +61,10 @@ def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> Pa
 
 
 class HeldPanels:
-    """What `save_kv` gives, of keys or of values, gathered as it is asked for.
+    """The keys or the values of `save_kv`, gathered on request.
 
-    Nobody may write to the blocks of the table meanwhile, but to the last one if it isn't full: that is copied at once.
-    shape, dtype: as of the array. A slice of it is an array.
+    The blocks of the table must not be written meanwhile, except the last one if it isn't full: that is copied at once.
+    shape, dtype: those of the array. A slice of it is an array.
     """
 
     dtype = np.dtype(np.uint8)
@@ -87,7 +87,7 @@ class HeldPanels:
         return found
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
-        """All of it, one after another; views of the cache where it lies there as it is wanted."""
+        """All panels in order; views of the cache where they are contiguous there."""
         runs = self._runs()
         if runs and len(runs) * LEAST_RUN <= self._n_held:
             yield from (self._data[begin:end] for begin, end in runs)
@@ -97,8 +97,7 @@ class HeldPanels:
             yield self._tail
 
     def _runs(self) -> list[tuple[int, int]]:
-        """Blocks that follow each other in the cache too, each run from one to before another; none if blocks are
-        not panels."""
+        """Runs (first, end) of blocks that are consecutive in the cache too; none if blocks are not panels."""
         if self._slab.block_tokens != PANEL:
             return []
         found: list[tuple[int, int]] = []
@@ -158,14 +157,14 @@ def _clear(slab: KvSlab, k: NDArray[np.uint8], v: NDArray[np.uint8], n_tokens: i
 
 
 def _codes(panels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
-    """Of panels [..., bytes] in 8 bits: codes [..., codes], and scales [..., 32 dimensions each, tokens]; views."""
+    """Views of 8-bit panels [..., bytes]: codes [..., codes], and scales [..., 32 dimensions each, tokens]."""
     n = panels.shape[-1] // 34 * 32
     scales = panels[..., n:].view(np.float16)
     return panels[..., :n], scales.reshape(*scales.shape[:-1], -1, PANEL)
 
 
 def values_of(slab: KvSlab, pair: Pair, n_tokens: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Panels from the first token on as numbers: keys float32 [n_tokens, heads, k_dim], values [..., v_dim]."""
+    """Values of panels from the first token on: keys float32 [n_tokens, heads, k_dim], values [..., v_dim]."""
     (k, v), n, heads = pair, len(pair[0]), slab.n_heads
     if slab.kv_type == "q8_0":
         (k_codes, k_scales), (v_codes, v_scales) = _codes(k), _codes(v)
@@ -188,7 +187,7 @@ def values_of(slab: KvSlab, pair: Pair, n_tokens: int) -> tuple[NDArray[np.float
 
 
 def panels_of(slab: KvSlab, keys: NDArray[np.float32], values: NDArray[np.float32]) -> Pair:
-    """The opposite of `values_of` where keys and values are stored as float32, which then loses nothing."""
+    """The inverse of `values_of` where keys and values are stored as float32, without loss."""
     n_tokens, heads = len(keys), slab.n_heads
     n, v_dim = n_panels(n_tokens), -(-slab.v_dim // PANEL) * PANEL
     k = np.zeros((n * PANEL, heads, slab.k_dim), np.float32)
@@ -199,19 +198,20 @@ def panels_of(slab: KvSlab, keys: NDArray[np.float32], values: NDArray[np.float3
     return k.reshape(n, heads, -1).view(np.uint8), v.reshape(n, heads, -1).view(np.uint8)
 
 
-# Of each recurrent layer in the order of layers, float32 [n_values].
+# The state of each recurrent layer in the order of layers, float32 [n_values].
 SavedState = list[NDArray[np.float32]]
 
 
 def copy_state(arrays: StateArrays, source: int, target: int) -> None:
-    """The state in slot `source` to slot `target`, over all layers. Raises ConfigError for slots that there aren't."""
+    """Copies the state in slot `source` to slot `target`, over all layers. Raises ConfigError for slots that don't
+    exist."""
     _check_slots(arrays, source, target)
     for slab in _slabs(arrays):
         slab.data[target] = slab.data[source]
 
 
 def save_state(arrays: StateArrays, slot: int) -> SavedState:
-    """A copy of the state in a slot. Raises ConfigError for a slot that there isn't."""
+    """A copy of the state in a slot. Raises ConfigError for a slot that doesn't exist."""
     _check_slots(arrays, slot)
     return [slab.data[slot].copy() for slab in _slabs(arrays)]
 
@@ -219,8 +219,8 @@ def save_state(arrays: StateArrays, slot: int) -> SavedState:
 def restore_state(arrays: StateArrays, slot: int, saved: Sequence[NDArray[np.float32]]) -> None:
     """Puts a saved state into a slot, bit by bit.
 
-    Raises ConfigError, and changes nothing, for a slot that there isn't, and for arrays that are not those of this
-    model: their number, each one's shape [n_values] and type float32.
+    Raises ConfigError, and changes nothing, for a slot that doesn't exist, and for arrays that don't fit this model in
+    number, shape [n_values] or type float32.
     """
     _check_slots(arrays, slot)
     slabs = list(_slabs(arrays))

@@ -1,4 +1,4 @@
-"""Memory that holds nothing any more, back to the operating system, while its addresses stay."""
+"""Release of memory pages to the operating system, while their addresses stay."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LINUX = sys.platform == "linux"
 def release_rows(array: NDArray[Any], rows: Iterable[int]) -> int:
     """Gives back the memory pages that lie within rows [i] of an array, whose contents are lost: zeros, or as before.
 
-    Returns the bytes that were in memory and are not any more; 0 where the system is not Linux. The array's memory must
-    be its own and writable, each row contiguous, and nobody may use those rows meanwhile.
+    Returns the bytes released from memory; 0 where the system is not Linux. The array's memory must be its own and
+    writable, and each row contiguous; those rows must not be in use meanwhile.
     """
     if not LINUX:
         return 0

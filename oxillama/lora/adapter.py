@@ -1,4 +1,4 @@
-"""`Lora`: an adapter as its file has it, before it is bound to a model."""
+"""Adapter as its file has it, before it is bound to a model: `Lora`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Lora"]
 class Lora:
     """A low-rank adapter: Hu et al., "LoRA", 2021. `Lora.load` reads one; an engine binds it to its model.
 
-    path: where it was read from; place: the same, absolute. arch: the architecture that it says it is for; None where
-    it doesn't say (PEFT). names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of them.
-    alpha: as its metadata have it, where nothing else is said of a module (PEFT's alpha_pattern). digest: blake3 of all
-    that it computes with, in hexadecimal: equal digests, equal results.
+    path: of its file; place: the same, absolute. arch: the architecture that its metadata name; None without it (PEFT).
+    names: the tensors (GGUF) or modules (PEFT) that it changes. rank: the highest of their ranks. alpha: of its
+    metadata, for modules without an alpha of their own (PEFT's alpha_pattern). digest: blake3 of all that it computes
+    with, in hexadecimal: equal digests, equal results.
     """
 
     def __init__(self, path: Path, arch: str | None, alpha: float, changes: Mapping[str, Change]) -> None:
@@ -39,8 +39,8 @@ class Lora:
         """Reads a GGUF file as llama.cpp's converter writes it, or a folder that Hugging Face PEFT wrote.
 
         Raises LoadError and its children: ModelNotFoundError, GGUFError or LoraError for a damaged file (NaN, ranks
-        that can't be, factors that don't fit each other), MissingKeyError without alpha, UnsupportedModelError for what
-        is not LoRA alone (DoRA and others, by their names). ConfigError if `path` is no path.
+        out of range, factors that don't fit each other), MissingKeyError without alpha, UnsupportedModelError for other
+        methods than LoRA (DoRA and others, by their names). ConfigError if `path` is no path.
         """
         if not isinstance(path, str | os.PathLike):
             raise ConfigError(f"path must be that of an adapter, not {type(path).__name__}")
@@ -66,7 +66,7 @@ class Lora:
         return max(change.rank for change in self._changes.values())
 
     def changes(self, spec: ModelSpec) -> dict[str, Change]:
-        """What is added to each tensor of a model.
+        """The change that is added to each tensor of a model.
 
         Raises LoraError if the adapter is for another architecture or has modules that the model lacks,
         UnsupportedModelError if the names in its folder are not known for this architecture.
@@ -91,7 +91,7 @@ class Lora:
 
 
 def reopened_lora(place: str, digest: str) -> Lora:
-    """From what is pickled of an adapter. Raises what `Lora.load` raises, PickleError if it is another one now."""
+    """The adapter of a pickle. Raises what `Lora.load` raises, PickleError if the file has another adapter now."""
     lora = Lora.load(place)
     if lora.digest != digest:
         raise PickleError(f"{place}: this is not the adapter that was pickled: give every process the same file")
@@ -99,7 +99,7 @@ def reopened_lora(place: str, digest: str) -> Lora:
 
 
 def digest_of(arch: str | None, changes: Mapping[str, Change]) -> str:
-    """Of names, shapes, scales and values, whatever type the file had them in."""
+    """Digest of names, shapes, scales and values, independent of the file's types."""
     h = blake3.blake3(repr(arch).encode())
     for name in sorted(changes):
         c = changes[name]

@@ -1,4 +1,4 @@
-"""From an adapter to what kernels multiply by: each change as factors of the matrices that a model made of a tensor."""
+"""Binding of an adapter to a model: each change as packed factors of the matrices that hold a tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOINT = "attn_kv_b.weight"
 
 @dataclass(frozen=True, eq=False)
 class BoundLora:
-    """An adapter for one model. ``changes``: by the matrix, or table, that is changed; ``heads``: by the layer."""
+    """An adapter bound to one model. ``changes``: by the matrix or table that is changed; ``heads``: by the layer."""
 
     lora: Lora
     changes: Mapping[Any, LowRank]
@@ -43,10 +43,10 @@ class BoundLora:
 
 
 def bind(lora: Lora, spec: ModelSpec, adaptable: Mapping[str, Adaptable]) -> BoundLora:
-    """Checks an adapter against a model, and packs it.
+    """Checks an adapter against a model, and packs its factors.
 
-    Raises LoraError, which names the tensor, for one that the model doesn't have or whose shape is another, and what
-    `Lora.changes` raises.
+    Raises LoraError, which names the tensor, for a tensor that the model doesn't have or that has another shape, and
+    what `Lora.changes` raises.
     """
     found: dict[Any, LowRank] = {}
     heads: dict[Linear, Change] = {}
@@ -66,7 +66,7 @@ def bind(lora: Lora, spec: ModelSpec, adaptable: Mapping[str, Adaptable]) -> Bou
 def changed_tensors(
     lora: Lora, spec: ModelSpec, adaptable: Mapping[str, Adaptable]
 ) -> Iterator[tuple[str, Change, list[Part], str]]:
-    """(tensor, change, what of the tensor is changed, the tensor as the model's file names it), all checked."""
+    """(tensor, change, the changed parts of the tensor, the tensor's name in the model's file), all checked."""
     for name, change in split_up(lora.changes(spec), adaptable).items():
         target, parts = find(name, change, adaptable)
         if target is None:
@@ -78,7 +78,7 @@ def changed_tensors(
 
 
 def split_up(changes: dict[str, Change], adaptable: Mapping[str, Adaptable]) -> dict[str, Change]:
-    """The change of what unfolds latent keys and values, for files that have it as two tensors, keys transposed."""
+    """Splits the change of the up-projection of latent keys and values, for files with two tensors, keys transposed."""
     found: dict[str, Change] = {}
     for name, change in changes.items():
         k_name, v_name = (name.replace(JOINT, f"attn_{part}_b.weight") for part in "kv")
@@ -95,7 +95,7 @@ def split_up(changes: dict[str, Change], adaptable: Mapping[str, Adaptable]) -> 
 
 
 def find(name: str, change: Change, adaptable: Mapping[str, Adaptable]) -> tuple[str | None, list[Part]]:
-    """The model's tensor, and which of its parts are meant: a table that is the output, too, may be changed as one."""
+    """The model's tensor, and its changed parts: a table that is also the output may be changed in either use alone."""
     if name in adaptable:
         parts = adaptable[name].parts
         return name, [part for part in parts if isinstance(part.whole, Table)] if change.lookups else parts
@@ -106,7 +106,7 @@ def find(name: str, change: Change, adaptable: Mapping[str, Adaptable]) -> tuple
 
 
 def check_fits(name: str, change: Change, shape: tuple[int, ...]) -> None:
-    """Raises LoraError unless a change is one of a tensor of this shape."""
+    """Raises LoraError unless a change fits a tensor of this shape."""
     n_stack = max(change.a.shape[0], change.b.shape[0]) if change.a.ndim == 3 else 1
     given = (n_stack, change.b.shape[-2], change.a.shape[-1])
     wanted = (1,) * (3 - len(shape)) + tuple(shape)
@@ -118,7 +118,7 @@ def check_fits(name: str, change: Change, shape: tuple[int, ...]) -> None:
 
 
 def low_rank(name: str, part: Part, change: Change, arena: Arena) -> LowRank:
-    """Factors as the kernels take them."""
+    """Factors in the kernels' layout."""
     a, b = part.share((change.a, change.b))
     if isinstance(part.whole, Table):
         return LowRank(encoded(b), factor(f"{name}.lora_a", a.T, arena), change.scale)
@@ -133,7 +133,7 @@ def factor(name: str, values: NDArray[np.float32], arena: Arena) -> Matrix:
 
 
 def encoded(values: NDArray[np.float32]) -> tuple[NDArray[np.uint8], str]:
-    """The smallest of the float formats that holds exactly these values: adapters are read at every step."""
+    """The values in the smallest float format that holds them exactly: adapters are read at every step."""
     whole = np.ascontiguousarray(values, np.float32)
     if not (whole.view(np.uint32) & 0xFFFF).any():
         return quantize(whole, "BF16"), "BF16"

@@ -1,4 +1,4 @@
-"""The two factors of a low-rank change, checked."""
+"""Factors of a low-rank change, checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oxillama.errors import LoraError
 
 __all__ = ["MAX_RANK", "Change", "check_shapes"]
 
-# More than any adapter has, and far from what would fill the memory for nothing.
+# Above the rank of any adapter, and far below ranks that would exhaust memory.
 MAX_RANK = 1 << 12
 
 
@@ -21,7 +21,7 @@ MAX_RANK = 1 << 12
 class Change:
     """``scale * b @ a`` is added to a tensor [.., n_out, n_in]: float32 a [.., rank, n_in] and b [.., n_out, rank].
 
-    ``lookups``: of an embedding, what is looked up alone, though the output may use the same tensor.
+    ``lookups``: the change is of an embedding's lookups only, even if the output uses the same tensor.
     """
 
     a: NDArray[np.float32]
@@ -35,7 +35,7 @@ class Change:
 
 
 def check_shapes(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Raises LoraError, which names the tensor, unless these can be factors of one change. Reads no values."""
+    """Raises LoraError, which names the tensor, unless these shapes can be those of factors. Reads no values."""
     if not 2 <= len(a) <= 3 or len(a) != len(b):
         raise LoraError(f"{name}: factors of shapes {a} and {b}; two matrices are needed, or two stacks of matrices")
     if a[-2] != b[-1]:

@@ -12,17 +12,17 @@ from oxillama.lora.factors import Change, check_scale, check_shapes, check_value
 __all__ = ["read_gguf"]
 
 ALPHA = "adapter.lora.alpha"
-# What else may be said of an adapter without changing what it computes.
+# Metadata that don't change the adapter's computation.
 KNOWN = frozenset({"adapter.type", ALPHA, "adapter.lora.task_name", "adapter.lora.prompt_prefix"})
-# Tables whose factors llama.cpp keeps the other way round: a row of lora_a for each row of the table.
+# Tables whose factors llama.cpp stores transposed: a row of lora_a for each row of the table.
 TABLES = ("token_embd.weight", "position_embd.weight")
 
 
 def read_gguf(path: str | os.PathLike[str]) -> tuple[str, float, dict[str, Change]]:
     """Architecture, alpha, and changes by tensor name.
 
-    Raises LoadError and its children: GGUFError for a damaged file, LoraError for one that is no adapter or whose
-    tensors make none, MissingKeyError without alpha, UnsupportedModelError for other kinds of adapters.
+    Raises LoadError and its children: GGUFError for a damaged file, LoraError for a file that is no adapter or whose
+    tensors are none's, MissingKeyError without alpha, UnsupportedModelError for other kinds of adapters.
     """
     with gguf.open(path) as file:
         check_kind(file)
@@ -41,7 +41,7 @@ def check_kind(file: GGUFFile) -> None:
         raise UnsupportedModelError(f"{label}: adapter.type is {adapter!r}; supported: lora")
     for key in m:
         if key.startswith("adapter.") and key not in KNOWN:
-            raise UnsupportedModelError(f"{label}: the adapter has a key {key}, which nothing is known of here")
+            raise UnsupportedModelError(f"{label}: the adapter has the unknown key {key}")
 
 
 def read_alpha(file: GGUFFile) -> float:
@@ -54,7 +54,7 @@ def read_alpha(file: GGUFFile) -> float:
 
 
 def pair_up(file: GGUFFile) -> dict[str, tuple[TensorInfo, TensorInfo]]:
-    """Both factors of each tensor that is changed; LoraError names one without the other, and what is neither."""
+    """Both factors of each changed tensor. Raises LoraError, which names a single factor or another tensor."""
     found: dict[str, dict[str, TensorInfo]] = {}
     for full, info in file.tensors.items():
         name, _, part = full.rpartition(".")
@@ -73,7 +73,7 @@ def pair_up(file: GGUFFile) -> dict[str, tuple[TensorInfo, TensorInfo]]:
 
 
 def read_change(name: str, a: TensorInfo, b: TensorInfo, alpha: float) -> Change:
-    """An alpha of 0 means that the product is taken as it is, as in llama.cpp."""
+    """The change of a tensor. With an alpha of 0 the product is not scaled, as in llama.cpp."""
     a_shape, b_shape = matrix_shape(a.shape), matrix_shape(b.shape)
     turned = name in TABLES and len(a_shape) == 2 and a_shape[1] == b_shape[1] and a_shape[0] != b_shape[1]
     if turned:
@@ -93,5 +93,5 @@ def read_change(name: str, a: TensorInfo, b: TensorInfo, alpha: float) -> Change
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Writers may leave out leading ones."""
+    """The shape with the leading ones that writers may leave out."""
     return (1, *shape) if len(shape) == 1 else tuple(shape)

@@ -1,4 +1,4 @@
-"""Writing a model's file with an adapter in its weights."""
+"""Merging of adapters into the weights of a model's file."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["MergeSummary", "merge_lora"]
 
 Adapter = str | os.PathLike[str] | Lora
 
-PIECE_VALUES = 4 << 20  # of a tensor that are changed at a time
+PIECE_VALUES = 4 << 20  # values of a tensor that are changed at a time
 
 
 @dataclass(frozen=True)
 class MergeSummary:
-    """What `merge_lora` changed: tensors with their formats before and after."""
+    """Changes of `merge_lora`: tensors with their formats before and after."""
 
     tensors: tuple[tuple[str, str, str], ...]
 
@@ -51,10 +51,10 @@ def merge_lora(
 ) -> MergeSummary:
     """Writes a model's file with ``scale * alpha / rank * b @ a`` added to each tensor that an adapter changes.
 
-    adapter: a file, a folder, a `Lora`, or a list of these and of (adapter, scale); ``scale`` is that of the others.
+    adapter: a file, a folder, a `Lora`, or a list of these and of (adapter, scale); ``scale`` is the default.
     A changed tensor is dequantised, added to, and quantised again, to its own format or to ``type``; of a quantised one
-    this adds that format's error. All others are copied. An embedding that is the output too, and of which only one use
-    is changed, gets an output matrix beside it. A split model becomes one file.
+    this adds that format's error. All others are copied. If an embedding is also the output, and only one of the uses
+    is changed, the result has a separate output matrix. A split model becomes one file.
 
     Raises LoadError and its children for a bad model or adapter, ConfigError if ``destination`` can't be written or is
     the model or the adapter itself, OSError for a full disk, QuantError for a format that can't be written or doesn't
@@ -100,9 +100,9 @@ def places(lora: Lora) -> tuple[Path, ...]:
 
 
 def changes_by_tensor(file: GGUFFile, loras: list[tuple[Lora, float]]) -> dict[str, list[Change]]:
-    """By the tensor that is written: its own name, or `OUTPUT` for the second use of an embedding.
+    """Changes by the tensor that is written: its own name, or `OUTPUT` for the second use of an embedding.
 
-    That has an empty list if it is written because its twin is changed, and is not itself.
+    The list of a use is empty if it is written only because the other use is changed.
     """
     model = load_model(file, repack=False)
     found: dict[str, list[Change]] = {}
@@ -119,7 +119,7 @@ def changes_by_tensor(file: GGUFFile, loras: list[tuple[Lora, float]]) -> dict[s
 
 
 def untied(file: GGUFFile, changes: dict[str, list[Change]]) -> dict[str, list[Change]]:
-    """With the output's own changes if it is the embedding, and not all that changes the one changes the other."""
+    """Changes with those of the output separate, if the embedding is the output and their changes differ."""
     if OUTPUT in file.tensors:
         return changes
     of_table = changes.get(EMBEDDING, [])
@@ -130,7 +130,7 @@ def untied(file: GGUFFile, changes: dict[str, list[Change]]) -> dict[str, list[C
 
 
 def planned(file: GGUFFile, changes: dict[str, list[Change]]) -> Iterator[tuple[str, TensorInfo, list[Change]]]:
-    """Every tensor of the result, in the file's order: its name, where it comes from, and what is added to it."""
+    """Every tensor of the result, in the file's order: its name, its source, and its changes."""
     for name, info in file.tensors.items():
         yield name, info, changes.get(name, [])
     if OUTPUT in changes and OUTPUT not in file.tensors:
@@ -154,7 +154,7 @@ def checked_format(name: str, info: TensorInfo, wanted: str | None) -> str:
 def merged(
     name: str, info: TensorInfo, changes: list[Change], format: str, num_threads: int
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
-    """A function that gives the changed tensor's blocks in parts of whole rows."""
+    """A function that yields the changed tensor's blocks in parts of whole rows."""
 
     def parts() -> Iterator[NDArray[np.uint8]]:
         from oxillama.kernels.matmul import dequantize, quantize

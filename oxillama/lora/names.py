@@ -1,7 +1,7 @@
-"""The changes of a PEFT adapter, which names modules of Hugging Face's model, as changes of tensors of a GGUF file.
+"""PEFT mapping: changes of a PEFT adapter's modules (Hugging Face's names) as changes of a GGUF file's tensors.
 
-What converters do to the values is done to the factors alike: rows of queries and keys that rotate in pairs are put
-side by side, heads that stand interleaved are taken apart, and rows that are several tensors are divided.
+The factors are converted as converters convert the values: rows of queries and keys that rotate in pairs become
+adjacent, interleaved heads are separated, and rows of several tensors are divided.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["to_gguf"]
 def to_gguf(changes: Mapping[str, Change], spec: ModelSpec) -> dict[str, Change]:
     """The changes by GGUF tensor name, as the model's file has its values.
 
-    Raises UnsupportedModelError for an architecture whose names are not known here, LoraError for a module that is none
-    of the model's.
+    Raises UnsupportedModelError for an architecture without a mapping, LoraError for a module that the model doesn't
+    have.
     """
     naming = naming_of(spec)
     if naming is None:
@@ -46,13 +46,13 @@ def to_gguf(changes: Mapping[str, Change], spec: ModelSpec) -> dict[str, Change]
 
 
 def located(module: str, spec: ModelSpec, naming: Naming) -> tuple[str, str, int | None, int]:
-    """Where the tensor is, its name there, the expert in it, and the layer (0 where there is none)."""
+    """The prefix of the tensor's layer, its name, the expert (None without), and the layer (0 without one)."""
     match = LAYER.fullmatch(module)
     if match is None:
         table = TABLE.fullmatch(module)
         name = HEADS.get(module) or (TOP.get(table[1]) if table else None)
         if name is None:
-            raise LoraError(f"{module[:200]} is no module of architecture {spec.arch} that is known here")
+            raise LoraError(f"{module[:200]} is no known module of architecture {spec.arch}")
         return "", name, None, 0
     i, inner, expert = int(match[1]), match[2], None
     if (inside := EXPERT.fullmatch(inner)) is not None:
@@ -66,7 +66,7 @@ def located(module: str, spec: ModelSpec, naming: Naming) -> tuple[str, str, int
 def divided(
     module: str, change: Change, name: str, naming: Naming, spec: ModelSpec, i: int
 ) -> Iterator[tuple[str, Change]]:
-    """The tensors that the file has of a module's rows, and their changes."""
+    """The file's tensors of a module's rows, and their changes."""
     change = with_rows(module, change, name, naming, spec, i)
     parts = name.split("+")
     if len(parts) == 1:
@@ -84,7 +84,7 @@ def divided(
 
 
 def with_rows(module: str, change: Change, name: str, naming: Naming, spec: ModelSpec, i: int) -> Change:
-    """The change with the rows of ``b`` where the file has them."""
+    """The change with the rows of ``b`` in the file's order."""
     rows = naming.rows.get(name)
     if rows is None:
         return change
@@ -95,7 +95,7 @@ def with_rows(module: str, change: Change, name: str, naming: Naming, spec: Mode
 
 
 def stacked(name: str, stack: Mapping[int, Change], spec: ModelSpec) -> Change:
-    """Experts' changes as one: nothing for those that have none, and zeros up to the highest rank."""
+    """The changes of all experts as one: zeros for an expert without one, and up to the highest rank."""
     n = spec.experts.n_experts if spec.experts is not None else 0
     if max(stack) >= n:
         raise LoraError(f"{name}: expert {max(stack)} is changed, but the model has {n}")

@@ -1,6 +1,6 @@
-"""Which tensor each module of Hugging Face's models is, by architecture, and what converters do to its rows.
+"""Hugging Face tensor names: the GGUF tensor of each module, by architecture, and the converters' change of its rows.
 
-Names that are joined by "+" are those of several tensors that the file has of one module's rows.
+Names joined by "+" are several tensors that the file has for one module's rows.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from oxillama.models import ModelSpec
 
 __all__ = ["EXPERT", "HEADS", "LAYER", "REFUSED", "TABLE", "TOP", "Naming", "naming_of"]
 
-Rows = Callable[[np.ndarray, ModelSpec, int], np.ndarray]  # of b, as the file has them; the layer's number
+Rows = Callable[[np.ndarray, ModelSpec, int], np.ndarray]  # (b, spec, layer) -> b with the file's order of rows
 
-# Only of the text: the vision towers of some models have layers with the same names.
+# Only modules of the text model: the vision towers of some models have layers with the same names.
 TRUNK = (
     r"(?:(?:model|transformer|gpt_neox|backbone|model\.language_model|language_model\.model|transformer\.encoder|"
     r"(?:(?:bert|roberta)\.)?encoder|distilbert\.transformer)\.)?"
@@ -42,7 +42,7 @@ TOP = {
     "output_layer": "output",
     "output": "output",
 }
-# Of encoders that classify.
+# Encoders with a classifier.
 HEADS = {"classifier.dense": "cls", "classifier.out_proj": "cls.output"}
 
 ATTENTION = {f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"} | {"self_attn.o_proj": "attn_output"}
@@ -119,7 +119,7 @@ DBRX = {
     "norm_attn_norm.attn.out_proj": "attn_output",
     "ffn.router.layer": "ffn_gate_inp",
 }
-# Without experts, the shared one has a dense network's names.
+# Without routed experts, the shared expert has a dense network's names.
 GRANITE_DENSE = {"shared_mlp.input_linear": "ffn_gate+ffn_up", "shared_mlp.output_linear": "ffn_down"}
 GRANITE_MOE = {
     "block_sparse_moe.router.layer": "ffn_gate_inp",
@@ -212,7 +212,7 @@ def heads_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Naming:
-    """Names within a layer, and what is done to rows of some tensors."""
+    """Names within a layer, and the change of the rows of some tensors."""
 
     names: Mapping[str, str]
     rows: Mapping[str, Rows]
@@ -228,7 +228,7 @@ def naming(rows: Mapping[str, Rows], *names: Mapping[str, str]) -> Naming:
     return Naming({key: value for one in names for key, value in one.items()}, rows)
 
 
-# Architectures whose converter keeps values as they are, but for what is named beside them. Others are refused by name.
+# Architectures whose converter keeps values, except for the changes named beside them. Others are refused by name.
 NAMINGS = {
     "llama": naming(ROTATED, LLAMA, MIXTRAL),
     "mistral3": naming(ROTATED, LLAMA),
@@ -301,11 +301,11 @@ NAMINGS |= dict.fromkeys(LIKE_LLAMA.split(), naming(PLAIN, LLAMA))
 NAMINGS |= dict.fromkeys(WITH_EXPERTS.split(), naming(PLAIN, LLAMA, EXPERTS))
 
 REFUSED = {
-    "falcon-h1": "its files have multipliers in the weights that only the original configuration tells",
+    "falcon-h1": "its files have multipliers in the weights that only the original configuration has",
 }
 
 
 def naming_of(spec: ModelSpec) -> Naming | None:
-    """None for an architecture whose names are not known."""
+    """The naming of an architecture; None without a mapping."""
     bare = f"{spec.arch} without experts"
     return NAMINGS.get(bare if spec.experts is None and bare in NAMINGS else spec.arch)

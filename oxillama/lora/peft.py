@@ -20,7 +20,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 OLD_WEIGHTS = "adapter_model.bin"  # a pickle
 MAX_CONFIG = 16 << 20
 
-# Settings that only say how the adapter was made or found: they change nothing of what it computes.
+# Settings of the adapter's training or storage, which don't change its computation.
 # fmt: off
 SILENT = frozenset({
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",
@@ -30,7 +30,7 @@ SILENT = frozenset({
     "runtime_config", "target_modules", "task_type", "use_rslora",
 })
 # fmt: on
-# Ways to begin the training that change the weights of the model itself.
+# Initialisations that change the weights of the model itself.
 CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 PLAIN_KEY = re.compile(r"\^?[A-Za-z0-9_.]+")
 FACTOR = re.compile(r"(.+)\.(?:lora_(?P<part>[AB])\.weight|lora_embedding_(?P<table>[AB]))")
@@ -38,7 +38,7 @@ FACTOR = re.compile(r"(.+)\.(?:lora_(?P<part>[AB])\.weight|lora_embedding_(?P<ta
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """What the configuration says of a module's scale. Patterns are names of modules, or how such names end."""
+    """Configuration of the modules' scales. Patterns are names of modules, or endings of such names."""
 
     rank: int
     alpha: float
@@ -50,7 +50,7 @@ class PeftConfig:
     def scale(self, module: str, rank: int) -> float:
         """alpha / rank, or for rank-stabilised adapters alpha / sqrt(rank) (Kalajdzievski, 2023).
 
-        Raises LoraError if the module's rank is another than that of the configuration.
+        Raises LoraError if the module's rank is not the configuration's.
         """
         said = of_pattern(self.ranks, module, self.rank)
         if rank != said:
@@ -70,7 +70,7 @@ def read_peft(folder: Path) -> tuple[float, dict[str, Change]]:
     """Alpha, and changes by the module's name in Hugging Face's model.
 
     Raises LoadError and its children: ModelNotFoundError if a file is missing, LoraError if one is damaged or they
-    contradict each other, UnsupportedModelError for what is more than LoRA (DoRA and others), by its name.
+    contradict each other, UnsupportedModelError for other methods than LoRA (DoRA and others), by their names.
     """
     check_folder(folder)
     config = read_config(folder / CONFIG)
@@ -80,7 +80,7 @@ def read_peft(folder: Path) -> tuple[float, dict[str, Change]]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ModelNotFoundError, which says what is there instead, for a folder that lacks one of PEFT's two files."""
+    """Raises ModelNotFoundError, which names the files found instead, for a folder without one of PEFT's two files."""
     try:
         names = sorted(os.listdir(folder))
         missing = [name for name in (CONFIG, WEIGHTS) if name not in names]
@@ -95,7 +95,7 @@ def check_folder(folder: Path) -> None:
 
 
 def elsewhere(folder: Path, names: list[str]) -> str:
-    """Where an adapter may be that isn't in the folder itself."""
+    """Hint at an adapter that isn't in the folder itself."""
     if OLD_WEIGHTS in names:
         return f"; {folder / OLD_WEIGHTS} may run code when it is read: save it as safetensors"
     for name in names:
@@ -132,7 +132,7 @@ def read_config(path: Path) -> PeftConfig:
 
 
 def check_supported(path: Path, config: dict[str, Any]) -> None:
-    """Refuses, by its name, whatever makes an adapter more than a product of two factors."""
+    """Raises UnsupportedModelError, which names the setting, if an adapter is more than a product of two factors."""
     if config.get("peft_type") != "LORA":
         raise UnsupportedModelError(f"{path}: peft_type is {config.get('peft_type')!r}; supported: LORA")
     if config.get("bias", "none") != "none":
@@ -149,7 +149,7 @@ def check_supported(path: Path, config: dict[str, Any]) -> None:
 
 
 def pair_up(file: SafeTensors, folder: Path) -> dict[str, dict[str, str]]:
-    """For each module the names of its factors: A and B, or those of a table."""
+    """Names of the factors of each module: A and B, or those of a table."""
     found: dict[str, dict[str, str]] = {}
     for name in file.tensors:
         match = FACTOR.fullmatch(name)
@@ -172,7 +172,7 @@ def pair_up(file: SafeTensors, folder: Path) -> dict[str, dict[str, str]]:
 
 
 def read_change(file: SafeTensors, module: str, names: dict[str, str], config: PeftConfig) -> Change:
-    """Factors of a table's transpose are turned round: its A has a column for each row of the table."""
+    """The change of a module. A table's factors are transposed: its A has a column for each row of the table."""
     table = "table A" in names
     first, second = (names["table A"], names["table B"]) if table else (names["A"], names["B"])
     shapes = [file.tensors[name].shape for name in (first, second)]
@@ -206,7 +206,7 @@ def flag(path: Path, config: dict[str, Any], name: str) -> bool:
 
 
 def patterns(path: Path, config: dict[str, Any], name: str, check: Any) -> dict[str, Any]:
-    """Names of modules with their values. Other regular expressions are refused: they may take for ever."""
+    """Names of modules with their values. Other regular expressions are refused: matching them may take for ever."""
     found = config.get(name) or {}
     if not isinstance(found, dict):
         raise LoraError(f"{path}: {name} must map names of modules to numbers")

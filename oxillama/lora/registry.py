@@ -1,4 +1,4 @@
-"""Adapters by name, those that apply to all requests, and sets of them as requests ask for."""
+"""Registry of adapters: by name, those pushed for all requests, and the sets that requests use."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["NO_LORAS", "LoraRegistry", "LoraSet", "Wanted", "check_wanted"]
 
 MAX_SCALE = 1e6
 
-# Names with scales, as a request gives them; None: what applies to all requests.
+# Names with scales, as a request gives them; None: the pushed adapters.
 Wanted = tuple[tuple[str, float], ...] | None
 
 
 @dataclass(frozen=True, eq=False)
 class LoraSet:
-    """Adapters with their scales, in the order of their digests: so it doesn't depend on how they were asked for.
+    """Adapters with their scales, in the order of their digests, independent of the order in the request.
 
-    key: what tells sets apart that compute different things. members: as kernels take them.
+    key: equal for sets that compute the same. members: in the form that kernels take.
     """
 
     loras: tuple[tuple[BoundLora, float], ...] = ()
@@ -47,7 +47,7 @@ class LoraSet:
         return tuple((bound.changes, scale) for bound, scale in self.loras)
 
     def deltas(self, head: Linear) -> list[tuple[NDArray[np.float32], NDArray[np.float32], float]]:
-        """What is added to a classifier's layer, as `Linear` takes it."""
+        """Changes of a classifier's layer, as `Linear` takes them."""
         found = [(bound.heads[head], scale) for bound, scale in self.loras if head in bound.heads]
         return [(change.a, change.b, change.scale * scale) for change, scale in found]
 
@@ -75,12 +75,12 @@ def check_entry(name: str, entry: Any) -> tuple[str, float]:
 
 
 def check_scale(name: str, scale: Any) -> float:
-    """A float32, as it is multiplied by. Raises ConfigError unless it is a finite number."""
+    """The scale as float32, in which it is applied. Raises ConfigError unless it is a finite number."""
     return float(np.float32(check_float(name, scale, -MAX_SCALE, MAX_SCALE)))
 
 
 def combined(members: Iterable[tuple[BoundLora, float]]) -> LoraSet:
-    """An adapter that is there twice counts with both scales together; one whose scale is 0 changes nothing."""
+    """The set of adapters. An adapter given twice gets the sum of its scales; one with scale 0 is left out."""
     scales: dict[str, float] = {}
     found: dict[str, BoundLora] = {}
     for bound, scale in members:
@@ -92,9 +92,9 @@ def combined(members: Iterable[tuple[BoundLora, float]]) -> LoraSet:
 
 
 class LoraRegistry:
-    """The adapters of one model. May be used from any thread; what a request has chosen stays its own.
+    """The adapters of one model. May be used from any thread; the set that a request uses doesn't change.
 
-    ``adaptable`` gives the model's tensors when the first adapter is bound.
+    ``adaptable`` returns the model's tensors when the first adapter is bound.
     """
 
     def __init__(self, spec: ModelSpec, adaptable: Callable[[], Mapping[str, Adaptable]]) -> None:
@@ -104,11 +104,11 @@ class LoraRegistry:
         self._named: dict[str, tuple[Lora, BoundLora]] = {}
         self._pushed: tuple[tuple[Lora, BoundLora, float], ...] = ()
         self._default = NO_LORAS
-        # Equal adapters are one, under whatever names: their rows are multiplied together.
+        # Equal adapters with different names are bound once: their rows are multiplied together.
         self._bound: weakref.WeakValueDictionary[str, BoundLora] = weakref.WeakValueDictionary()
 
     def renew_lock(self) -> None:
-        """In a forked child."""
+        """Makes a new lock, in a forked child."""
         self._lock = threading.Lock()
 
     @property
@@ -118,12 +118,12 @@ class LoraRegistry:
 
     @property
     def pushed(self) -> list[tuple[Lora, float]]:
-        """What applies to requests that don't say, the last pushed last."""
+        """The adapters of requests without `lora`, the last pushed last."""
         return [(lora, scale) for lora, _, scale in self._pushed]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all adapters that somebody holds."""
+        """Bytes of all bound adapters that are still in use."""
         return sum(bound.nbytes for bound in list(self._bound.values()))
 
     def bind(self, lora: Lora) -> BoundLora:
@@ -137,7 +137,7 @@ class LoraRegistry:
             return self._bound.setdefault(lora.digest, made)
 
     def load(self, name: str, lora: Lora) -> None:
-        """Makes an adapter known by a name. Raises ConfigError if it is taken, and what `bind` raises."""
+        """Registers an adapter by a name. Raises ConfigError if the name is taken, and what `bind` raises."""
         if not isinstance(name, str) or not name:
             raise ConfigError(f"name must be a str that is not empty, not {name!r}")
         self._check_free(name)
@@ -151,7 +151,7 @@ class LoraRegistry:
             raise ConfigError(f"an adapter {name!r} is loaded already: unload it first, or take another name")
 
     def unload(self, name: str) -> None:
-        """Forgets a name. Requests that use the adapter keep it, as do those that it was pushed for."""
+        """Removes a name. Requests that use the adapter keep it, and it stays pushed if it was."""
         with self._lock:
             self._find(name)
             del self._named[name]
@@ -164,23 +164,23 @@ class LoraRegistry:
             raise ConfigError(f"no adapter is called {name!r}; loaded: {known}") from None
 
     def push(self, lora: Lora | str, scale: float) -> None:
-        """Adds an adapter, or the one of this name, to those that apply to requests that don't say."""
+        """Adds an adapter, or the one of this name, to those of requests without `lora`."""
         scale = check_scale("scale", scale)
         lora, bound = (lora, self.bind(lora)) if isinstance(lora, Lora) else self._find(lora)
         with self._lock:
             self._set_pushed((*self._pushed, (lora, bound, scale)))
 
     def pop(self) -> Lora:
-        """Takes the last one away again. Raises ConfigError if there is none."""
+        """Removes the adapter pushed last. Raises ConfigError if there is none."""
         with self._lock:
             if not self._pushed:
-                raise ConfigError("no adapter is applied that could be taken away")
+                raise ConfigError("no adapter is pushed: there is none to pop")
             lora, _, _ = self._pushed[-1]
             self._set_pushed(self._pushed[:-1])
         return lora
 
     def clear(self) -> None:
-        """Takes all of them away."""
+        """Removes all pushed adapters."""
         with self._lock:
             self._set_pushed(())
 
@@ -188,13 +188,13 @@ class LoraRegistry:
         self._pushed, self._default = pushed, combined((bound, scale) for _, bound, scale in pushed)
 
     def forget(self) -> None:
-        """All of it, when the engine is closed."""
+        """Drops all adapters, when the engine is closed."""
         self.clear()
         with self._lock:
             self._named.clear()
 
     def select(self, wanted: Wanted = None) -> LoraSet:
-        """What a request uses. Raises ConfigError for a name that isn't loaded."""
+        """The set of adapters of a request. Raises ConfigError for a name that isn't loaded."""
         if wanted is None:
             return self._default
         with self._lock:

@@ -1,4 +1,4 @@
-"""Tensors of a safetensors file: 8 bytes with the length of a header in JSON, the header, and the tensors' bytes.
+"""Safetensors reader: a file has 8 bytes with the length of a header in JSON, the header, and the tensors' bytes.
 
 https://huggingface.co/docs/safetensors: offsets count from the header's end; the tensors fill the rest without holes.
 """
@@ -20,7 +20,7 @@ from oxillama.errors import LoraError, ModelNotFoundError, UnsupportedModelError
 
 __all__ = ["SafeTensor", "read_safetensors"]
 
-MAX_HEADER = 100 << 20  # as the format's own library has it
+MAX_HEADER = 100 << 20  # the limit of the format's own library
 SIZES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -36,7 +36,7 @@ class SafeTensor:
 
 
 class SafeTensors:
-    """An open file whose header is checked: no tensor leads outside it. Values are read when they are asked for."""
+    """An open file with a checked header: no tensor lies outside the file. Values are read on request."""
 
     def __init__(self, file: BinaryIO, path: Path, tensors: dict[str, SafeTensor]) -> None:
         self._file, self._path, self.tensors = file, path, tensors
@@ -62,7 +62,8 @@ class SafeTensors:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Raises ModelNotFoundError if it can't be read, LoraError unless it is a regular file: a pipe may never end."""
+    """Opens a file. Raises ModelNotFoundError if it can't be read, LoraError unless it is a regular file, since a pipe
+    may never end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise LoraError(f"{path}: this is not a regular file; one that PEFT wrote is needed")
@@ -135,7 +136,7 @@ def are_sizes(values: Any) -> bool:
 
 
 def check_places(path: Path, tensors: dict[str, SafeTensor], start: int, size: int) -> None:
-    """The tensors fill the file, none over another."""
+    """Raises LoraError unless the tensors fill the file without overlap."""
     for t in sorted(tensors.values(), key=lambda t: (t.start, t.nbytes)):
         if t.start != start:
             raise LoraError(

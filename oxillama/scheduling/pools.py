@@ -181,8 +181,8 @@ class KvCachePool(RefCountedPool):
     def fork(self, table: Iterable[int]) -> list[int]:
         """A second table of the same blocks, none of them copied; to be freed like the first.
 
-        Places of blocks that were given back (-1) stay so. Raises ConfigError, and shares none, for a block that is not
-        in use, given twice or not of this pool.
+        Entries of freed blocks (-1) stay so. Raises ConfigError, and shares none, for a block that is not in use, given
+        twice or not of this pool.
         """
         forked = list(table)
         self.share(block for block in forked if block != -1)
@@ -195,7 +195,7 @@ class KvCachePool(RefCountedPool):
     def own(self, table: list[int], first: int, last: int) -> list[tuple[int, int]]:
         """Puts free blocks in the place of those in table[first:last] that have other users: (old, new) of each.
 
-        What is to stay of the old ones must be copied before anything is written to any block. Raises KvCacheFullError,
+        The contents of the old ones must be copied before anything is written to any block. Raises KvCacheFullError,
         and changes nothing, if there are too few free blocks.
         """
         self.check_room(self.n_shared(table, first, last))

@@ -98,7 +98,7 @@ class Scheduler:
         self.debug = False
         self._deadlines = Deadlines()
         self._ended: list[Sequence] = []
-        # Id of the first in the queue, and the room that was too little for it.
+        # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
 
     @property
@@ -151,8 +151,8 @@ class Scheduler:
     def add_request(self, sequence: Sequence, *, accepted: bool = False, beside: Sequence | None = None) -> Sequence:
         """Queues a sequence that has tokens to compute, and returns it: it is the handle of the request.
 
-        One that ended may come again, with what it kept. accepted: whether `check_queue` was asked already.
-        beside: a sequence with which it ranks, as if they had come together.
+        An ended sequence may be queued again, with the blocks that it kept. accepted: whether `check_queue` was called
+        already. beside: a sequence with which it ranks, as if they had been queued together.
 
         Raises GenerateError if it waits or runs, ConfigError if it has nothing to compute, KvCacheFullError if it could
         never run, QueueFullError; and queues nothing then.
@@ -173,7 +173,7 @@ class Scheduler:
         return sequence
 
     def set_deadline(self, sequence: Sequence, deadline: float) -> None:
-        """Another deadline for a sequence, which waits or runs, or will."""
+        """Sets another deadline for a sequence, which waits or runs, or will."""
         sequence.deadline = deadline
         if sequence.is_scheduled:
             self._deadlines.add(sequence, len(self.live))
@@ -208,9 +208,9 @@ class Scheduler:
             self.blocks.rewind(sequence, 0)
 
     def pause(self, sequence: Sequence) -> None:
-        """`finish` of a sequence that is to come again, with what it keeps until then; it isn't drained.
+        """`finish` of a sequence that will be queued again and keeps its blocks until then; it isn't drained.
 
-        It may lose what it keeps to running sequences. Raises GenerateError if it neither waits nor runs.
+        It may lose the blocks to running sequences. Raises GenerateError if it neither waits nor runs.
         """
         if self.live.pop(sequence.id, None) is None:
             raise GenerateError(f"sequence {sequence.id} neither waits nor runs, and can't be finished")

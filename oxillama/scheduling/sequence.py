@@ -18,7 +18,7 @@ _ids = itertools.count()
 
 
 class SequenceState(enum.Enum):
-    """Where a sequence is in its life."""
+    """Lifecycle state of a sequence."""
 
     WAITING = "waiting"
     PREFILLING = "prefilling"
