@@ -162,7 +162,10 @@ class EngineCore:
         # A waiting request's cancel token is looked at by the thread that waits for it.
         seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
         late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
-        self._end_all([r for r in seen if r.cancelled], "cancelled")
+        for request in seen:
+            if request.cancelled:
+                self._end(request, "cancelled", request.failure)
+        self._tell_ended()
         if late:
             self._end_all(late, "deadline")
 

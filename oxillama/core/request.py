@@ -156,6 +156,7 @@ class Request:
         self.time_limit = time_limit
         self.thread = threading.get_ident()
         self.unwanted = False  # whoever made it is gone
+        self.failure: BaseException | None = None  # of its cancel token
         self.reported = False
         self.outcome: tuple[FinishReason, BaseException | None] | None = None  # how it ended, before it is told
         self.finish_reason: FinishReason | None = None
@@ -166,9 +167,15 @@ class Request:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants it any more."""
+        """Whether its result is not wanted any more. What a cancel token of the caller's own raises becomes `failure`."""
         bell, token = self.outbox.bell, self.cancel_token
-        return self.unwanted or (token is not None and token.cancelled) or (bell is not None and bell.lost)
+        if self.unwanted or (bell is not None and bell.lost):
+            return True
+        try:
+            return token is not None and token.cancelled
+        except BaseException as error:
+            self.unwanted, self.failure = True, error
+            return True
 
     @property
     def late(self) -> bool:

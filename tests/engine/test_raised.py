@@ -10,6 +10,7 @@ import pytest
 from oxillama._util.signals import check_stack, frames_left
 from oxillama.drafts.draft import Proposal
 from oxillama.engine.async_engine import AsyncEngine
+from oxillama.engine.results import CancelToken
 from oxillama.errors import GenerateError
 from oxillama.sampling import SamplerChain
 from tests.engine.test_async import alone
@@ -119,6 +120,42 @@ def test_no_other_task_gets_it(kind):
     caught, found = asyncio.run(both())
     assert caught is error
     assert found.token_ids == alone([5, 6], 12, ignore_eos=True)
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, MemoryError, ValueError])
+@pytest.mark.parametrize("use", ["plain", "coroutine", "batch"])
+def test_no_other_request_gets_what_a_cancel_token_raises(kind, use):
+    """A step asks the tokens of all requests; this one answers only the thread that waits for it."""
+    engine, error = make_engine(), kind("mine")
+
+    class Token(CancelToken):
+        def __init__(self):
+            super().__init__()
+            self.asked = 0
+
+        @property
+        def cancelled(self):
+            self.asked += 1
+            if self.asked > 3:
+                raise error
+            return False
+
+    async def generate():
+        try:
+            await AsyncEngine(engine).generate([3], cancel_token=Token(), **DRAWN)
+        except BaseException as caught:  # an event loop ends with what is no Exception
+            return caught
+
+    uses = {
+        "plain": lambda: outcome_of(lambda: engine.generate([3], cancel_token=Token(), **DRAWN))[1],
+        "coroutine": lambda: asyncio.run(generate()),
+        "batch": lambda: outcome_of(lambda: list(engine.batch([[3], [4]], cancel_token=Token(), **DRAWN)))[1],
+    }
+    other = engine.stream([5, 6], **DRAWN)
+    first = next(other).token_ids
+    assert uses[use]() is error
+    assert first + [t for c in other for t in c.token_ids] == alone([5, 6], 12, ignore_eos=True)
     assert_idle(engine)
 
 
