@@ -141,7 +141,7 @@ class DraftSession:
             )
 
         def fill() -> None:
-            text = self._draft._texts.follow(self._key, None, tokens, None)
+            text = self._draft._texts.sync(self._key, None, tokens, None)
             try:
                 put(self.maker.core, text.sequence, saved.tensors, n, label)
             except Exception:
