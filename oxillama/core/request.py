@@ -167,7 +167,7 @@ class Request:
 
     @property
     def cancelled(self) -> bool:
-        """Whether its result is not wanted any more. What a cancel token of the caller's own raises becomes `failure`."""
+        """Whether its result is not wanted any more. An error of the caller's own cancel token becomes `failure`."""
         bell, token = self.outbox.bell, self.cancel_token
         if self.unwanted or (bell is not None and bell.lost):
             return True

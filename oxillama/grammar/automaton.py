@@ -67,7 +67,7 @@ def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
     return tuple((low, high) for low, high in dict.fromkeys(out) if low <= high)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def utf8_sequences(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Sequence, ...]:
     """The UTF-8 forms of a set of code points, as sequences of byte ranges; `negated`: of all other characters."""
     found: list[Sequence] = []

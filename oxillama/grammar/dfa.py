@@ -152,11 +152,11 @@ class Dfa:
         self.parts = parts
         self.nfas = [_nfa(part.node) for part in parts]
         self.least, self.most, self.limit = least, most, limit
-        self.alphabet, starts = _alphabet(self.nfas)
-        self.symbols = [_symbols(nfa, starts) for nfa in self.nfas]
+        self.alphabet, found, n_pieces = _alphabet(self.nfas)
+        self.symbols = [_symbols(nfa, found) for nfa in self.nfas]
         self.rows: list[list[int]] = []
         self.finals: set[int] = set()
-        self.work = sum(len(nfa.moves) for nfa in self.nfas) // 2
+        self.work = sum(len(nfa.moves) for nfa in self.nfas) // 2 + n_pieces // 4
         self._explore()
         if least or most is not None:
             self._count()
@@ -256,26 +256,36 @@ class Dfa:
         return live
 
 
-def _alphabet(nfas: list[_Nfa]) -> tuple[list[list[Range]], list[int]]:
-    """Classes of characters (each a list of ranges), and where the pieces begin that they are made of."""
+def _alphabet(nfas: list[_Nfa]) -> tuple[list[list[Range]], dict[int, tuple[int, ...]], int]:
+    """Classes of characters (each a list of ranges), those that are in each set of the moves, by its `id`, and how many
+    pieces were looked at to find them."""
     cuts = {0, SURROGATES[0], SURROGATES[1] + 1, MAX_CHAR + 1}
     # The states of a repeat share the ranges of one node, which may be hundreds (\p{L}): each is looked at once.
-    for ranges in {id(r): r for nfa in nfas for moves in nfa.moves for r, _ in moves}.values():
+    sets = {id(r): r for nfa in nfas for moves in nfa.moves for r, _ in moves}
+    for ranges in sets.values():
         for low, high in ranges:
             cuts.update((low, high + 1))
     starts = sorted(cuts)
-    return [[(low, high - 1)] for low, high in pairwise(starts)], starts
+    covered = {key: _pieces(ranges, starts) for key, ranges in sets.items()}
+    met_by: list[list[int]] = [[] for _ in starts[1:]]
+    for key, pieces in covered.items():
+        for piece in pieces:
+            met_by[piece].append(key)
+    symbols: dict[tuple[int, ...], int] = {}
+    symbol_of = [symbols.setdefault(tuple(keys), len(symbols)) for keys in met_by]
+    alphabet: list[list[Range]] = [[] for _ in symbols]
+    for symbol, (low, high) in zip(symbol_of, pairwise(starts), strict=True):
+        alphabet[symbol].append((low, high - 1))
+    found = {key: tuple(sorted({symbol_of[piece] for piece in pieces})) for key, pieces in covered.items()}
+    return alphabet, found, len(starts) + sum(map(len, covered.values()))
 
 
-def _symbols(nfa: _Nfa, starts: list[int]) -> list[list[tuple[tuple[int, ...], int]]]:
+def _pieces(ranges: tuple[Range, ...], starts: list[int]) -> list[int]:
+    """Numbers of the pieces between starts that are in a set."""
+    places = ((bisect_right(starts, low) - 1, bisect_right(starts, high)) for low, high in ranges)
+    return [piece for first, end in places for piece in range(first, end)]
+
+
+def _symbols(nfa: _Nfa, found: dict[int, tuple[int, ...]]) -> list[list[tuple[tuple[int, ...], int]]]:
     """The moves of each state, on numbers of classes of characters."""
-    known: dict[int, tuple[int, ...]] = {}
-
-    def of(ranges: tuple[Range, ...]) -> tuple[int, ...]:
-        found = known.get(id(ranges))
-        if found is None:
-            places = ((bisect_right(starts, low) - 1, bisect_right(starts, high)) for low, high in ranges)
-            found = known[id(ranges)] = tuple(symbol for first, end in places for symbol in range(first, end))
-        return found
-
-    return [[(of(ranges), target) for ranges, target in moves] for moves in nfa.moves]
+    return [[(found[id(ranges)], target) for ranges, target in moves] for moves in nfa.moves]

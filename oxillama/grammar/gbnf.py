@@ -24,8 +24,9 @@ __all__ = ["parse_gbnf"]
 
 TokenId = Callable[[str], int | None]
 
-_BLANK = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
-_SPACE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+# Possessive: nothing is remembered of what they have passed.
+_BLANK = re.compile(r"(?:[ \t]+|#[^\r\n]*)*+")
+_SPACE = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*+")
 _BEGIN_SPACE = frozenset(" \t\r\n#")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _LITERAL = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)

@@ -7,6 +7,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.pickling import stays_here
 from oxillama.errors import GrammarError, PickleError
-from oxillama.grammar.automaton import Automaton, RuleSet, Vocabulary
+from oxillama.grammar.automaton import Automaton, Budget, RuleSet, Vocabulary
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.regular import choices_rules, regex_rules
 from oxillama.kernels.grammar import Masks, apply_mask
@@ -74,7 +75,8 @@ class Grammar:
     @classmethod
     def from_choices(cls, choices: Iterable[str], *, budget: int | None = None) -> "Grammar":
         """Any of these texts. budget: as `parse` has it. Raises GrammarError if there are none."""
-        choices = tuple(choices) if isinstance(choices, Iterable) and not isinstance(choices, str) else choices
+        if isinstance(choices, Iterable) and not isinstance(choices, str):
+            choices = tuple(islice(choices, Budget(budget).limit + 1))  # more are too many
         return cls.from_rules(*choices_rules(choices, budget)).made_by(
             partial(cls.from_choices, budget=budget), choices
         )

@@ -9,7 +9,9 @@ patterns in the wild use that, so it is read the same way here.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
@@ -22,7 +24,8 @@ MAX_COUNT = 10**15
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
 _GROUP = re.compile(r"\(\?(?:(:)|<[A-Za-z_$][\w$]*>|(=)|(!)|(<[=!]))")
 _HEX = re.compile(r"x([0-9a-fA-F]{2})|u\{([0-9a-fA-F]{1,8})\}|u([0-9a-fA-F]{4})")
-_PROPERTY = re.compile(r"\{([A-Za-z_=]+)\}")
+_PROPERTY = re.compile(r"\{([A-Za-z_=]{1,60})\}")
+_CLASS = re.compile(r"\[(?:[^\]\\]|\\.){0,100}+\]", re.DOTALL)  # one that is short
 _LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 
@@ -77,6 +80,19 @@ def _cat(items: list[Node]) -> Node:
     return items[0] if len(items) == 1 else Node("cat", tuple(items)) if items else EMPTY
 
 
+@lru_cache(maxsize=128)
+def _property(name: str, negated: bool) -> tuple[Range, ...] | None:
+    """Characters with a property, or without. None if it isn't known."""
+    ranges = category_ranges(name)
+    return None if ranges is None else character_ranges(ranges, negated)
+
+
+@lru_cache(maxsize=64)
+def _class(text: str) -> tuple[Range, ...]:
+    """A class in brackets, which may be that of many patterns. Raises GrammarError, with a column of the class."""
+    return _Parser(text).parse_class()
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -104,7 +120,7 @@ class _Parser:
         if c in "*+?{" and self.parse_repeat(c, group):
             return None
         if c == "[":
-            group.items.append(Node("set", ranges=self.parse_class()))
+            group.items.append(Node("set", ranges=self.find_class()))
             return None
         if c == "\\":
             group.items.append(self.parse_escape())
@@ -220,11 +236,11 @@ class _Parser:
 
     def parse_property(self, c: str) -> tuple[Range, ...]:
         found = _PROPERTY.match(self.text, self.at + 2)
-        ranges = category_ranges(found.group(1)) if found else None
+        ranges = _property(found.group(1), c == "P") if found else None
         if found is None or ranges is None:
             raise self.error(f"\\{c} knows general categories alone, such as \\{c}{{Lu}}: write the ranges of others")
         self.at = found.end()
-        return character_ranges(ranges, c == "P")
+        return ranges
 
     def parse_hex(self, found: re.Match[str]) -> int:
         code = int(found.group(1) or found.group(2) or found.group(3), 16)
@@ -236,6 +252,16 @@ class _Parser:
             self.at = low.end()
             code = 0x10000 + ((code - 0xD800) << 10) + int(low.group(1), 16) - 0xDC00
         return code
+
+    def find_class(self) -> tuple[Range, ...]:
+        """`parse_class`, or what it gave for the same text."""
+        found = _CLASS.match(self.text, self.at)
+        if found:
+            with suppress(GrammarError):  # which is raised again, with the column in this pattern
+                ranges = _class(found.group())
+                self.at = found.end()
+                return ranges
+        return self.parse_class()
 
     def parse_class(self) -> tuple[Range, ...]:
         """A class in brackets. [^] is any character, [] none."""

@@ -11,14 +11,29 @@ from oxillama.grammar.automaton import Budget, Range, RuleSet, utf8_sequences
 from oxillama.grammar.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
 from oxillama.grammar.regex import ANY, EMPTY, Node, parse_regex
 
-__all__ = ["Chars", "choices_rules", "conditions", "is_plain", "lower", "lower_parts", "regex_rules", "unanchored"]
+__all__ = [
+    "Chars",
+    "choices_rules",
+    "conditions",
+    "is_plain",
+    "lower",
+    "lower_parts",
+    "pattern_units",
+    "regex_rules",
+    "unanchored",
+]
 
 Chars = Callable[[tuple[Range, ...]], int]
 
 
-# Of the budget: for a character of a pattern.
-PATTERN_UNITS = 6
+# Of the budget: for a character of a pattern, and for a property, such as \p{L}, which may be 700 ranges of them.
+PATTERN_UNITS, PROPERTY_UNITS = 6, 1500
 MAX_SHARED = 64  # characters that alternatives have in common
+
+
+def pattern_units(pattern: str) -> int:
+    """What reading a pattern takes of the budget."""
+    return PATTERN_UNITS * len(pattern) + PROPERTY_UNITS * (pattern.count("\\p") + pattern.count("\\P"))
 
 
 def regex_rules(pattern: str, budget: int | None = None) -> tuple[RuleSet, int]:
@@ -29,7 +44,7 @@ def regex_rules(pattern: str, budget: int | None = None) -> tuple[RuleSet, int]:
         return rules.chars(utf8_sequences(ranges))
 
     if isinstance(pattern, str):
-        rules.budget.spend(PATTERN_UNITS * len(pattern), f"a pattern of {len(pattern)} characters")
+        rules.budget.spend(pattern_units(pattern), f"a pattern of {len(pattern)} characters")
     parts = conditions(parse_regex(pattern), whole=True)
     root = rules.new_rule("root")
     try:
@@ -48,6 +63,8 @@ def choices_rules(choices: Iterable[str], budget: int | None = None) -> tuple[Ru
     if not texts:
         raise GrammarError("choices must name at least one text")
     rules = RuleSet(budget=Budget(budget))
+    if len(texts) > rules.budget.limit:
+        rules.budget.spend(len(texts), "a list of so many choices")
     items = []
     for text in texts:
         if not isinstance(text, str):
@@ -136,6 +153,7 @@ def is_plain(node: Node) -> bool:
 def lower(rules: RuleSet, node: Node, chars: Chars) -> int:
     """The expression of a plain tree. chars: gives that of a set of characters."""
     if node.kind == "set":
+        rules.budget.spend(len(node.ranges) >> 2, "a pattern with large sets of characters")
         return chars(node.ranges)
     if node.kind == "repeat":
         return rules.repeat(lower(rules, node.parts[0], chars), node.least, node.most)

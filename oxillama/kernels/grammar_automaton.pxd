@@ -22,7 +22,7 @@ cdef class Automaton:
     cdef LeftRecursion left
     cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
     cdef Map known
-    cdef Py_ssize_t n_important, work, n_linked
+    cdef Py_ssize_t n_important, work, looked_at, n_linked
     cdef int64_t most
     cdef int32_t stamp
     cdef bint split

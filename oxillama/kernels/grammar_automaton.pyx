@@ -204,7 +204,8 @@ cdef class Automaton:
 
     cdef int64_t cost(self) noexcept:
         """Of the states and edges so far, and of the sets that they were found by, in units of the budget."""
-        return (16 * self.final.n - 15 * self.n_linked + self.edge_to.n + self.call_to.n + self.work) // 16
+        cdef int64_t found = self.edge_to.n + self.call_to.n + self.work + (self.looked_at >> 4)
+        return (16 * self.final.n - 15 * self.n_linked + found) // 16
 
     cdef str named(self, int32_t rule):
         name = self.nfa.rules.names[rule]
@@ -223,6 +224,7 @@ cdef class Automaton:
         cdef int32_t e, kind, to
         cdef Py_ssize_t bottom = self.targets.n
         cdef Py_ssize_t n_visited = 0
+        cdef Py_ssize_t n_edges = 0
         cdef bint matters
         if self.mark.at[s] == self.stamp or not n.good.at[s]:
             return 0
@@ -235,6 +237,7 @@ cdef class Automaton:
             e = n.head.at[s]
             matters = e < 0
             while e >= 0:
+                n_edges += 1
                 kind = n.kind.at[e]
                 to = n.to.at[e]
                 if kind != EPS and n.good.at[to]:
@@ -250,6 +253,7 @@ cdef class Automaton:
                     self.important.at[s] = 1
                     self.n_important += 1
         self.work += n_visited
+        self.looked_at += n_edges
         return 0
 
     cdef int32_t intern(self, bint fresh) except -1:

@@ -6,11 +6,11 @@ import sys
 import threading
 
 import pytest
+from oxillama.engine.results import CancelToken
 
 from oxillama._util.signals import check_stack, frames_left
 from oxillama.drafts.draft import Proposal
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.engine.results import CancelToken
 from oxillama.errors import GenerateError
 from oxillama.sampling import SamplerChain
 from tests.engine.test_async import alone

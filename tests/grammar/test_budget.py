@@ -1,5 +1,6 @@
 """Budgets of work: the large is refused by its name, the merely long compiles, and neither depends on the past."""
 
+import itertools
 import pickle
 import random
 import re
@@ -119,6 +120,15 @@ LARGE = {
         "root ::= " + " ".join(f'"x" r{i}' for i in range(300)),
         *(f"r{i} ::= " + " | ".join(f'r{j} "{j % 10}"' for j in range(300)) + ' | "a"' for i in range(300)),
     ])),
+    "letters of all languages": (Grammar.from_regex, lambda: r"(?:\p{L}|a\p{N})*" * 300),
+    "sets of them": (Grammar.from_regex, lambda: "".join(f"[\\p{{L}}{chr(0xE000 + i)}]" for i in range(2000))),
+    "a set of them": (Grammar.from_regex, lambda: "[" + r"\p{L}" * 20_000 + "]"),
+    "sets of them, all met": (compiled, lambda: {"allOf": [
+        {"pattern": f"[\\p{{L}}{chr(0xE000 + i)}]a{i}"} for i in range(40)
+    ]}),
+    "a constant that is no ASCII": (compiled, lambda: {"const": "é" * 400_000}),
+    "a name that others have not": (compiled, lambda: {"required": ["a" * 100_000], "additionalProperties": {}}),
+    "choices without end": (Grammar.from_choices, lambda: map(str, itertools.count())),
     "rules without end": (
         Grammar.parse, lambda: "root ::= r0\n" + "\n".join(f"r{i} ::= [a-z]" for i in range(100_000)),
     ),
@@ -132,6 +142,18 @@ def test_what_is_too_large_is_refused(name):
     with pytest.raises(GrammarError, match=r"too large|too many|more than") as e:
         compiler(source(), budget=UNITS // 10)
     assert len(str(e.value)) < 1500
+
+
+def test_sets_of_characters_that_patterns_have_in_common_are_told_apart():
+    pattern = Grammar.from_regex(r"(?=.*\p{Lu})(?=.*\p{Nd})(?!.*[\p{Lu}\p{P}]$).*")
+    for text, valid in (("aÉ7ß", True), ("É7", True), ("7É", False), ("é7", False), ("Éé", False), ("É7!", False)):
+        assert pattern.accepts(text) == valid
+
+
+def test_space_and_comments_of_any_length_may_be_between_rules():
+    blank = " \t\n# é\r\n\n" * 20_000
+    grammar = Grammar.parse(f'{blank}root ::= {"  #x".ljust(50_000)}\n "a" b{blank}b ::= "c"{blank}')
+    assert grammar.accepts("ac")
 
 
 def test_there_is_a_budget_by_default():
@@ -148,7 +170,7 @@ def test_errors_say_what_is_too_large():
     for make, said in (
         (lambda: Grammar.from_regex("a" * 1000, budget=500), "a pattern of 1000 characters is too large to compile"),
         (lambda: Grammar.parse("root ::= " + '"a" ' * 400, budget=500), "a grammar of .* is too large to compile"),
-        (lambda: Grammar.from_choices(map(str, range(900)), budget=500), "a grammar of so many parts is too large"),
+        (lambda: Grammar.from_choices(map(str, range(900)), budget=500), "a list of so many choices is too large"),
         (lambda: compiled({"pattern": "b" * 999}, budget=500), "pattern of 999 characters is too large to compile"),
         (lambda: compiled({"oneOf": [{"minLength": i} for i in range(99)]}, budget=500), "all pairs of its altern"),
     ):
@@ -199,7 +221,7 @@ def test_the_cost_does_not_depend_on_what_was_compiled_before(name, mode):
     make(None)
     warm = cost_of(make)
     texts._automata.clear()
-    for cached in (numbers._automaton, strings.pattern_parts, strings.format_parts, dfa.is_empty, dfa._nfa_of):
+    for cached in (numbers._automaton, strings._small_parts, strings.format_parts, dfa.is_empty, dfa._nfa_of):
         cached.cache_clear()
     with pytest.raises(GrammarError):
         make(warm - 1)

@@ -17,6 +17,7 @@ RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
 HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
 SCHEMA = "the schema"
+FEW = 8  # ranges of characters
 MAX_KEPT = 512  # automata,
 MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
 
@@ -136,6 +137,7 @@ class Texts:
             return self.rules.literal(b'"' + raw + b'"')
         if self.narrow:
             return self.rules.literal(json.dumps(text, ensure_ascii=False).encode())
+        self.budget.spend(len(text), SCHEMA)
         parts = [self.quote]
         for c in text:
             raws, escaped = _spellings(((ord(c), ord(c)),))
@@ -205,9 +207,12 @@ class Texts:
 _automata: dict[Hashable, tuple[Automaton, int]] = {}  # with what they cost; the one that was used last comes last
 
 
-@lru_cache(maxsize=2048)
 def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     """What stands for a set of characters: their UTF-8, and what follows a backslash."""
+    return _of_few(ranges) if len(ranges) <= FEW else _of_many(ranges)
+
+
+def _spelled(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     raw = _cut(ranges, RAW)
     escaped: list[Sequence] = []
     for code, letter in _SHORT.items():
@@ -225,6 +230,10 @@ def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[S
     for low, high in _cut(ranges, ((0x10000, 0x10FFFF),)):
         escaped += _pairs(low - 0x10000, high - 0x10000)
     return utf8_sequences(raw), tuple(escaped)
+
+
+_of_few = lru_cache(maxsize=2048)(_spelled)
+_of_many = lru_cache(maxsize=16)(_spelled)  # a megabyte for the letters of all languages
 
 
 def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:

@@ -17,7 +17,7 @@ from oxillama.grammar.json_schema.numbers import spelled
 from oxillama.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.grammar.json_schema.synthetic import absent, composite, made, present
 from oxillama.grammar.json_schema.unevaluated import Links, combinations
-from oxillama.grammar.regular import PATTERN_UNITS
+from oxillama.grammar.regular import pattern_units
 from oxillama.kernels.grammar_budget import Budget
 
 __all__ = ["HANDLERS", "OF_ARRAYS", "OF_OBJECTS"]
@@ -65,6 +65,7 @@ def _types(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, d
 def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     """`enum` and `const`. Arrays and objects become schemas of their own."""
     values = [literal.schema["const"]] if keyword == "const" else listed(literal, keyword)
+    tableau.budget.spend(2 * len(values), "a list of values")
     mask, texts, others = 0, [], []
     numbers: dict[Fraction, str] = {}
     for i, value in enumerate(values):
@@ -75,6 +76,7 @@ def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, 
         elif kind == NUMBER:
             numbers.setdefault(finite(literal, keyword, value), spelled(value))
         elif kind in (ARRAY, OBJECT):
+            tableau.budget.spend(2 * len(value), "a value of many parts")
             others.append(made(tableau.documents, literal, keyword, composite(value), i))
     branch.types &= mask
     branch.strings = branch.strings.among(frozenset(texts))
@@ -206,7 +208,7 @@ def _pattern(tableau: Expansion, branch: Branch, keyword: str, literal: Literal,
             return
     try:
         if isinstance(value, str):
-            tableau.budget.spend(PATTERN_UNITS * len(value), f"a {name} of {len(value)} characters")
+            tableau.budget.spend(pattern_units(value), f"a {name} of {len(value)} characters")
         narrow = tableau.narrow and keyword == "format"
         parts = format_parts(value, narrow) if name == "format" else pattern_parts(value)
     except (GrammarError, TypeError) as error:

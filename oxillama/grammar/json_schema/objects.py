@@ -18,7 +18,7 @@ from oxillama.grammar.json_schema.json_text import Texts
 from oxillama.grammar.json_schema.literals import Literal, refusal
 from oxillama.grammar.json_schema.object_automaton import Pair, Plan, Wanted, Way, graph_expr, is_graph
 from oxillama.grammar.json_schema.strings import Strings, pattern_parts, string_expr
-from oxillama.grammar.regular import PATTERN_UNITS
+from oxillama.grammar.regular import pattern_units
 
 __all__ = ["object_expr"]
 
@@ -96,7 +96,7 @@ def _speaker(texts: Texts, number: int, literal: Literal) -> _Speaker:
     if "properties" in schema:
         properties = {n: literal.sub(s, "properties", n) for n, s in mapped(literal, "properties").items()}
     for pattern, sub in mapped(literal, "patternProperties").items() if "patternProperties" in schema else ():
-        texts.budget.spend(PATTERN_UNITS * len(pattern), f"a pattern of {len(pattern)} characters")
+        texts.budget.spend(pattern_units(pattern), f"a pattern of {len(pattern)} characters")
         try:
             parts = pattern_parts(pattern)
         except GrammarError as error:

@@ -9,6 +9,7 @@ from oxillama.grammar.regex import ANY
 __all__ = ["is_plain_text", "others_expr"]
 
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
+NAME_UNITS = 3  # of the budget, for a character of a name
 # UTF-8 of more than one byte (RFC 3629): first and last lead byte, then the bytes that follow.
 _TAIL = (0x80, 0xBF)
 _LEADS: tuple[tuple[Range, tuple[Range, ...]], ...] = (
@@ -29,6 +30,7 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
     any character themselves: masks are put together quickly where any character may follow.
     """
     rules = texts.rules
+    texts.budget.spend(NAME_UNITS * sum(map(len, names)), "a list of names")
     children: list[dict[str, int]] = [{}]
     ends = set()
     for name in names:

@@ -9,15 +9,24 @@ from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.grammar.json_schema.json_text import Texts
 from oxillama.grammar.json_schema.string_complement import is_plain_text, others_expr
 from oxillama.grammar.regex import Node, parse_regex
-from oxillama.grammar.regular import conditions, is_plain, lower, lower_parts
+from oxillama.grammar.regular import conditions, is_plain, lower, lower_parts, pattern_units
 
 __all__ = ["Strings", "format_parts", "pattern_parts", "string_expr"]
 
+SMALL = 5000  # units of the budget, for a pattern that is kept
 
-@lru_cache(maxsize=512)
+
 def pattern_parts(pattern: str) -> tuple[Part, ...]:
     """What a string must meet for a pattern to be found in it."""
+    small = isinstance(pattern, str) and pattern_units(pattern) <= SMALL
+    return _small_parts(pattern) if small else _parts(pattern)
+
+
+def _parts(pattern: str) -> tuple[Part, ...]:
     return tuple(conditions(parse_regex(pattern)))
+
+
+_small_parts = lru_cache(maxsize=256)(_parts)
 
 
 @lru_cache(maxsize=64)
