@@ -1,4 +1,38 @@
-"""Layout of a snapshot file: header, sections and their hashes."""
+"""Layout of version 2 of a snapshot file: a header, a table of sections, and the sections.
+
+Integers are little-endian. What is not described of header and table is zero, and checked to be.
+
+Header, 96 bytes:
+
+====== ===== ===================================================================
+offset type  what
+====== ===== ===================================================================
+0      8s    magic, ``OXISNAP1``
+8      u32   version, 2
+12     u32   number of sections
+16     u64   bytes of the file
+64     32s   BLAKE3 of the 64 bytes before it and of the table
+====== ===== ===================================================================
+
+Table, right after it, 144 bytes for each section:
+
+====== ===== ===================================================================
+0      32s   name: ASCII letters, digits, ``.`` and ``_``, then zeros
+32     u32   type of its values: 0 bytes, 1 u8, 2 i32, 3 u64, 4 f32, 5 f64
+36     u32   how they are stored: 0 as they are, 1 as one frame of zstd
+40     u32   dimensions, 1 to 4
+48     4 u64 shape, zeros after the dimensions
+80     u64   the first of its rows: those before are in another file
+88     u64   offset in the file
+96     u64   bytes that are stored
+112    32s   BLAKE3 of these
+====== ===== ===================================================================
+
+Sections follow in the order of the table, each from a multiple of 64 bytes on, so that arrays that are stored as they
+are can be read where they lie in a mapped file. The bytes between two of them, at most 63, are written as zeros and
+never read: no hash covers them, and nothing follows from them. The file ends with the last section. The section
+``state`` is JSON and says what the others are (`snapshot/format/reader.py`).
+"""
 
 from __future__ import annotations
 
