@@ -1,4 +1,8 @@
-"""Fork handling: locks and threads that survive `os.fork`, and imports that finish before the first fork."""
+"""Fork handling: locks and threads that survive `os.fork`, and imports that finish before the first fork.
+
+A module that another thread is importing when the process is forked stays locked in the child for ever: Python doesn't
+know there that no thread imports it any more. The package therefore finishes its imports before a fork.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Draft protocol: proposals of draft tokens, and statistics of their acceptance."""
+"""Draft protocol: proposals of draft tokens, and statistics of their acceptance.
+
+A draft never changes what a request gives, only how soon; with `acceptance="rejection"` it changes that, but not how
+likely each text is. The one that proposes and the engine that asks know nothing else of each other.
+"""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields

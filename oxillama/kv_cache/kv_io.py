@@ -1,4 +1,9 @@
-"""KV input and output: keys, values and states of sequences as bytes, for snapshots."""
+"""KV input and output: keys, values and states of sequences as bytes, for snapshots.
+
+Panels are what blocks of any size are made of: 16 tokens of one head (`ox_kv_type` in ``csrc/ox_kernels.h``). Blocks
+and slots that a step is reading or writing must be left alone: call these between two steps.
+
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bundles: snapshots of several requests in one file."""
+"""Bundles: snapshots of several requests in one file.
+
+Those of the completions of one prompt are ``text.0``, ``text.1``, …, those of a search's beams ``beam.0`` and so on.
+"""
 
 from __future__ import annotations
 

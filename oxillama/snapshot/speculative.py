@@ -1,4 +1,7 @@
-"""Snapshots of speculative engines and their drafts."""
+"""Snapshots of speculative engines and their drafts.
+
+In version 2 a bundle holds whole snapshots: the sections ``target`` and ``draft.0``, ``draft.1``, …
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Conversion between version 1 snapshots and engine state."""
+"""Conversion between version 1 snapshots and engine state.
+
+The original keeps attention's keys and values as float32, and so does an engine that goes on with them. It leaves out
+the tokens, without which they can't be computed again; its state of recurrent layers is a part of ours, and no use.
+"""
 
 from __future__ import annotations
 

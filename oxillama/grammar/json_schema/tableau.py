@@ -1,4 +1,9 @@
-"""Tableau: a schema as a list of branches, each a conjunction of keywords."""
+"""Tableau: a schema as a list of branches, each a conjunction of keywords.
+
+A demand is a conjunction of literals (a schema that must hold, or must not). This is a tableau: what has one way is
+worked off first, then the alternatives (forks) in turn, the shortest list first, without those whose types are already
+out. A branch that is left says which types there may be, and for each which schemas speak of it.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,12 @@
-"""Block store: KV blocks shared between snapshots by content hash."""
+"""Block store: KV blocks shared between snapshots by content hash.
+
+``FOLDER/blocks/ab/cdef…`` holds `BLOCK_PANELS` panels of 16 tokens of every array that a snapshot names, one after
+another; its name is the BLAKE3 of that. Equal beginnings of sessions are equal bits, and so the same files. Writers and
+collectors of garbage follow no symbolic link below ``FOLDER``, whose contents may be anybody's.
+
+A process that writes a snapshot shares the lock of the file ``blocks/lock`` with others, from the first block to the
+snapshot's name; one that removes blocks holds it alone. So no process removes a block that another is about to name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,28 @@
-"""Snapshot reader: contents of a file, and of its chain of bases."""
+"""Snapshot reader: contents of a file, and of its chain of bases.
+
+The sections beside ``state``, of which those without a use are left out:
+
+============ ================= =====================================================================
+``tokens``   i32 [n]           ids so far; -1 for those that a file of version 1 doesn't tell
+``logits``   f32 [n_vocab]     of a session's last position
+``history``  i32 [n]           tokens that a session's sampler has accepted
+``rng mu``   u64, f64 [d + 1]  generator and mirostat's state before each of d drawn tokens, and now
+``state.I.J`` f32 [n_values]   recurrent state J of layer I
+``kv.I.J.k`` u8 [p, h, bytes]  keys in panels of 16 tokens: p panels, h heads; ``kv.I.J.v``: values
+============ ================= =====================================================================
+
+A panel of keys as floats is [k_dim, 16 tokens], of values [16 tokens, v_dim, padded to 16]. With ``q8_0`` codes come
+first and then scales, f16 [dimensions / 32, 16 tokens]: codes of keys u8 [k_dim / 4, 16 tokens, 4], 128 too large;
+those of values i8 [4, v_dim, 4], where the first and the last number the tokens. What no token fills is zero.
+
+``state`` is one object: ``kind`` (session, conversation, text, or texts, beams and speculative, whose sections are
+whole snapshots), ``written_by``, ``tier``; ``model``: arch, path, hub, fingerprint, tokenizer; ``engine``:
+context_size, num_threads, config; ``sequence``: n_prompt, n_computed (tokens that arrays are of), weights ([digest,
+scale] of adapters); ``adapters``: files, named, pushed; ``tensors``: for each array its first row and the one after its
+last. ``base``: file and digest of its header, where rows before those stored are; ``blocks``: arrays and digests of
+blocks that have them (`format/block_store.py`). The state of a sampler, a text, a session, drafts and a beam search is
+described in `snapshot/request_state.py`, `capture.py` and `beam_state.py`.
+"""
 
 from __future__ import annotations
 

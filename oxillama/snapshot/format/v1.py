@@ -1,4 +1,10 @@
-"""Version 1 of the snapshot format."""
+"""Version 1 of the snapshot format.
+
+An integer below 251 is one byte; else a byte that says how many follow, little-endian: 251 two, 252 four, 253 eight.
+Signed ones are zigzag first. Bytes (u8) and floats are as they are, little-endian. A text or list begins with its
+length, an option with 0 or 1, a variant of an enumeration with its number; structures and arrays of fixed length are
+their fields one after another.
+"""
 
 from __future__ import annotations
 
