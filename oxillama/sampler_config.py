@@ -235,8 +235,11 @@ class SamplerConfig:
     @property
     def constraint(self) -> tuple[str, Any] | None:
         """(name, value) of what the text must follow, if there is something."""
-        given = ((name, getattr(self, name)) for name in CONSTRAINTS)
-        return next((pair for pair in given if pair[1] is not None), None)
+        for name in CONSTRAINTS:  # a loop, since every token of a text without one asks
+            value = getattr(self, name)
+            if value is not None:
+                return name, value
+        return None
 
     def check_ids(self, n_vocab: int) -> None:
         """Raises ConfigError if logit_bias, banned_tokens or breakers have tokens that a vocabulary doesn't have."""

@@ -36,10 +36,11 @@ def _word_piece(text: str) -> bytes:
 
 
 def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
-    """A function id -> bytes for a vocabulary. Ids must be in range.
+    """A function id -> bytes for a vocabulary, which remembers them. Ids must be in range.
 
     Special and user-defined tokens stand for their own text, byte tokens for their byte.
     """
+    known: dict[int, bytes] = {}
     tokens, types = vocab.tokens, vocab.types
     if vocab.model == "bert":
         plain = _word_piece
@@ -48,12 +49,18 @@ def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
     else:
         plain = _from_alphabet
 
-    def token_bytes(token: int) -> bytes:
+    def spelled(token: int) -> bytes:
         kind = types[token]
         if kind in (UNKNOWN, CONTROL, USER_DEFINED):
             return tokens[token].encode()
         if kind == BYTE:
             return bytes([int(tokens[token][3:5], 16)])
         return plain(tokens[token])
+
+    def token_bytes(token: int) -> bytes:
+        found = known.get(token)
+        if found is None:
+            found = known[token] = spelled(token)
+        return found
 
     return token_bytes
