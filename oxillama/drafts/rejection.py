@@ -1,9 +1,10 @@
 """Rejection sampling of draft tokens.
 
-A draft token x, drawn from q, is kept with probability min(1, p(x) / q(x)), where p is what the model would draw from;
-else a token is drawn from max(0, p - q) / Z. The result is distributed as p, whatever q is (Leviathan et al. 2023,
-"Fast inference from transformers via speculative decoding"; Chen et al. 2023, "Accelerating large language model decoding
-with speculative sampling"). p and q are both of the same place, after all stages of the request's chain.
+A draft token x, drawn from q, is kept with probability min(1, p(x) / q(x)), where p is what the model would draw
+from; else a token is drawn from max(0, p - q) / Z. The result is distributed as p, whatever q is (Leviathan et al.
+2023, "Fast inference from transformers via speculative decoding"; Chen et al. 2023, "Accelerating large language
+model decoding with speculative sampling"). p and q are both of the same place, after all stages of the request's
+chain.
 """
 
 from collections.abc import Callable
