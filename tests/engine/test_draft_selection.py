@@ -8,10 +8,10 @@ import pytest
 import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.config import SamplerConfig
+from oxillama.engine import draft_selection as probes
+from oxillama.engine import draft_selection as select
 from oxillama.engine.draft_selection import Probe, expected_speedup, select_draft, step_seconds
 from oxillama.errors import ConfigError, GenerateError, GGUFError, UnsupportedModelError
-from oxillama.speculative import select
-from oxillama.speculative import select as probes
 from oxillama.speculative.synthesise import synthesise_draft
 from tests.models.tiny import tiny
 
