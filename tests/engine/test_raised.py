@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from oxillama.engine.results import CancelToken
+from oxillama.core.results import CancelToken
 
 from oxillama._util.signals import check_stack, frames_left
 from oxillama.drafts.draft import Proposal
