@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from oxillama._util.pickling import stays_here
 from oxillama.core.async_requests import CoroutineBell, start_worker
-from oxillama.core.batch import MAX_IN_FLIGHT, NO_SNAPSHOT, BatchRunner, Errors, Progress, read_settings
+from oxillama.core.batch import NO_SNAPSHOT, BatchRunner
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import Prompt, StreamOptions, TextOptions, read_options
-from oxillama.core.results import BatchFailure, Completion
+from oxillama.core.options import TextOptions
 from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
 
 if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
+    pass
 
-__all__ = ["AsyncBatch", "AsyncBatchMethods", "made", "size_of"]
+__all__ = ["AsyncBatch", "made", "size_of"]
 
 T = TypeVar("T")
 
@@ -169,88 +168,6 @@ async def _next_of(prompts: AsyncIterator[Any]) -> tuple[Any, ...]:
         return ()
     except Exception as error:
         return None, error
-
-
-class AsyncBatchMethods:
-    """Methods of the engine for coroutines, for any number of prompts."""
-
-    engine: Engine
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        n: None = None,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[Completion]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        n: int,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[list[Completion]]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        n: None = None,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[Completion | BatchFailure]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        n: int,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[list[Completion] | BatchFailure]: ...
-
-    def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors = "raise",
-        progress: Progress = False,
-        n: int | None = None,
-        **options: Unpack[StreamOptions],
-    ) -> AsyncBatch[Any]:
-        """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
-
-        Prompts, also of an asynchronous iterable, are taken in the event loop as they are needed. The engine computes
-        those that were taken while the task does something else. A task that is cancelled while it waits
-        (`asyncio.wait_for`) leaves the batch as it was; `aclose` or dropping it ends what is under way.
-        """
-        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
-        parsed = read_options("batch", {"n": n, **options}, self.engine.sampling_defaults)
-        core = self.engine._core
-        core.check_generates()
-        pipeline = BatchRunner(core, self.engine._maker, parsed, settings)
-        return AsyncBatch(core, pipeline, prompts)
 
 
 def size_of(prompts: Any, options: TextOptions | None = None) -> int:

@@ -5,32 +5,39 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
-from oxillama._util.checks import check_bool
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama._util.checks import check_bool, check_keywords
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell, elsewhere
+from oxillama.core.batch import MAX_IN_FLIGHT, BatchRunner, Errors, Progress, read_settings
 from oxillama.core.beam_rounds import BeamKeywords, start_search
 from oxillama.core.beam_search import BeamSearchConfig
+from oxillama.core.embedding import EMBED_KEYWORDS, Embeddings, EmbedOptions, EmbedPooling, RankedDocument
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
 from oxillama.core.prompts import Messages, Tools, check_callback, plain, read_prompt, read_prompts
 from oxillama.core.request import ResultQueue
-from oxillama.core.results import BeamHypothesis, CancelToken, Completion
+from oxillama.core.results import BatchFailure, BeamHypothesis, CancelToken, Completion
 from oxillama.core.text_stream import completions_of, shaped
-from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatchMethods, made, size_of
-from oxillama.engine.async_numbers import AsyncNumberMethods
+from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatch, made, size_of
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import CONSTRAINTS
 
+if TYPE_CHECKING:
+    from oxillama.engine.engine import Engine
+
 __all__ = ["AsyncEngine"]
 
 
-class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods):
+class AsyncEngine:
     """A loaded model for coroutines, of any number of tasks and event loops. Use with `async with`, or call `close`.
 
     The calls are those of `Engine`, take the same options, raise the same errors and give the same results to the bit;
@@ -323,3 +330,150 @@ class AsyncEngine(AsyncBatchMethods, AsyncNumberMethods):
         finally:
             call.leave()
         return completions_of(call.requests, pieces, options.n_each)
+
+    # ---- many prompts
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        n: None = None,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Completion]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Literal["raise"] = "raise",
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[list[Completion]]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        n: None = None,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Completion | BatchFailure]: ...
+
+    @overload
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors,
+        progress: Progress = False,
+        n: int,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[list[Completion] | BatchFailure]: ...
+
+    def batch(
+        self,
+        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        errors: Errors = "raise",
+        progress: Progress = False,
+        n: int | None = None,
+        **options: Unpack[StreamOptions],
+    ) -> AsyncBatch[Any]:
+        """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
+
+        Prompts, also of an asynchronous iterable, are taken in the event loop as they are needed. The engine computes
+        those that were taken while the task does something else. A task that is cancelled while it waits
+        (`asyncio.wait_for`) leaves the batch as it was; `aclose` or dropping it ends what is under way.
+        """
+        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
+        parsed = read_options("batch", {"n": n, **options}, self.engine.sampling_defaults)
+        core = self.engine._core
+        core.check_generates()
+        pipeline = BatchRunner(core, self.engine._maker, parsed, settings)
+        return AsyncBatch(core, pipeline, prompts)
+
+    # ---- numbers of whole texts
+
+    @overload
+    async def embed(
+        self, input: Prompt, *, pooling: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]: ...
+
+    @overload
+    async def embed(
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]: ...
+
+    @overload
+    async def embed(
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Embeddings: ...
+
+    async def embed(
+        self,
+        input: Prompt | SequenceOf[Prompt],
+        *,
+        pooling: Any = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        dtype: str = "float32",
+        lora: Any = None,
+        **unknown: object,
+    ) -> Embeddings:
+        """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
+        check_keywords("embed", unknown, EMBED_KEYWORDS)
+        options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
+        core = self.engine._core
+        bell = CoroutineBell(core.loop)
+        _, named = read_prompts("input", input)
+        requests, outbox, results = await made(
+            size_of([prompt for _, prompt in named]),
+            lambda: self.engine._embedding(input, pooling, options, lora, bell),
+        )
+        await _finish(Call(core, requests, outbox, bell))
+        return results()
+
+    async def rerank(
+        self, query: str, documents: SequenceOf[str], *, top_n: Any = None, template: Any = None, lora: Any = None
+    ) -> list[RankedDocument]:
+        """The documents, best first, as `Engine.rerank` gives them."""
+        bell = CoroutineBell(self.engine._core.loop)
+        texts = plain("documents", documents)
+        requests, outbox, results = await made(
+            size_of(texts) if isinstance(texts, list) else 0,
+            lambda: self.engine._ranking(query, texts, top_n, template, lora, bell),
+        )
+        await _finish(Call(self.engine._core, requests, outbox, bell))
+        return results()
+
+    async def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
+        """Logits of every position, float32 [len(ids), n_vocab], as `Engine.forward_logits` gives them."""
+        core = self.engine._core
+        bell = CoroutineBell(core.loop)
+        request = self.engine._logits(ids, lora, bell)
+        await _finish(Call(core, [request], request.outbox, bell))
+        return request.out
+
+
+async def _finish(call: Call[Any]) -> None:
+    try:
+        await call.finish()
+    finally:
+        call.leave()

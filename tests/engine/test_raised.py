@@ -6,9 +6,9 @@ import sys
 import threading
 
 import pytest
-from oxillama.core.results import CancelToken
 
 from oxillama._util.signals import check_stack, frames_left
+from oxillama.core.results import CancelToken
 from oxillama.drafts.draft import Proposal
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
