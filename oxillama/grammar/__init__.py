@@ -1,6 +1,6 @@
-"""Grammars: what a text may be, and which tokens keep it so.
+"""Grammars: languages of texts, and masks of the tokens that keep a text in them.
 
-`gbnf` reads llama.cpp's notation, `automaton` has the form that notations are brought into and what it is compiled to,
+`gbnf` parses llama.cpp's notation, `automaton` has the rules that all notations compile to and their automaton,
 `matcher` follows a text.
 """
 

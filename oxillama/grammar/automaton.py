@@ -1,4 +1,4 @@
-"""The form that grammars are brought into, whatever notation they are written in.
+"""Rule sets and automata: the common form of all grammar notations.
 
 `RuleSet` holds rules over bytes: sets of bytes or characters, sequences, alternatives, counted repeats, calls of rules,
 tokens. A compiler for another notation (JSON schema) makes its expressions directly, without text in between::
@@ -46,7 +46,7 @@ _LAST = (0x7F, 0x7FF, 0xFFFF, MAX_CHAR)
 
 
 def character_ranges(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Range, ...]:
-    """Ranges of code points in order, joined where they touch, without surrogates; `negated`: all other characters."""
+    """Sorted, merged ranges of code points without surrogates; `negated`: all other characters."""
     joined: list[Range] = []
     for low, high in sorted((*ranges, SURROGATES) if negated else ranges):
         if joined and low <= joined[-1][1] + 1:
@@ -69,7 +69,7 @@ def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
 
 @lru_cache(maxsize=256)
 def utf8_sequences(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Sequence, ...]:
-    """The UTF-8 forms of a set of code points, as sequences of byte ranges; `negated`: of all other characters."""
+    """UTF-8 of a set of code points as sequences of byte ranges; `negated`: of all other characters."""
     found: list[Sequence] = []
     for low, high in character_ranges(ranges, negated):
         for last in _LAST:

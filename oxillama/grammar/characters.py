@@ -26,7 +26,7 @@ _SHORT = frozenset(_NAMES.values())
 
 
 def category_ranges(name: str) -> tuple[Range, ...] | None:
-    """The characters of a property: `Lu`, `Uppercase_Letter`, `gc=Lu`, `Any`, `ASCII`. None if it isn't known."""
+    """The characters of a property: `Lu`, `Uppercase_Letter`, `gc=Lu`, `Any`, `ASCII`. None for an unknown one."""
     if name == "Any":
         return character_ranges((), True)
     if name == "ASCII":
@@ -48,7 +48,7 @@ def _of_category(short: str) -> tuple[Range, ...]:
 
 @lru_cache(maxsize=1)
 def _runs() -> dict[str, list[Range]]:
-    """Runs of characters for each category of two letters: one pass over all of Unicode, when it is first needed."""
+    """Runs of characters of each two-letter category: one pass over all of Unicode, when first needed."""
     runs: dict[str, list[Range]] = {}
     start, before = 0, unicodedata.category("\0")
     for code in range(1, MAX_CHAR + 2):

@@ -1,4 +1,4 @@
-"""Deterministic automata over characters, for sets of texts that are cut with each other: `Dfa`."""
+"""Deterministic automata over characters, for intersections of sets of texts: `Dfa`."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,16 @@ from oxillama.grammar.regex import Node
 
 __all__ = ["END", "MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
 
-State = tuple[tuple[frozenset[int], ...], bool]  # of each tree; whether no character was read
+State = tuple[tuple[frozenset[int], ...], bool]  # NFA states of each tree; whether no character was read
 MAX_NFA = 20_000
 MAX_WORK = 300_000
-WORK_UNITS = 3  # of the budget, for one of `Dfa.work`
+WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
 END = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One condition on a text: that a tree matches all of it, or doesn't (`negated`)."""
+    """One condition on a text: a tree matches all of it, or doesn't (`negated`)."""
 
     node: Node
     negated: bool = False
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Nfa:
-    """Moves on characters, empty moves, and empty moves that hold at the first (^) or last ($) place only."""
+    """Moves on characters, empty moves, and empty moves that are valid at the start (^) or end ($) of the text only."""
 
     moves: list[list[tuple[tuple[Range, ...], int]]] = field(default_factory=list)
     empty: list[list[tuple[str, int]]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Nfa:
         return len(self.moves) - 1
 
     def add(self, node: Node, source: int) -> int:
-        """Puts a tree behind a state; returns the state after it."""
+        """Adds a tree after a state; returns the state after it."""
         if node.kind == "cat":
             for part in node.parts:
                 source = self.add(part, source)
@@ -52,7 +52,7 @@ class _Nfa:
         if node.kind == "repeat":
             return self.add_repeat(node, source)
         if node.kind == "ahead":
-            raise GrammarError("looking ahead is supported at the beginning of a pattern alone, after ^")
+            raise GrammarError("looking ahead is supported only at the beginning of a pattern, after ^")
         target = self.state()
         if node.kind == "set":
             self.moves[source].append((node.ranges, target))
@@ -105,7 +105,7 @@ _nfa_of = lru_cache(maxsize=512)(_nfa)
 
 @lru_cache(maxsize=4096)
 def n_states(node: Node) -> int:
-    """How many states an automaton of a tree has, about; no more than one beyond the limit."""
+    """Approximate number of states of a tree's automaton; at most one above the limit."""
     inner = sum(map(n_states, node.parts))
     if node.kind == "repeat":
         inner = (inner + 1) * max(node.least, node.most or node.least + 1)
@@ -113,7 +113,7 @@ def n_states(node: Node) -> int:
 
 
 def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
-    """Whether a text meets a condition. budget: what following the text takes is taken off."""
+    """Whether a text meets a condition. budget: the work is subtracted from it."""
     nfa = _nfa_of(part.node)
     states = {nfa.start}
     for i, c in enumerate(text):
@@ -132,7 +132,7 @@ def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
-    """Whether no text meets all conditions, and the work that it took to tell; False also if that was too much."""
+    """Whether no text meets all conditions, and the work of the decision; False also if that was too much."""
     try:
         dfa = Dfa(parts)
     except GrammarError:
@@ -143,9 +143,9 @@ def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
 class Dfa:
     """The texts that meet all conditions and have `least` to `most` characters, as a table.
 
-    alphabet: sets of characters that nothing tells apart. rows[state][symbol]: the next state, or END for none.
-    State 0 is the start; `finals` may end a text, and from `live` states an end can be reached.
-    Raises GrammarError if that takes more work than `limit`.
+    alphabet: classes of equivalent characters. rows[state][symbol]: the next state, or END for none. State 0 is the
+    start; `finals` may end a text, and from `live` states an end can be reached.
+    Raises GrammarError if the construction takes more work than `limit`.
     """
 
     def __init__(self, parts: Sequence[Part], least: int = 0, most: int | None = None, limit: int = MAX_WORK) -> None:
@@ -184,7 +184,7 @@ class Dfa:
             self.rows.append(row)
 
     def _moves(self, closed: list[set[int]]) -> int:
-        """How many there are on single symbols. One takes far less time than a state."""
+        """Number of moves on single symbols. One takes far less time than a state."""
         return sum(
             len(covered)
             for states, symbols in zip(closed, self.symbols, strict=True)
@@ -219,7 +219,7 @@ class Dfa:
         )
 
     def _count(self) -> None:
-        """Tells the states apart by how many characters led to them, as far as that matters."""
+        """Splits the states by the number of characters read, as far as the lengths need it."""
         rows, finals, live = self.rows, self.finals, self._live()
         cap = self.least if self.most is None else self.most
         self.rows, self.finals = [], set()

@@ -1,4 +1,4 @@
-"""GBNF, llama.cpp's notation for grammars, to a `RuleSet`.
+"""GBNF parser: llama.cpp's notation for grammars to a `RuleSet`.
 
     # comments, and rules over characters
     root  ::= "[" item ("," item)* "]"
@@ -10,8 +10,8 @@ character. `* + ? {m} {m,} {m,n} {,n}` follow what they repeat. A rule ends with
 after `::=` and `|`. `<[7]>` is the token with id 7, `<think>` the token of that name with its brackets, and
 `!` before them any other token.
 
-Rules may begin with themselves. What llama.cpp lets pass and can only be a mistake is an error here: a rule that is
-defined twice, an empty class, a range or a count that runs backwards, half of a surrogate pair.
+Left recursion is allowed. Mistakes that llama.cpp accepts are errors here: a rule that is defined twice, an empty
+class, a range or a count that runs backwards, half of a surrogate pair.
 """
 
 import re
@@ -60,7 +60,7 @@ class _Parser:
         self.rules = RuleSet(budget=self.budget)
         self.name = f"a grammar of {len(text)} characters"
         self.ids: dict[str, int] = {}
-        self.used: dict[str, int] = {}  # name -> where it is first used
+        self.used: dict[str, int] = {}  # name -> position of its first use
         self.defined: set[str] = set()
         self.classes: dict[str, int] = {}
 
@@ -94,7 +94,7 @@ class _Parser:
             if name not in self.defined:
                 raise self.error(f"the rule {name!r} is not defined", at)
         if "root" not in self.defined:
-            raise self.error("there is no rule 'root': it says what the whole text is", len(self.text))
+            raise self.error("there is no rule 'root': it defines the whole text", len(self.text))
 
     def parse_rule(self) -> None:
         found = _NAME.match(self.text, self.at)
@@ -144,7 +144,7 @@ class _Parser:
         return self.rules.alt([*choices, self.rules.seq(items)])
 
     def parse_item(self, c: str, items: list[int]) -> bool:
-        """One item after the others, or what repeats the last one. False if there is neither."""
+        """One more item, or a repeat of the last one. False if there is neither."""
         if c == '"':
             items.append(self.parse_literal())
         elif c == "[":
@@ -198,7 +198,7 @@ class _Parser:
         i = 0
         while i < len(found):
             low = high = found[i][0]
-            # A minus sign between two characters makes a range; escaped, first or last it is one itself.
+            # A minus sign between two characters makes a range; escaped, first or last it is a character itself.
             if i + 2 < len(found) and self.text[found[i + 1][1]] == "-":
                 high = found[i + 2][0]
                 if high < low:
@@ -227,7 +227,7 @@ class _Parser:
         return out
 
     def character(self, at: int, end: int) -> tuple[int, int]:
-        """The code point of a character of a literal or class, escaped or not, and where the next one is."""
+        """The code point of a character of a literal or class, escaped or not, and the position of the next one."""
         found = _CHAR.match(self.text, at)
         if not found or found.end() > end:
             raise self.error(

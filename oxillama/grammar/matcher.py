@@ -1,4 +1,4 @@
-"""`Grammar`, a compiled grammar, and `GrammarState`, a text that is being followed by one."""
+"""Matcher of texts: `Grammar`, a compiled grammar, and `GrammarState`, a text in progress."""
 
 import os
 import re
@@ -29,16 +29,16 @@ NO_TOKEN = (1 << 31) - 1
 
 
 class Grammar:
-    """What a text may be. Immutable; any number of texts may be followed at once, in any threads, with any vocabulary.
+    """A compiled grammar. Immutable; any number of texts may follow it at once, in any threads, with any vocabulary.
 
-    Compiling is quick, since masks are made when they are first needed; they are kept for all states of a grammar. Its
-    pickle is the text or schema that it was compiled from; a copy is the same object.
+    Compiling is quick, since masks are made when first needed; they are cached for all states of a grammar. Its pickle
+    is the text or schema that it was compiled from; a copy is the same object.
     """
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
         self._origin: tuple[Callable[..., Grammar], tuple[Any, ...]] | None = None
-        self._lock = threading.RLock()  # held whenever nodes are looked at: another thread might renumber them
+        self._lock = threading.RLock()  # held while nodes are in use: another thread might renumber them
         self._stacks = Stacks(automaton)
         self._masks: weakref.WeakKeyDictionary[Vocabulary, Masks] = weakref.WeakKeyDictionary()
         self._states: weakref.WeakSet[GrammarState] = weakref.WeakSet()
@@ -48,12 +48,12 @@ class Grammar:
     def parse(
         cls, text: str, *, token_id: Callable[[str], int | None] | None = None, budget: int | None = None
     ) -> "Grammar":
-        """Compiles GBNF. `token_id` gives the ids of tokens that the grammar names, as `Tokenizer.token_to_id` does.
+        """Compiles GBNF. `token_id` returns the ids of tokens that the grammar names, as `Tokenizer.token_to_id` does.
 
-        budget: how much work that may take, in units of half a microsecond to one; None for 2,500,000. Work is counted
-            and not timed, so that what compiles once does so on every machine.
+        budget: limit of the work, in units of half a microsecond to one; None for 2,500,000. Work is counted and not
+            timed, so that a grammar that compiles once does so on every machine.
 
-        Raises GrammarError, with line, column and a caret if the text is wrong, also if it takes more than the budget.
+        Raises GrammarError, with line, column and a caret if the text is wrong, also if the budget is too small.
         """
         if not isinstance(text, str):
             raise GrammarError(f"a grammar must be a str, not {type(text).__name__}")
@@ -66,9 +66,9 @@ class Grammar:
 
     @classmethod
     def from_regex(cls, pattern: str, *, budget: int | None = None) -> "Grammar":
-        """Texts that an ECMAScript pattern matches whole, whether it has anchors or not. budget: as `parse` has it.
+        """Texts that an ECMAScript pattern matches whole, whether it has anchors or not. budget: as in `parse`.
 
-        Raises GrammarError for what is no pattern, and for what looks behind or back: \\b, (?<=a), \\1.
+        Raises GrammarError for invalid patterns, and for look-behind and back references: \\b, (?<=a), \\1.
         """
         return cls.from_rules(*regex_rules(pattern, budget)).made_by(partial(cls.from_regex, budget=budget), pattern)
 
@@ -82,13 +82,13 @@ class Grammar:
         )
 
     def made_by(self, make: "Callable[..., Grammar]", *source: Any) -> "Grammar":
-        """Itself, with what its pickle says: it compiles `make(*source)` again."""
+        """Sets the content of the pickle, which compiles `make(*source)` again, and returns the grammar."""
         self._origin = make, source
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._origin is None:
-            raise PickleError("this Grammar was made of rules, which have no text: send that of which they were made")
+            raise PickleError("this Grammar was made of rules, which have no text: send the rules' source instead")
         return self._origin
 
     def __copy__(self) -> "Grammar":
@@ -138,11 +138,11 @@ class Grammar:
             return found
 
     def state(self, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> "GrammarState":
-        """A new text. With `triggers`, the grammar holds from the first of these strings on, that string included."""
+        """State of a new text. With `triggers`, the grammar holds from the first of these strings on, that included."""
         return GrammarState(self, vocabulary, triggers=triggers)
 
     def make_room(self) -> None:
-        """Forgets what no state needs any more, once there is much of it. For holders of the lock."""
+        """Drops nodes that no state needs any more, once there are many. The caller holds the lock."""
         if self._stacks.crowded:
             self._stacks.compact([state._nodes for state in self._states])
             for masks in self._masks.values():
@@ -157,7 +157,7 @@ _grammars: "weakref.WeakSet[Grammar]" = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """In a forked child: whoever held a lock is not here to give it back."""
+    """Replaces the locks in a forked child, since a thread of the parent may have held them."""
     for grammar in _grammars:
         grammar._lock = threading.RLock()
 
@@ -167,16 +167,16 @@ if hasattr(os, "register_at_fork"):
 
 
 class GrammarState:
-    """One text that is followed by a grammar, token by token: what may come next, and how to go back.
+    """State of one text in a grammar, token by token: the tokens allowed next, and rollback.
 
-    Cheap to fork: a position is one integer, everything behind it is shared. Not for use by two threads at once.
+    Cheap to fork: a position is one integer, and all other data are shared. Not for use by two threads at once.
     """
 
     __slots__ = ("__weakref__", "_log", "_masks", "_nodes", "_triggers", "_waits", "grammar", "vocabulary")
-    __reduce_ex__ = stays_here("send its state(), from which GrammarState.from_state goes on, or fork() it here")
+    __reduce_ex__ = stays_here("send its state(), for GrammarState.from_state, or fork() it here")
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> None:
-        """`triggers`: the grammar holds from the first of these strings on, that string included; before, all may come.
+        """`triggers`: the grammar holds from the first of these strings on, that included; any text may come before.
 
         Raises GrammarError if the grammar refers to tokens that the vocabulary doesn't have, or if no text of the
         grammar begins with a trigger.
@@ -186,9 +186,9 @@ class GrammarState:
         with grammar._lock:
             self._masks = grammar.masks(vocabulary)
             self._triggers = _triggers(grammar._stacks, triggers)
-            self._nodes = array("i", [grammar._stacks.root])  # after each step; the last one is now
+            self._nodes = array("i", [grammar._stacks.root])  # after each step; the last one is current
             grammar._states.add(self)
-        self._waits = array("i", [-1 if self._triggers is None else 0])  # how much of a trigger there is; -1: active
+        self._waits = array("i", [-1 if self._triggers is None else 0])  # length of a trigger's part so far; -1: active
         self._log: list[int | bytes] = []  # the steps
 
     @property
@@ -203,7 +203,7 @@ class GrammarState:
             return not self.active or self.grammar._stacks.is_end(self._nodes[-1])
 
     def mask(self, out: NDArray[np.uint32]) -> int:
-        """Which tokens may come next: bit t % 32 of out[t // 32]. Returns how many.
+        """Mask of the tokens that may come next: bit t % 32 of out[t // 32]. Returns their number.
 
         out: uint32 [ceil(n_vocab / 32)], overwritten. End tokens may come exactly where the text may end; other special
         tokens only where the grammar refers to them. Raises GrammarError for an array of another shape, or if the
@@ -218,9 +218,9 @@ class GrammarState:
             return self._masks.mask(self._nodes[-1], out)
 
     def advance(self, step: int | bytes) -> None:
-        """Goes on by a token or by bytes. An end token leaves everything as it is, and can be taken back like others.
+        """Advances by a token or by bytes. An end token leaves the position, and can be rolled back like others.
 
-        Raises GrammarError if it may not come here, or is no token; the state is then as it was.
+        Raises GrammarError if it is not allowed here, or is no token; the state is unchanged then.
         """
         with self.grammar._lock:
             self.grammar.make_room()
@@ -254,14 +254,14 @@ class GrammarState:
         return f"token {token} ({text!r})" if text else f"token {token}"
 
     def rollback(self, n: int) -> None:
-        """Takes back the last n steps. Raises GrammarError if there were fewer."""
+        """Rolls the last n steps back. Raises GrammarError if there were fewer."""
         if not 0 <= n <= len(self._log):
             raise GrammarError(f"can't take back {n} steps: there were {len(self._log)}")
         if n:
             del self._nodes[-n:], self._waits[-n:], self._log[-n:]
 
     def fork(self) -> "GrammarState":
-        """One that goes on independently from here, with the same history."""
+        """An independent copy of the state, with the same history."""
         twin = object.__new__(GrammarState)
         twin.grammar, twin.vocabulary = self.grammar, self.vocabulary
         twin._masks, twin._triggers = self._masks, self._triggers
@@ -272,7 +272,7 @@ class GrammarState:
         return twin
 
     def forced_bytes(self, limit: int = 256) -> bytes:
-        """The bytes that must follow, as long as there is only one way on; at most `limit`. They may end inside a
+        """The bytes that must follow, as long as there is only one continuation; at most `limit`. They may end inside a
         character."""
         if not self.active:
             return b""
@@ -281,7 +281,7 @@ class GrammarState:
             return self.grammar._stacks.forced(self._nodes[-1], limit)
 
     def state(self) -> list[int | str]:
-        """The steps so far as plain data: token ids, and bytes in hexadecimal. See `from_state`."""
+        """The steps so far as plain data for `from_state`: token ids, and bytes in hexadecimal."""
         return [step.hex() if isinstance(step, bytes) else step for step in self._log]
 
     @classmethod
@@ -293,7 +293,7 @@ class GrammarState:
         *,
         triggers: Iterable[str] = (),
     ) -> "GrammarState":
-        """The state that `state` described, of the same grammar, vocabulary and triggers.
+        """The state of the data of `state`, with the same grammar, vocabulary and triggers.
 
         Raises GrammarError if the data are damaged, or are not of this grammar.
         """
@@ -322,7 +322,7 @@ def apply_grammar_mask(logits: NDArray[np.float32], state: GrammarState) -> None
     """Sets the logits of all tokens that may not come next to minus infinity, in place.
 
     logits: float32 [n], contiguous, n at least the size of the vocabulary; the rest is banned too. Raises GrammarError
-    for another array, or if no token of the vocabulary can go on.
+    for another array, or if no token of the vocabulary is allowed.
     """
     if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1:
         raise GrammarError("logits must be a float32 array of one dimension")
@@ -331,5 +331,5 @@ def apply_grammar_mask(logits: NDArray[np.float32], state: GrammarState) -> None
         raise GrammarError(f"there are {len(logits)} logits, fewer than the {n_vocab} tokens of the vocabulary")
     mask = np.empty(state.vocabulary.n_words, np.uint32)
     if not state.mask(mask):
-        raise GrammarError("no token of the vocabulary can go on here: it can't spell what the grammar asks for")
+        raise GrammarError("no token of the vocabulary can go on here: it can't spell what the grammar needs")
     apply_mask(logits, mask)

@@ -1,11 +1,11 @@
-"""Regular expressions as ECMAScript writes them (with its `u` flag), to a tree, and to the rules of a grammar.
+"""Regular expressions of ECMAScript (with its `u` flag), to a tree, and to the rules of a grammar.
 
-Known are literals, `.`, classes, `\\d \\w \\s` and their opposites, groups of every name, alternation, greedy and lazy
-quantifiers, `^` and `$`, escapes of characters, general categories (`\\p{Lu}`), and looking ahead. What depends on more
-than the text that was read (back references, looking behind, `\\b`) is refused, and so are other properties.
+Supported are literals, `.`, classes, `\\d \\w \\s` and their opposites, groups of every kind, alternation, greedy and
+lazy quantifiers, `^` and `$`, escapes of characters, general categories (`\\p{Lu}`), and look-ahead. Back references,
+look-behind, `\\b` and other properties are refused.
 
-Outside `u` ECMAScript lets a `{` or `]` stand for itself where it can be nothing else, and any punctuation be escaped;
-patterns in the wild use that, so it is read the same way here.
+Without `u` ECMAScript lets a `{` or `]` stand for itself where it can be nothing else, and any punctuation be escaped;
+patterns in the wild use that, so it is accepted here too.
 """
 
 import re
@@ -41,7 +41,7 @@ SPACE: tuple[Range, ...] = (
 _CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE}
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity: trees may be deep
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: trees may be deep
 class Node:
     """One part of a pattern. kind: set, cat, alt, repeat, ^, $, ahead (a look-ahead; `least` 0 if it must fail)."""
 
@@ -64,7 +64,7 @@ def parse_regex(pattern: str) -> Node:
 
 @dataclass(slots=True)
 class _Group:
-    """An open group: what it is, where it began, its alternatives so far, and the items of the last one."""
+    """An open group: its kind, its position, its alternatives so far, and the items of the last one."""
 
     kind: str = "group"
     at: int = 0
@@ -169,11 +169,11 @@ class _Parser:
         if group.kind != "group":
             node = Node("ahead", (node,), least=int(group.kind == "ahead"))
         elif node.kind == "cat" and node.parts:
-            node = Node("alt", (node,))  # a group is one item of what is around it
+            node = Node("alt", (node,))  # a group is one item of its parent
         self.groups[-1].items.append(node)
 
     def parse_repeat(self, c: str, group: _Group) -> bool:
-        """False for a brace that begins no count."""
+        """Parses a quantifier. False for a brace that begins no count."""
         least, most = {"+": (1, None), "?": (0, 1)}.get(c, (0, None))
         end = self.at + 1
         if c == "{":
@@ -212,7 +212,7 @@ class _Parser:
         return Node("set", ranges=ranges) if code < 0 else self.character(code)
 
     def parse_character_escape(self) -> tuple[int, tuple[Range, ...]]:
-        """What stands at a backslash, in a class or not: a character, or -1 and a set."""
+        """The escape at a backslash, in a class or not: a character, or -1 and a set."""
         c = self.text[self.at + 1 : self.at + 2]
         if not c:
             raise self.error("there is nothing after this backslash")
@@ -238,7 +238,7 @@ class _Parser:
         found = _PROPERTY.match(self.text, self.at + 2)
         ranges = _property(found.group(1), c == "P") if found else None
         if found is None or ranges is None:
-            raise self.error(f"\\{c} knows general categories alone, such as \\{c}{{Lu}}: write the ranges of others")
+            raise self.error(f"\\{c} has general categories only, such as \\{c}{{Lu}}: write the ranges of others")
         self.at = found.end()
         return ranges
 

@@ -1,6 +1,6 @@
-"""Patterns and lists of texts to rules.
+"""Regular languages: patterns and lists of texts to rules.
 
-Rules are made straight from the tree of a pattern wherever that is enough: a `Dfa` costs Python time for every state.
+Rules are made directly from the tree of a pattern wherever that is enough: a `Dfa` costs Python time for every state.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -88,8 +88,8 @@ def _short(text: str) -> str:
 
 
 def conditions(node: Node, whole: bool = False) -> list[Part]:
-    """What a text must meet for a pattern to be found in it (`whole`: to match it). Looking ahead at the beginning is
-    a condition of its own."""
+    """Conditions on a text for a pattern to be found in it (`whole`: to match it). Look-ahead at the beginning is a
+    condition of its own."""
     parts = list(node.parts) if node.kind == "cat" else [node]
     begin = 0
     while begin < len(parts) and (parts[begin].kind == "^" or (parts[begin].kind == "ahead" and (whole or begin))):
@@ -105,7 +105,7 @@ def conditions(node: Node, whole: bool = False) -> list[Part]:
 def unanchored(node: Node, whole: bool = False) -> Node:
     """The tree of all texts in which a pattern is found (`whole`: that it matches), without the anchors at its ends.
 
-    `^` and `$` go from the ends of the alternatives; what has them elsewhere keeps them, and needs a `Dfa`.
+    `^` and `$` are removed from the ends of the alternatives; a tree with others keeps them, and needs a `Dfa`.
     """
     groups: dict[tuple[bool, bool], list[list[Node]]] = {}
     for part in _choices(node):
@@ -116,8 +116,8 @@ def unanchored(node: Node, whole: bool = False) -> Node:
 
 
 def _free(first: bool, last: bool, choices: list[list[Node]]) -> Node:
-    """Alternatives with the same ends free: what may stand there is there once for all of them, since each with its own
-    would lead to a state for every set of those that were met."""
+    """Alternatives with the same free ends, which get one "any text" together: with one each, there would be a state
+    for every set of alternatives matched so far."""
     parts = choices[0] if len(choices) == 1 else [Node("alt", tuple(Node("cat", tuple(c)) for c in choices))]
     if first and last and len(parts) < 2:
         return parts[0] if parts else EMPTY
@@ -134,7 +134,7 @@ ANYTHING = Node("repeat", (Node("set", ranges=ANY),))
 
 
 def _strip(node: Node, whole: bool) -> tuple[bool, bool, list[Node]]:
-    """Whether the text begins with it, whether it ends with it, and its parts without the anchors that say so."""
+    """Whether a tree is anchored at the start, whether at the end, and its parts without these anchors."""
     parts = list(node.parts if node.kind == "cat" else (node,))
     first = last = whole
     while parts and parts[0].kind == "^":
@@ -151,7 +151,7 @@ def is_plain(node: Node) -> bool:
 
 
 def lower(rules: RuleSet, node: Node, chars: Chars) -> int:
-    """The expression of a plain tree. chars: gives that of a set of characters."""
+    """The expression of a plain tree. chars: returns that of a set of characters."""
     if node.kind == "set":
         rules.budget.spend(len(node.ranges) >> 2, "a pattern with large sets of characters")
         return chars(node.ranges)
@@ -165,8 +165,8 @@ def lower(rules: RuleSet, node: Node, chars: Chars) -> int:
 
 
 def _lower_choices(rules: RuleSet, choices: list[list[Node]], chars: Chars, depth: int = 0) -> int:
-    """Alternatives, each a list of parts. Those that begin with the same characters do so together, since every state
-    of the automaton has all their beginnings where an alternative may begin anywhere."""
+    """Alternatives, each a list of parts. Common prefixes are factored out, since every state of the automaton has all
+    the starts where an alternative may start anywhere."""
     groups: dict[object, list[list[Node]]] = {}
     for parts in choices:
         shared = depth < MAX_SHARED and parts and parts[0].kind == "set"
@@ -182,7 +182,7 @@ def _lower_choices(rules: RuleSet, choices: list[list[Node]], chars: Chars, dept
 
 
 def lower_parts(rules: RuleSet, parts: Sequence[Part], chars: Chars, least: int = 0, most: int | None = None) -> int:
-    """The expression of the texts that meet all conditions and have so many characters."""
+    """The expression of the texts that meet all conditions, with `least` to `most` characters."""
     work = limit = min(MAX_WORK, rules.budget.left // WORK_UNITS + 1)
     try:
         dfa = Dfa(parts, least, most, limit)

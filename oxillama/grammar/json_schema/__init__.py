@@ -1,8 +1,8 @@
-"""JSON schemas to grammars.
+"""JSON Schema compiler: schemas to grammars.
 
-`compiler` drives; `tableau` and `keywords` bring a demand on a value into branches without alternatives, `negation`
-gives the opposites, `disjoint` tells at a glance what excludes what, `documents` finds references; `numbers`,
-`strings`, `arrays` and `objects` make expressions, from the pieces in `texts`.
+`compiler` is the entry; `tableau` and `keywords` expand a demand on a value into branches without alternatives,
+`negation` has the negations, `disjoint` finds schemas that exclude each other, `documents` resolves references;
+`numbers`, `strings`, `arrays` and `objects` make expressions from the pieces in `json_text`.
 """
 
 from oxillama.grammar.json_schema.compiler import JsonSchemaCompiler

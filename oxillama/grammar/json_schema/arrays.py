@@ -1,11 +1,11 @@
-"""Arrays: items by their place, limits on their number, and items that must be there."""
+"""Arrays: items by index, limits on their number, and required items."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
 from oxillama.grammar.json_schema.checks import counted, flagged, listed
-from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
 
 __all__ = ["array_expr"]
@@ -18,7 +18,7 @@ MAX_EDGES = 6000
 
 @dataclass(slots=True)
 class _Wanted:
-    """An item that must be there: from place `start` on, `least` to `most` times."""
+    """A required item: at index `start` or later, `least` to `most` times."""
 
     literal: Literal
     start: int = 0
@@ -28,7 +28,7 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Plan:
-    """Everything that is asked of an array. prefix: what is asked of the first items; rest: of those after them."""
+    """All demands on an array. prefix: demands on the first items; rest: on those after them."""
 
     prefix: list[list[Literal]] = field(default_factory=list)
     rest: list[Literal] = field(default_factory=list)
@@ -38,9 +38,9 @@ class _Plan:
     unique: Literal | None = None
 
 
-def array_expr(texts: Texts, literals: list[Literal], value: Value, values: Values) -> int:
-    """The expression of arrays that meet all schemas. value: gives the expression of a demand on an item; values: the
-    expressions of all its single values, if these are few. Raises GrammarError for what can't be expressed."""
+def array_expr(texts: JsonText, literals: list[Literal], value: Value, values: Values) -> int:
+    """The expression of arrays that meet all schemas. value: returns the expression of a demand on an item; values: the
+    expressions of all its single values, if these are few. Raises GrammarError for demands that can't be expressed."""
     rules = texts.rules
     plan = _plan(texts, literals)
     if any(lit.schema is False for lit in plan.rest):
@@ -59,10 +59,10 @@ def array_expr(texts: Texts, literals: list[Literal], value: Value, values: Valu
     return rules.seq((texts.open_array, body, texts.close_array))
 
 
-# ---- what is asked
+# ---- demands
 
 
-def _plan(texts: Texts, literals: list[Literal]) -> _Plan:
+def _plan(texts: JsonText, literals: list[Literal]) -> _Plan:
     plan = _Plan()
     shapes = [_shape(literal) for literal in literals]
     texts.budget.spend(2 * len(shapes) * max(len(prefix) for prefix, _ in shapes), "the schema of an array")
@@ -88,7 +88,7 @@ def _plan(texts: Texts, literals: list[Literal]) -> _Plan:
 
 
 def _shape(literal: Literal) -> tuple[list[Literal], Literal | None]:
-    """What a schema asks of the first items, and of the rest."""
+    """A schema's demands on the first items, and on the rest."""
     schema = literal.schema
     key = "prefixItems" if "prefixItems" in schema else "items" if isinstance(schema.get("items"), list) else None
     rest_key = "additionalItems" if key == "items" else "items"
@@ -109,11 +109,11 @@ def _demands(plan: _Plan, i: int) -> list[Literal]:
     return plan.prefix[i] if i < len(plan.prefix) else plan.rest
 
 
-# ---- expressions of what is between the brackets
+# ---- expressions of the items between the brackets
 
 
-def _listed(texts: Texts, plan: _Plan, value: Value) -> int:
-    """Items one after the other; from the last place back."""
+def _listed(texts: JsonText, plan: _Plan, value: Value) -> int:
+    """Items one after the other; built from the last index back."""
     rules = texts.rules
     least, most = plan.least, plan.most
     if most == 0:
@@ -135,11 +135,11 @@ def _listed(texts: Texts, plan: _Plan, value: Value) -> int:
     return tail
 
 
-def _containing(texts: Texts, plan: _Plan, value: Value) -> int:
-    """A graph whose nodes are (items so far, wanted items so far), both as far as they matter."""
+def _containing(texts: JsonText, plan: _Plan, value: Value) -> int:
+    """A graph whose nodes are (number of items, numbers of required items), both capped where they don't matter."""
     rules = texts.rules
     wanted = plan.wanted
-    # 1 at least, so that nothing leads back to the start, where no comma comes.
+    # At least 1, so that no edge leads back to the start, where no comma comes.
     last = max(1, len(plan.prefix), plan.least, *(w.start for w in wanted)) if plan.most is None else plan.most
     caps = [w.least if w.most is None else w.most for w in wanted]
     size = last + 1
@@ -172,7 +172,7 @@ def _containing(texts: Texts, plan: _Plan, value: Value) -> int:
 
 
 def _after(wanted: list[_Wanted], counts: tuple[int, ...], choice: tuple[bool, ...], i: int) -> tuple[int, ...] | None:
-    """Counts after one more item; None if that item can't come."""
+    """Counts after one more item; None if that item isn't allowed."""
     out = []
     for w, count, yes in zip(wanted, counts, choice, strict=True):
         if yes and (i < w.start or (w.most is not None and count >= w.most)):
@@ -182,7 +182,7 @@ def _after(wanted: list[_Wanted], counts: tuple[int, ...], choice: tuple[bool, .
 
 
 def _chosen(wanted: list[_Wanted], choice: tuple[bool, ...], i: int) -> list[Literal]:
-    """What the choice asks of an item: to be a wanted one, or, where these are limited, not to be."""
+    """Demands of a choice on an item: to be a required one, or, where these are limited, not to be."""
     found = []
     for w, yes in zip(wanted, choice, strict=True):
         if yes:
@@ -192,14 +192,14 @@ def _chosen(wanted: list[_Wanted], choice: tuple[bool, ...], i: int) -> list[Lit
     return found
 
 
-def _unique(texts: Texts, plan: _Plan, values: Values) -> int:
+def _unique(texts: JsonText, plan: _Plan, values: Values) -> int:
     """Items of a few values, each at most once; nodes are sets of values."""
     rules = texts.rules
     assert plan.unique is not None
     found = None if plan.prefix or plan.wanted else values(plan.rest)
     if found is None or len(found) > MAX_UNIQUE:
         raise refusal(
-            plan.unique.path, "uniqueItems", f"items can be told apart only if they have at most {MAX_UNIQUE} values"
+            plan.unique.path, "uniqueItems", f"items can be compared only if they have at most {MAX_UNIQUE} values"
         )
     edges, finals = [], []
     for seen in range(1 << len(found)):

@@ -1,4 +1,4 @@
-"""Branch of a schema: a conjunction of keywords, with what is known of its properties."""
+"""Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -11,19 +11,19 @@ from oxillama.grammar.json_schema.strings import Strings
 __all__ = [
     "Branch",
     "Fork",
-    "Held",
+    "KnownProperties",
 ]
 
 
-class Held:
-    """What the schemas that hold say of an object's properties. names: all that there may be, None for any."""
+class KnownProperties:
+    """Properties of an object that are known from the schemas that hold. names: all allowed names, None for any."""
 
     def __init__(self, objects: Iterable[Literal]) -> None:
         self.required: set[str] = set()
         self.names: set[str] | None = None
         self.banned: set[str] = set()
         self.properties: dict[str, list[Literal]] = {}
-        self.size = 0  # properties of all of them
+        self.size = 0  # number of properties of all schemas
         for literal in objects:
             schema = literal.schema
             if isinstance(schema.get("required"), list):
@@ -43,7 +43,7 @@ class Held:
         return name in self.banned or (self.names is not None and name not in self.names)
 
     def excludes(self, literal: Literal) -> bool:
-        """Whether a made-up schema of objects can't hold."""
+        """Whether a synthetic schema of objects can't hold."""
         schema = literal.schema
         if not literal.positive or not isinstance(schema, dict) or schema.get("\0types") != OBJECT:
             return False
@@ -55,7 +55,7 @@ class Held:
         return any(self._contradicts(literal, name, sub) for name, sub in schema.get("properties", {}).items())
 
     def _contradicts(self, literal: Literal, name: str, sub: Any) -> bool:
-        """Whether a property is to be absent that is required, or to be what it must not be."""
+        """Whether a required property would be absent, or a property would have a forbidden value."""
         if sub is False:
             return name in self.required
         if not isinstance(sub, dict) or sub.keys() != {"not"} or "required" not in literal.schema:
@@ -66,7 +66,7 @@ class Held:
         )
 
     def implies(self, literal: Literal) -> bool:
-        """Whether a made-up schema holds anyhow: one for a property that isn't there."""
+        """Whether a synthetic schema always holds: one for a property that is absent."""
         schema = literal.schema
         if not literal.positive or not isinstance(schema, dict) or schema.keys() != {"\0types", "properties"}:
             return False
@@ -74,7 +74,7 @@ class Held:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two schemas are the same reference, or ask for the same simple type."""
+    """Whether two schemas are the same reference, or demand the same simple type."""
     keys = ({"$ref"}, {"type"})
     return isinstance(a, dict) and isinstance(b, dict) and a.keys() in keys and a == b
 
@@ -83,9 +83,11 @@ Fork = list[list[Literal]]
 
 
 class Branch:
-    """types: bits of those there may be. numbers, strings: what is asked of these. arrays, objects: the schemas that
-    speak of these. unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. seen:
-    literals that hold."""
+    """A conjunction of keywords.
+
+    types: bits of the allowed types. numbers, strings: the demands on these. arrays, objects: the schemas about these.
+    unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. seen: literals that hold.
+    """
 
     __slots__ = (
         "_held",
@@ -106,23 +108,23 @@ class Branch:
     def __init__(self) -> None:
         self.types = ALL
         self.numbers = Numbers()
-        self.values: frozenset[Fraction] | None = None  # the only numbers
-        self.without: frozenset[Fraction] = frozenset()  # numbers that are not
-        self.written: dict[Fraction, str] = {}  # listed numbers, as they are spelled
+        self.values: frozenset[Fraction] | None = None  # the only allowed numbers
+        self.without: frozenset[Fraction] = frozenset()  # excluded numbers
+        self.written: dict[Fraction, str] = {}  # spellings of listed numbers
         self.strings = Strings()
         self.arrays: list[Literal] = []
         self.objects: list[Literal] = []
         self.any_order = False
         self.unevaluated: list[Literal] = []
         self.forks: list[Fork] = []
-        self._held: tuple[int, Held] | None = None
+        self._held: tuple[int, KnownProperties] | None = None
         self.seen: set[tuple[int, bool, str]] = set()
 
     @property
-    def held(self) -> Held:
-        """What is known of properties."""
+    def held(self) -> KnownProperties:
+        """The known properties."""
         if self._held is None or self._held[0] != len(self.objects):
-            self._held = len(self.objects), Held(self.objects)
+            self._held = len(self.objects), KnownProperties(self.objects)
         return self._held[1]
 
     def copy(self) -> "Branch":

@@ -1,4 +1,4 @@
-"""Values of keywords, checked: each function raises GrammarError with keyword and place for a value of a wrong kind."""
+"""Checks of keyword values: each function raises GrammarError with keyword and place for a value of a wrong type."""
 
 import math
 from decimal import Decimal
@@ -35,7 +35,7 @@ def mapped(literal: Literal, keyword: str) -> dict[str, Any]:
 
 
 def counted(literal: Literal, keyword: str) -> int:
-    """A count; 2.0 is one too."""
+    """A count; 2.0 is valid too."""
     value = literal.schema[keyword]
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value or value < 0:
         raise refusal(literal.path, keyword, f"its value must be a count, not {_short(value)}")
@@ -63,7 +63,7 @@ def finite(literal: Literal, keyword: str, value: Any) -> Fraction:
 
 
 def type_mask(literal: Literal) -> tuple[int, bool]:
-    """The types of `type`, and whether numbers must be integers."""
+    """The types in `type`, and whether numbers must be integers."""
     value = literal.schema["type"]
     kinds = [value] if isinstance(value, str) else value
     if not isinstance(kinds, list) or not all(isinstance(k, str) and k in TYPES for k in kinds):

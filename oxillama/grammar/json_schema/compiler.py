@@ -1,4 +1,4 @@
-"""`JsonSchemaCompiler`: a JSON schema to a grammar of exactly the texts that are its instances."""
+"""Compiler of JSON schemas to grammars of exactly the texts that are their instances: `JsonSchemaCompiler`."""
 
 import json
 import pickle
@@ -13,7 +13,7 @@ from oxillama.grammar.json_schema.arrays import array_expr
 from oxillama.grammar.json_schema.branch import Branch
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.drafts import DRAFTS, draft_of
-from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import (
     ARRAY,
     FALSE,
@@ -49,8 +49,8 @@ CONDITIONS = frozenset((
 
 
 def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
-    """Equal for schemas of scalars that say the same; None for others. Values are told apart as they are written:
-    the float 1e23 means more than the integer that it is equal to."""
+    """Key that is equal for equivalent schemas of scalars; None for others. Values are compared as they are written:
+    the float 1e23 has more instances than the integer that it is equal to."""
     if not isinstance(schema, dict):
         return None
     kinds = schema.get("type")
@@ -80,10 +80,10 @@ class JsonSchemaCompiler:
     ) -> Grammar:
         """The grammar of a schema's instances.
 
-        schema: as `json.loads` gives it, or its text. mode: "full" for all instances, "generate" for what a model is to
-        write, which is some of them (below). whitespace: "json" as `json.dumps` writes by default, "flexible" for any
-        that JSON allows. draft: 4, 7 or 2020, which otherwise `$schema` tells; where neither does, what any of them
-        asserts is asserted. In draft 4 an integer is written without a point.
+        schema: the result of `json.loads`, or its text. mode: "full" for all instances, "generate" for the subset that
+        a model should write (below). whitespace: "json" as `json.dumps` writes by default, "flexible" for any that JSON
+        allows. draft: 4, 7 or 2020, by default the one that `$schema` names; without either, the assertions of all
+        drafts apply. In draft 4 an integer is written without a point.
 
         Properties come in the order of `properties`, each once, and those of several schemas in a row to generate (a
         schema's own, those of its `$ref` and `allOf`, those of alternatives), else mixed. Others may stand anywhere,
@@ -100,9 +100,9 @@ class JsonSchemaCompiler:
         named, are required, or meet one of `patternProperties`; unless `minProperties` asks for more. "flexible"
         whitespace is a space behind a comma or a colon, or none.
 
-        budget: how much work that may take, as `Grammar.parse` has it.
+        budget: limit of the work, as in `Grammar.parse`.
 
-        Raises GrammarError that names keyword and place for what can't be honoured, or is too large.
+        Raises GrammarError that names keyword and place for a schema that can't be honoured, or is too large.
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
@@ -112,21 +112,21 @@ class JsonSchemaCompiler:
         schema = _read(schema)
         documents = Documents(schema, draft or draft_of(schema))
         grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
-        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # of no JSON, or too deep
-            # As it is now, and no text: parts that a schema has in common would stand there again and again.
+        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
+            # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
             grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
         return grammar
 
     @staticmethod
     def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str", *, mode: SchemaMode = "full") -> int:
         """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
-        texts = Texts(rules, False, narrow=_is_narrow(mode))
+        texts = JsonText(rules, False, narrow=_is_narrow(mode))
         schema = _read(schema)
         return _Compilation(Documents(schema, draft_of(schema)), texts).root()
 
 
 def _placed(literal: Literal, error: GrammarError) -> GrammarError:
-    """An error with the place of a schema, if it names none."""
+    """The error with the place of a schema added, if it names none."""
     return error if " at #" in str(error) else refusal(literal.path, "schema", str(error))
 
 
@@ -137,19 +137,19 @@ def _is_narrow(mode: str) -> bool:
 
 
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
-    texts = Texts(RuleSet(budget=budget), flexible, narrow=narrow)
+    texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     try:
         return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
     except GrammarError:
         if not texts.counted_on_names:
             raise
-    texts = Texts(RuleSet(budget=budget), flexible, narrow=narrow)
+    texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     texts.counts_on_names = False
     return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
 
 
 def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None) -> Grammar:
-    """From what a grammar's own pickle holds."""
+    """The grammar of a pickle's schema and options."""
     return JsonSchemaCompiler.compile(
         pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft, budget=budget
     )
@@ -167,9 +167,9 @@ def _read(schema: Any) -> Schema:
 
 
 class _Compilation:
-    """One run: demands that became rules, and those whose rules are still to be defined."""
+    """One run of the compiler: demands with rules, and those whose rules are still to be defined."""
 
-    def __init__(self, documents: Documents, texts: Texts) -> None:
+    def __init__(self, documents: Documents, texts: JsonText) -> None:
         self.documents = documents
         self.rules = texts.rules
         self.texts = texts
@@ -205,7 +205,7 @@ class _Compilation:
         return self.rules.rule(self.known[key])
 
     def simple(self, literal: Literal) -> int | None:
-        """For the schemas that most are: just a type, or nothing at all."""
+        """The expression of a schema with only a type, or nothing, as most are; None for others."""
         schema = literal.schema
         if not literal.positive or not isinstance(schema, dict):
             return self.texts.shared("value") if schema is literal.positive is True else None
@@ -220,13 +220,13 @@ class _Compilation:
         return self.texts.shared(kind) if isinstance(kind, str) and kind in SIMPLE else None
 
     def leaf(self, literal: Literal) -> int | None:
-        """For strings and numbers with conditions: the same in many schemas, they are compiled once per process."""
+        """The expression of strings and numbers with conditions, which recur in many schemas: compiled once."""
         key = _leaf_key(literal.schema) if literal.positive and not self.texts.inner else None
         if key is None:
             return None
         draft = self.documents.draft
 
-        def make(own: Texts) -> int:
+        def make(own: JsonText) -> int:
             return _Compilation(Documents(literal.schema, draft), own).expression([literal])
 
         try:
@@ -244,7 +244,7 @@ class _Compilation:
             raise _placed(literals[0], error) from None
 
     def of_branch(self, branch: Branch) -> list[int]:
-        """One expression for each type that there may be."""
+        """One expression for each allowed type."""
         texts, types = self.texts, branch.types
         found = []
         if types & NULL:
@@ -286,7 +286,7 @@ class _Compilation:
         return [*found, self.between(n)]
 
     def constant(self, branch: Branch, value: Fraction) -> int:
-        """One number: as the schema writes it, for generating, an integer without a point where one is asked for."""
+        """One number; in mode "generate" as the schema writes it, an integer without a point where one is demanded."""
         if not self.texts.narrow:
             return constant_expr(self.rules, value, branch.numbers.plain)
         text = str(value) if branch.numbers.integer else branch.written[value]
@@ -298,11 +298,11 @@ class _Compilation:
         return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
 
     def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
-        """The sets of strings that a demand on the names of properties leaves."""
+        """The sets of strings that meet a demand on the names of properties."""
         return [branch.strings for branch in self.tableau.branches(literals) if branch.types & STRING]
 
     def values(self, literals: Sequence[Literal]) -> list[int] | None:
-        """The expressions of all single values that a demand leaves; None if there may be many."""
+        """The expressions of all single values that meet a demand; None if there may be many."""
         scalars: set[int] = set()
         texts: set[str] = set()
         numbers: dict[Fraction, int] = {}

@@ -8,7 +8,7 @@ __all__ = [
     "DOWN", "UP", "Side", "beyond", "decimal_digits", "digit_ranges", "exponent_of", "runs", "settled", "sign", "step",
 ]  # fmt: skip
 
-# Exponents that repr() of a float has.
+# Exponents in the repr() of a float.
 UP, DOWN = (16, 308), (-324, -5)
 
 
@@ -69,7 +69,7 @@ def decimal_digits(value: Fraction) -> tuple[str, str]:
 
 
 def exponent_of(value: Fraction) -> int:
-    """Of the first digit of a number that isn't 0."""
+    """Exponent of the first digit of a number that isn't 0."""
     if value == 0:
         return -(10**6)
     whole, part = decimal_digits(value)
@@ -105,5 +105,5 @@ def digit_ranges(low: int, high: int) -> list[tuple[tuple[str, str], ...]]:
 
 
 def beyond(cmp: tuple[int, ...], digit: int) -> tuple[int, ...]:
-    """Comparisons after one more digit behind all those of the bounds."""
+    """Comparisons after one more digit than the bounds have."""
     return tuple(c or int(digit > 0) for c in cmp)

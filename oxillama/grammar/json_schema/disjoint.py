@@ -1,4 +1,4 @@
-"""What can be told of schemas at a glance: which types they leave, and that two of them exclude each other."""
+"""Quick analysis of schemas: the types that they allow, and pairs that exclude each other."""
 
 from fractions import Fraction
 from typing import Any
@@ -10,13 +10,13 @@ from oxillama.grammar.json_schema.literals import ALL, NUMBER, OBJECT, STRING, T
 __all__ = ["PAIRS", "Disjoint"]
 
 DEPTH = 4
-PAIR_UNITS = 16  # of the budget, for a pair that is kept
+PAIR_UNITS = 16  # units of the budget for a pair that is kept
 PAIRS = "the schema, with all pairs of its alternatives,"
 MAX_PARTS = 64
 
 
 class Disjoint:
-    """`disjoint(a, b)`: whether no value meets both, as far as that is easily seen."""
+    """`disjoint(a, b)`: whether no value meets both, as far as a quick analysis shows."""
 
     def __init__(self, documents: Documents, budget: Budget) -> None:
         self.documents = documents
@@ -38,9 +38,8 @@ class Disjoint:
         return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
 
     def groups(self, each: list[Literal]) -> list[int]:
-        """For each literal the number of a group whose members exclude each other, -1 for none: those with lists of
-        values, and objects by the values of a property that they require. So unions of many needn't be looked at in
-        pairs."""
+        """For each literal the number of a group whose members exclude each other, -1 for none: literals with lists of
+        values, and objects by the values of a required property. So large unions needn't be compared in pairs."""
         found = [-1] * len(each)
         values: dict[int, set[object]] = {}
         for i, literal in enumerate(each):
@@ -58,12 +57,12 @@ class Disjoint:
         return found
 
     def _tags_apart(self, a: Literal, b: Literal) -> bool:
-        """Whether a property that both require has values that exclude each other: what most unions are told by."""
+        """Whether a property that both require has values that exclude each other: the tag of most unions."""
         one, other = self.tags(a), self.tags(b)
         return any(name in other and one[name].isdisjoint(other[name]) for name in one)
 
     def tags(self, literal: Literal) -> dict[str, set[object]]:
-        """The values that are left for properties that are required, where they are listed and simple."""
+        """The allowed values of required properties, where they are listed and simple."""
         known = self._tags.get(literal.key)
         if known is None:
             known = self._tags[literal.key] = {}
@@ -86,14 +85,14 @@ class Disjoint:
         )  # fmt: skip
 
     def types(self, literal: Literal) -> int:
-        """Types that a literal may leave, as bits."""
+        """Types that a literal may allow, as bits."""
         known = self._types.get(literal.key)
         if known is None:
             known = ALL
             if isinstance(literal.schema, bool):
                 known = ALL if literal.schema == literal.positive else 0
             elif isinstance(literal.schema, dict):
-                self._types[literal.key] = ALL  # while it is worked out: references may lead in circles
+                self._types[literal.key] = ALL  # during the computation: references may be circular
                 known = self._positive(literal) if literal.positive else _negative(literal.schema)
             self._types[literal.key] = known
         return known
@@ -133,7 +132,7 @@ class Disjoint:
         return [p for p in found if isinstance(p.schema, dict | bool) and not self._replaced(p.schema)]
 
     def _replaced(self, schema: Any) -> bool:
-        """Whether what stands beside a `$ref` may be ignored."""
+        """Whether the keywords beside a `$ref` may be ignored."""
         return self.documents.draft != 2020 and isinstance(schema, dict) and "$ref" in schema
 
     def objects_apart(self, one: list[Literal], other: list[Literal], depth: int) -> bool:
@@ -147,7 +146,7 @@ class Disjoint:
 
 
 def _group(found: list[int], values: dict[int, set[object]], number: int) -> bool:
-    """Puts those with these values into a group, if no value is there twice."""
+    """Puts the literals with these values into a group, if no value occurs twice."""
     if sum(map(len, values.values())) > len(set().union(*values.values())):
         return False
     for i in values:
@@ -174,7 +173,7 @@ def _mask(schema: dict[str, Any], draft: int | None) -> int:
 
 
 def _negative(schema: dict[str, Any]) -> int:
-    """Of a schema that must not hold: its types are out if it says nothing else."""
+    """Types excluded by a schema that must not hold: its own, if it has no other keyword."""
     if set(schema) == {"type"}:
         kinds = schema["type"]
         if isinstance(kinds, str) and kinds != "integer":
@@ -190,7 +189,7 @@ def _values(schema: dict[str, Any], draft: int | None) -> list[Any] | None:
 
 
 def _scalars(literal: Literal, draft: int | None) -> set[object] | None:
-    """The listed values of a schema; None if there is no list, or not of strings, numbers and names alone."""
+    """The listed values of a schema; None without a list of only strings, numbers, booleans and null."""
     values = _values(literal.schema, draft) if isinstance(literal.schema, dict) else None
     if values is None or any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
         return None
@@ -198,7 +197,7 @@ def _scalars(literal: Literal, draft: int | None) -> set[object] | None:
 
 
 def _keys(parts: list[Literal], common: int, draft: int | None) -> set[str | Fraction] | None:
-    """Texts and numbers that one of the lists of values leaves, of these types."""
+    """Texts and numbers of these types that one of the lists of values allows."""
     found = None
     for part in parts:
         values = _values(part.schema, draft) if isinstance(part.schema, dict) else None

@@ -1,4 +1,4 @@
-"""Where references lead: `Documents` finds the schema of a `$ref` inside one document. Nothing is ever fetched."""
+"""Resolution of references inside one schema document: `Documents`. Nothing is ever fetched."""
 
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
@@ -19,8 +19,8 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSc
 class Documents:
     """The resources of one schema document: URI -> schema, with anchors.
 
-    draft: 4, 7, 2020, or None if nothing tells. Before 2019 `$ref` stands alone: what is beside it is ignored. id_key:
-    the keyword that names a resource.
+    draft: 4, 7, 2020, or None if unknown. Before 2019 keywords beside a `$ref` are ignored. id_key: the keyword that
+    names a resource.
     """
 
     def __init__(self, root: Schema, draft: int | None) -> None:
@@ -30,8 +30,8 @@ class Documents:
         self.id_key = "id" if draft == 4 else "$id"
         self._places: dict[str, tuple[Schema, str]] | None = None
         self._dynamic: dict[str, list[str]] = {}
-        self.made: dict[Any, Any] = {}  # schemas that were made up, so that equal ones are the same object
-        self._straight: set[int] = set()  # schemas that don't lead back to themselves in place
+        self.made: dict[Any, Any] = {}  # synthetic schemas, so that equal ones are the same object
+        self._straight: set[int] = set()  # schemas without a circle of references in place
         self._found: dict[tuple[str, str], tuple[Schema, str]] = {}
 
     @property
@@ -39,7 +39,7 @@ class Documents:
         return self.base_of(self.root, "") if isinstance(self.root, dict) else ""
 
     def base_of(self, schema: dict[str, Any], base: str) -> str:
-        """The URI that references in a schema start from."""
+        """The base URI of references in a schema."""
         name = schema.get(self.id_key)
         if not isinstance(name, str) or name.startswith("#") or (self.early and "$ref" in schema):
             return base
@@ -48,7 +48,7 @@ class Documents:
         return _joined(base, name)[0]
 
     def resolve(self, literal: Literal, keyword: str) -> Literal:
-        """The schema that a reference in a schema names, to hold or not as that does."""
+        """The schema that a reference in a literal names, as a literal of the same sign."""
         reference = literal.schema[keyword]
         if not isinstance(reference, str):
             raise refusal(literal.path, keyword, f"a reference must be a str, not {type(reference).__name__}")
@@ -79,7 +79,7 @@ class Documents:
         return schema, base
 
     def _check_circles(self, literal: Literal, schema: Schema, base: str) -> None:
-        """Refuses references that lead back to themselves without an object or an array in between."""
+        """Raises GrammarError for references that lead back to themselves without an object or an array in between."""
         path: set[int] = set()
         todo: list[tuple[Schema, str, bool]] = [(schema, base, False)]
         while todo:
@@ -96,7 +96,7 @@ class Documents:
                 todo += [(*place, False) for place in self._in_place(schema, base)]
 
     def _in_place(self, schema: dict[str, Any], base: str) -> list[tuple[Schema, str]]:
-        """Schemas that speak of the same value."""
+        """Subschemas for the same value."""
         base = self.base_of(schema, base) if self.id_key in schema else base
         found: list[tuple[Schema, str]] = []
         for keyword in ("allOf", "anyOf", "oneOf"):
@@ -127,7 +127,7 @@ class Documents:
         return child, self.base_of(child, base) if isinstance(child, dict) else base
 
     def places(self) -> dict[str, tuple[Schema, str]]:
-        """Every `$id` and anchor; worked out when a reference is first met."""
+        """Every `$id` and anchor; computed when a reference is first met."""
         if self._places is None:
             self._places = {}
             base = self.root_base
@@ -171,7 +171,7 @@ class Documents:
 
 
 def _joined(base: str, reference: str) -> tuple[str, str]:
-    """A reference made absolute, and its fragment. What is no URI is told apart from all others as it is."""
+    """A reference made absolute, and its fragment. A text that is no URI stays as it is."""
     try:
         url, fragment = urldefrag(urljoin(base, reference))
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the drafts of JSON Schema disagree on: which one a schema is written in, and the keywords that each knows.
+"""Drafts of JSON Schema: the draft of a schema, and the keywords of each draft.
 
-Keywords of another draft are asserted like those of the schema's own: whoever wrote them meant something. But nothing
-is concluded from their not holding, in `not` or `oneOf`: so no value passes that the draft alone would not let pass.
+Keywords of another draft are asserted like those of the schema's own draft, since the schema's author meant something
+by them. But their negation, in `not` or `oneOf`, implies nothing: so no value passes that the draft itself refuses.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _SINCE_2019 = frozenset((
     "prefixItems", "minContains", "maxContains", "dependentRequired", "dependentSchemas", "unevaluatedItems",
     "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
 ))  # fmt: skip
-# Draft 6 brought these, and draft 7 the last three.
+# Draft 6 added these, and draft 7 the last three.
 _SINCE_6 = frozenset(("const", "contains", "propertyNames", "if", "then", "else"))
 FOREIGN: dict[int | None, frozenset[str]] = {
     4: _SINCE_2019 | _SINCE_6,
@@ -24,7 +24,7 @@ FOREIGN: dict[int | None, frozenset[str]] = {
 
 
 def draft_of(schema: Any) -> int | None:
-    """The draft that `$schema` names, or that nearest to it; None if nothing tells."""
+    """The draft that `$schema` names, or the nearest one; None if it names none."""
     name = schema.get("$schema") if isinstance(schema, dict) else None
     if not isinstance(name, str):
         return None

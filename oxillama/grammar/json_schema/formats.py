@@ -1,8 +1,8 @@
-"""Formats of strings, as patterns. Each matches a subset of its specification; the comments say what is left out."""
+"""Formats of strings, as patterns. Each matches a subset of its specification; the comments list the exceptions."""
 
 __all__ = ["FORMATS", "NARROW_FORMATS", "REFUSED"]
 
-# RFC 3339, section 5.6, with the days that months have.
+# RFC 3339, section 5.6, with the number of days of each month.
 _LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
     r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
@@ -82,9 +82,9 @@ _TEMPLATE = (
 
 
 def _regex(depth: int = 3) -> str:
-    """ECMA-262, section 22.2.1, with and without its `u` flag. Left out are what looks around, back or at properties,
-    names of groups, counts that both have more than one digit, ranges of other characters than ASCII letters or
-    digits, and groups below `depth`."""
+    """ECMA-262, section 22.2.1, with and without its `u` flag. Left out are look-arounds, back references, properties,
+    names of groups, two counts of more than one digit each, ranges of other characters than ASCII letters or digits,
+    and groups below `depth`."""
     hexadecimal = "[0-9a-fA-F]"
     escape = rf"\\(?:[dDwWsStnrvf\^$\\.*+?()\[\]{{}}|/]|x{hexadecimal}{{2}}|u(?:[0-9a-ce-fA-CE-F]{hexadecimal}{{3}}))"
     ranges = "|".join(f"{low}-[{low}-{row[-1]}]" for row in _ROWS for low in row)
@@ -118,7 +118,7 @@ FORMATS = {
     "regex": _regex(),
     "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }
-# For generating: what has any number of digits, with as many as programs read.
+# For mode "generate": formats with any number of digits, limited to as many as programs read.
 NARROW_FORMATS = {name: FORMATS[name].replace("[0-9]+", "[0-9]{1,9}") for name in ("time", "date-time", "duration")}
-# Standard, but not honoured: anything else is a name of somebody's own, and says nothing about validity.
+# Standard formats without support. Any other name is a custom format, which doesn't affect validity.
 REFUSED = ("idn-email", "idn-hostname")

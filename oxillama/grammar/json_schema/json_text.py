@@ -1,4 +1,4 @@
-"""Pieces of JSON text that all schemas share, as expressions: separators, strings, numbers, any value."""
+"""JSON text: expressions that all schemas share, such as separators, strings, numbers and any value."""
 
 import json
 from collections.abc import Callable, Hashable
@@ -10,7 +10,7 @@ from oxillama.grammar.automaton import Automaton, Range, RuleSet, Sequence, char
 from oxillama.grammar.json_schema.numbers import Numbers, number_expr
 from oxillama.grammar.json_schema.spelling import free_number
 
-__all__ = ["Texts"]
+__all__ = ["JsonText"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
@@ -22,23 +22,23 @@ MAX_KEPT = 512  # automata,
 MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
 
 
-class Texts:
-    """Expressions of one set of rules, made when they are first asked for.
+class JsonText:
+    """Expressions of one set of rules, made when first needed.
 
-    Characters of strings are spelled as `json.dumps` does with or without `ensure_ascii`; where nothing is asked of a
-    string, any spelling of JSON's is allowed.
+    Characters of strings are spelled as `json.dumps` does with or without `ensure_ascii`; in a string without
+    constraints, any JSON spelling is allowed.
 
-    narrow: for generating. Numbers are bounded; texts that the schema names are spelled in one way, in UTF-8; flexible
+    narrow: for mode "generate". Numbers are bounded; texts that the schema names have one spelling, in UTF-8; flexible
     whitespace is a space behind a comma or a colon, or none.
     """
 
     def __init__(self, rules: RuleSet, flexible: bool, inner: bool = False, narrow: bool = False) -> None:
-        """`inner`: the rules are those of something that is kept, which consists of nothing that is kept itself."""
+        """`inner`: the rules belong to a cached automaton, whose parts are not cached themselves."""
         self.rules, self.budget = rules, rules.budget
         self.inner = inner
         self.flexible, self.narrow = flexible, narrow
-        # Whether closed objects may have as many properties as are asked for by names alone, though some of these may
-        # have no value that is valid; and whether that was done.
+        # Whether closed objects may reach the required number of properties by their names alone, although some names
+        # may have no valid value; and whether that was done.
         self.counts_on_names, self.counted_on_names = True, False
         space = None
         if flexible and not narrow:
@@ -64,40 +64,40 @@ class Texts:
         return self.rules.literal(mark) if space is None else self.rules.seq((space, self.rules.literal(mark)))
 
     def shared(self, name: str) -> int:
-        """A call of one of the rules that are the same for every schema: string, number, integer, boolean, value..."""
+        """A call of a rule that is the same for every schema: string, number, integer, boolean, value..."""
         if name in KEPT and not self.inner:
             return self.kept((name, self.flexible, self.narrow), lambda texts: texts.shared(name))
         return self.helper(name, getattr(self, "_" + name))
 
     def maybe(self, expr: int) -> int:
-        """Or nothing. Not a repeat: what is called in repeats is copied into them."""
+        """An expression or nothing. Not a repeat: rules called in repeats are copied into them."""
         return self.rules.alt((expr, self.rules.seq(())))
 
     def helper(self, name: object, make: Callable[[], int], calls: int = 0) -> int:
-        """A call of a rule that is made once under this name. calls: as `RuleSet.rule` has it."""
+        """A call of a rule that is made once under this name. calls: as in `RuleSet.rule`."""
         if name not in self._rules:
             rule = self._rules[name] = self.rules.new_rule(name if isinstance(name, str) else "")
             self.rules.define(rule, make())
         return self.rules.rule(self._rules[name], calls)
 
-    def kept(self, name: Hashable, make: "Callable[[Texts], int]") -> int:
+    def kept(self, name: Hashable, make: "Callable[[JsonText], int]") -> int:
         """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
-        much, or if it matches nothing."""
+        much work, or if the rule matches nothing."""
         if name not in self._rules:
             self._rules[name] = self.rules.linked("", self._kept(name, make))
         return self.rules.rule(self._rules[name])
 
-    def _kept(self, name: Hashable, make: "Callable[[Texts], int]") -> Automaton:
-        """Costs as much of the budget whether it was compiled before or not."""
+    def _kept(self, name: Hashable, make: "Callable[[JsonText], int]") -> Automaton:
+        """The automaton of a cached rule. Spends the same budget whether it was compiled before or not."""
         found, cost = _automata.pop(name, (None, 0))
         if found is None:
             rules = RuleSet()
             try:
                 root = rules.new_rule("root")
-                rules.define(root, make(Texts(rules, self.flexible, inner=True, narrow=self.narrow)))
+                rules.define(root, make(JsonText(rules, self.flexible, inner=True, narrow=self.narrow)))
                 found = Automaton(rules, root)
             except GrammarError:
-                with suppress(GrammarError):  # what is wrong with the part says more
+                with suppress(GrammarError):  # the error of the part has more detail
                     self.budget.spend(rules.budget.spent, SCHEMA)
                 raise
             cost = rules.budget.spent
@@ -124,7 +124,7 @@ class Texts:
         return self._chars[ranges]
 
     def special(self, ranges: tuple[Range, ...]) -> int:
-        """What follows the backslash of an escaped character."""
+        """The characters after the backslash of an escaped character."""
         return self.rules.chars(_spellings(ranges)[1])
 
     def written(self, text: str) -> int:
@@ -204,7 +204,7 @@ class Texts:
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
 
 
-_automata: dict[Hashable, tuple[Automaton, int]] = {}  # with what they cost; the one that was used last comes last
+_automata: dict[Hashable, tuple[Automaton, int]] = {}  # with their cost, least recently used first
 
 
 def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
@@ -276,7 +276,7 @@ def _bytes(low: int, high: int) -> list[Range]:
 
 
 def _pairs(low: int, high: int) -> list[Sequence]:
-    """Surrogate pairs for characters from low to high, counted from U+10000: what follows the first backslash."""
+    """Surrogate pairs for characters from low to high, counted from U+10000, without the first backslash."""
     out: list[Sequence] = []
     first, last = low >> 10, high >> 10
     parts = [(first, first, low & 1023, 1023 if last > first else high & 1023)]

@@ -1,4 +1,4 @@
-"""What each keyword asks of a value: one function each, which takes it into a branch of the tableau."""
+"""Keywords that hold: one function each, which adds the keyword's demands to a branch of the tableau."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -168,7 +168,7 @@ def _dependent(tableau: Expansion, branch: Branch, keyword: str, literal: Litera
 def _bound(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     schema = literal.schema
     if tableau.documents.early and isinstance(schema[keyword], bool):
-        return  # draft 4: it says whether the bound beside it is itself allowed
+        return  # draft 4: a boolean, whether the bound itself is excluded
     bound = finite(literal, keyword, schema[keyword])
     is_open = keyword.startswith("exclusive") or (
         tableau.documents.early and schema.get(f"exclusive{keyword[0].upper()}{keyword[1:]}") is True

@@ -1,4 +1,4 @@
-"""What all parts of the compiler speak of: schemas at places (`Literal`), types as bits, errors with their place."""
+"""Literals: schemas with their place and sign (`Literal`), types as bits, errors with their place."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -25,8 +25,8 @@ __all__ = [
     "type_of",
 ]
 
-Schema = Any  # dict | bool, as json.loads gives it
-Path = Any  # (path of what it is in, key), or None for the root: written out when an error needs it
+Schema = Any  # dict | bool, as json.loads returns it
+Path = Any  # (path of the parent, key), or None for the root: written out when an error needs it
 
 NULL, TRUE, FALSE, NUMBER, STRING, ARRAY, OBJECT = (1 << i for i in range(7))
 ALL = (1 << 7) - 1
@@ -46,7 +46,7 @@ class Literal(NamedTuple):
 
     @property
     def key(self) -> tuple[int, bool, str]:
-        """Equal for equal demands: schemas are told apart by identity."""
+        """Key that is equal for equal demands: schemas are compared by identity."""
         return id(self.schema), self.positive, self.base
 
     def sub(self, schema: Schema, *keys: str | int, positive: bool = True) -> "Literal":
@@ -70,7 +70,7 @@ def pointer(path: Path) -> str:
 
 
 def refusal(path: Path, keyword: str, reason: str) -> GrammarError:
-    """The error for a keyword at a place that can't be honoured."""
+    """The error for a keyword that can't be honoured, with its place."""
     return GrammarError(f"{keyword} at {pointer(path)}: {reason}")
 
 
@@ -89,5 +89,5 @@ def type_of(value: object) -> int:
 
 
 def fraction(value: int | float | Decimal) -> Fraction:
-    """A number exactly as it was written: a float is the shortest decimal that reads as it."""
+    """A number exactly as written: for a float, the shortest decimal that reads as it."""
     return Fraction(value) if isinstance(value, int) else Fraction(repr(value) if isinstance(value, float) else value)

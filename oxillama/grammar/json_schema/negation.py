@@ -1,4 +1,4 @@
-"""What it takes for a schema not to hold: the opposite of every keyword, as a fork."""
+"""Negation of schemas: for every keyword, the ways for it not to hold, as a fork."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,7 +22,7 @@ def alternatives(documents: Documents, literal: Literal) -> Ways:
     if key in documents.made:
         return documents.made[key]  # type: ignore[no-any-return]
     ways: Ways = []
-    # Without what stands beside a reference, if that may be meant: then fewer values remain, and none of them wrongly.
+    # Keywords beside a reference are left out if a draft may ignore them: fewer values remain then, all of them valid.
     keywords = ["$ref"] if "$ref" in schema and documents.draft != 2020 else list(schema)
     foreign = FOREIGN[documents.draft] if "\0types" not in schema else ()
     for keyword in keywords:
@@ -132,7 +132,7 @@ def _contains(documents: Documents, literal: Literal, keyword: str) -> Ways:
 
 
 def _refuse(types: int) -> Callable[[Documents, Literal, str], Ways]:
-    """A keyword whose opposite can't be expressed: an error, if the types get that far."""
+    """A keyword whose opposite can't be expressed: an error, if its types are still allowed."""
 
     def ways(documents: Documents, literal: Literal, keyword: str) -> Ways:
         value = literal.schema[keyword]
@@ -145,7 +145,7 @@ def _refuse(types: int) -> Callable[[Documents, Literal, str], Ways]:
 
 def _property(key: Any, value: Any, besides: Iterable[str] = ()) -> dict[str, Any]:
     """A schema for objects with a property whose name meets one schema, and whose value doesn't meet another. besides:
-    names that it can't have."""
+    excluded names."""
     value = True if value is False else {"not": value}
     return {"\0types": OBJECT, "\0property": (key, value, frozenset(besides))}
 

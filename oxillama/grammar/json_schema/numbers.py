@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 MAX_STATES = 4000
-STATE_UNITS = 80  # of the budget
-# Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on they are all integers.
+STATE_UNITS = 80  # units of the budget for a state
+# Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on all are integers.
 DIGITS = 16
 Edge = tuple[int, str, str, int]  # node, first and last character, node
 
@@ -50,7 +50,7 @@ class Numbers:
     """A set of numbers. low, high: None for no bound; `open`: without the bound itself. integer: None for either kind.
 
     multiples: numbers that must divide; others: numbers that must not. plain: integers have neither point nor exponent.
-    narrow: with the bounded spellings for generating.
+    narrow: with the bounded spellings of mode "generate".
     """
 
     low: Fraction | None = None
@@ -74,20 +74,20 @@ class Numbers:
         return self
 
     def of_kind(self, integer: bool) -> "Numbers":
-        """Integers alone, or all others; empty (None for `integer` can't say so) as bounds that exclude each other."""
+        """Integers alone, or all others; an empty set has bounds that exclude each other."""
         if self.integer is (not integer):
             return replace(self, low=Fraction(1), high=Fraction(0))
         return replace(self, integer=integer)
 
     def for_generating(self) -> "Numbers":
-        """The same set, of which integers are written without a point, and all spellings are bounded."""
+        """The same set with bounded spellings, and integers without a point."""
         integer = self.integer
         if integer is None and any(m.denominator == 1 for m in self.multiples):
             integer = True
         return replace(self, integer=integer, plain=integer is True, narrow=True)
 
     def least_magnitude(self, bound: Fraction, is_open: bool) -> Fraction:
-        """The smallest magnitude above 0 that is not below a bound and that the divisors divide."""
+        """The smallest magnitude above 0 that is not below a bound and is a multiple of the divisors."""
         divisors = [*self.multiples, *([Fraction(1)] if self.integer else [])]
         if not divisors:
             return bound
@@ -121,14 +121,14 @@ def number_expr(rules: RuleSet, numbers: Numbers) -> int:
 
 @lru_cache(maxsize=512)
 def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], int]], list[int], int]:
-    """Nodes, edges, nodes at which a number may end, and the units of the budget that it takes."""
+    """Nodes, edges, nodes at which a number may end, and the cost in units of the budget."""
     cost = 0
     try:
         n, edges, finals = _Builder(numbers).build()
     except GrammarError:
         if not numbers.narrow:
             raise
-        # A large divisor: its remainders alone take so many states that digits can't be counted as well.
+        # A large divisor: its remainders alone need so many states that digits can't be counted as well.
         cost = STATE_UNITS * MAX_STATES
         n, edges, finals = _Builder(replace(numbers, narrow=False)).build()
     return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + STATE_UNITS * n
@@ -146,7 +146,7 @@ class _Builder:
         self.todo: list[tuple[object, ...]] = []
         self.edges: list[Edge] = []
         self.finals: set[int] = set()
-        self.powers: set[int] = set()  # nodes whose exponents are there
+        self.powers: set[int] = set()  # nodes with their exponents added
         self.allowed: dict[tuple[int, ...], list[int]] = {}
         self.limits = Limits()
         self.remainder_of: list[dict[int, int]] = [{} for _ in self.moduli]
@@ -170,7 +170,7 @@ class _Builder:
         return len(self.known), self.edges, sorted(self.finals)
 
     def magnitudes(self, low: Fraction, low_open: bool, high: Fraction | None, high_open: bool, negative: bool) -> Side:
-        """Those of one sign, and what limits their spelling."""
+        """The magnitudes of one sign, and the limits of their spelling."""
         n = self.numbers
         if not n.narrow:
             return Side(low, low_open, high, high_open)
@@ -242,12 +242,12 @@ class _Builder:
         return tuple(self.remainder(i, (10 * r + digit) % self.moduli[i]) for i, r in enumerate(rest))
 
     def remainder(self, i: int, rest: int) -> int:
-        """The first remainder by divisor i that was met and that no digits behind it tell from this one: for a divisor
-        of 1000, all that matters is how many zeros are at the end."""
+        """The first remainder by divisor i that is equivalent to this one for all following digits: for a divisor of
+        1000, only the number of zeros at the end matters."""
         known = self.remainder_of[i].get(rest)
         if known is None:
             m, power = self.moduli[i], 1
-            ends = []  # by the number of digits behind it: those that make a multiple, -1 for none
+            ends = []  # by the number of following digits: the digits that make a multiple, -1 for none
             while True:
                 end = -rest * power % m
                 ends.append(end if end < power else -1)
@@ -258,7 +258,7 @@ class _Builder:
         return known
 
     def divides(self, rest: tuple[int, ...], places: int, excess: bool) -> bool:
-        """Whether the divisors divide what must be, and nothing else. excess: digits behind the last place matter."""
+        """Whether all divisors that must divide do, and no others. excess: digits behind the last place matter."""
         scale = 10 ** (self.places - places)
         return all(
             (not excess and r * scale % m == 0) == must for r, m, must in zip(rest, self.moduli, self.must, strict=True)
@@ -302,8 +302,8 @@ class _Builder:
         excess: bool,
         left: int,
     ) -> None:
-        """`n` digits behind the point, counted as far as they matter. nonzero: one of them is; excess: one too far;
-        left: how many more there may be, -1 for any number."""
+        """`n` digits behind the point, counted as far as they matter. nonzero: one of them is nonzero; excess: one is
+        too far; left: number of further digits allowed, -1 for any."""
         if not left:
             return
         here = self.node(("part", negative, n, cmp, rest, nonzero, excess, left))
@@ -324,7 +324,7 @@ class _Builder:
     # ---- exponents
 
     def has_exponents(self) -> bool:
-        """With divisors, a power of ten must make up for them; others are written plainly."""
+        """Whether numbers may have exponents: with divisors, only if a power of ten is a multiple."""
         n = self.numbers
         if n.plain or (n.integer and n.low is not None and n.high is not None and max(-n.low, n.high) < 10 ** UP[0]):
             return False
@@ -414,7 +414,7 @@ def constant_expr(rules: RuleSet, value: Fraction, plain: bool = False) -> int:
 
 
 def _power(rules: RuleSet, value: Fraction, sign: bytes, zeros: int) -> list[int]:
-    """A number in exponent form, if it is so large or small that floats are written that way."""
+    """A number in exponent form, if it is so large or small that floats are written so."""
     exponent = exponent_of(abs(value))
     if not (UP[0] <= exponent <= UP[1] or DOWN[0] <= exponent <= DOWN[1]):
         return []

@@ -1,8 +1,8 @@
-"""Objects as graphs: properties of several schemas that mix, limits on their number, and such as must be there."""
+"""Object automaton: objects with mixed properties of several schemas, limits on their number, or required others."""
 
 from dataclasses import dataclass, field
 
-from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
 from oxillama.grammar.json_schema.strings import Strings
 
@@ -10,13 +10,12 @@ __all__ = ["Pair", "Plan", "Wanted", "graph_expr", "is_graph"]
 
 MAX_NODES = 400
 MAX_EDGES = 6000
-Way = tuple[int, int]  # which of the wanted properties it is, as bits; the expression
+Way = tuple[int, int]  # the wanted properties that it is, as bits; the expression
 
 
 @dataclass(slots=True)
 class Wanted:
-    """Some property that must be there. keys: its name is in one of these sets; value: what its value must meet, None
-    if it may be any."""
+    """Some required property. keys: its name is in one of these sets; value: the demand on its value, None for any."""
 
     literal: Literal
     keys: list[Strings]
@@ -28,7 +27,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Pair:
-    """A property that is named: its expressions."""
+    """A named property: its expressions."""
 
     ways: list[Way]
     required: bool
@@ -40,8 +39,8 @@ class Pair:
 
 @dataclass(slots=True)
 class Plan:
-    """Everything that is asked of an object's properties. groups: lists of properties, each in its order; others: those
-    that are not named."""
+    """All demands on an object's properties. groups: lists of properties, each in its order; others: properties that
+    are not named."""
 
     groups: list[list[Pair]] = field(default_factory=list)
     others: list[Way] = field(default_factory=list)
@@ -67,14 +66,14 @@ def is_graph(plan: Plan) -> bool:
     return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs) <= MAX_EDGES
 
 
-# Next of each group; how many so far that are not required; whether there is any; of each wanted property whether it is
-# there: 2 is for good, 1 until a property comes that may have the same name.
+# Next property of each group; number of properties so far that are not required; whether there is any; for each wanted
+# property whether it is present: 2 for good, 1 until a property comes that may have the same name.
 State = tuple[tuple[int, ...], int, bool, tuple[int, ...]]
 
 
-def graph_expr(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
-    """The properties of an object. There are two nodes for each state: where a property may come, and behind it, where
-    a comma or the end may."""
+def graph_expr(texts: JsonText, plan: Plan, literals: list[Literal]) -> int:
+    """The expression of an object's properties. Each state has two nodes: before a property, and behind it, before a
+    comma or the end."""
     rules = texts.rules
     n_required = sum(pair.required for pair in plan.pairs)
     top = max(plan.least - n_required, 0) if plan.most is None else plan.most - n_required
@@ -100,7 +99,7 @@ def graph_expr(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
     return rules.graph(2 * len(known), edges, finals)
 
 
-def _call_all(texts: Texts, plan: Plan) -> None:
+def _call_all(texts: JsonText, plan: Plan) -> None:
     """Makes rules of the named properties, which may stand in many places."""
     for pair in plan.pairs:
         for i, (bits, expr) in enumerate(pair.ways):
@@ -115,7 +114,7 @@ def _may_end(plan: Plan, state: State) -> bool:
 
 
 def _moves(plan: Plan, state: State, top: int) -> list[tuple[int, State]]:
-    """What may come next, and the states behind it."""
+    """The properties that may come next, and the states behind them."""
     at, count, _, seen = state
     full = plan.most is not None and count >= top
     following = min(count + 1, top)
@@ -136,7 +135,7 @@ def _moves(plan: Plan, state: State, top: int) -> list[tuple[int, State]]:
 
 
 def _after_other(plan: Plan, seen: tuple[int, ...], bits: int) -> tuple[int, ...]:
-    """Behind a property that is not named. Another one may have the same name, and a reader of JSON keeps the last."""
+    """State behind a property that is not named. Another may have the same name; JSON readers keep the last."""
     out = []
     for w, (wanted, before) in enumerate(zip(plan.wanted, seen, strict=True)):
         if bits >> w & 1:

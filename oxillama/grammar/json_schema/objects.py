@@ -14,7 +14,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty, matches, n_states
 from oxillama.grammar.json_schema.checks import counted, mapped, names
-from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
 from oxillama.grammar.json_schema.object_automaton import Pair, Plan, Wanted, Way, graph_expr, is_graph
 from oxillama.grammar.json_schema.strings import Strings, pattern_parts, string_expr
@@ -25,17 +25,17 @@ __all__ = ["object_expr"]
 Value = Callable[[Sequence[Literal]], int]
 Names = Callable[[Sequence[Literal]], list[Strings]]
 Parts = tuple[Part, ...]
-FEW_CELLS = 4  # choices of patterns, up to which none is looked at whether it is possible
+FEW_CELLS = 4  # choices of patterns up to which impossible ones are not looked for
 MAX_CELLS = 32
 MAX_CELL_WORK = 50_000
 MAX_PERMUTED = 6
 MAX_WANTED = 3
-MANY = 400  # optional properties in a row, from which on their order is left open
+MANY = 400  # optional properties in a row from which on their order is left open
 
 
 @dataclass(slots=True)
-class _Speaker:
-    """A schema that speaks of objects. number: its place among them."""
+class _ObjectSchema:
+    """A schema about objects. number: its index among them."""
 
     number: int
     literal: Literal
@@ -50,7 +50,7 @@ class _Speaker:
 
     @property
     def opens(self) -> bool:
-        """Whether the schema says what other properties there may be."""
+        """Whether the schema has a demand on other properties."""
         schema = self.literal.schema
         if "\0types" in schema:
             return False
@@ -58,19 +58,19 @@ class _Speaker:
 
     @property
     def free(self) -> bool:
-        """Whether it speaks of properties that it doesn't name."""
+        """Whether it has demands on properties that it doesn't name."""
         return bool(self.patterns) or self.additional is not None
 
     def demands(self, name: str, budget: Budget) -> list[Literal]:
-        """What it asks of the value of a property."""
+        """Its demands on the value of a property."""
         found = [self.properties[name]] if name in self.properties else []
         found += [lit for _, parts, lit in self.patterns if all(matches(part, name, budget) for part in parts)]
         return found or ([] if self.additional is None else [self.additional])
 
 
-def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
-    """The expression of objects that meet all schemas. value: gives the expression of a demand on a property's value;
-    key_sets: the sets of strings that a demand leaves. Raises GrammarError for what can't be expressed."""
+def object_expr(texts: JsonText, literals: list[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
+    """The expression of objects that meet all schemas. value: returns the expression of a demand on a property's value;
+    key_sets: the sets of strings that meet a demand. Raises GrammarError for demands that can't be expressed."""
     rules = texts.rules
     plan = _plan(texts, literals, value, key_sets)
     if plan is None:
@@ -87,10 +87,10 @@ def object_expr(texts: Texts, literals: list[Literal], any_order: bool, value: V
     return rules.seq((texts.open_object, body, texts.close_object))
 
 
-# ---- what is asked
+# ---- demands
 
 
-def _speaker(texts: Texts, number: int, literal: Literal) -> _Speaker:
+def _speaker(texts: JsonText, number: int, literal: Literal) -> _ObjectSchema:
     schema = literal.schema
     properties, patterns, additional = {}, [], None
     if "properties" in schema:
@@ -104,13 +104,14 @@ def _speaker(texts: Texts, number: int, literal: Literal) -> _Speaker:
         patterns.append((pattern, parts, literal.sub(sub, "patternProperties", pattern)))
     if schema.get("additionalProperties", True) is not True:
         additional = literal.sub(schema["additionalProperties"], "additionalProperties")
-    return _Speaker(number, literal, properties, patterns, additional)
+    return _ObjectSchema(number, literal, properties, patterns, additional)
 
 
-def _demands(texts: Texts, speakers: list[_Speaker]) -> Callable[[str], list[Literal]]:
-    """What all of them ask of the value of a property: a function that looks only at those that speak of it."""
+def _demands(texts: JsonText, speakers: list[_ObjectSchema]) -> Callable[[str], list[Literal]]:
+    """A function that returns the demands of all schemas on the value of a property; it visits only those that have
+    some."""
     free = [speaker for speaker in speakers if speaker.free]
-    naming: dict[str, list[_Speaker]] = {}
+    naming: dict[str, list[_ObjectSchema]] = {}
     for speaker in () if len(free) == len(speakers) else speakers:
         for name in () if speaker.free else speaker.properties:
             naming.setdefault(name, []).append(speaker)
@@ -125,7 +126,7 @@ def _demands(texts: Texts, speakers: list[_Speaker]) -> Callable[[str], list[Lit
     return of
 
 
-def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) -> Plan | None:
+def _plan(texts: JsonText, literals: list[Literal], value: Value, key_sets: Names) -> Plan | None:
     speakers = [_speaker(texts, i, literal) for i, literal in enumerate(literals)]
     demands_on = _demands(texts, speakers)
     plan = Plan(wanted=_wanted(literals, key_sets))
@@ -175,28 +176,26 @@ def _plan(texts: Texts, literals: list[Literal], value: Value, key_sets: Names) 
     return plan
 
 
-def _is_closed(texts: Texts, speakers: list[_Speaker], plan: Plan) -> bool:
-    """Whether an object for generating has only the properties that schemas name, all of them together, and those that
-    are required or meet a pattern: some schema names properties, and none says what others there may be."""
+def _is_closed(texts: JsonText, speakers: list[_ObjectSchema], plan: Plan) -> bool:
+    """Whether an object in mode "generate" has only the properties that any schema names, and those that are required
+    or match a pattern: some schema names properties, and none has a demand on others."""
     return texts.narrow and not plan.wanted and any(s.names for s in speakers) and not any(s.opens for s in speakers)
 
 
 def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
-    """The properties that must be there, whatever their names."""
+    """The required properties without a given name."""
     found = []
     for literal in literals:
         if "\0property" in literal.schema:
             key, sub, _ = literal.schema["\0property"]
             found.append(Wanted(literal, key_sets([literal.sub(key)]), None if sub is True else literal.sub(sub)))
     if sum(w.value is not None for w in found) > MAX_WANTED or len(found) > 2 * MAX_WANTED:
-        raise refusal(
-            found[0].literal.path, "schema", f"more than {MAX_WANTED} properties without a name must be there"
-        )
+        raise refusal(found[0].literal.path, "schema", f"more than {MAX_WANTED} properties without a name are required")
     return found
 
 
-def _named(texts: Texts, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
-    """A property with its name: once for each choice of what is wanted that it is."""
+def _named(texts: JsonText, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
+    """A property with its name: once for each choice of the wanted properties that it is."""
     key = texts.rules.seq((texts.written(name), texts.colon))
     if not wanted:
         return [(0, texts.rules.seq((key, value(demands))))]
@@ -211,7 +210,7 @@ def _named(texts: Texts, wanted: list[Wanted], name: str, demands: list[Literal]
 
 
 def _narrowed(wanted: list[Wanted], chosen: int, sets: list[Strings]) -> tuple[list[Strings], list[Literal]]:
-    """Names and values of the properties that are what is wanted."""
+    """Names and values of the properties that are the chosen wanted ones, and no others."""
     values = []
     for i, w in enumerate(wanted):
         if chosen >> i & 1:
@@ -225,16 +224,16 @@ def _ways(plan: Plan) -> list[Way]:
 
 
 def _others(
-    texts: Texts,
-    speakers: list[_Speaker],
+    texts: JsonText,
+    speakers: list[_ObjectSchema],
     named: frozenset[str],
     sets: list[Strings],
     values: list[Literal],
     value: Value,
     closed: bool,
 ) -> int | None:
-    """A property that is not named: for each choice of patterns that its name meets, what these ask of its value.
-    values: what is asked of it besides; closed: its name meets one at least."""
+    """A property that is not named: for each choice of patterns that its name matches, their demands on its value.
+    values: other demands on it; closed: its name matches at least one."""
     rules = texts.rules
     cells = _cells(
         texts, {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
@@ -256,15 +255,15 @@ def _others(
     return rules.rule(rule)
 
 
-def _cells(texts: Texts, patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
-    """All choices of patterns that a name may meet: for each, conditions of which the name meets one."""
+def _cells(texts: JsonText, patterns: dict[str, Parts], literal: Literal) -> dict[frozenset[str], list[Parts]]:
+    """All choices of patterns that a name may match: for each, conditions of which the name meets one."""
     cells: list[tuple[frozenset[str], Parts]] = [(frozenset(), ())]
     work = 0
     for pattern, parts in patterns.items():
         split = []
         for met, known in cells:
             split.append((met | {pattern}, (*known, *parts)))
-            for i, part in enumerate(parts):  # it meets the conditions before this one, and not this one
+            for i, part in enumerate(parts):  # the name meets the conditions before this one, and not this one
                 split.append((met, (*known, *parts[:i], Part(part.node, not part.negated))))
         cells = split
         if len(split) > FEW_CELLS:
@@ -280,13 +279,13 @@ def _cells(texts: Texts, patterns: dict[str, Parts], literal: Literal) -> dict[f
     return found
 
 
-def _of_choice(speaker: _Speaker, met: frozenset[str]) -> list[Literal]:
+def _of_choice(speaker: _ObjectSchema, met: frozenset[str]) -> list[Literal]:
     found = [literal for pattern, _, literal in speaker.patterns if pattern in met]
     return found or ([] if speaker.additional is None else [speaker.additional])
 
 
 def _simplify(plan: Plan, literals: list[Literal]) -> None:
-    """Drops limits that say nothing, and refuses those that would need keys to be told apart."""
+    """Drops limits without effect, and refuses those for which keys would have to be compared."""
     n_required = sum(pair.required for pair in plan.pairs)
     if plan.other is None and plan.most is not None and plan.most >= len(plan.pairs):
         plan.most = None
@@ -300,8 +299,8 @@ def _simplify(plan: Plan, literals: list[Literal]) -> None:
 # ---- in order
 
 
-def _unordered(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
-    """So many that no order is kept, if none is required: then repeats do no harm either."""
+def _unordered(texts: JsonText, plan: Plan, literals: list[Literal]) -> int:
+    """Properties in any order, if there are many and none is required: repeats do no harm then either."""
     rules = texts.rules
     run = longest = 0
     for pair in plan.pairs:
@@ -317,9 +316,9 @@ def _unordered(texts: Texts, plan: Plan, literals: list[Literal]) -> int:
     return texts.maybe(rules.seq((one, rules.repeat(rules.seq((texts.comma, one)), 0))))
 
 
-def _ordered(texts: Texts, plan: Plan) -> int:
-    """From the last property back. rest: what may follow a property before this one; chain: this one or a later one,
-    None if there is none."""
+def _ordered(texts: JsonText, plan: Plan) -> int:
+    """Properties in order, built from the last one back. rest: what may follow a property before this one; chain: this
+    one or a later one, None if there is none."""
     rules = texts.rules
     pairs = plan.pairs
     between = None if plan.other is None else rules.repeat(rules.seq((texts.comma, plan.other)), 0)
@@ -338,7 +337,7 @@ def _ordered(texts: Texts, plan: Plan) -> int:
         here = rules.seq((pair.expr, rest()))
         chain = here if pair.required or chain is None else rules.alt((here, chain))
         must = must or pair.required
-        if i and not pairs[i - 1].required:  # it is named twice: behind the one before, and in its place
+        if i and not pairs[i - 1].required:  # used twice: behind the property before, and in place of it
             rule = rules.new_rule("properties")
             rules.define(rule, chain)
             chain = rules.rule(rule)

@@ -1,4 +1,4 @@
-"""Bounded spellings of numbers for generating: how many digits, and which exponents.
+"""Bounded spellings of numbers in mode "generate": numbers of digits, and exponents.
 
 A model that may write any number of digits often never ends one. Integers have at most 19 digits, those of 64 bits (18
 with divisors), unless bounds or divisors ask for more. Other numbers have about 17 significant digits and the exponents
@@ -29,7 +29,7 @@ MAX_FLOAT = Fraction(sys.float_info.max)
 
 
 def integer_top(least: Fraction, negative: bool) -> Fraction:
-    """The greatest magnitude of integers without a bound. least: the smallest that there may be."""
+    """The greatest magnitude of integers without a bound. least: the smallest possible one."""
     top = Fraction(INT64[negative])
     return top if least <= top else Fraction(10 ** (len(str(int(least))) + 1) - 1)
 
@@ -53,9 +53,10 @@ def short_numbers(low: Fraction, first: int) -> Iterator[Fraction]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the numbers of one sign. whole: digits before the point, None for any number. behind: digits behind the point
-    that are enough for every number, None if only bounds say which. extra: digits behind the point that must be
-    possible beside as many digits before it as the bounds have, `n_whole`. exponents: the first and the last."""
+    """Limits of the spelling of numbers of one sign. whole: digits before the point, None for any number. behind:
+    digits behind the point that are enough for every number, None if only the bounds limit them. extra: digits behind
+    the point that must be possible with as many digits before it as the bounds have, `n_whole`. exponents: the first
+    and the last."""
 
     whole: int | None = None
     behind: int | None = None
@@ -82,7 +83,7 @@ class Limits:
         return cls(whole, divided, max(side.n_part, places) + 1, side.n_whole, exponents)
 
     def places(self, n: int, zero: bool) -> int:
-        """How many digits may stand behind the point after n digits (`zero`: a single 0); -1 for any number."""
+        """Number of digits allowed behind the point after n digits (`zero`: a single 0); -1 for any number."""
         if self.whole is None:
             return -1
         if self.behind is not None:
@@ -97,7 +98,7 @@ def free_number(rules: RuleSet) -> int:
     edges: list[tuple[int, int, int]] = []
     digit, nonzero, point = rules.range(0x30, 0x39), rules.range(0x31, 0x39), rules.literal(b".")
     start, signed, zero, power, end = range(5)
-    # By the number of digits so far: without a point, with one behind the first of them, behind a later one, behind 0.
+    # States by the number of digits: without a point, with one behind the first digit, behind a later one, behind 0.
     whole = range(4, 5 + WHOLE)
     mantissa = range(whole[-1], whole[-1] + 1 + SIGNIFICANT)
     part = range(mantissa[-1], mantissa[-1] + 1 + SIGNIFICANT)

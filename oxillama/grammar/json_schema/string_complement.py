@@ -1,12 +1,12 @@
-"""All strings but a few: names of properties that a schema doesn't name."""
+"""Complement of a set of strings: names of properties that a schema doesn't name."""
 
 from functools import lru_cache
 
 from oxillama.grammar.automaton import Range
-from oxillama.grammar.json_schema.json_text import Texts
+from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.regex import ANY
 
-__all__ = ["is_plain_text", "others_expr"]
+__all__ = ["complement_expr", "is_plain_text"]
 
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that may be written as itself
 NAME_UNITS = 3  # of the budget, for a character of a name
@@ -23,11 +23,11 @@ def is_plain_text(text: str) -> bool:
     return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 
-def others_expr(texts: Texts, names: frozenset[str]) -> int:
+def complement_expr(texts: JsonText, names: frozenset[str]) -> int:
     """All strings but these plain ones, quotes included.
 
-    Nodes 0.. are those of the names' trie; where a text leaves it, nothing more is asked. They take the first byte of
-    any character themselves: masks are put together quickly where any character may follow.
+    Nodes 0.. are those of the names' trie; a text that has left it is unconstrained. The nodes take the first byte of
+    any character themselves: masks are quick to build where any character may follow.
     """
     rules = texts.rules
     texts.budget.spend(NAME_UNITS * sum(map(len, names)), "a list of names")
@@ -61,12 +61,12 @@ def others_expr(texts: Texts, names: frozenset[str]) -> int:
     return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end], starts, n)))
 
 
-def _escaped(texts: Texts) -> int:
-    """What may follow a backslash, to the quote at the end."""
+def _escaped(texts: JsonText) -> int:
+    """The rest of a string after a backslash, to the quote at the end."""
     return texts.rules.seq((texts.special(ANY), texts.kept("rest", _rest)))
 
 
-def _rest(texts: Texts) -> int:
+def _rest(texts: JsonText) -> int:
     return texts.rules.seq((texts.rules.repeat(texts.chars(ANY), 0), texts.quote))
 
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 from oxillama.grammar.automaton import Budget, NoTextError
 from oxillama.grammar.dfa import Part, matches, n_states
 from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
-from oxillama.grammar.json_schema.json_text import Texts
-from oxillama.grammar.json_schema.string_complement import is_plain_text, others_expr
+from oxillama.grammar.json_schema.json_text import JsonText
+from oxillama.grammar.json_schema.string_complement import complement_expr, is_plain_text
 from oxillama.grammar.regex import Node, parse_regex
 from oxillama.grammar.regular import conditions, is_plain, lower, lower_parts, pattern_units
 
@@ -31,7 +31,7 @@ _small_parts = lru_cache(maxsize=256)(_parts)
 
 @lru_cache(maxsize=64)
 def format_parts(name: str, narrow: bool = False) -> tuple[Part, ...]:
-    """What a string of a format must meet. narrow: with bounded numbers of digits, for generating."""
+    """Conditions on a string of a format. narrow: with bounded numbers of digits, for mode "generate"."""
     pattern = NARROW_FORMATS.get(name) if narrow else None
     return tuple(conditions(parse_regex(pattern or FORMATS[name]), whole=True))
 
@@ -59,7 +59,7 @@ class Strings:
         return replace(self, allowed=texts if self.allowed is None else self.allowed & texts)
 
     def both(self, other: "Strings") -> "Strings":
-        """What is in this set and in another one."""
+        """The intersection with another set."""
         s = self.longer(other.least).having(*other.parts).without(other.excluded)
         s = s if other.most is None else s.shorter(other.most)
         return s if other.allowed is None else s.among(other.allowed)
@@ -71,7 +71,7 @@ class Strings:
         return self.has(text)
 
     def has(self, text: str, budget: Budget | None = None) -> bool:
-        """Whether a text is in the set. budget: what that takes is taken off."""
+        """Whether a text is in the set. budget: the work is subtracted from it."""
         return (
             (self.allowed is None or text in self.allowed)
             and text not in self.excluded
@@ -81,8 +81,8 @@ class Strings:
         )
 
 
-def string_expr(texts: Texts, s: Strings) -> int:
-    """The expression of a set of strings. Raises GrammarError if it takes too much."""
+def string_expr(texts: JsonText, s: Strings) -> int:
+    """The expression of a set of strings. Raises GrammarError if it takes too much work."""
     rules = texts.rules
     if s.allowed is not None:
         texts.budget.spend(len(s.allowed) + 2 * sum(n_states(part.node) for part in s.parts), "a list of texts")
@@ -91,7 +91,7 @@ def string_expr(texts: Texts, s: Strings) -> int:
         return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
-    if s.excluded:  # those are the names of one schema; called, since masks are shared between grammars by rule
+    if s.excluded:  # the names of one schema; a rule is called, since masks are shared between grammars by rule
         return texts.helper(s, lambda: _string_expr(texts, s), calls=2)
     try:
         return texts.kept(s, lambda own: _string_expr(own, s))
@@ -102,12 +102,12 @@ def string_expr(texts: Texts, s: Strings) -> int:
 _ANY = Strings()
 
 
-def _string_expr(texts: Texts, s: Strings) -> int:
+def _string_expr(texts: JsonText, s: Strings) -> int:
     rules = texts.rules
     if not s.parts and not s.excluded:
         return texts.string(s.least, s.most)
     if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(is_plain_text, s.excluded)):
-        return others_expr(texts, s.excluded)
+        return complement_expr(texts, s.excluded)
     if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
         node = _fitted(s.parts[0].node, s.least, s.most)
         if node is not None:
@@ -127,7 +127,7 @@ def _texts_node(texts: frozenset[str]) -> Node:
 
 @lru_cache(maxsize=4096)
 def _lengths(node: Node) -> tuple[int, int | None]:
-    """Of the texts of a plain tree; None for no limit."""
+    """Least and greatest length of the texts of a plain tree; None for no limit."""
     if node.kind == "set":
         return 1, 1
     inner = [_lengths(part) for part in node.parts]
@@ -141,7 +141,7 @@ def _lengths(node: Node) -> tuple[int, int | None]:
 
 
 def _fitted(node: Node, least: int, most: int | None) -> Node | None:
-    """A tree for those texts of another one that have so many characters, where a count in it is all to be changed."""
+    """A tree for the texts of another one with limited lengths, if changing one count is enough; None otherwise."""
     low, high = _lengths(node)
     if least <= low and (most is None or (high is not None and high <= most)):
         return node

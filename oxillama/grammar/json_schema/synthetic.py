@@ -1,9 +1,9 @@
-"""Schemas that nobody wrote: what keywords lead to, as schemas again.
+"""Synthetic schemas: demands that keywords lead to, as schemas again.
 
-They have keywords that begin with a zero byte, which no schema that was read can mean: `types` (bits), `excluded`
-(texts and numbers), `!pattern`, `!format`, `!multipleOf`, `fractional`, `some` (an item from a place on), `property`
-(one that must be there: schemas of its name and value), `refuse`. They are kept in `Documents.made`, so that equal
-demands are the same objects.
+Their keywords begin with a zero byte, which no schema that was read can have: `types` (bits), `excluded` (texts and
+numbers), `!pattern`, `!format`, `!multipleOf`, `fractional`, `some` (an item at an index or later), `property` (a
+required one: schemas of its name and value), `refuse`. They are kept in `Documents.made`, so that equal demands are the
+same objects.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["absent", "composite", "excluded", "made", "present"]
 
 
 def made(documents: Documents, literal: Literal, keyword: str, schema: dict[str, Any], tag: object = None) -> Literal:
-    """A made-up schema at the place of a keyword, one and the same each time."""
+    """A synthetic schema at the place of a keyword, the same object each time."""
     key = (id(literal.schema), keyword, tag)
     return Literal(documents.made.setdefault(key, schema), True, literal.base, (literal.path, keyword))
 
@@ -32,7 +32,7 @@ def present(documents: Documents, literal: Literal, name: str) -> Literal:
 
 
 def composite(value: Any) -> dict[str, Any]:
-    """A schema that has one array or object as its only instance."""
+    """A schema with one array or object as its only instance."""
     if isinstance(value, dict):
         return {
             "\0types": OBJECT,
@@ -46,7 +46,7 @@ def composite(value: Any) -> dict[str, Any]:
 
 
 def excluded(literal: Literal, keyword: str, values: list[Any]) -> dict[str, Any]:
-    """A schema for everything but these values, as far as they are scalars."""
+    """A schema of all values but these, as far as they are scalars."""
     texts = frozenset(v for v in values if isinstance(v, str))
     numbers = frozenset(finite(literal, keyword, v) for v in values if type_of(v) == NUMBER)
     types = ALL

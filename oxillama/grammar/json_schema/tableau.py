@@ -23,12 +23,12 @@ __all__ = [
 
 MAX_BRANCHES = 2048
 MAX_WORK = 20_000
-LITERAL_UNITS = 10  # of the budget
+LITERAL_UNITS = 10  # units of the budget for a literal
 COMBINATIONS = "the schema, with all combinations of its alternatives,"
 
 
 class Tableau:
-    """Works demands off, for one document. narrow: for generating."""
+    """Expands demands into branches, for one document. narrow: for mode "generate"."""
 
     def __init__(self, documents: Documents, budget: Budget, narrow: bool = False) -> None:
         self.documents = documents
@@ -36,10 +36,10 @@ class Tableau:
         self.narrow = narrow
         self.disjoint = Disjoint(documents, budget)
         self.work = 0
-        self.links: Links | None = None  # kept once a schema asks what is unevaluated
+        self.links: Links | None = None  # kept once a schema has an unevaluated keyword
 
     def branches(self, literals: Iterable[Literal]) -> list[Branch]:
-        """All ways to meet a demand. Raises GrammarError for what can't be honoured."""
+        """All ways to meet a demand. Raises GrammarError for schemas that can't be honoured."""
         done: list[Branch] = []
         self.work = 0
         self.links = None
@@ -67,7 +67,7 @@ class Tableau:
         return refusal(literal.path, "schema", f"its alternatives have more than {MAX_BRANCHES} combinations")
 
     def settle(self, branch: Branch, demands: list[Literal]) -> None:
-        """Works off everything that has one way. Forks that are left have at least two."""
+        """Adds all demands with one way. Forks that are left have at least two."""
         while True:
             while demands and branch.types:
                 literal = demands.pop()
@@ -90,7 +90,7 @@ class Tableau:
                 return
 
     def possible(self, branch: Branch, fork: Fork) -> Fork:
-        """The ways of a fork that the types leave; [[]] if one of them holds already."""
+        """The ways of a fork that the types allow; [[]] if one of them holds already."""
         self.budget.spend(2 * len(fork), COMBINATIONS)
         if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork):
             return [[]]
@@ -104,7 +104,7 @@ class Tableau:
         return [way for way in ways if not any(map(held.excludes, way))]
 
     def add(self, branch: Branch, literal: Literal, demands: list[Literal]) -> None:
-        """Takes a literal into a branch; what it demands in turn comes behind `demands`, or into the forks."""
+        """Adds a literal to a branch; its own demands are appended to `demands`, or to the forks."""
         schema = literal.schema
         if isinstance(schema, bool):
             if schema != literal.positive:

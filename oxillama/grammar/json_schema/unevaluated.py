@@ -1,8 +1,8 @@
-"""`unevaluatedProperties` and `unevaluatedItems`: what no schema in the same place has spoken of.
+"""Unevaluated properties and items: `unevaluatedProperties` and `unevaluatedItems`.
 
-A branch of the tableau says which schemas hold, and links say which of them are parts of which: so what has been
-evaluated is known, and the keyword is `additionalProperties` (or `items`) beside the names (or places) of all of them.
-Where `anyOf` has several ways that may hold together, each combination is a way of its own while links are kept.
+A branch of the tableau has the schemas that hold, and links tell which of them are parts of which: so the evaluated
+properties are known, and the keyword becomes `additionalProperties` (or `items`) with the names (or indices) of all of
+them. Where several ways of an `anyOf` may hold together, each combination is a way of its own while links are kept.
 """
 
 from collections.abc import Iterable
@@ -21,20 +21,20 @@ Key = tuple[int, bool, str]
 
 
 class Links:
-    """Which literals were demanded by which, and together with which others."""
+    """The literals that each literal demands, and the others of the same way."""
 
     def __init__(self) -> None:
         self.parents: dict[Key, list[tuple[Key, frozenset[Key]]]] = {}
 
     def add(self, parent: Literal, way: Iterable[Literal]) -> None:
-        """Children in one way of a fork: they count where all of them hold."""
+        """Adds the children in one way of a fork: they count where all of them hold."""
         together = frozenset(literal.key for literal in way)
         for key in together:
             if key[1]:
                 self.parents.setdefault(key, []).append((parent.key, together))
 
     def below(self, top: Literal, seen: set[Key]) -> set[Key]:
-        """Everything that holds and is part of a literal, itself included."""
+        """All literals that hold and are parts of a literal, itself included."""
         children: dict[Key, list[Key]] = {}
         for child, parents in self.parents.items():
             for parent, together in parents:
@@ -60,10 +60,10 @@ def combinations(literal: Literal, each: list[Literal]) -> list[list[Literal]]:
 
 
 def resolve(documents: Documents, branch: Branch, links: Links) -> None:
-    """Turns what is unevaluated in a branch into schemas of the plain kind."""
+    """Replaces the unevaluated keywords of a branch by plain schemas."""
     for top in branch.unevaluated:
         held = links.below(top, branch.seen)
-        # What was made up (of `enum` and `const`) is no subschema: it evaluates nothing.
+        # A synthetic schema (of `enum` and `const`) is no subschema: it evaluates nothing.
         if "unevaluatedProperties" in top.schema and branch.types & OBJECT:
             speakers = [
                 literal for literal in branch.objects if literal.key in held and "\0types" not in literal.schema
@@ -79,7 +79,7 @@ def resolve(documents: Documents, branch: Branch, links: Links) -> None:
 
 
 def _kept(documents: Documents, top: Literal, keyword: str, schema: dict[str, Any]) -> Literal:
-    """The made-up schema, the same object each time for the same names or places."""
+    """The synthetic schema, the same object each time for the same names or indices."""
     key = (
         id(top.schema),
         keyword,

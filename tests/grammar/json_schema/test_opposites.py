@@ -70,5 +70,5 @@ def test_a_property_that_comes_twice_counts_as_a_reader_takes_it():
 def test_more_than_a_few_are_refused():
     patterns = {f"^{c}": {"type": "integer"} for c in "abcde"}
     schema = {"type": "object", "allOf": [{"not": {"patternProperties": {p: s}}} for p, s in patterns.items()]}
-    with pytest.raises(GrammarError, match=r"more than 3 properties without a name must be there"):
+    with pytest.raises(GrammarError, match=r"more than 3 properties without a name are required"):
         JsonSchemaCompiler.compile(schema)
