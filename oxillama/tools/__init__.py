@@ -1,7 +1,7 @@
-"""Tools: finding their calls in what a model writes, and calling functions with arguments that fit their schemas.
+"""Tools: detection of tool calls in a model's text, and calls of functions with arguments that fit their schemas.
 
-`formats` knows how models write calls, `detector` divides a text into what is said and what is to be called,
-`rules` holds a model to calls of tools, `arguments` says what is wrong with arguments, `dispatch` calls functions.
+`formats` has the models' formats of calls, `detector` divides a text into plain text and calls, `rules` makes grammars
+of calls, `arguments` validates arguments, `dispatch` calls functions.
 """
 
 from oxillama.tools.calls import AnyToolCall, BrokenToolCall, ToolCall, assistant_message

@@ -1,6 +1,6 @@
-"""Whether arguments fit a tool's schema: the validation keywords of JSON Schema (draft 2020-12), on Python values.
+"""Validation of arguments against a tool's schema: the keywords of JSON Schema (draft 2020-12), on Python values.
 
-A grammar holds what a model writes to the schema; this looks at values, in any order of keys, and says what is wrong.
+A grammar constrains a model's text to the schema; this validates values, in any order of keys, and reports faults.
 """
 
 import json
@@ -26,7 +26,7 @@ MAX_STEPS = 100_000
 
 
 def faults(schema: Schema, value: Any) -> Iterator[str]:
-    """What is wrong with a JSON value, each with its place; nothing if it fits the schema.
+    """Faults of a JSON value, each with its place; none if it fits the schema.
 
     The schema must have passed `check_schema`.
     """
@@ -37,18 +37,18 @@ def faults(schema: Schema, value: Any) -> Iterator[str]:
 
 
 class _TooMuchError(Exception):
-    """Not a fault, since `not` would take that for a fit."""
+    """Too many steps. An error, not a fault, since `not` would take a fault for a fit."""
 
 
 @lru_cache(maxsize=256)
 def searcher(pattern: str) -> Grammar:
     """Texts in which an ECMAScript pattern is found; takes linear time, whatever the pattern."""
-    Grammar.from_regex(pattern)  # so that it can't close the group around it
+    Grammar.from_regex(pattern)  # checks that the pattern alone is valid: it can't close the group around it then
     return Grammar.from_regex(rf"[\s\S]*(?:{pattern})[\s\S]*")
 
 
 class _Root:
-    """The schema that references lead into, and how much may still be looked at."""
+    """The root schema of references, and the number of steps left."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -70,7 +70,7 @@ class _Root:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A place in a value: a name, how deep it is, and the schema that holds there."""
+    """A place in a value: its name, its depth, and the schema for it."""
 
     root: _Root
     schema: Mapping[str, Any]
@@ -78,7 +78,7 @@ class _At:
     depth: int
 
     def inside(self, schema: Schema, value: Any, suffix: str = "") -> Iterator[str]:
-        """What is wrong with a part of the value, or with the value by another schema."""
+        """Faults of a part of the value, or of the value by another schema."""
         return self.root.faults(schema, value, self.place + suffix, self.depth + 1)
 
     def fits(self, schema: Schema, value: Any) -> bool:
@@ -120,7 +120,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _key(value: Any) -> Any:
-    """Equal for equal JSON values: 1 and 1.0 are, 1 and true are not."""
+    """Key that is equal for equal JSON values: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, dict):
         return "object", frozenset((key, _key(inner)) for key, inner in value.items())
     if isinstance(value, list):
@@ -132,7 +132,7 @@ def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)[:80]
 
 
-# ---- keywords, each a function of the place, what the keyword says, and the value
+# ---- keywords, each a function of the place, the keyword's value, and the value to check
 
 
 def _type(at: _At, wanted: Any, value: Any) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _length(kind: type[str | list[Any] | dict[str, Any]]) -> Callable[[Any], int
 
 
 def _divides(value: Any, step: Any) -> bool:
-    """As the decimals that are written, not as the floats nearest to them."""
+    """Whether step divides value, both as the decimals that are written, not as the floats nearest to them."""
     return Fraction(str(value)) % Fraction(str(step)) == 0
 
 

@@ -1,4 +1,4 @@
-"""Tool calls as data, and how one is read from the JSON that a model wrote."""
+"""Tool calls as data, and their parser from a model's JSON."""
 
 import json
 import math
@@ -15,12 +15,12 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that a model wants to be called.
+    """A model's call of a function.
 
     name, arguments: as the model wrote them, not yet checked against a tool.
-    id: the model's own, or one that is made: nine letters and digits, as some templates demand.
-    offset: characters of the answer's text that come before.
-    raw: the text that it was read from, with what delimits it; calls of one list have it in common.
+    id: the model's own, or a generated one: nine letters and digits, as some templates demand.
+    offset: number of characters of the answer's text before it.
+    raw: its text, with delimiters; calls of one list share it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class ToolCall:
     raw: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As OpenAI's clients have it, with arguments as JSON text: id, type "function", function; offset and raw."""
+        """The fields in OpenAI's form, with arguments as JSON text: id, type "function", function; offset and raw."""
         arguments = json.dumps(json_value(self.arguments), ensure_ascii=False, allow_nan=False)
         function = {"name": self.name, "arguments": arguments}
         return {"id": self.id, "type": "function", "function": function, "offset": self.offset, "raw": self.raw}
@@ -38,9 +38,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class BrokenToolCall:
-    """In the place of a call that can't be read; nothing of the text is lost.
+    """A call that can't be parsed; its text is kept.
 
-    raw: the text. error: what is wrong with it. complete: False if the answer ended before the call did.
+    raw: the text. error: the reason. complete: False if the answer ended before the call did.
     """
 
     raw: str
@@ -63,8 +63,8 @@ def call_id(number: int) -> str:
 
 
 def read_json(text: str) -> Any:
-    """JSON as Python values. ValueError for anything that has two readings or none: keys that come twice, numbers that
-    no float can hold, halves of surrogate pairs, too deep nesting."""
+    """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
+    float can hold, halves of surrogate pairs, too deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
     except RecursionError:
@@ -98,9 +98,9 @@ def _constant(text: str) -> float:
 def read_calls(
     text: str, name: str | None = None, *, strict: bool = False
 ) -> Iterator[tuple[str, dict[str, Any], str | None] | str]:
-    """(name, arguments, id) of each call in a JSON object or list, or what is wrong with it.
+    """(name, arguments, id) of each call in a JSON object or list, or the reason why it is none.
 
-    name: of the function, if the text has only its arguments. strict: a call without arguments is none.
+    name: that of the function, if the text has only its arguments. strict: an object without arguments is no call.
     """
     try:
         value = read_json(text)
@@ -117,7 +117,7 @@ def read_calls(
 
 def _read_call(value: Any, strict: bool) -> tuple[str, dict[str, Any], str | None] | str:
     if isinstance(value, dict) and isinstance(value.get("function"), dict) and "name" not in value:
-        value = {**value, **value["function"]}  # as the calls of a conversation are written
+        value = {**value, **value["function"]}  # the form of calls in messages
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return "it has no name of a function"
     keys = [key for key in ARGUMENT_KEYS if key in value]
@@ -138,9 +138,9 @@ def _read_call(value: Any, strict: bool) -> tuple[str, dict[str, Any], str | Non
 
 
 def assistant_message(text: str, calls: list[AnyToolCall]) -> dict[str, Any]:
-    """An answer as a message for the next turn: content, and the calls as chat templates want them.
+    """An answer as a message for the next turn: content, and the calls in the form of chat templates.
 
-    Calls that could not be read stand in the content, where they were.
+    Calls that could not be parsed stay in the content, at their place.
     """
     pieces, at = [], 0
     for call in calls:

@@ -1,4 +1,4 @@
-"""Finds tool calls in a text that comes piece by piece."""
+"""Detector of tool calls in a text that arrives piece by piece."""
 
 import re
 from collections import deque
@@ -14,23 +14,23 @@ __all__ = ["ToolCallDetector", "ToolEvent"]
 
 ToolEvent = str | AnyToolCall
 
-# An object at the beginning of an answer that is meant as a call, even if it isn't JSON.
+# An object at the beginning of an answer that counts as a call, even if it isn't JSON.
 _LIKE_A_CALL = re.compile(r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
-# How often a text may be read again from the middle of calls that went wrong: a multiple of its length.
+# Limit of the text that is read again after broken calls: a multiple of its length.
 REREADS = 4
 
 
 class ToolCallDetector:
-    """Divides a text into what is said and what is to be called, however it is cut into pieces.
+    """Divides a text into plain text and calls, independent of its pieces.
 
-    Delimiters count outside of JSON strings alone. Text that may be the beginning of one is held back until that is
-    settled, and so are spaces next to calls: where nothing else stands beside a call, they are not text. A call comes
-    as one, when it is complete. One that can't be read goes up to what ends it (without that in the format: to the next
-    call, or to the text's end) and comes as a `BrokenToolCall`.
+    Delimiters count only outside of JSON strings. Text that may be the start of a delimiter is held back until that is
+    decided, and so are spaces next to calls: without other text beside a call, they are dropped. A call is emitted as
+    one, when it is complete. A call that can't be parsed extends to its end delimiter (without one in the format: to
+    the next call, or to the end of the text) and is emitted as a `BrokenToolCall`.
     """
 
     def __init__(self, format: str | ToolFormat, *, first_id: int = 0) -> None:
-        """format: a name of `FORMATS` or a `ToolFormat`. first_id: number of the first call that has no id of its own.
+        """format: a name of `FORMATS` or a `ToolFormat`. first_id: number of the first call without an id of its own.
 
         Raises ToolFormatError for any other format.
         """
@@ -46,25 +46,25 @@ class ToolCallDetector:
         self._n_fed = self._n_reread = self._n_said = 0
         self._events: list[ToolEvent] = []
         self._said: list[str] = []  # text since the last event
-        self._match = ""  # the beginning of a delimiter, perhaps
-        self._blank: str | None = ""  # spaces with nothing but calls beside them; None once there is something else
+        self._match = ""  # perhaps the start of a delimiter
+        self._blank: str | None = ""  # spaces with only calls beside them; None once there is other text
         self._after_call = False
-        self._head = ""  # what opened the call that is open
-        self._raw: list[str] = []  # all of it
+        self._head = ""  # the opening of the open call
+        self._raw: list[str] = []  # its whole text
         self._reader: CallReader | None = None
-        self._error = ""  # what is wrong with it
+        self._error = ""  # why it is broken
         self._state: Callable[[str], None] = self._text
 
     def push(self, piece: str) -> list[ToolEvent]:
-        """Text and calls that this piece settles, in their order."""
+        """Text and calls that this piece completes, in their order."""
         self._todo.extend(piece)
         self._run()
         return self._take()
 
     def finish(self) -> list[ToolEvent]:
-        """The end of the text: what was held back, and the call that is open as a `BrokenToolCall`.
+        """Ends the text: returns the text held back, and an open call as a `BrokenToolCall`.
 
-        A call that lacks only what closes it counts as complete. The detector can then take another text.
+        A call that lacks only its end delimiter counts as complete. The detector can take another text then.
         """
         if self._reader is not None:
             self._end_of_call(self._reader)
@@ -111,7 +111,7 @@ class ToolCallDetector:
             self._open(self._begin)
 
     def _show(self, c: str) -> None:
-        """One character of text, or of what stands between calls."""
+        """Takes one character of text, or of the separator between calls."""
         if self._blank is not None:
             if c.isspace() or (c == ";" and self.format.bare and self._after_call):
                 self._blank += c
@@ -141,7 +141,7 @@ class ToolCallDetector:
             self._break(f"it is no JSON: {error}")
 
     def _close(self, reader: CallReader) -> None:
-        """The call is complete."""
+        """Ends a complete call."""
         raw, found = "".join(self._raw), reader.calls()
         if reader.bare and any(isinstance(item, str) for item in found):
             self._was_text(raw)
@@ -155,7 +155,7 @@ class ToolCallDetector:
         self._put(calls)
 
     def _break(self, error: str) -> None:
-        """The call that is open can't be one. It ends with the first delimiter that could end it."""
+        """Marks the open call as broken. It ends with the first delimiter that could end it."""
         raw = "".join(self._raw)
         self._error = error
         self._state = self._broken
@@ -169,7 +169,7 @@ class ToolCallDetector:
                 self._read_again(rest)
 
     def _broken(self, c: str) -> None:
-        """One more character of a call that can't be read."""
+        """Takes one more character of a broken call."""
         self._raw.append(c)
         mark = self._end or self._begin
         if c == mark[-1] and "".join(self._raw[-len(mark) :]).endswith(mark):
@@ -179,7 +179,7 @@ class ToolCallDetector:
                 self._open(self._begin)
 
     def _end_of_call(self, reader: CallReader) -> None:
-        """The text ends, and a call is open."""
+        """Ends the open call at the end of the text."""
         raw = "".join(self._raw)
         if self._error:
             self._put_broken(raw, not self._end)

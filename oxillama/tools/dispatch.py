@@ -1,4 +1,4 @@
-"""Calling functions that a model asks for, with arguments that were checked."""
+"""Dispatch of tool calls to functions, with validated arguments."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What became of a call: content is the text for the model, also of an error."""
+    """Result of a call. content: the text for the model, also of an error."""
 
     call: AnyToolCall
     content: str
@@ -25,14 +25,14 @@ class ToolResult:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The same as a message for the next turn."""
+        """The result as a message for the next turn."""
         name = {"name": self.call.name} if isinstance(self.call, ToolCall) else {}
         return {"role": "tool", "tool_call_id": self.call.id, **name, "content": self.content}
 
 
 @runtime_checkable
 class ToolDispatcher(Protocol):
-    """Whatever answers calls. Faults of the model and of a tool are results with an error, and not raised."""
+    """Protocol of objects that answer calls. Faults of the model and of a tool are results with an error."""
 
     def dispatch(self, call: AnyToolCall) -> ToolResult: ...
 
@@ -41,9 +41,9 @@ class ToolFunctions:
     """A `ToolDispatcher` of Python functions: called by name, with arguments that fit the tool's schema."""
 
     def __init__(self, tools: Tools, functions: Mapping[str, Callable[..., Any]]) -> None:
-        """tools: descriptions as for `Engine.chat`. functions: for each of their names what is called.
+        """tools: descriptions as for `Engine.chat`. functions: the function of each tool's name.
 
-        What a function returns is the content: a str as it is, anything else as JSON. Raises ConfigError for a tool
+        The content is a function's return value: a str as it is, any other value as JSON. Raises ConfigError for a tool
         without a function or the reverse, and for a schema with keywords that can't be checked.
         """
         self._schemas = read_tools(tools)
@@ -57,14 +57,14 @@ class ToolFunctions:
         self._functions = dict(functions)
 
     def dispatch(self, call: AnyToolCall) -> ToolResult:
-        """Calls a function. Whatever goes wrong is a `ToolResult` with an error."""
+        """Calls a function. Any error becomes a `ToolResult` with that error."""
         try:
             return ToolResult(call, self._content(call))
         except ToolError as error:
             return ToolResult(call, f"error: {error}", error)
 
     def dispatch_all(self, calls: Iterable[AnyToolCall]) -> list[ToolResult]:
-        """One after another, in order."""
+        """Results of the calls, one after another, in order."""
         return [self.dispatch(call) for call in calls]
 
     def _content(self, call: AnyToolCall) -> str:

@@ -1,4 +1,4 @@
-"""How models write calls of tools, and which way a chat template asks for."""
+"""Formats of tool calls, and the format of a chat template."""
 
 import re
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ MAX_DELIMITER = 256
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How calls are written: between delimiters, as JSON.
+    """Format of tool calls: JSON between delimiters.
 
-    begin, end: what stands around a call, or around a list of them. Without an end, the end of the JSON is the end.
+    begin, end: delimiters of a call, or of a list of calls. Without an end, a call ends with its JSON.
     shape: "object" is ``{"name": ..., "arguments": {...}}``, "list" a list of these, "named" the name and then the
-        arguments. This is what a model is held to; lists and objects are read in every format.
+        arguments. Grammars enforce this form; lists and objects are parsed in every format.
     arguments: the key of the arguments, "arguments" or "parameters".
-    between: of "named": what stands between name and arguments.
-    separator: what stands between calls.
-    bare: a call may also stand without `begin`, as the first thing of an answer.
+    between: for "named": the text between name and arguments.
+    separator: the text between calls.
+    bare: a call may also come without `begin`, at the start of an answer.
 
-    Raises ToolFormatError for delimiters that can't be told from what is between them.
+    Raises ToolFormatError for delimiters that can't be distinguished from the text between them.
     """
 
     begin: str
@@ -52,7 +52,7 @@ class ToolFormat:
         check_bool("bare", self.bare)
 
 
-# Where the forms are from: Nous Research's function calling prompts and Qwen 2.5's template; the templates of
+# Sources of the formats: Nous Research's function calling prompts and Qwen 2.5's template; the templates of
 # Mistral 7B v0.3, Nemo and Small 3.1, and since Small 3.2 with [ARGS]; Meta's "JSON based tool calling" for Llama 3.1.
 FORMATS = {
     "hermes": ToolFormat("<tool_call>\n", "\n</tool_call>", separator="\n"),
@@ -67,7 +67,7 @@ _XML = re.compile(r"<function=|<arg_key>|<parameter=|<invoke|<parameter name")
 
 
 def format_of_template(template: str) -> str | None:
-    """The name of the format that a chat template writes calls in, or None if it is none that is known."""
+    """The name of the format of calls in a chat template; None for an unknown one."""
     if _XML.search(template):
         return None
     if "[TOOL_CALLS]" in template:
@@ -84,7 +84,7 @@ def format_of_template(template: str) -> str | None:
 
 
 def find_format(given: "str | ToolFormat | None", template: str | None) -> ToolFormat:
-    """The format that a caller names, or else the template's. Raises ToolFormatError if there is none."""
+    """The format that the caller names, or else the template's. Raises ToolFormatError if there is none."""
     if isinstance(given, ToolFormat):
         return given
     known = ", ".join(repr(name) for name in FORMATS)

@@ -1,4 +1,4 @@
-"""Where a JSON value ends that comes one character at a time."""
+"""JSON scanner: the end of a value that arrives one character at a time."""
 
 import re
 
@@ -12,7 +12,7 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 class JsonError(ValueError):
-    """This can't become JSON any more."""
+    """The text can't become JSON any more."""
 
 
 class JsonScanner:
@@ -21,14 +21,14 @@ class JsonScanner:
     __slots__ = ("_closers", "_left", "_next", "_state", "_word")
 
     def __init__(self) -> None:
-        self._closers: list[str] = []  # of what is open
+        self._closers: list[str] = []  # closing brackets of the open objects and arrays
         self._state = self._value
-        self._next = self._after  # what follows the string that is open
+        self._next = self._after  # state after the open string
         self._word: list[str] = []
         self._left = 0
 
     def step(self, c: str) -> bool:
-        """Whether this character completes the value. Raises JsonError if it can't stand here."""
+        """Whether this character completes the value. Raises JsonError if it is invalid here."""
         self._state(c)
         return not self._closers
 

@@ -1,4 +1,4 @@
-"""Reads one tool call, from what opens it to what closes it, one character at a time."""
+"""Reader of one tool call, from its opening to its end delimiter, one character at a time."""
 
 import re
 from typing import Any
@@ -15,15 +15,15 @@ MAX_HEADER = 512
 
 
 class CallReader:
-    """Follows what comes after the opening of a call: a name in some formats, JSON, and what closes it.
+    """Reads the text after the opening of a call: a name in some formats, JSON, and the end delimiter.
 
-    whole: whether the JSON is complete, so that only what closes the call may be missing.
+    whole: whether the JSON is complete, so that only the end delimiter may be missing.
     """
 
     __slots__ = ("_end", "_header", "_json", "_named", "_scanner", "_tail", "bare", "whole")
 
     def __init__(self, format: ToolFormat, bare: bool) -> None:
-        """`bare`: nothing opened it; then it ends with its JSON, and must have a name and arguments."""
+        """`bare`: the call has no opening; it ends with its JSON then, and must have a name and arguments."""
         self.bare = bare
         self.whole = False
         self._end = "" if bare else format.end.strip()
@@ -63,7 +63,7 @@ class CallReader:
         return self._tail == self._end
 
     def _read_header(self) -> tuple[str | None, str | None]:
-        """The name and the id that stand before the arguments."""
+        """The name and the id before the arguments."""
         header = "".join(self._header).strip()
         if not header:
             return None, None
@@ -73,7 +73,7 @@ class CallReader:
         return found.group(1), found.group(2)
 
     def calls(self) -> list[tuple[str, dict[str, Any], str | None] | str]:
-        """(name, arguments, id) of each call of the complete JSON, or what is wrong with it."""
+        """(name, arguments, id) of each call of the complete JSON, or the reason why it is none."""
         name, own_id = self._read_header()
         found = list(read_calls("".join(self._json), name, strict=self.bare))
         return [item if isinstance(item, str) else (*item[:2], item[2] or own_id) for item in found]

@@ -1,4 +1,4 @@
-"""Grammars of tool calls: what a model may write once it begins a call, or must write."""
+"""Grammars of tool calls: the text that a model may write once it starts a call, or must write."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -23,11 +23,11 @@ def tool_grammar(
     token: ControlToken,
     mode: SchemaMode = "generate",
 ) -> tuple[Grammar, tuple[str, ...]]:
-    """The grammar of calls of tools, and the texts that put it in force (none: it holds from the beginning).
+    """The grammar of tool calls, and the texts that trigger it (none: it holds from the beginning).
 
-    choice: "required" is calls and nothing else, a tool's name is one call of it, "auto" is any text up to the first
-    call, and then nothing but calls. token: the id of the control token with a text, or None. mode: how arguments
-    follow their schemas, as `JsonSchemaCompiler.compile` has it.
+    choice: "required" is only calls, a tool's name is one call of it, "auto" is any text up to the first call, and then
+    only calls. token: returns the id of the control token with a text, or None. mode: that of
+    `JsonSchemaCompiler.compile` for the arguments.
 
     Raises GrammarError, which names the tool, for a schema that can't be compiled.
     """
@@ -62,7 +62,7 @@ class _Calls:
         self.arguments = {name: self.compiled(name, schema) for name, schema in tools.items()}
 
     def compiled(self, name: str, schema: Schema) -> int:
-        """The rule of a tool's arguments: objects alone."""
+        """The rule of a tool's arguments, which are objects."""
         described = dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
         kind = described.get("type", "object")
         if "object" not in (kind if isinstance(kind, list) else [kind]):
@@ -90,7 +90,7 @@ class _Calls:
         return self.rules.literal(text.encode())
 
     def call(self, name: str) -> int:
-        """A call of this tool, without what stands around it."""
+        """A call of this tool, without delimiters."""
         arguments = self.rules.rule(self.arguments[name])
         if self.format.shape == "named":
             return self.rules.seq([self.literal(name), self.delimiter(self.format.between), arguments])
@@ -101,7 +101,7 @@ class _Calls:
         return self.rules.alt([self.call(name) for name in names or self.arguments])
 
     def around(self, body: int) -> int:
-        """With what opens and closes it, which in some formats is nothing."""
+        """A body with its delimiters, which some formats don't have."""
         f = self.format
         if f.shape == "list":
             body = self.rules.seq([self.literal("["), body, self.literal("]")])
@@ -119,7 +119,7 @@ class _Calls:
         return self.around(found) if self.format.shape == "list" else found
 
     def after_text(self) -> int:
-        """Any text, and then calls; or only calls, where they need nothing that opens them."""
+        """Any text, and then calls; or only calls, if they need no opening delimiter."""
         rules, begin = self.rules, self.begin_token
         byte = rules.range(0, 255)
         other = byte if begin is None else rules.token(begin, True)  # any other token, whatever its text
@@ -129,7 +129,7 @@ class _Calls:
         if begin is not None:
             opened = rules.repeat(rules.seq([rules.token(begin), self.rules.rule(self.rule(self.several()))]), 0, 1)
         rest = rules.repeat(byte if begin is None else rules.alt([byte, other]), 0)
-        # A text that differs from the beginning of a call at some byte, or ends inside of it.
+        # A text that differs from the start of a call at some byte, or ends inside of it.
         head = b'{"name": "'
         texts = [rules.literal(head[:i]) for i in range(1, len(head))]
         for i, c in enumerate(head):

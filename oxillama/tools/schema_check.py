@@ -1,4 +1,4 @@
-"""Whether a tool's schema is one, and says nothing that can't be checked."""
+"""Check of a tool's schema: it must be valid, with only keywords that can be checked."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["check_schema"]
 DRAFTS = tuple(f"https://json-schema.org/draft/{d}/schema" for d in ("2020-12", "2019-09")) + tuple(
     f"http://json-schema.org/draft-0{d}/schema" for d in (7, 6)
 )
-# Keywords that say nothing about whether a value is right; `format` is one in draft 2020-12.
+# Keywords without effect on validity; `format` is one in draft 2020-12.
 ANNOTATIONS = frozenset(
     (
         "title",
