@@ -1,4 +1,4 @@
-"""The command `oxillama`."""
+"""Command line: the program `oxillama`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()  # whoever read it has gone
+        _discard_output()  # the reader of the pipe has gone
         return BROKEN_PIPE
     except (OxiLlamaError, OSError, MemoryError) as error:
         _report(error, "--debug" in arguments)
@@ -89,6 +89,6 @@ def _message(error: Exception) -> str:
 
 
 def _discard_output() -> None:
-    """What is still buffered must not fail again when the process ends."""
+    """Drops buffered output, which would fail again when the process ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

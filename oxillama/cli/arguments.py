@@ -1,4 +1,4 @@
-"""The command line's options."""
+"""Parser of the command line."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ FLAGS |= {
 FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
 
 
-# What follows the model on the command lines that take a text.
+# Arguments after the model, of commands that take a text.
 TEXTS = {"run": ' "PROMPT"', "tokenize": ' "TEXT"', "embed": ' "TEXT"', "rerank": ' "QUERY" "TEXT"'}
 ONE_TEXT = ("run", "tokenize")
 
 
 class Parser(argparse.ArgumentParser):
-    """One that reports an error in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"oxillama: error: {message}; see `{self.prog} --help`\n")
@@ -126,7 +126,7 @@ def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str
 
 
 def check_model_is_no_text(args: argparse.Namespace, unknown: Sequence[str]) -> None:
-    """Ends the process for a model's file in the place of a text, with the command line that was meant."""
+    """Ends the process if a model's file is given as the text, with the command line that was meant."""
     command = args.parser.prog.split()[-1]
     texts = [getattr(args, name, None) for name in ("prompt", "text", "query")]
     if not hasattr(args, "model"):

@@ -1,4 +1,4 @@
-"""`oxillama bench`: how fast prompts are read and tokens written."""
+"""Benchmark command, `oxillama bench`: speed of prefill and decoding."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def measure(engine: Engine, n_prompt: int, n_tokens: int) -> tuple[float, float]
 
 
 def summary(n: int, speeds: list[float]) -> dict[str, Any]:
-    """The median and what it is of."""
+    """The median and its values."""
     return {"tokens": n, "tokens_per_second": statistics.median(speeds), "runs": speeds}
 
 
 def text(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as text."""
     lines = [f"{result['model']}, {result['threads']} threads, loaded in {result['load_seconds']:.2f} s"]
     for name in ("prefill", "decode"):
         found = result[name]

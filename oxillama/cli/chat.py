@@ -1,4 +1,4 @@
-"""`oxillama chat`: a dialogue at the terminal, or with lines from standard input."""
+"""Chat command, `oxillama chat`: a conversation at the terminal, or with lines from standard input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chat(args: argparse.Namespace) -> int:
     if sys.stdin is None:
         raise ConfigError("standard input is closed: chat reads its messages there")
     template = None if args.chat_template is None else read_text_file("--chat-template", args.chat_template)
-    given = text_options(args)  # what is wrong with them is found before anything is loaded
+    given = text_options(args)  # before anything is loaded, since it raises for bad options
     terminal = sys.stdin.isatty()
     with load_engine(args) as engine, draft_options(args) as drafting:
         options = read_options("chat", given | drafting, engine.sampling_defaults)
@@ -53,7 +53,7 @@ def chat(args: argparse.Namespace) -> int:
 
 
 def greeting(engine: Engine) -> str:
-    """What model it is."""
+    """A line that names the model."""
     path = engine.config.model_path
     file = os.path.basename(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else "ships with oxillama"
     spec = engine.model_config
@@ -82,7 +82,7 @@ def typed(dialogue: Dialogue) -> None:
 
 
 def half_typed() -> bool:
-    """Whether Ctrl-C took away a line that was begun."""
+    """Whether Ctrl-C discarded a line in progress."""
     readline = sys.modules.get("readline")
     return readline is not None and bool(readline.get_line_buffer())
 
@@ -112,7 +112,7 @@ def read_line() -> str | None:
 
 
 def obey(dialogue: Dialogue, line: str) -> tuple[bool, bool]:
-    """Does what a line asks for: whether to go on, and whether it was done."""
+    """Runs a line: whether to go on, and whether it succeeded."""
     match line.strip():
         case "":
             pass

@@ -1,4 +1,4 @@
-"""Flags that say what a text may be."""
+"""Flags of constrained output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dialogue with a model: its messages, and what to do when the context is full."""
+"""Dialogue with a model: its messages, and the removal of old ones when the context is full."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["Dialogue", "note"]
 
 Messages = list[dict[str, str]]
-ROOM = 4  # an answer gets a quarter of the context, if older messages have to go for it
+ROOM = 4  # an answer gets a quarter of the context, even if older messages have to be dropped for it
 
 
 def note(text: str) -> None:
-    """Says something that is no answer, on standard error."""
+    """Prints a notice on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Dialogue:
-    """Messages of a user and answers of a model, which are printed as they come. Each turn computes only what is new.
+    """Messages of a user and answers of a model, printed as they arrive. Each turn computes only its new tokens.
 
     opening: messages that stand before all others, and stay. template: a chat template in place of the model's.
     interactive: Ctrl-C ends an answer alone, and not the program.
@@ -51,12 +51,12 @@ class Dialogue:
         self._room = max(1, min(self._limit // ROOM, options.max_tokens or self._limit))
 
     def reset(self) -> None:
-        """Forgets everything but the opening."""
+        """Drops all messages but the opening."""
         self._messages = list(self._opening)
         self._conversation.reset()
 
     def answer(self, text: str) -> bool:
-        """Prints the answer to a message. False if there is none, which is said, or if it isn't whole.
+        """Prints the answer to a message. False if there is none, which is reported, or if it isn't complete.
 
         What was said until Ctrl-C counts. A message that fails is left out of what follows.
         """

@@ -18,7 +18,7 @@ MAGIC = b"GGUF"
 
 
 def model_file(name: str, given: str | None) -> str | None:
-    """A file as given, if it is. ConfigError for an empty name, as an unset variable of a shell leaves it."""
+    """A file as given, if any. ConfigError for an empty name, as an unset shell variable leaves it."""
     return None if given is None else named_file(name, given, ", or leave it out for the one that ships")
 
 
@@ -49,7 +49,7 @@ def _downloaded(name: str, given: str) -> str:
     repo, _, filename = rest.partition("/")
     if not owner or not repo or not filename:
         raise ConfigError(f"{name} must be hf:OWNER/REPO/FILE, such as hf:owner/model-GGUF/model.gguf, not {given}")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its warnings of tries that failed
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it warns about every failed attempt
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"[{filename} of {owner}/{repo} on the Hugging Face Hub]", file=sys.stderr)
     else:
@@ -95,7 +95,7 @@ def is_model(text: str) -> bool:
     if text.lower().endswith(".gguf") and not any(c.isspace() for c in text.strip()):
         return True
     path = os.path.expanduser(text)
-    if not os.path.isfile(path):  # also of what can be no name, and of a pipe, whose reading may never end
+    if not os.path.isfile(path):  # false for invalid names, and for a pipe, whose reading may never end
         return False
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return file.read(len(MAGIC)) == MAGIC

@@ -1,4 +1,4 @@
-"""`oxillama merge-lora`."""
+"""Merge command, `oxillama merge-lora`."""
 
 from __future__ import annotations
 

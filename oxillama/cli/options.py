@@ -1,4 +1,4 @@
-"""Options that commands share, and what they make."""
+"""Options that commands share, and the objects that they configure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "text_options",
 ]
 
-NAMED = ("lookup", "grammar")  # what drafts without a file
+NAMED = ("lookup", "grammar")  # drafts without a file
 
 SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "0 always takes the likeliest token"),
@@ -60,7 +60,7 @@ SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def add_model_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Which model."""
+    """Adds the options that name a model."""
     parser.add_argument(
         "-m", "--model", metavar="FILE",
         help="GGUF file, or hf:OWNER/REPO/FILE of the Hugging Face Hub; default: the model that ships with oxillama",
@@ -68,7 +68,7 @@ def add_model_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) 
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """What model, and how it is loaded."""
+    """Adds the options of loading a model."""
     group = parser.add_argument_group("model")
     add_model_option(group)
     group.add_argument("-c", "--context-size", type=int, metavar="N", help="tokens of prompt and output together")
@@ -91,7 +91,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """How text is made, with what model."""
+    """Adds the options of generating text with a model."""
     group = parser.add_argument_group("output")
     group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="default: up to the context's end")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated")
@@ -116,7 +116,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_engine(args: argparse.Namespace) -> Engine:
-    """The engine that a command line asks for, with a line of progress if that takes long.
+    """The engine of a command line, loaded with a line of progress if that takes long.
 
     Ctrl-C counts between tensors, and when it is loaded: loading imports modules.
     """
@@ -155,7 +155,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def draft_options(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Keywords for `Engine.stream` of who guesses ahead, loaded until the block ends."""
+    """Keywords of `Engine.stream` for the draft, which stays loaded until the block ends."""
     options = {name: value for name in ("draft", "num_speculative") if (value := getattr(args, name)) is not None}
     with contextlib.ExitStack() as closing:
         if options.get("draft", "lookup") not in NAMED:
@@ -185,7 +185,7 @@ def read_prompt(given: str | None, name: str) -> str:
     if given is None and sys.stdin.isatty():
         raise oxillama.ConfigError(f"{name} is missing: give it as an argument, or - to read standard input")
     buffer = getattr(sys.stdin, "buffer", None)
-    if buffer is None:  # replaced by something that holds text
+    if buffer is None:  # replaced by a text stream in memory
         return sys.stdin.read()
     try:
         return str(buffer.read(), "utf-8")

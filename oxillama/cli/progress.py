@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a large file is loaded."""
+"""Progress line on the terminal while a large file is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oxillama._util.signals import DeferredInterrupt
 
 __all__ = ["LoadingLine"]
 
-PATIENCE = 1.0  # seconds: what loads sooner needs no line
+PATIENCE = 1.0  # seconds: shorter loading needs no line
 INTERVAL = 0.1
 ERASE = "\r\x1b[K"
 
@@ -29,7 +29,7 @@ class LoadingLine:
         self._shown = False
 
     def update(self, done: int, total: int) -> None:
-        """So many of all bytes are loaded. Raises KeyboardInterrupt after Ctrl-C."""
+        """Shows the number of loaded bytes. Raises KeyboardInterrupt after Ctrl-C."""
         if self._interrupt.pending:
             raise KeyboardInterrupt
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""`oxillama quantize`."""
+"""Quantisation command, `oxillama quantize`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["quantize"]
 
 
 def quantize(args: argparse.Namespace) -> int:
-    """Writes a file again in another type, or tells with --dry-run what it would do; the summary goes to stderr."""
+    """Writes a file again in another type, or with --dry-run only reports the changes; the summary goes to stderr."""
     destination = output_file("OUT", args.destination)  # before anything is downloaded
     summary = oxillama.gguf.quantize_file(
         named_file("IN", args.source),

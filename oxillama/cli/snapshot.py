@@ -1,4 +1,4 @@
-"""`oxillama snapshot info`."""
+"""Snapshot command, `oxillama snapshot info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["described", "snapshot"]
 
 
 def snapshot(args: argparse.Namespace) -> int:
-    """Prints what a snapshot is of, without its model."""
+    """Prints the summary of a snapshot, without its model."""
     if not args.file:
         raise ConfigError("FILE is empty: give a snapshot")
     for name, value in described(snapshot_info(os.path.expanduser(args.file))):
@@ -22,7 +22,7 @@ def snapshot(args: argparse.Namespace) -> int:
 
 
 def described(info: SnapshotInfo) -> list[tuple[str, str]]:
-    """Names and texts, in order; nothing for what the snapshot doesn't tell."""
+    """Names and texts, in order, of the fields that the snapshot has."""
     fingerprint, hub = info.fingerprint, info.hub
     lines = [
         ("format", f"{info.magic.decode()} version {info.version}, {info.kind}"),

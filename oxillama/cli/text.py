@@ -1,4 +1,4 @@
-"""`oxillama run`."""
+"""Text command, `oxillama run`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args.prompt, "PROMPT")
     if not prompt:
         raise oxillama.ConfigError("PROMPT is empty: give at least one character")
-    options = text_options(args)  # what is wrong with them is found before anything is loaded
+    options = text_options(args)  # before anything is loaded, since it raises for bad options
     with load_engine(args) as engine, draft_options(args) as drafting:
         ids = engine._maker.ids("PROMPT", prompt)
         with closing(engine.stream(ids, **options, **drafting)) as stream:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(stream: Chunks, n_prompt: int) -> FinishReason | None:
-    """Prints a text as it comes, and then, also if it is interrupted, how fast that was; gives why it ended."""
+    """Prints a text as it comes, and then, also if it is interrupted, its speed. Returns why it ended."""
     first = ended = started = time.perf_counter()
     n_tokens, reason, failed = 0, None, False
     try:
@@ -65,12 +65,12 @@ def _print(stream: Chunks, n_prompt: int) -> FinishReason | None:
 
 
 def deadline_line(seconds: float) -> str:
-    """Says that a text was cut."""
+    """Reports that a text was cut."""
     return f"[the text is not whole: its deadline of {seconds:g} s passed]"
 
 
 def speed_line(n_prompt: int, n_tokens: int, prefill: float, decode: float) -> str:
-    """What was done, and how fast."""
+    """A line with numbers of tokens and speeds."""
     parts = [f"{n_prompt} prompt tokens" + (f" in {prefill:.2f} s" if prefill > 0 else "")]
     parts.append(f"{n_tokens} generated" + (f", {(n_tokens - 1) / decode:.1f} tokens/s" if decode > 0 else ""))
     return f"[{'; '.join(parts)}]"

@@ -1,4 +1,4 @@
-"""`oxillama info`, `tokenize`, `embed`, `rerank` and `show-config`."""
+"""Tool commands: `oxillama info`, `tokenize`, `embed`, `rerank` and `show-config`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 def info(args: argparse.Namespace) -> int:
-    """Prints what a file holds, the memory it would take, and whether its architecture and metadata can be run."""
+    """Prints a file's contents, its memory needs, and whether its architecture and metadata are supported."""
     if args.context_size is not None:
         check_int("--context-size", args.context_size, 1, MAX_CONTEXT)
     if args.file is not None and args.model is not None:
@@ -58,7 +58,7 @@ def info(args: argparse.Namespace) -> int:
 
 
 def purpose(file: GGUFFile) -> str:
-    """What the model of a file was trained to give: text, embeddings, or scores; and the commands for it."""
+    """The purpose of a file's model: text, embeddings, or scores; and the commands for it."""
     spec, metadata = read_model_spec(file), file.metadata
     if has_classifier(spec, Weights(file)):
         return "ranking documents (oxillama rerank)"
@@ -68,7 +68,7 @@ def purpose(file: GGUFFile) -> str:
 
 
 def offload_lines(file: GGUFFile, policy: OffloadPolicy) -> Iterator[tuple[str, str]]:
-    """What would stay in memory and what would be read. Raises ConfigError, as loading would."""
+    """The weights that would stay in memory and those that would be paged. Raises ConfigError, as loading would."""
     found: list[Survey] = []
 
     def look(weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""Values of options that are more than a number or a word."""
+"""Option values other than numbers and words."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def size_of(flag: str, text: str, otherwise: str = "") -> int:
 
 
 def offload_line(counts: Mapping[str, float]) -> str:
-    """What a pager did."""
+    """A line with the counters of a pager."""
     asked = counts["hits"] + counts["faults"]
     hits = f"{counts['hits'] / asked:.0%} of {asked} pages in memory" if asked else "no pages asked for"
     waited = f"waited {counts['stalls']} times, {counts['stall_seconds']:.2f} s"
