@@ -1,1 +1,1 @@
-"""Utilities that know nothing of models: argument checks, fork handling, deferred signals, lazy imports."""
+"""Utilities independent of models: argument checks, fork handling, deferred signals, lazy imports."""

@@ -1,4 +1,4 @@
-"""Values that callers give, checked: a wrong one is named, with its range."""
+"""Argument checks: the error for a wrong value names the argument and its range."""
 
 import functools
 import math
@@ -77,7 +77,7 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-# Names of other packages for what has another name here, or which difflib takes for something else.
+# Other packages' names for arguments that have another name here, or that difflib matches wrongly.
 _ELSEWHERE = {
     "response_format": "json_schema",
     "format": "json_schema",
@@ -142,7 +142,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has a form in UTF-8: halves of surrogate pairs have none."""
+    """Whether a text can be encoded as UTF-8: halves of surrogate pairs can't."""
     try:
         text.encode()
     except UnicodeEncodeError:

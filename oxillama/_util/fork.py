@@ -33,39 +33,39 @@ __all__ = [
     "renew_at_fork",
 ]
 
-# Who is seen to first, at a fork and at the end: a step waits for guesses, and both wait for what they read. Were
-# reading held up first, a fork would wait for a step that never ends.
+# Order in which threads are stopped, at a fork and at exit: a step waits for drafts, and both wait for their pages. If
+# readers were stopped first, a fork would wait for a step that never ends.
 GUESSES, STEPS, READS = range(3)
 
 
 class Living(Protocol):
-    """Something with a thread."""
+    """An object with a worker thread."""
 
     def stop(self, *, wait: bool) -> None:
         """Ends the thread."""
 
     def before_fork(self) -> None:
-        """Sees to it that memory is whole when it is copied, and that no lock is held."""
+        """Makes sure that memory is consistent when it is copied, and that no lock is held."""
 
     def after_fork_in_parent(self) -> None:
-        """Goes on."""
+        """Resumes work."""
 
     def after_fork_in_child(self) -> None:
-        """The same without the thread."""
+        """Resumes work, without the worker thread."""
 
 
 class Locking(Protocol):
-    """Something with a lock for moments in which nothing is half done."""
+    """An object with a lock that protects short, consistent changes."""
 
     def renew_lock(self) -> None:
-        """In a forked child: whoever held it is not here to give it back."""
+        """Replaces the lock in a forked child, since a thread of the parent may have held it."""
 
 
 class ForkRegistry:
-    """Everything of a kind that has a thread; one instance for a module."""
+    """Registry of all objects of a kind that have a worker thread; one instance for a module."""
 
     def __init__(self, turn: int) -> None:
-        """`turn`: one of the numbers above."""
+        """`turn`: place in the order above."""
         self._turn = turn
         self._all: weakref.WeakSet[Living] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class ForkRegistry:
             self._all.add(one)
 
     def members(self) -> list[Living]:
-        """In one order everywhere, so that two threads that fork at once can't wait for each other."""
+        """The objects in a fixed order, so that two threads that fork at once can't wait for each other."""
         with self._lock:
             return sorted(self._all, key=id)
 
@@ -86,7 +86,7 @@ class ForkRegistry:
         self._lock = threading.Lock()
 
 
-# One hook for all kinds, since the order of hooks would be that in which modules happen to be imported.
+# One hook for all kinds, since the order of several hooks would be that of the modules' imports.
 _kinds: list[ForkRegistry] = []
 _forking = threading.local()
 _stopped = False
@@ -94,17 +94,17 @@ _locking: weakref.WeakSet[Locking] = weakref.WeakSet()
 
 
 def renew_at_fork(one: Locking) -> None:
-    """Sees to it that its lock is free in every forked child."""
+    """Registers an object whose lock is replaced in every forked child."""
     _locking.add(one)
 
 
 def ended() -> bool:
-    """Whether the interpreter ends: no thread of the package's own may begin any more."""
+    """Whether the interpreter is ending: no thread of the package may be started any more."""
     return _stopped or sys.is_finalizing()
 
 
 def check_running() -> None:
-    """Raises GenerateError once the interpreter takes itself apart, and other threads are not there any more."""
+    """Raises GenerateError once the interpreter is finalizing, and other threads don't run any more."""
     if sys.is_finalizing():
         raise GenerateError("the interpreter is ending: close engines, and what uses them, before that")
 
@@ -119,8 +119,8 @@ def _stop_all() -> None:
 
 def _before_fork() -> None:
     _forking.ready = []
-    with DeferredInterrupt():  # Python drops what a hook raises, and forks: nothing may be left out for it
-        import_before_fork()  # while nobody is held up yet, whom a thread that imports could wait for
+    with DeferredInterrupt():  # Python drops a hook's errors, and forks anyway: no interrupt may skip a part
+        import_before_fork()  # before any thread is stopped, since an importing thread could wait for it
         for kind in _kinds:
             for one in kind.members():
                 one.before_fork()
@@ -141,7 +141,7 @@ def _after_fork_in_child() -> None:
             _forking.ready.pop(0).after_fork_in_child()
 
 
-# A daemon that still worked while the interpreter goes would use memory that is free already.
+# A daemon thread that still worked while the interpreter is finalizing would use freed memory.
 atexit.register(_stop_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
@@ -152,23 +152,23 @@ ENGINE = f"{PACKAGE}.core.loading"
 # Programs, which don't fork.
 PROGRAMS = (f"{PACKAGE}.cli", f"{PACKAGE}.__main__", f"{PACKAGE}.models.__main__")
 
-# Of others, what templates and compressed snapshots come to need late.
+# Modules of other packages that templates and compressed snapshots import late.
 OTHERS = ("encodings.unicode_escape", "compression.zstd", "zstandard")
 
 _finished = False
 
 
 def import_before_fork() -> None:
-    """Waits for other threads that import modules of the package. Where there may be an engine, imports all of them.
+    """Waits for other threads that import modules of the package. If there may be an engine, imports all modules.
 
-    After that, it has nothing to do any more, and children find every module, whatever other threads do.
+    Later calls have nothing to do: children find every module, independent of other threads.
     """
     global _finished
     if _finished:
         return
     whole = ENGINE in sys.modules
     for name in chain(_all_modules(sys.modules[PACKAGE]), OTHERS) if whole else _begun():
-        with suppress(Exception):  # who needs it gets the error
+        with suppress(Exception):  # the code that needs the module gets the error
             importlib.import_module(name)
     _finished = whole
 
@@ -182,6 +182,6 @@ def _all_modules(package: ModuleType) -> Iterator[str]:
 
 
 def _begun() -> list[str]:
-    """Modules that are being imported; the package first, which imports others that have not begun."""
+    """Modules that are being imported; the package first, which imports others that have not started."""
     ours = [(name, module) for name, module in list(sys.modules.items()) if f"{name}.".startswith(f"{PACKAGE}.")]
     return [name for name, module in ours if getattr(module.__spec__, "_initializing", False)]

@@ -16,12 +16,12 @@ BIG = 1 << 62
 
 
 def is_finite(value: float) -> bool:
-    """Of integers too, of which JSON has longer ones than a float can be."""
+    """Whether a number is finite as a float; JSON's integers may be longer than a float can hold."""
     return abs(value) < BIG if isinstance(value, int) else math.isfinite(value)
 
 
 class Fields(Mapping[str, Any]):
-    """An object of JSON. Each method gives one value, or raises SnapshotDamagedError, which names it."""
+    """A JSON object. Each method returns one value, or raises SnapshotDamagedError, which names it."""
 
     def __init__(self, values: Mapping[str, Any], label: str) -> None:
         self._values, self._label = values, label
@@ -40,7 +40,7 @@ class Fields(Mapping[str, Any]):
         return tuple(self._values)
 
     def wrong(self, name: str, wanted: str) -> SnapshotDamagedError:
-        """The error for a value that is not what is wanted."""
+        """The error for a value that is not of the wanted kind."""
         return SnapshotDamagedError(f"{self._label}: {name} must be {wanted}, not {self._values.get(name)!r:.60}")
 
     def integer(self, name: str, least: int = 0, most: int = BIG) -> int:

@@ -9,10 +9,11 @@ __all__ = ["fields_as_json", "json_value"]
 
 
 def json_value(value: Any) -> Any:
-    """`value` of None, bools, ints, floats, texts, lists and dicts alone.
+    """`value` in terms of None, bools, ints, floats, texts, lists and dicts.
 
-    Bytes are lists of integers. Numbers that JSON doesn't have are None, as the log-probability minus infinity of a
-    token that is impossible. What has a `to_dict` is what that gives. Raises TypeError for other values.
+    Bytes become lists of integers. Numbers that JSON doesn't have become None, such as minus infinity, the
+    log-probability of an impossible token. An object with a `to_dict` becomes its result. Raises TypeError for other
+    values.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -34,5 +35,5 @@ def json_value(value: Any) -> Any:
 
 
 def fields_as_json(result: Any, *without: str) -> dict[str, Any]:
-    """The fields of a dataclass by name, but those that are to be left out."""
+    """The fields of a dataclass by name, without those given."""
     return {f.name: json_value(getattr(result, f.name)) for f in fields(result) if f.name not in without}

@@ -1,4 +1,4 @@
-"""Values that are computed when they are first wanted."""
+"""Lazy values, computed when first used."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
@@ -11,8 +11,8 @@ T = TypeVar("T")
 class lazy(Generic[T]):
     """`functools.cached_property` without a lock.
 
-    That of Python 3.11 has one for all objects of a class, and in a child that was forked while another thread computed
-    a value it would stay locked for ever. Two threads may compute a value twice here: it is the same.
+    In Python 3.11 that has one lock for all objects of a class, which would stay locked for ever in a child that was
+    forked while another thread computed a value. Here two threads may compute a value twice, with the same result.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -27,8 +27,8 @@ def stays_here(remedy: str) -> Callable[[object, SupportsIndex], NoReturn]:
 class OpenedOnce(Generic[T]):
     """Objects that a process opens once, however many pickles of them it reads, in any threads.
 
-    The object that was opened last is kept until `forget`, so that the tasks of a pool, each of which holds it for as
-    long as it runs, find it open. All others live as long as something else refers to them.
+    The object opened last is kept until `forget`, so that the tasks of a pool, each of which holds it while it runs,
+    find it open. All others live as long as something else refers to them.
     """
 
     def __init__(self) -> None:
@@ -38,16 +38,16 @@ class OpenedOnce(Generic[T]):
         renew_at_fork(self)
 
     def renew_lock(self) -> None:
-        """In a forked child."""
+        """Replaces the lock, in a forked child."""
         self._lock = threading.RLock()
 
     def register(self, key: Hashable, one: T) -> None:
-        """An object that is pickled here: its pickles give itself in this process."""
+        """Registers an object that is pickled here: its pickles return itself in this process."""
         with self._lock:
             self._known[key] = one
 
     def get(self, key: Hashable, make: Callable[[], T], usable: Callable[[T], object] = lambda one: True) -> T:
-        """The object of a key; made if there is none, or none that is usable any more."""
+        """The object of a key; made if there is none that is still usable."""
         with self._lock:
             found = self._known.get(key)
             if found is None or not usable(found):
@@ -55,7 +55,7 @@ class OpenedOnce(Generic[T]):
             return found
 
     def forget(self, one: T) -> None:
-        """An object that was closed need not be kept."""
+        """Drops an object that was closed."""
         if self._last is one:
             self._last = None
 

@@ -1,6 +1,6 @@
-"""Deferred signals, finalisers that no signal ends, and a check of the stack: what a change needs to be done whole.
+"""Deferred signals, uninterruptible finalisers, and a check of the stack: protection of changes from being cut short.
 
-Compiled, since Python looks for signals, and for room on its stack, wherever a function of its own begins.
+Compiled, since Python checks for signals, and for room on its stack, at the start of each of its own functions.
 """
 
 import _signal
@@ -27,7 +27,7 @@ cdef extern from *:
 
 __all__ = ["DeferredInterrupt", "Finalizer", "check_stack", "frames_left"]
 
-# Those whose handlers are made to raise: requests to end, and limits of time. SIGINT is the first.
+# Signals whose handlers may raise: requests to end, and time limits. SIGINT is the first.
 cdef int[4] NUMBERS
 cdef Py_ssize_t N = 4
 NUMBERS[:] = [getattr(_signal, name, 0) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP")]
@@ -38,7 +38,7 @@ cdef object _signal_of = _signal.getsignal
 cdef object _set_signal = _signal.signal
 
 
-# Of a function that a finaliser calls, which is put off where there are fewer; and those that were.
+# Frames that a finaliser's function needs; the call is postponed where there are fewer; and the postponed ones.
 cdef int LEAST_FRAMES = 100
 cdef list _late = []
 cdef object _is_finalizing = sys.is_finalizing
@@ -54,12 +54,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def frames_left():
-    """Calls of Python functions that may still be nested here until a RecursionError."""
+    """Number of nested calls of Python functions left until a RecursionError."""
     return ox_frames_left()
 
 
 def check_stack(int n):
-    """Raises RecursionError unless n more calls may be nested here. Finalisers that found too few are called now."""
+    """Raises RecursionError unless n more calls may be nested here. Runs postponed finalisers first."""
     if ox_frames_left() < n:
         raise RecursionError(f"the engine needs {n} more frames on Python's stack, and {ox_frames_left()} are left")
     while _late and n >= LEAST_FRAMES:
@@ -71,15 +71,15 @@ cdef class DeferredInterrupt:
 
     Python raises KeyboardInterrupt between any two bytecodes of the main thread. In the middle of a step that would
     leave a token drawn but not stored, or a block taken but not in any table, in requests of other threads too. Long
-    work inside looks at `pending` where it can be given up. In other threads than the main one this does nothing, since
+    work inside polls `pending` where it can be abandoned. In other threads than the main one this does nothing, since
     signals don't reach them.
 
-    The same holds for SIGTERM, SIGALRM and SIGHUP where the program has handlers of its own for them, which may raise,
-    too. They don't make `pending`: a timer that rings all the time must not keep a step from being done.
+    The same holds for SIGTERM, SIGALRM and SIGHUP if the program has its own handlers for them, which may raise too.
+    They don't set `pending`: a frequent timer must not keep a step from completing.
     """
 
     cdef public bint pending
-    cdef list _previous  # handlers by the place of their signals; None where nothing would be raised in Python
+    cdef list _previous  # handlers by index of their signals; None for a handler that is not a Python function
     cdef dict _noted
 
     def __enter__(self):
@@ -95,7 +95,7 @@ cdef class DeferredInterrupt:
                     self._previous[i] = previous
         except ValueError:  # the first thread of a subinterpreter gets no signals
             self._previous = None
-        except BaseException:  # of a handler whose turn had not come yet
+        except BaseException:  # raised by a handler that was not replaced yet
             self._leave()
             raise
         return self
@@ -121,8 +121,8 @@ cdef class DeferredInterrupt:
                 raise raised
 
     cdef object _put_back(self):
-        """Puts all handlers back. One that is back may raise when the next is set, which is tried again then: the last
-        of such errors."""
+        """Restores all handlers. A restored handler may raise while the next is set, which is tried again then. Returns
+        the last of such errors."""
         cdef int i
         cdef bint back
         raised = None
@@ -139,7 +139,7 @@ cdef class DeferredInterrupt:
         return raised
 
     cdef object _send_again(self):
-        """`_leave` where nothing can be raised: what was noted comes again, at the next place where Python looks."""
+        """`_leave` where nothing can be raised: noted signals are sent again, for Python's next check."""
         raised = self._put_back()
         if isinstance(raised, KeyboardInterrupt):
             PyErr_SetInterruptEx(NUMBERS[0])
@@ -157,12 +157,12 @@ cdef class DeferredInterrupt:
 
 
 cdef class Finalizer:
-    """Calls a function when it is dropped, with the object whose part it is, whatever signals come then.
+    """Calls a function when the object that owns it is dropped, even if signals come then.
 
-    `weakref.finalize` gives its function up if Ctrl-C comes as it begins, and what is raised where an object ends is
-    lost: so is Ctrl-C itself. Here it waits until the function is done, and comes then. Near the end of the stack the
-    function waits for the next `check_stack`; nothing is called when the interpreter ends. What the function refers to
-    must not refer to the object.
+    `weakref.finalize` skips its function if Ctrl-C comes at its start, and errors in finalisers are lost: so is Ctrl-C
+    itself. Here Ctrl-C waits until the function is done, and comes then. Near the end of the stack the function waits
+    for the next `check_stack`; nothing is called when the interpreter ends. Objects that the function refers to must
+    not refer to the owner.
     """
 
     cdef object _function
@@ -172,25 +172,25 @@ cdef class Finalizer:
 
     @property
     def alive(self):
-        """Whether the function was neither called nor given up."""
+        """Whether the function was neither called nor detached."""
         return self._function is not None
 
     def detach(self):
-        """Gives the function up."""
+        """Detaches the function, which will not be called."""
         self._function = None
 
     def __del__(self):
         function, self._function = self._function, None
         if function is None or _late is None:
             return
-        if ox_frames_left() < LEAST_FRAMES:  # of which each call takes one, also of a function in C
+        if ox_frames_left() < LEAST_FRAMES:  # each call takes a frame, also of a function in C
             _late.append(function)
         elif not _is_finalizing():
             _call_deferred(function)
 
 
 cdef object _call_deferred(function):
-    """Signals come again after it, and nothing is raised for them here."""
+    """Calls a function. Signals are sent again after it, and nothing is raised for them here."""
     cdef DeferredInterrupt entered = DeferredInterrupt()
     pressed, raised = False, None
     while entered._previous is None and PyThread_get_thread_ident() == _main:
@@ -200,7 +200,7 @@ cdef object _call_deferred(function):
             break
         except KeyboardInterrupt:
             pressed = True
-        except BaseException as error:  # of another signal's handler: it is lost where nothing can be raised
+        except BaseException as error:  # raised by another signal's handler: lost, since nothing can be raised
             raised = error
     try:
         function()
@@ -214,5 +214,5 @@ cdef object _call_deferred(function):
 
 
 cdef void _call_late() noexcept:
-    """Its error is not raised where there happens to be room for it."""
+    """Runs postponed finalisers, whose errors are not raised in the code that happens to have room for them."""
     _call_deferred(_late.pop())
