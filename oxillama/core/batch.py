@@ -344,7 +344,8 @@ AWAY_SECONDS = 0.002
 
 
 class Batch(Iterator[T]):
-    """The results of a batch; ends, when dropped or closed (also as a context manager), what is under way.
+    """The results of a batch, for one thread at a time; ends, when dropped or closed (also as a context manager), what
+    is under way.
 
     An interrupt (Ctrl-C, or a signal whose handler raises) leaves it as it was: asking for the next result goes on, and
     each prompt has its result once. Only where the interrupt came out of the iterable of prompts itself, no more are
@@ -359,23 +360,30 @@ class Batch(Iterator[T]):
         self._prompts = prompts
         self._pipeline = pipeline
         self._left_at = math.inf
+        self._reading = False
 
     def __next__(self) -> T:
         pipeline = self._pipeline
         if pipeline is None:
             raise StopIteration
-        away = time.perf_counter() - self._left_at
-        if pipeline.result is None and not self._find(pipeline):  # there is one if its caller was interrupted
-            self.close()
-            raise StopIteration
-        if away > AWAY_SECONDS:
-            pipeline.entrust()
-        self._left_at = time.perf_counter()
-        found, error = cast(tuple[Any, BaseException | None], pipeline.result)
-        pipeline.result = None  # from here on nothing is called, so that Python looks for no signals
-        if error is None:
-            return found  # type: ignore[no-any-return]
-        raise error
+        if self._reading:
+            raise GenerateError("another thread waits for this batch already: results are for one thread at a time")
+        try:  # Python changes threads, and looks for signals, where a function begins and after calls
+            self._reading = True
+            away = time.perf_counter() - self._left_at
+            if pipeline.result is None and not self._find(pipeline):  # there is one if its caller was interrupted
+                self.close()
+                raise StopIteration
+            if away > AWAY_SECONDS:
+                pipeline.entrust()
+            self._left_at = time.perf_counter()
+            found, error = cast(tuple[Any, BaseException | None], pipeline.result)
+            pipeline.result = None  # from here on nothing is called
+            if error is None:
+                return found  # type: ignore[no-any-return]
+            raise error
+        finally:
+            self._reading = False
 
     def _find(self, pipeline: BatchRunner) -> bool:
         """Sees to a result; False at the end."""

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -20,7 +21,7 @@ from tests.engine.test_async import run
 from tests.fakes import assert_idle, make_engine, runner_of
 
 # Between these and the caller Python looks for no signals: that is done where a function begins and after calls.
-NEVER = {"if error is None:", "return found  # type: ignore[no-any-return]", "raise error"}
+NEVER = {"if error is None:", "return found  # type: ignore[no-any-return]", "raise error", "self._reading = False"}
 STRIDE = 23
 SOME = [*PROMPTS[:3], [99], [7]]  # one of them is wrong
 EXPECTED = [None if p == [99] else alone(p, 5) for p in SOME]
@@ -255,6 +256,29 @@ def test_what_progress_raises_loses_nothing():
     rows = read_on(batch_of(engine, SOME, progress=progress))
     check(rows, ordered=True)
     assert told == list(range(1, len(SOME) + 1))
+    assert_idle(engine)
+
+
+def test_another_thread_and_a_call_from_inside_are_refused():
+    engine, refused = make_engine(), []
+
+    def use():
+        with pytest.raises(GenerateError, match="one thread at a time"):
+            next(batch)
+        refused.append(threading.get_ident())
+
+    def hook(runner, spans, poll):
+        if not refused:
+            thread = threading.Thread(target=use)
+            thread.start()
+            thread.join()
+            use()
+
+    runner_of(engine).hook = hook
+    batch = batch_of(engine, iter(SOME), ordered=True)
+    rows = read_on(batch)
+    check(rows, ordered=True)
+    assert len(set(refused)) == 2
     assert_idle(engine)
 
 
