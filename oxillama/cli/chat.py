@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import re
 import sys
 from typing import TYPE_CHECKING
 
+from oxillama._util.checks import is_unicode
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.dialogue import Dialogue, note
 from oxillama.cli.files import read_text_file
@@ -90,8 +92,14 @@ def half_typed() -> bool:
 def piped(dialogue: Dialogue) -> bool:
     """Answers the lines of standard input; whether all of them have a whole answer."""
     fine = True
-    for line in sys.stdin:
-        goes_on, whole = obey(dialogue, line)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other commands read it
+    for n, line in enumerate(sys.stdin, 1):
+        if is_unicode(line):
+            goes_on, whole = obey(dialogue, line)
+        else:
+            note(f"oxillama: error: line {n} of standard input is not UTF-8 (the message is left out)")
+            goes_on, whole = True, False
         fine = fine and whole
         if not goes_on:
             break

@@ -70,6 +70,18 @@ def test_chat_reset_and_exit(run, engine):
     assert run("chat", "-n", 20, "--seed", 1, *ONE_THREAD, stdin=lines)[1] == f"{answer}\n{answer}\n"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_piped_lines_are_utf_8(run, engine, encoding):
+    lines = io.TextIOWrapper(io.BytesIO("Hello!\ncaf\xe9\n".encode() + b"caf\xe9\nHello!\n"), encoding)
+    first = engine.chat(say("Hello!"), max_tokens=5, seed=1).text
+    second = engine.chat(say("Hello!", first, "caf\xe9"), max_tokens=5, seed=1).text
+    third = engine.chat(say("Hello!", first, "caf\xe9", second, "Hello!"), max_tokens=5, seed=1).text
+    assert run("chat", "-n", 5, "--seed", 1, *ONE_THREAD, stdin=lines) == (
+        1, f"{first}\n{second}\n{third}\n",
+        "oxillama: error: line 3 of standard input is not UTF-8 (the message is left out)\n",
+    )  # fmt: skip
+
+
 def test_chat_holds_answers_to_what_is_asked(run):
     _, out, _ = run("chat", "--choices", "yes", "--choices", "no", *ONE_THREAD, stdin="Hello\nHello\n")
     assert {line.removeprefix("> ") for line in out.split()} <= {"yes", "no"}
