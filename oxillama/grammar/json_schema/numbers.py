@@ -9,6 +9,7 @@ divisors ask for more; others have about 17 significant digits and a small expon
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 MAX_STATES = 4000
+MAX_LISTED = 1000
+MAX_NARROW_STATES = 12_000  # where digits are counted beside remainders
 STATE_UNITS = 80  # units of the budget for a state
 # Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on all are integers.
 DIGITS = 16
@@ -128,15 +131,54 @@ def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], 
     except GrammarError:
         if not numbers.narrow:
             raise
-        # A large divisor: its remainders alone need so many states that digits can't be counted as well.
         cost = STATE_UNITS * MAX_STATES
-        n, edges, finals = _Builder(replace(numbers, narrow=False)).build()
+        n, edges, finals = _of_large_divisors(numbers)
     return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + STATE_UNITS * n
 
 
+def _of_large_divisors(numbers: Numbers) -> tuple[int, list[Edge], list[int]]:
+    """The multiples between two bounds, if they are few. Else numbers with as many digits as can be counted beside
+    remainders, if each divisor has a multiple among them; else with any number of digits."""
+    few = _few(numbers)
+    if few is not None:
+        return _trie([str(n) for n in few])
+    whole = replace(numbers, narrow=False)
+    n, edges, finals = _Builder(whole).build()
+    n_digits = MAX_NARROW_STATES // n
+    if n_digits > max(len(str(int(m))) for m in numbers.multiples):
+        with suppress(GrammarError):
+            return _Builder(numbers, MAX_NARROW_STATES, n_digits).build()
+    return n, edges, finals
+
+
+def _few(numbers: Numbers) -> list[int] | None:
+    """All integers of a set that has bounds and divisors; None if there may be more than `MAX_LISTED`."""
+    n = numbers
+    if not n.plain or n.low is None or n.high is None or not n.multiples:
+        return None
+    divisor = math.lcm(*(m.numerator for m in n.multiples))  # whole numbers that they divide are multiples of it
+    first, last = math.ceil(n.low / divisor), math.floor(n.high / divisor)
+    if last - first >= MAX_LISTED:
+        return None
+    return [i * divisor for i in range(first, last + 1) if Fraction(i * divisor) in n]
+
+
+def _trie(texts: list[str]) -> tuple[int, list[Edge], list[int]]:
+    nodes, edges = {"": 0}, []
+    for text in texts:
+        for i in range(len(text)):
+            before, here = text[:i], text[: i + 1]
+            if here not in nodes:
+                nodes[here] = len(nodes)
+                edges.append((nodes[before], text[i], text[i], nodes[here]))
+    return len(nodes), edges, sorted(nodes[text] for text in texts)
+
+
 class _Builder:
-    def __init__(self, numbers: Numbers) -> None:
-        self.numbers = numbers
+    """max_digits: before the point, at most, of narrow numbers."""
+
+    def __init__(self, numbers: Numbers, max_states: int = MAX_STATES, max_digits: int | None = None) -> None:
+        self.numbers, self.max_states, self.max_digits = numbers, max_states, max_digits
         divisors = [*numbers.multiples, *numbers.others]
         # x is a multiple of M / 10^places exactly if x 10^places is one of M.
         self.places = max((len(decimal_digits(m)[1]) for m in divisors), default=0)
@@ -186,6 +228,10 @@ class _Builder:
         self.limits = Limits.short(side, divided)
         if not self.is_short(side):
             self.limits = Limits.long(side, least, divided, self.places, n.plain)
+        if self.max_digits is not None:
+            if least >= Fraction(10) ** self.max_digits:
+                raise GrammarError(f"its least number has more than {self.max_digits} digits")
+            self.limits = replace(self.limits, whole=min(self.limits.whole or self.max_digits, self.max_digits))
         return side
 
     def is_short(self, side: Side) -> bool:
@@ -201,8 +247,10 @@ class _Builder:
 
     def node(self, state: tuple[object, ...]) -> int:
         if state not in self.known:
-            if len(self.known) >= MAX_STATES:
-                raise GrammarError(f"it needs more than {MAX_STATES} states: use a smaller divisor, or shorter bounds")
+            if len(self.known) >= self.max_states:
+                raise GrammarError(
+                    f"it needs more than {self.max_states} states: use a smaller divisor, or shorter bounds"
+                )
             self.known[state] = len(self.known)
             self.todo.append(state)
         return self.known[state]

@@ -117,6 +117,32 @@ def test_multiples(step, times):
         assert narrow.accepts(str(value)) == (value % step == 0)
 
 
+@pytest.mark.parametrize(("step", "n_digits"), [(499, 11), (997, 5), (1001, 5), (86400, 17)])
+def test_multiples_of_large_divisors_end(step, n_digits):
+    """As many digits as can be counted beside remainders, and no more than 18."""
+    narrow = generating({"type": "integer", "multipleOf": step})
+    most = 10**n_digits // step * step
+    for value in (0, step, -step, most, -most):
+        assert narrow.accepts(str(value))
+        assert not narrow.accepts(str(value + 1))
+    assert not narrow.accepts(str(10**19 // step * step))
+
+
+@given(st.integers(-4000, 4000), st.integers(0, 60_000), st.sampled_from([997, 1001, 3999]), st.booleans())
+def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_open):
+    below, above = ("exclusiveMinimum", "exclusiveMaximum") if is_open else ("minimum", "maximum")
+    schema = {"type": "integer", "multipleOf": step, below: low, above: low + width}
+    wanted = {v for v in range(low + is_open, low + width + 1 - is_open) if v % step == 0}
+    if not wanted:
+        with pytest.raises(GrammarError):
+            generating(schema)
+        return
+    narrow = generating(schema)
+    for value in range((low // step - 2) * step, low + width + 2 * step, step):
+        assert narrow.accepts(str(value)) == (value in wanted)
+        assert not narrow.accepts(f"{value}.0")
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e6, 1e6) | st.floats(width=32))
 def test_all_floats_of_32_bits_but_the_greatest_may_be_generated(value):
     assume(math.isfinite(value))
