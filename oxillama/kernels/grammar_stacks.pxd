@@ -15,7 +15,8 @@ cdef class Stacks:
     cdef readonly int n_columns     # one for each class of bytes, and some for sets of characters
     cdef readonly int32_t root
     cdef Ints merged_top, merged_below, work, tasks
-    cdef Py_ssize_t ceiling, threshold
+    cdef Py_ssize_t ceiling, most_known, threshold
+    cdef int check_known(self) except -1
     cdef Py_ssize_t max_table
     cdef int32_t cons(self, const int32_t *top, const int32_t *below, Py_ssize_t n, bint ends) except -1
     cdef int32_t single(self, int32_t top, int32_t below) except -1

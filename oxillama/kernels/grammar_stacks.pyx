@@ -26,9 +26,18 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_NEW = 1 << 21           # pairs and nodes that one operation may add
+    MAX_KNOWN = 1 << 22         # unions and closures that one operation may add
+    KNOWN_PER_NODE = 4          # of them, which count as one pair or node
     FEW = 1 << 20               # no compaction below this
     MAX_TABLE = 1 << 23         # entries of the table
     CHARACTER_COLUMNS = 4       # what walks note of a-z, A-Z, 0-9 and the characters beyond ASCII
+
+
+cdef object too_ambiguous():
+    return GrammarError(
+        f"the grammar is too ambiguous: one step needs stacks with more than {MAX_NEW} entries. Write it so that a text "
+        "can be read in fewer ways"
+    )
 
 
 cdef class Stacks:
@@ -78,12 +87,18 @@ cdef class Stacks:
     @property
     def crowded(self):
         """Whether it is time for `compact`."""
-        return self.ends.n + self.top.n > self.threshold
+        return self.ends.n + self.top.n + (self.unions.n + self.closures.n) // KNOWN_PER_NODE > self.threshold
 
     cdef int begin(self) except -1:
         """Called before each operation on behalf of a user: bounds what it may add."""
         self.ceiling = self.ends.n + self.top.n + MAX_NEW
+        self.most_known = self.unions.n + self.closures.n + MAX_KNOWN
         self.work.n = self.tasks.n = 0
+        return 0
+
+    cdef int check_known(self) except -1:
+        if self.unions.n + self.closures.n >= self.most_known:
+            raise too_ambiguous()
         return 0
 
     # ---- nodes
@@ -109,10 +124,7 @@ cdef class Stacks:
             key += 2
         node = self.ends.n
         if node + self.top.n + n >= self.ceiling:
-            raise GrammarError(
-                f"the grammar is too ambiguous: one step needs stacks with more than {MAX_NEW} entries. Write it so "
-                "that a text can be read in fewer ways"
-            )
+            raise too_ambiguous()
         # All the memory first: what others see is a whole node or none.
         reserve(&self.top, self.top.n + n)
         reserve(&self.below, self.below.n + n)
@@ -154,6 +166,7 @@ cdef class Stacks:
             b = self.work.at[self.work.n - 1]
             found = self.merge(a, b)
             if found >= 0:
+                self.check_known()
                 put(&self.unions, pair_key(min(a, b), max(a, b)), found)
                 self.work.n -= 2
         return found
@@ -218,6 +231,7 @@ cdef class Stacks:
             if state < 0:
                 self.popped.at[below] = found
             else:
+                self.check_known()
                 put(&self.closures, pair_key(state, below), found)
             self.tasks.n -= 2
         return 0

@@ -97,3 +97,15 @@ def test_too_many_readings_are_refused_and_the_state_stays_usable():
     )
     with pytest.raises(GrammarError, match="too ambiguous"):
         Grammar.parse(source).accepts("b" * 1000)
+
+
+def test_what_is_known_of_stacks_is_forgotten_like_the_stacks():
+    """Rules that may all begin each other add few stacks for a byte, and a hundred thousand unions of them."""
+    bodies = [" ".join(f"r{j}?" for j in range(20)) + ' "a"'] * 20
+    grammar = Grammar.parse("root ::= r0\n" + "\n".join(f"r{i} ::= {body}" for i, body in enumerate(bodies)))
+    assert not grammar._stacks.crowded
+    assert grammar.accepts("a" * 150)
+    assert grammar._stacks.crowded
+    grammar.make_room()
+    assert not grammar._stacks.crowded
+    assert grammar.accepts("a" * 10)
