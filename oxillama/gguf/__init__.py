@@ -4,7 +4,7 @@
 >>> with ox.gguf.open("model.gguf") as file:
 ...     print(file.metadata.arch, len(file.tensors))
 
-A file is checked whole when it is opened, and mapped, not read; arrays and tensors are decoded when they are asked for.
+A file is checked completely when opened, and mapped, not read; arrays and tensors are decoded on access.
 """
 
 from oxillama.gguf.arrays import GGUFArray

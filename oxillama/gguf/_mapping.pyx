@@ -1,8 +1,8 @@
-"""Files mapped for reading, which may be cut off, or be on a disk that fails, at any time.
+"""Mapped files for reading, which may be cut off, or be on a disk that fails, at any time.
 
-Whoever then touches a page that is gone gets SIGBUS, which would end the process. A handler puts zeros in the place of
-that page and of those behind it, and notes so in the mapping: whoever reads goes on, and has to look at `missing` when
-he is done. Any other SIGBUS is passed on to whoever handled it before.
+An access to a page that is gone raises SIGBUS, which would end the process. A handler replaces that page and those
+behind it by zeros, and marks the mapping: the reading thread continues, and has to check `missing` afterwards. Any
+other SIGBUS is passed on to the handler that was installed before.
 
 The handler runs in the middle of anything, in any thread: it takes no locks, allocates nothing, and calls mmap(2),
 which is a plain system call everywhere. Everything else here runs with the GIL.
@@ -25,7 +25,7 @@ from posix.unistd cimport _SC_PAGESIZE, sysconf
 cdef extern from *:
     """
     #include <signal.h>
-    /* Not of Linux: a wrong alignment, and memory that was found to be broken while nobody reads it. */
+    /* Not of Linux: a wrong alignment, and memory found to be broken while no thread reads it. */
     #ifdef __linux__
     #define OX_PAGE_IS_GONE(code) ((code) == BUS_ADRERR || (code) == BUS_MCEERR_AR)
     #else
@@ -47,22 +47,22 @@ cdef extern from *:
 ctypedef void (*handler_t)(int, siginfo_t *, void *) noexcept nogil
 
 cdef enum:
-    N_REGIONS = 128             # of a chunk
+    N_REGIONS = 128             # regions of a chunk
     N_LEVELS = 4
 
-cdef struct Region:             # free where the end is 0
+cdef struct Region:             # free if the end is 0
     uintptr_t start, end, missing
 
 cdef struct Chunk:
     uintptr_t next
     Region[N_REGIONS] regions
 
-cdef Chunk first_chunk          # none is ever given back, since the handler may be looking at it
+cdef Chunk first_chunk          # chunks are never freed, since the handler may be reading them
 cdef uintptr_t PAGE = <uintptr_t>sysconf(_SC_PAGESIZE)
 
-# Whom each of our handlers found in its place. Who comes after us may pass on what is not his to the one that he found,
-# and so to us. When we take the place again, it is with the next of our handlers, which passes on to him: with one
-# alone, we would pass on to him and he to us, for ever.
+# The handler that each of our handlers replaced. A handler installed after ours may pass foreign signals on to the one
+# that it replaced: ours. When we install ourselves again, it is with the next of our handlers, which passes on to that
+# one: with a single handler, the two would pass a signal on to each other for ever.
 cdef action_t[N_LEVELS] before
 cdef int n_levels = 0
 
@@ -70,7 +70,7 @@ cdef int n_levels = 0
 # ---- in the handler
 
 cdef bint replace(uintptr_t address) noexcept nogil:
-    """Puts zeros from the address's page on to the end of its region, if it is in one. Whether they are there."""
+    """Replaces the pages from the address to the end of its region, if any, by zeros. Returns whether it did."""
     cdef Chunk *chunk = &first_chunk
     cdef Region *region
     cdef uintptr_t start, end, page = address & ~(PAGE - 1)
@@ -80,8 +80,8 @@ cdef bint replace(uintptr_t address) noexcept nogil:
             region = &chunk.regions[i]
             end = load(&region.end)
             start = load(&region.start)
-            if start <= address < end and load(&region.end) == end:  # else another one is being made
-                store(&region.missing, 1)  # before anybody can see zeros
+            if start <= address < end and load(&region.end) == end:  # else another region is being entered
+                store(&region.missing, 1)  # before a thread can read zeros
                 return mmap(<void *>page, end - page, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) \
                     != MAP_FAILED
         chunk = <Chunk *>load(&chunk.next)
@@ -89,15 +89,15 @@ cdef bint replace(uintptr_t address) noexcept nogil:
 
 
 cdef void pass_on(int level, int number, siginfo_t *info, void *context) noexcept nogil:
-    """What would have happened without us."""
+    """Calls the replaced handler, or the default action."""
     cdef action_t action = before[level]
     if not action.sa_flags & SA_SIGINFO:
-        if action.sa_handler == SIG_IGN and info.si_code <= 0:  # sent by somebody; the system's can't be ignored
+        if action.sa_handler == SIG_IGN and info.si_code <= 0:  # sent by a process; the system's own can't be ignored
             return
         if action.sa_handler == SIG_DFL or action.sa_handler == SIG_IGN:
             action.sa_handler = SIG_DFL
             sigaction(number, &action, NULL)
-            raise_(number)  # comes when we return, if it is blocked until then
+            raise_(number)  # delivered when this handler returns, if it is blocked until then
             return
     if action.sa_flags & SA_RESETHAND:
         before[level].sa_handler, before[level].sa_flags = SIG_DFL, 0
@@ -134,12 +134,12 @@ cdef handler_t[N_LEVELS] handlers
 handlers[0], handlers[1], handlers[2], handlers[3] = handle_0, handle_1, handle_2, handle_3
 
 
-# ---- beside it
+# ---- outside the handler
 
 def watch():
-    """Sees to it that SIGBUS comes to us, also after somebody else took it. Whether it does.
+    """Installs our handler of SIGBUS, also again after other code replaced it. Returns whether it is installed.
 
-    It doesn't any more after the place was taken from us several times.
+    It isn't any more after it was replaced several times.
     """
     global n_levels
     cdef action_t now
@@ -152,7 +152,7 @@ def watch():
                 return True
     for level in range(n_levels):
         if before[level].sa_handler == now.sa_handler and before[level].sa_flags == now.sa_flags:
-            break  # he whom this one found, again
+            break  # the handler that this one replaced, again
     else:
         if n_levels == N_LEVELS:
             return False
@@ -165,14 +165,14 @@ def watch():
 cdef bint take(int level) noexcept:
     cdef action_t ours = before[level]
     cdef bint handled = ours.sa_flags & SA_SIGINFO or (ours.sa_handler != SIG_DFL and ours.sa_handler != SIG_IGN)
-    # As he would be called: with the same signals blocked, and system calls interrupted or not.
+    # With the flags of the replaced handler: the same signals blocked, and system calls interrupted or not.
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (ours.sa_flags & (SA_RESTART | SA_NODEFER) if handled else SA_RESTART)
     ours.sa_sigaction = handlers[level]
     return sigaction(SIGBUS, &ours, NULL) == 0
 
 
 cdef Region *free_region() noexcept:
-    """NULL if there is no memory for more."""
+    """A free region; NULL without memory for another chunk."""
     cdef Chunk *chunk = &first_chunk
     cdef void *more
     cdef int i
@@ -213,7 +213,7 @@ cdef class Mapping:
         cdef uintptr_t start, end
         if self.region != NULL:
             start, end = self.region.start, self.region.end
-            store(&self.region.end, 0)  # before anybody else can get the place
+            store(&self.region.end, 0)  # before another mapping can get the addresses
             munmap(<void *>start, end - start)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
@@ -221,11 +221,11 @@ cdef class Mapping:
 
     @property
     def missing(self):
-        """Whether bytes were zeros to those who read them, since they couldn't be had from the file."""
+        """Whether readers saw zeros in place of bytes that couldn't be read from the file."""
         return self.region.missing != 0
 
     def release(self, size_t first, size_t n_bytes):
-        """Gives the whole pages of a part back to the system; they come again from the file when they are read."""
+        """Releases the whole pages of a part to the system; they are read from the file again on the next access."""
         cdef uintptr_t start = self.region.start + (first + PAGE - 1) // PAGE * PAGE
         cdef uintptr_t end = self.region.start + (first + n_bytes) // PAGE * PAGE
         if first + n_bytes <= self.n_bytes and start < end:

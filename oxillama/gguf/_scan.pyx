@@ -1,6 +1,6 @@
 """Loops over GGUF string arrays: ``count`` strings one after another, each a little-endian uint64 length and its bytes.
 
-Every length is compared with the bytes that are left before it moves the position, so that no sum can overflow and
+Every length is compared with the number of bytes left before it advances the position, so that no sum can overflow and
 nothing outside ``data`` is read. Works on any host byte order.
 """
 

@@ -1,4 +1,4 @@
-"""Arrays in GGUF metadata, decoded when they are looked at."""
+"""Arrays in GGUF metadata, decoded on access."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
@@ -14,20 +14,20 @@ __all__ = ["GGUFArray"]
 
 
 def in_memory() -> None:
-    """What needs no check."""
+    """The check of an array in memory, which can't change: nothing."""
 
 
 class GGUFArray(Sequence[Any]):
     """An array of numbers, bools or strings.
 
-    ``payload`` holds the items' bytes as they stand in the file; numbers are converted on each access, the places of
-    strings are found once, on the first. Equal to any sequence of equal items.
+    ``payload`` holds the items' bytes as in the file; numbers are converted on each access, the offsets of strings are
+    found once, on the first. Equal to any sequence of equal items.
 
     Attributes:
         item_type: the stored `ValueType` of the items.
         payload: uint8 ``[n]``, a read-only view of the file.
         where: the place, for messages.
-        check: raises ModelFileError if the file was changed since it was opened; what reads items does so.
+        check: raises ModelFileError if the file has changed since it was opened; every access to items calls it.
     """
 
     __slots__ = ("_count", "_offsets", "check", "item_type", "payload", "where")
@@ -65,7 +65,7 @@ class GGUFArray(Sequence[Any]):
         return self._text(self.bytes_at(i), i)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        payload = self.payload.copy()  # a copy, and what is read from it, has nothing to check
+        payload = self.payload.copy()  # a copy in memory needs no check
         self.check()
         return GGUFArray, (self.item_type, self._count, payload, self.where)
 
@@ -91,7 +91,7 @@ class GGUFArray(Sequence[Any]):
             found = _scan.text_list(self.payload, self._places()) if strings else self._view().tolist()
             self.check()
         except UnicodeDecodeError:
-            # The loop in C doesn't say which string it was.
+            # The C loop doesn't report the index of the string.
             found = [self._text(raw, i) for i, raw in enumerate(self.bytes_list())]
         return found
 
@@ -114,7 +114,7 @@ class GGUFArray(Sequence[Any]):
         return found
 
     def _some(self, chosen: range) -> list[Any]:
-        """With one check for all, which is a call of the system."""
+        """Items with one check, a system call, for all."""
         if self.item_type is not ValueType.STRING:
             view = self._view()
             numbers = [view[i].item() for i in chosen]
@@ -125,7 +125,7 @@ class GGUFArray(Sequence[Any]):
         return [self._text(one, i) for one, i in zip(raw, chosen, strict=True)]
 
     def _raw(self, i: int) -> bytes:
-        """Not checked."""
+        """The bytes of a string, without a check."""
         places = self._places()
         return self.payload[int(places[i]) + 8 : int(places[i + 1])].tobytes()
 

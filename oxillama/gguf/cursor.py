@@ -1,4 +1,4 @@
-"""Reading numbers and strings from bytes that nobody vouches for."""
+"""Cursor over untrusted bytes: bounds-checked reading of numbers and strings."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -17,12 +17,12 @@ _U64 = STRUCTS[ValueType.UINT64]
 
 
 class Cursor:
-    """A position in a file's bytes. Nothing is read, sliced or allocated before it is known to be within them.
+    """A position in a file's bytes. Nothing is read, sliced or allocated before its bounds are checked.
 
     Attributes:
         data: uint8 ``[n_bytes]``.
         label: the file's name, for messages.
-        check: raises ModelFileError if the bytes are mapped, and their file was changed.
+        check: raises ModelFileError if the bytes are mapped, and their file has changed.
         position: the next byte to read; never beyond ``n_bytes``.
     """
 

@@ -1,4 +1,4 @@
-"""A metadata value with its stored type and bytes: made from a file by the parser, or from Python values here."""
+"""Metadata entries: values with stored type and bytes, made from a file by the parser, or from Python values here."""
 
 import math
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ def make_entry(key: str, value: object, type: ValueType | None = None) -> Entry:
         if type is None:
             type = _infer(key, [value])
         raw = _encode(key, value, type)
-        # As a reader of the file sees it: a float may have been rounded.
+        # The value that a reader of the file gets: a float may have been rounded.
         decoded = STRUCTS[type].unpack(raw)[0] if type in FLOATS else value
         return Entry(type, decoded, np.frombuffer(raw, np.uint8))
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | dict | set):

@@ -26,8 +26,8 @@ __all__ = [
     "hub_origin",
 ]
 
-PROBE_BYTES = 8 << 20  # of a file's head and tail
-READ_BYTES = 1 << 20  # at once
+PROBE_BYTES = 8 << 20  # bytes of a file's head and tail that are hashed
+READ_BYTES = 1 << 20  # bytes read at a time
 
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
@@ -36,12 +36,12 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class ModelFingerprint:
-    """What a model is known by, without reading all of it.
+    """Fingerprint of a model, computed without reading all of it.
 
-    file_size: bytes; of a split model, of all its files. mtime_secs: of the (first) file, Unix seconds, 0 in memory;
-    copies differ in it, so it tells nothing. head_hash, tail_hash: BLAKE3 of the first and the last `probe_size` bytes
-    (of the first and the last file). tensor_hash: BLAKE3 of names, shapes, types and places of all tensors; empty where
-    it isn't known, in files of version 1.
+    file_size: bytes; for a split model, of all its files. mtime_secs: of the (first) file, Unix seconds, 0 in memory;
+    copies differ in it, so it isn't compared. head_hash, tail_hash: BLAKE3 of the first and the last `probe_size` bytes
+    (of the first and the last file). tensor_hash: BLAKE3 of names, shapes, types and offsets of all tensors; empty in
+    snapshots of version 1.
     """
 
     file_size: int
@@ -53,13 +53,14 @@ class ModelFingerprint:
 
     @classmethod
     def of(cls, source: Source, probe_size: int = PROBE_BYTES) -> ModelFingerprint:
-        """Of a GGUF file, the first one of a split model, or of its bytes. Raises LoadError if it can't be read."""
+        """Fingerprint of a GGUF file, the first one of a split model, or of its bytes. Raises LoadError if it can't be
+        read."""
         with open_gguf(source) as file:
             return ModelIdentity(file, probe_size).fingerprint
 
     @classmethod
     def of_ends(cls, path: str | os.PathLike[str]) -> ModelFingerprint:
-        """What can be told of a file without reading what it means: of a split model's first file, the head alone.
+        """Fingerprint of a file without parsing it; of a split model's first file, the head alone.
 
         Raises ModelNotFoundError if it can't be opened, ModelFileError if it is no regular file or can't be read.
         """
@@ -75,7 +76,7 @@ class ModelFingerprint:
         return cls(file.size, 0, head, _digest(file, max(0, file.size - PROBE_BYTES), file.size))
 
     def check(self, found: ModelFingerprint, label: str, given_as: str = "model_path") -> None:
-        """Raises SnapshotMismatchError, which names the field, unless `found` is of the same model."""
+        """Raises SnapshotMismatchError, which names the field, unless `found` is that of the same model."""
         for name in ("file_size", "head_hash", "tail_hash", "tensor_hash"):
             mine, other = getattr(self, name), getattr(found, name)
             if mine != other and mine and other:
@@ -86,7 +87,7 @@ class ModelFingerprint:
                 )
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
+        """The fields as JSON."""
         return {
             "file_size": self.file_size, "mtime_secs": self.mtime_secs, "head_hash": self.head_hash.hex(),
             "tail_hash": self.tail_hash.hex(), "probe_size": self.probe_size, "tensor_hash": self.tensor_hash.hex(),
@@ -94,7 +95,7 @@ class ModelFingerprint:
 
     @classmethod
     def read(cls, fields: Fields) -> Self:
-        """The opposite of `state`. Raises SnapshotDamagedError."""
+        """The inverse of `state`. Raises SnapshotDamagedError."""
         hashes = {}
         for name in ("head_hash", "tail_hash", "tensor_hash"):
             try:
@@ -106,23 +107,23 @@ class ModelFingerprint:
 
 
 class ModelIdentity:
-    """The fingerprint of a model that is loaded, computed when it is first wanted.
+    """Fingerprint of a loaded model, computed when first used.
 
-    It is that of the file that was loaded, which is kept open, whatever has its name by then. path: of that file,
-    absolute; None of a model in memory.
+    It is that of the loaded file, which is kept open, even if another file has its name by then. path: that of the
+    file, absolute; None for a model in memory.
     """
 
     def __init__(self, file: GGUFFile, probe_size: int = PROBE_BYTES) -> None:
         self.path = None if file.path is None else os.path.abspath(file.path)
         self._ends = [shard.source or shard.data for shard in (file.shards[0], file.shards[-1])]
         self._n_bytes, self._tensor_hash, self._probe_size = file.n_bytes, _tensor_hash(file), probe_size
-        if file.path is None:  # bytes that are in memory for nothing else
+        if file.path is None:  # computed now, so that the bytes needn't stay in memory for it
             _ = self.fingerprint
             self._ends = []
 
     @lazy
     def fingerprint(self) -> ModelFingerprint:
-        """Raises ModelFileError if the file was changed since it was opened, or can't be read."""
+        """The fingerprint. Raises ModelFileError if the file has changed since it was opened, or can't be read."""
         first, last = self._ends
         n_first, n_last = (end.size for end in (first, last))
         head = _digest(first, 0, min(n_first, self._probe_size))
@@ -152,7 +153,7 @@ def _tensor_hash(file: GGUFFile) -> bytes:
 
 def hub_origin(path: str | None) -> dict[str, str] | None:
     """Repository, file and revision of a file in the Hugging Face Hub's cache, which is laid out as
-    ``models--OWNER--NAME/snapshots/REVISION/FILE``; None of any other."""
+    ``models--OWNER--NAME/snapshots/REVISION/FILE``; None for any other file."""
     parts = Path(path).parts if path else ()
     for i in range(len(parts) - 3):
         if parts[i].startswith("models--") and parts[i + 1] == "snapshots":

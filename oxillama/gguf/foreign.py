@@ -1,4 +1,4 @@
-"""The first bytes of a file: GGUF of a version that we read, or what else they look like."""
+"""File signatures: the first bytes of a GGUF file, or those of another format."""
 
 from oxillama.errors import GGUFError
 from oxillama.gguf.cursor import Cursor
@@ -26,7 +26,7 @@ _LOOKS_LIKE = (
 
 
 def check_magic(cursor: Cursor) -> None:
-    """Move past the magic; GGUFError says what a file without it looks like."""
+    """Moves past the magic. Raises GGUFError, which names the likely format, for a file without it."""
     head = cursor.data[:32].tobytes()
     if not head:
         raise GGUFError(f"{cursor.label}: the file is empty")
@@ -39,7 +39,7 @@ def check_magic(cursor: Cursor) -> None:
 
 
 def read_version(cursor: Cursor) -> int:
-    """Version 2 or 3, little-endian; GGUFError names others."""
+    """Version 2 or 3, little-endian. Raises GGUFError, which names the version, for others."""
     at = cursor.position
     version = cursor.u32("version")
     if version not in VERSIONS:

@@ -1,4 +1,4 @@
-"""Tensor formats by GGUF id and by name: the table of csrc/ox_formats.def, seen from Python."""
+"""Tensor formats by GGUF id and by name: the table of csrc/ox_formats.def in Python."""
 
 from functools import cache
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from oxillama.errors import QuantError
 
 __all__ = ["REMOVED", "Format", "all_formats", "format_by_id", "format_by_name"]
 
-# Ids that ggml once gave to formats it has dropped since; no program can read them any more.
+# Ids of formats that ggml has dropped; no program can read them any more.
 REMOVED = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",

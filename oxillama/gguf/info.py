@@ -1,4 +1,4 @@
-"""What a GGUF file holds, as text for people."""
+"""Description of a GGUF file as text."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -17,7 +17,7 @@ _UNKNOWN = "unknown"
 _TEMPLATE_LINES = 3
 _WIDTH = 100
 _SAMPLING = "general.sampling."
-_MAX_LAYERS = 10_000  # an array of more is something else
+_MAX_LAYERS = 10_000  # a longer array is not one of values for each layer
 _SPECIALS = {
     "BOS": "bos", "EOS": "eos", "EOT": "eot", "EOM": "eom", "UNK": "unknown", "SEP": "seperator", "PAD": "padding",
     "CLS": "cls", "MASK": "mask", "FIM-PRE": "fim_pre", "FIM-SUF": "fim_suf", "FIM-MID": "fim_mid",
@@ -28,9 +28,9 @@ def describe(file: GGUFFile, *, context_size: int | None = None, kept: tuple[int
     """Architecture, sizes, tensor types, tokenizer, template, sampling defaults and a memory estimate, a line each.
 
     The KV cache is estimated for ``context_size`` tokens (by default 4096 and the context the model was trained for) in
-    f16. ``kept``: what a model keeps of a request, bytes for each token and bytes for all of them together; without it,
-    metadata are taken to be those of a transformer whose layers keep every token. Keys that the file lacks are
-    "unknown"; no well-formed file makes this fail.
+    f16. ``kept``: memory of a request, as bytes for each token and bytes in all; without it, metadata are taken to be
+    those of a transformer whose layers keep every token. Missing keys are shown as "unknown"; no well-formed file makes
+    this fail.
     """
     lines = [*_file_lines(file), *_model_lines(file), *_tensor_lines(file), *_tokenizer_lines(file.metadata)]
     lines += [
@@ -42,7 +42,7 @@ def describe(file: GGUFFile, *, context_size: int | None = None, kept: tuple[int
 
 
 def kv_bytes_per_token(metadata: Metadata, bytes_per_value: float = 2.0) -> float | None:
-    """Bytes of KV cache that a token takes over all layers; None if the metadata don't tell.
+    """Bytes of KV cache of a token over all layers; None if the metadata lack a value.
 
     ``sum over layers of n_kv_heads * (key_length + value_length)`` values.
     """
@@ -87,7 +87,7 @@ def _model_lines(file: GGUFFile) -> Iterator[tuple[str, str]]:
 
 
 def _mixer_lines(m: Metadata) -> Iterator[tuple[str, str]]:
-    """What lets a layer's tokens see each other."""
+    """Lines about the token mixers: attention, state space and convolution."""
     heads = _per_layer(m, "attention.head_count")
     if heads and not max(heads):
         yield "heads", "none"

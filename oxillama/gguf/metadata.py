@@ -1,4 +1,4 @@
-"""The key–value part of a GGUF file, with access by type."""
+"""Metadata: the key-value part of a GGUF file, with access by type."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ _SCALARS: dict[str, frozenset[ValueType]] = {
     "bool": frozenset({ValueType.BOOL}),
 }
 
-# What these keys say was used to read the file; another value would contradict what was read.
+# Keys whose values were used to read the file; another value would contradict the parsed file.
 _STRUCTURAL = frozenset({"general.alignment", "split.no", "split.count", "split.tensors.count"})
 
 

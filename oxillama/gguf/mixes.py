@@ -1,8 +1,8 @@
-"""Which tensor of a model gets which format: file types as llama.cpp names and mixes them.
+"""File types: the format of each tensor, by llama.cpp's names and mixes.
 
 The rules are those of llama.cpp's quantiser (2025), so that a file has the size and the quality that its name promises:
-a type has a main format; the output matrix, values (`attn_v`), down projections and a few others get more bits.
-Nothing here looks at the values of a tensor.
+a type has a main format; the output matrix, values (`attn_v`), down projections and a few others get more bits. The
+rules don't depend on the values of a tensor.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,10 +36,10 @@ FILE_TYPES: Mapping[str, FileType] = {
     )
 }  # fmt: skip
 
-# Short for the mix that is meant, as everybody uses them.
+# Common short names of mixes.
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
 
-# A format with smaller blocks of about as many bits, for rows that are not whole blocks of 256.
+# Formats with smaller blocks of about as many bits, for rows that are not whole blocks of 256.
 _SMALLER = {
     "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL",
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
@@ -56,9 +56,9 @@ def file_type(name: str) -> FileType:
 
 
 class ModelFacts(NamedTuple):
-    """What the rules need to know of a model.
+    """Properties of a model that the rules depend on.
 
-    ``values`` are the layers of the tensors that hold values (`attn_v`, or what contains them), in order.
+    ``values`` are the layers of the tensors that hold values (`attn_v`, or a tensor that contains it), in order.
     """
 
     arch: str
@@ -81,7 +81,7 @@ def value_layers(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted(layer_of(name) for name in names if name.endswith(holders)))
 
 
-# Small, or so sensitive that nobody quantises them: norms, routers, convolutions, positions, mixers of RWKV.
+# Small, or too sensitive to be quantised: norms, routers, convolutions, positions, mixers of RWKV.
 _KEPT = (
     "_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d.weight",
     "shortconv.conv.weight", "attn_rel_b.weight", ".position_embd.", "time_mix_first.weight", "time_mix_w0.weight",
@@ -93,13 +93,13 @@ _KEPT_WHOLE = ("position_embd.weight", "token_types.weight")
 
 
 def is_quantised(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is one that takes the file's type: matrices and stacks of them, but for those that stay."""
+    """Whether a tensor gets the file's type: matrices and stacks of them, except those that keep theirs."""
     matrix = sum(d > 1 for d in shape[:-1]) > 0
     return name.endswith("weight") and matrix and name not in _KEPT_WHOLE and not any(part in name for part in _KEPT)
 
 
 def fitting_format(format: str, row: int) -> str:
-    """``format``, or the one that stands in for it where rows of ``row`` values are not whole blocks."""
+    """``format``, or its substitute if rows of ``row`` values are not whole blocks."""
     if row % format_by_name(format).block_values == 0:
         return format
     smaller = _SMALLER.get(format, "F16")
@@ -159,7 +159,7 @@ def _attn_k(type: FileType, layer: int, model: ModelFacts) -> str | None:
 
 
 def _takes_more(type: FileType, model: ModelFacts) -> bool:
-    """With eight experts, keys and values are next to nothing of the file."""
+    """Whether keys and values get more bits: with eight experts, they are next to nothing of the file."""
     return model.n_experts == 8 and type.name not in ("F32", "F16", "BF16")
 
 
@@ -191,7 +191,7 @@ def _attn_output(type: FileType, layer: int, model: ModelFacts) -> str | None:
 
 
 def _latent(type: FileType, layer: int, model: ModelFacts) -> str | None:
-    """All heads' keys and values pass through these, which are next to nothing of a file with experts.
+    """Format of latent projections, which all heads' keys and values pass through, and are small beside experts.
 
     In random models of DeepSeek-V3's form, 16 bits here instead of 8 halve how often a token gets other experts.
     """

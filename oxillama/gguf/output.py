@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that stay the same ones whatever becomes of their names."""
+"""Atomic files: written completely or not at all, in folders held open by descriptor."""
 
 import contextlib
 import errno
@@ -17,25 +17,25 @@ from oxillama.errors import ConfigError
 __all__ = ["atomic_file", "atomic_in", "names_in", "open_folder", "remove_file", "remove_leftovers", "sync_folder"]
 
 TEMPORARY = re.compile(r"\.(.{1,100})\.[0-9a-f]{12}\.tmp", re.DOTALL)
-# Of file systems that can't flush a folder, and of folders that may be written to and not be read.
+# Errors of file systems that can't flush a folder, and of folders with write but no read permission.
 NOT_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
 
 
 @contextlib.contextmanager
 def open_folder(path: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
-    """The descriptor of a folder; what is done by it is done there, even if the name is another folder's by then.
+    """The descriptor of a folder, which stays the same folder even if its name becomes another's.
 
-    parent: of the folder that has it. Raises OSError, also for a symbolic link (ENOTDIR or ELOOP).
+    parent: descriptor of its parent folder. Raises OSError, also for a symbolic link (ENOTDIR or ELOOP).
     """
     owned = list[int]()
     try:
         try:
-            with DeferredInterrupt():  # nothing comes between a descriptor and who closes it
+            with DeferredInterrupt():  # no interrupt between opening the folder and the note to close it
                 owned.append(_descriptor(path, parent))
             yield owned[0]
         finally:
             _release(owned)
-    except BaseException:  # of a signal, perhaps, that came before the release had begun
+    except BaseException:  # perhaps a signal's, before the release started
         _release(owned)
         raise
 
@@ -47,7 +47,7 @@ def _descriptor(path: str | os.PathLike[str], parent: int | None) -> int:
     except PermissionError:
         if not hasattr(os, "O_PATH"):
             raise
-        return os.open(path, os.O_PATH | flags, dir_fd=parent)  # it may be written to, and not be read
+        return os.open(path, os.O_PATH | flags, dir_fd=parent)  # for folders with write but no read permission
 
 
 def _release(owned: list[int]) -> None:
@@ -58,19 +58,19 @@ def _release(owned: list[int]) -> None:
 
 
 def names_in(folder: int) -> list[str]:
-    """What is in an open folder, sorted. Raises OSError."""
-    # By a descriptor of its own: others of this one share its place in the list, and a way back that fails is silent.
+    """Names in an open folder, sorted. Raises OSError."""
+    # With a descriptor of its own: duplicates share the position in the listing, and a failing rewind is silent.
     with open_folder(".", folder) as again:
         return sorted(os.listdir(again))
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the name ``path`` when the block ends, and vanishes if it raises.
+    """A new file that takes the name ``path`` when the block ends, and is removed if the block raises.
 
-    It is written beside ``path`` and flushed to disk before it is renamed. A file that had the name before stays whole
-    until then, and for those who have it mapped, after. A symbolic link keeps pointing to the same place. What was left
-    by a process that was killed while it wrote ``path`` is removed.
+    It is written beside ``path`` and flushed to disk before it is renamed. A file that had the name before stays intact
+    until then, and for processes that have it mapped, after. A symbolic link keeps pointing to the same place. The
+    temporary file of a process that was killed while writing ``path`` is removed.
 
     Raises:
         ConfigError: there is no such folder, or ``path`` is one, or a device, a pipe or a socket: it would be replaced.
@@ -91,7 +91,7 @@ def atomic_in(folder: int, name: str, path: Path) -> Iterator[BinaryIO]:
     remove_leftovers(folder, name)
     made: list[tuple[str, BinaryIO]] = []
     try:
-        with DeferredInterrupt():  # nothing comes between a file and who removes it
+        with DeferredInterrupt():  # no interrupt between creating the file and the note to remove it
             made.append(_new_file(folder, name))
         temporary, f = made[0]
         yield f
@@ -113,10 +113,10 @@ def atomic_in(folder: int, name: str, path: Path) -> Iterator[BinaryIO]:
 
 
 def _new_file(folder: int, name: str) -> tuple[str, BinaryIO]:
-    """A file beside the target, which is locked as long as it is open: who finds it knows that it is being written."""
+    """A file beside the target, locked as long as it is open, which shows other processes that it is being written."""
     while True:
         temporary = f".{name[:100]}.{secrets.token_hex(6)}.tmp"
-        # Not tempfile: its files can be read by their owner alone, whatever the umask.
+        # Not tempfile, whose files only their owner can read, whatever the umask.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
@@ -127,11 +127,11 @@ def _new_file(folder: int, name: str) -> tuple[str, BinaryIO]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
             raise
-        os.close(descriptor)  # another process took it for a leftover, in the moment before it was locked
+        os.close(descriptor)  # another process took it for a leftover, just before it was locked
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Whether it is ours now; None where the file system has no locks."""
+    """Tries to lock a file: whether it is locked now; None where the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -142,14 +142,15 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _close(f: BinaryIO) -> None:
-    with contextlib.suppress(OSError):  # what counts was flushed before, or is removed
+    with contextlib.suppress(OSError):  # the data were flushed before, or the file is removed
         f.close()
 
 
 def remove_leftovers(folder: int, name: str | re.Pattern[str] = re.compile(".*", re.DOTALL)) -> int:
-    """Removes files that `atomic_file` began, for a name or such names, and whose writers are no more: bytes freed.
+    """Removes temporary files of `atomic_file`, for a name or names of a pattern, whose writers have ended. Returns the
+    number of bytes freed.
 
-    folder: its descriptor. What can't be removed stays, and what is no regular file with this one name.
+    folder: descriptor of the folder. Files that can't be removed stay, and anything but regular files of one name.
     """
     freed = 0
     with contextlib.suppress(OSError):
@@ -175,8 +176,8 @@ def _remove_leftover(folder: int, name: str) -> int:
 
 
 def remove_file(folder: int, name: str, known: os.stat_result | None = None) -> int | None:
-    """Removes a regular file that has no other name, from an open folder: bytes freed. None of anything else, which
-    stays, also of another file than the one that is known. Raises OSError."""
+    """Removes a regular file without a second name from an open folder, and returns the bytes freed; None for anything
+    else, which stays, also for another file than the known one. Raises OSError."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not _is_own(found) or (known is not None and not os.path.samestat(found, known)):
         return None
@@ -211,7 +212,7 @@ def _check_target(folder: int, name: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def _named(path: Path, names: tuple[str, ...]) -> Iterator[None]:
-    """Errors of the system that name no file, the temporary one or one of `names`, name ``path`` instead."""
+    """Makes system errors that name no file, the temporary file or one of `names`, name ``path`` instead."""
     try:
         yield
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Giving mapped pages back to the operating system."""
+"""Release of mapped pages to the operating system."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,10 @@ __all__ = ["release_pages"]
 
 
 def release_pages(data: NDArray[np.uint8]) -> None:
-    """Drop a mapped tensor's pages from this process; they come back from the file when they are read again.
+    """Drops a mapped tensor's pages from this process; they are read from the file again on the next access.
 
-    Repacked weights have no more use for them: without this, a model would be resident twice. Arrays that are not
-    views of a mapped file are left alone.
+    Repacked weights don't need them any more: without this, a model would be resident twice. Arrays that are not views
+    of a mapped file are left alone.
     """
     root: object = data
     while isinstance(root, np.ndarray) and root.base is not None:

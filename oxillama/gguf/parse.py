@@ -1,4 +1,4 @@
-"""From the bytes of one GGUF file to its metadata and tensor infos, each number checked before it is used."""
+"""GGUF parser: a file's bytes to its metadata and tensor infos, each number checked before it is used."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -57,7 +57,7 @@ def parse(data: NDArray[np.uint8], label: str, check: Callable[[], None]) -> Par
 
     Raises:
         GGUFError: the bytes are not a GGUF file of version 2 or 3, little-endian, whole and consistent.
-        UnsupportedModelError: a tensor is of a format that we don't know.
+        UnsupportedModelError: a tensor is of an unknown format.
     """
     cursor = Cursor(data, label, check)
     foreign.check_magic(cursor)
@@ -212,7 +212,7 @@ def _parse_format(cursor: Cursor, what: str) -> Format:
 
 
 def _check_places(cursor: Cursor, tensors: dict[str, RawTensor], data_start: int) -> None:
-    """Tensors lie within the file and don't overlap. A file without tensors needn't be padded to its data."""
+    """Checks that tensors lie within the file without overlap. A file without tensors needn't be padded to its data."""
     end, before = 0, ""
     for t in sorted(tensors.values(), key=lambda t: t.offset):
         start = data_start + t.offset

@@ -1,4 +1,4 @@
-"""Tensors that wait to be written: their bytes, or what gives them, checked against shape and format."""
+"""Pending tensors of a writer: their bytes, or a function that returns them, checked against shape and format."""
 
 import math
 import operator
@@ -21,7 +21,7 @@ _FORMAT_OF_DTYPE = {dtype.str: name for name, dtype in PLAIN_DTYPES.items()}
 
 
 class Pending(NamedTuple):
-    """A tensor's place in a file, and its bytes or a function that gives them, whole or in parts."""
+    """A tensor's entry in a file, and its bytes or a function that returns them, whole or in parts."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ def pending(
     shape: Iterable[int] | None,
     type: str | None,
 ) -> Pending:
-    """Of the arguments of `GGUFWriter.add_tensor`, which says what they are and what is raised."""
+    """The pending tensor of the arguments of `GGUFWriter.add_tensor`, which documents them and the errors."""
     if isinstance(data, TensorInfo):
         shape, type, data = shape or data.shape, type or data.type, data.data
     if isinstance(data, np.ndarray) and type in (None, _FORMAT_OF_DTYPE.get(data.dtype.str)):
@@ -73,7 +73,7 @@ def _check_shape(name: str, shape: Iterable[int], fmt: Format) -> tuple[int, ...
 
 
 def parts_of(t: Pending) -> Iterator[memoryview]:
-    """A tensor's bytes; ConfigError unless there are as many as it has, together."""
+    """A tensor's bytes in parts. Raises ConfigError unless their sum is the tensor's size."""
     data = t.data() if callable(t.data) else t.data
     if not isinstance(data, Iterator):
         yield _run(t.name, data, t.nbytes)

@@ -1,4 +1,4 @@
-"""What becomes of each tensor when a file is quantised, from names, shapes and metadata alone."""
+"""Quantisation plans: the new format of each tensor, from names, shapes and metadata alone."""
 
 import math
 import re
@@ -17,7 +17,7 @@ __all__ = ["TensorPlan", "plan_tensors"]
 
 
 class TensorPlan(NamedTuple):
-    """What becomes of a tensor; ``fallback`` says why it can't have the format that its file type asks for."""
+    """Plan for one tensor. ``fallback``: why it can't have the format of its file type."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,9 +39,9 @@ def plan_tensors(
     pure: bool = False,
     keep_output: bool = False,
 ) -> list[TensorPlan]:
-    """What becomes of each tensor, in file order; from names, shapes and metadata alone.
+    """Plans for all tensors, in file order; from names, shapes and metadata alone.
 
-    Raises ConfigError or QuantError for ``tensor_types`` that can't be done.
+    Raises ConfigError or QuantError for ``tensor_types`` that can't be honoured.
     """
     model = _facts(tensors, metadata)
     patterns = _patterns(tensor_types)

@@ -1,4 +1,4 @@
-"""Quantising and dequantising arrays, without a file."""
+"""Quantisation and dequantisation of arrays, without a file."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

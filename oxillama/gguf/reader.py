@@ -1,4 +1,4 @@
-"""Opening GGUF files: from a path (mapped, never read whole) or from memory."""
+"""GGUF reader: files opened from a path (mapped, never read whole) or from memory."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -24,8 +24,8 @@ class GGUFFile:
     """An open GGUF file, or all files of a split model. Use as a context manager, or call `close`.
 
     overrides: metadata values in place of those in the file. After `close`, every attribute but ``path`` and this one
-    raises GGUFError. What was taken from it before (metadata, arrays, tensors and their data) stays valid: the file is
-    unmapped when the last of them is gone.
+    raises GGUFError. Metadata, arrays, tensors and their data taken from it before stay valid: the file is unmapped
+    when the last of them is gone.
     """
 
     __reduce_ex__ = stays_here("open the file again where it is needed, by its path")
@@ -87,10 +87,10 @@ class GGUFFile:
         return seen
 
     def check(self) -> None:
-        """Raises ModelFileError if the file was changed since it was opened, or couldn't be read where it is mapped.
+        """Raises ModelFileError if the file has changed since it was opened, or couldn't be read where it is mapped.
 
-        For those who used ``data`` of tensors, which are zeros where a file was cut off. A ``with`` block does it at
-        its end; what is decoded or written by this package is checked anyway.
+        Call it after using ``data`` of tensors, which are zeros where a file was cut off. A ``with`` block calls it at
+        its end; data decoded or written by this package are checked anyway.
         """
         for shard in self._shards:
             shard.check()
@@ -101,7 +101,7 @@ class GGUFFile:
         return not self._shards
 
     def close(self) -> None:
-        """Let the file go; may be called twice."""
+        """Closes the file; may be called twice."""
         self._shards = []
         self._tensors = {}
         self._metadata = Metadata({})
@@ -131,11 +131,11 @@ def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) 
     """Open a GGUF file: version 2 or 3, little-endian.
 
     Everything but the tensors' values is checked here: after this, no offset or size in the file can lead outside it.
-    The file must not be changed while it is open: what is read of it then ends in ModelFileError.
+    The file must not be changed while it is open: reading it then raises ModelFileError.
 
     Args:
-        source: a path, or the file's bytes. Of a split model, the path of its first file.
-        overrides: metadata values that replace or join the file's (`Metadata.replaced`).
+        source: a path, or the file's bytes. For a split model, the path of its first file.
+        overrides: metadata values that replace the file's or are added to them (`Metadata.replaced`).
 
     Raises:
         ModelNotFoundError: there is no such file (or part of a split model), or it can't be read.

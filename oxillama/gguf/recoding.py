@@ -1,4 +1,4 @@
-"""Writing a model's file again with its matrices in other formats."""
+"""Quantisation of a model's file: its matrices in other formats."""
 
 import logging
 import math
@@ -24,8 +24,8 @@ from oxillama.gguf.writer import GGUFWriter
 
 __all__ = ["QuantizeSummary", "add_recoded", "check_destination", "check_threads", "quantize_file", "report_fallbacks"]
 
-PIECE_BYTES = 16 << 20  # of a source tensor that are converted at a time
-QUANTIZATION_VERSION = 2  # of the block layouts; files of version 1 can't be read by anybody any more
+PIECE_BYTES = 16 << 20  # bytes of a source tensor that are converted at a time
+QUANTIZATION_VERSION = 2  # of the block layouts; no program can read files of version 1 any more
 
 _log = logging.getLogger("oxillama")
 
@@ -34,14 +34,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class QuantizeSummary:
-    """What `quantize_file` did, or with ``dry_run`` would do."""
+    """Summary of `quantize_file`: the changes made, or with ``dry_run`` those it would make."""
 
     file_type: str
     tensors: tuple[TensorPlan, ...]
 
     @property
     def fallbacks(self) -> tuple[TensorPlan, ...]:
-        """The tensors that could not have the format that the file type asks for."""
+        """The tensors that could not have the format of the file type."""
         return tuple(t for t in self.tensors if t.fallback)
 
     @property
@@ -56,7 +56,7 @@ class QuantizeSummary:
 
     @property
     def bits_per_weight(self) -> float:
-        """Of the result, all tensors counted."""
+        """Bits per weight of the result, over all tensors."""
         return 8 * self.bytes_after / max(1, sum(math.prod(t.shape) for t in self.tensors))
 
 
@@ -80,15 +80,15 @@ def quantize_file(
 
     Args:
         source: a GGUF file; of a split model, the first.
-        destination: the file to write. What is there is replaced at the end, whole.
+        destination: the file to write. An existing file is replaced at the end, atomically.
         type: a format (``"Q8_0"``) or a mix (``"Q4_K_M"``): `mixes.FILE_TYPES`.
         num_threads: by default as for an engine; see `EngineConfig`.
-        tensor_types: formats for tensors whose names a regular expression is found in; the first that is found counts.
+        tensor_types: formats by regular expressions, searched in tensor names; the first match counts.
         pure: the same format for all matrices, instead of more bits for those that need them.
         keep_output: leave the output matrix (of a model without one of its own: the embedding) as it is.
         allow_requantize: also convert tensors that are quantised already, which adds their error to the new one.
-        dry_run: only tell what would be done.
-        progress: True shows a bar on stderr; a function is called with the source's bytes that are done, and all.
+        dry_run: only return the summary.
+        progress: True shows a bar on stderr; a function is called with (converted bytes of the source, all bytes).
 
     Raises:
         ConfigError: ``destination`` is the source or can't be written, or an argument has no meaning for this model.
@@ -127,7 +127,7 @@ def report_fallbacks(plans: list[TensorPlan]) -> None:
 
 
 def check_destination(file: GGUFFile, destination: str | os.PathLike[str], *others: Path) -> None:
-    """Raises ConfigError unless it is the name of a file, and of none that is read: neither the model nor others."""
+    """Raises ConfigError unless destination names a file that is neither the model nor one of the others."""
     place = os.fspath(destination) if isinstance(destination, os.PathLike) else destination
     if not isinstance(place, str) or "\0" in place:
         raise ConfigError(f"destination must be the path of a file, not {place!r}")
@@ -169,9 +169,9 @@ def add_recoded(
     num_threads: int,
     count: Callable[[int], None] = lambda n: None,
 ) -> None:
-    """Gives a writer metadata, with the file type in them, and tensors, to be converted when they are written.
+    """Adds metadata, with the file type in them, and tensors to a writer, which converts them when it writes them.
 
-    ``type``: None if the file's stays as it is. ``count`` gets the bytes of ``tensors`` that are done.
+    ``type``: None keeps the file's. ``count`` is called with the number of converted bytes of ``tensors``.
     """
     described = {"general.quantization_version": QUANTIZATION_VERSION, "general.file_type": type.id} if type else {}
     writer.add_metadata(metadata.replaced(described), leave_out=SPLIT_KEYS)
@@ -183,7 +183,7 @@ def add_recoded(
 def _source(
     info: TensorInfo, format: str, num_threads: int, count: Callable[[int], None]
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
-    """A function that gives the tensor's blocks in parts."""
+    """A function that yields the tensor's blocks in parts."""
 
     def parts() -> Iterator[NDArray[np.uint8]]:
         from oxillama.kernels.convert import convert
@@ -204,7 +204,7 @@ def _source(
 
 
 class _counter:
-    """Tells ``progress`` of bytes that are done; as a context manager, since a bar must be closed."""
+    """Reports converted bytes to ``progress``; a context manager, since a bar must be closed."""
 
     def __init__(self, progress: bool | Progress, total: int) -> None:
         self.done, self.total, self.bar = 0, total, None

@@ -1,7 +1,7 @@
-"""Models that are split over files ``NAME-00001-of-0000N.gguf``.
+"""Split models: files ``NAME-00001-of-0000N.gguf``.
 
 The first file holds all metadata. Each holds ``split.no`` (from 0), ``split.count`` and ``split.tensors.count``, the
-number of tensors in all of them together.
+number of tensors in all files together.
 """
 
 import re
@@ -65,7 +65,7 @@ def shard_paths(first: Shard) -> list[Path]:
     """The other files of the split model whose first file this is; none if it isn't split.
 
     Raises:
-        GGUFError: this is another file than the first, or its name isn't that of a part of so many.
+        GGUFError: this is not the first file, or its name doesn't have the form for that many parts.
         ModelNotFoundError: a file is missing.
     """
     number, count = _numbers(first)

@@ -1,4 +1,4 @@
-"""A file that stays open to be read again, and is known to be the same each time."""
+"""File source: an open file for repeated reads, with detection of changes."""
 
 import contextlib
 import errno
@@ -24,24 +24,24 @@ REMEDY = "To replace a file that is in use, rename the new one over it."
 
 
 class FileSource:
-    """An open file whose bytes are read where they are needed.
+    """An open file whose bytes are read on demand.
 
     Another file under the same name changes nothing, since the open one is kept. The file itself is taken to be changed
-    when its size or its time of modification is another than when it was opened: every read looks, after it has its
-    bytes, so that nothing written before is ever used. So must whoever uses bytes where they are mapped (`check`,
-    `unchanged`): they are zeros where they couldn't be had.
+    if its size or modification time has changed since it was opened: every read checks this after it has its bytes, so
+    that bytes written before the check are never used. Users of mapped bytes must check too (`check`, `unchanged`):
+    these are zeros where they couldn't be read.
     """
 
     __slots__ = ("__weakref__", "_changed", "_direct", "_mapping", "_open", "fd", "path", "size", "time")
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if it can't be opened, ModelFileError unless it is a regular file that isn't empty."""
-        info = path.stat()  # a pipe would be waited for
+        """Raises OSError if the file can't be opened, ModelFileError unless it is a regular file that isn't empty."""
+        info = path.stat()  # before opening, which would wait on a pipe
         if not stat.S_ISREG(info.st_mode):
             kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise ModelFileError(f"{path}: this is {kind}; the path of a GGUF file is needed")
         self.path = path
-        with DeferredInterrupt():  # nothing comes between a file and what closes it
+        with DeferredInterrupt():  # no interrupt between opening the file and the note to close it
             self._open = [Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))]
         self.fd = self._open[0].fd
         info = os.fstat(self.fd)
@@ -51,12 +51,12 @@ class FileSource:
         self._mapping: Mapping | None = None
 
     def map(self) -> NDArray[np.uint8]:
-        """The file's bytes, read-only; mapped as long as the array or this lives. Raises OSError."""
+        """The file's bytes, read-only; mapped as long as the array or the source lives. Raises OSError."""
         self._mapping = Mapping(self.fd, self.size)
         return np.frombuffer(cast(Any, self._mapping), np.uint8)
 
     def watch(self) -> None:
-        """Before mapped bytes are used for long: what others did to the handler of SIGBUS meanwhile, is set right."""
+        """Reinstalls the SIGBUS handler if other code has replaced it; to be called before long use of mapped bytes."""
         if self._mapping is not None:
             watch()
 
@@ -67,7 +67,7 @@ class FileSource:
         try:
             yield
         except (OxiLlamaError, OSError):
-            self.check()  # other bytes than expected may be all that is wrong
+            self.check()  # unexpected bytes may be the cause of any error
             raise
         self.check()
 
@@ -95,15 +95,15 @@ class FileSource:
         self.check()
 
     def expect(self, offset: int, n_bytes: int) -> None:
-        """Lets the system begin to read bytes that will be needed, where it has a way to be told."""
+        """Advises the system to read bytes that will be needed, where it can be advised."""
         if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):  # whoever reads them finds out what is wrong
+            with contextlib.suppress(OSError):  # the read itself reports the error
                 os.posix_fadvise(self.fd, offset, n_bytes, os.POSIX_FADV_WILLNEED)
 
     def read_direct(self, offset: int, n_bytes: int, out: NDArray[np.uint8]) -> int:
-        """The same past the page cache: where in ``out`` the bytes begin.
+        """Reads past the page cache. Returns the offset in ``out`` at which the bytes begin.
 
-        It begins at a page of memory, and has room for ``DIRECT_SLACK`` more, since whole blocks are read.
+        ``out`` is aligned to a page of memory, and has room for ``DIRECT_SLACK`` more, since whole blocks are read.
         """
         if self._direct is None or self._direct < 0:
             self._direct = self.open_direct()
@@ -115,7 +115,7 @@ class FileSource:
 
     @property
     def can_pass_cache(self) -> bool:
-        """Whether there are direct reads, and it can be seen what the page cache has and needn't be read so."""
+        """Whether direct reads work, and the page cache can be probed for pages that don't need them."""
         if self._direct is None:
             try:
                 self._direct = self.open_direct() if can_tell(self.fd) else -1
@@ -124,7 +124,7 @@ class FileSource:
         return self._direct >= 0
 
     def pass_cache(self, offset: int, n_bytes: int, out: NDArray[np.uint8]) -> int | None:
-        """`read_direct`; None where the disk won't have it, as with larger blocks: `can_pass_cache` is False then."""
+        """`read_direct`; None if the disk refuses it, as with larger blocks: `can_pass_cache` is False from then on."""
         try:
             return self.read_direct(offset, n_bytes, out)
         except ModelFileError as error:
@@ -135,7 +135,7 @@ class FileSource:
             return None
 
     def open_direct(self) -> int:
-        """Another descriptor of the same file. ConfigError where system or file system have no direct reads."""
+        """A descriptor of the same file for direct reads. Raises ConfigError if system or file system have none."""
         try:
             with DeferredInterrupt():
                 fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
@@ -158,7 +158,7 @@ class FileSource:
             done += n
 
     def failed(self, number: int) -> ModelFileError:
-        """The error for a read that failed with this number of the system's; -1: the file ends too early."""
+        """The error for a read that failed with this errno; -1: the file ends too early."""
         if number >= 0:
             return ModelFileError(f"{self.path}: the file can't be read any more: {os.strerror(number)}")
         try:

@@ -1,4 +1,4 @@
-"""A tensor of an open GGUF file."""
+"""Tensors of an open GGUF file."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from oxillama.gguf.source import FileSource
 
 __all__ = ["PLAIN_DTYPES", "TensorInfo"]
 
-# Formats whose values are numbers that numpy knows.
+# Formats whose values are numbers of numpy.
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -35,10 +35,10 @@ class TensorInfo:
         type_id: the format's GGUF id.
         offset: the tensor's first byte in its file.
         nbytes: size of the data.
-        path: the file that holds it (of a split model, one of several); None if it was read from memory.
-        data: uint8 ``[nbytes]``, read-only, without a copy. Aligned in memory as far as the file's alignment goes (of
-            bytes in memory: not at all). Keeps the file mapped as long as it lives; zeros where that was cut off, which
-            `check` tells.
+        path: the file that holds it (for a split model, one of several); None if it was read from memory.
+        data: uint8 ``[nbytes]``, read-only, without a copy. Aligned in memory as in the file (bytes in memory: not
+            aligned). Keeps the file mapped as long as it lives; zeros where the file was cut off, which `check`
+            detects.
         source: the file, kept open; None if it was read from memory.
     """
 
@@ -63,7 +63,7 @@ class TensorInfo:
         data: NDArray[np.uint8],
         source: FileSource | None = None,
     ) -> "TensorInfo":
-        """From a format and the tensor's own bytes."""
+        """A tensor of a format and its bytes."""
         return cls(name, shape, fmt.name, fmt.id, offset, len(data), path, data, source)
 
     @property

@@ -1,4 +1,4 @@
-"""The types of GGUF metadata values, their sizes, and how names from a file are shown in messages."""
+"""Types of GGUF metadata values, their sizes, and the display of a file's names in messages."""
 
 import struct
 from enum import IntEnum
@@ -26,7 +26,7 @@ class ValueType(IntEnum):
     FLOAT64 = 12
 
 
-# Of the values that have a fixed size. A bool is a byte that is 0 or 1.
+# Sizes of the values of fixed size. A bool is a byte that is 0 or 1.
 STRUCTS: dict[ValueType, struct.Struct] = {
     ValueType.UINT8: struct.Struct("<B"),
     ValueType.INT8: struct.Struct("<b"),
@@ -67,11 +67,11 @@ FLOATS = frozenset({ValueType.FLOAT32, ValueType.FLOAT64})
 
 
 def shown(name: object, limit: int = 100) -> str:
-    """``repr`` of something that a file gave, cut to ``limit`` characters: safe to print, never a page long."""
+    """``repr`` of a value from a file, cut to ``limit`` characters: safe to print, never a page long."""
     text = repr(name[: limit + 1] if isinstance(name, str | bytes) else name)
     return text if len(text) <= limit + 2 else f"{text[:limit]}…"
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that could steer a terminal or start a line escaped."""
+    """``text`` with control characters and line breaks escaped, safe for a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Writing GGUF files: from values and arrays, or copied from a file that was read."""
+"""GGUF writer: files from values and arrays, or copied from an open file."""
 
 import io
 import os
@@ -30,11 +30,12 @@ class GGUFWriter:
     """Collects metadata and tensors, and writes them as one file with `write`.
 
     Tensors are kept by reference and written one after another, so that a file larger than memory can be written from
-    mapped arrays, or from functions that make the data when their turn comes.
+    mapped arrays, or from functions that return the data when they are written.
 
     Args:
-        path: the file to write. What is there is replaced at the end of `write`, whole. None: only `to_bytes` works.
-        alignment: of the tensor data; by default what ``general.alignment`` says, or 32. Any other than 32 is also
+        path: the file to write. An existing file is replaced at the end of `write`, atomically. None: only `to_bytes`
+            works.
+        alignment: of the tensor data; by default the value of ``general.alignment``, or 32. Any other than 32 is also
             written to that key.
         version: 2 or 3; their files differ in this number alone.
     """
@@ -65,7 +66,7 @@ class GGUFWriter:
             key: 1 to 65535 bytes of UTF-8, given once.
             value: bool, int, float, str, `GGUFArray`, or a sequence or numpy array of one kind of them.
             type: stored type of the value (of the items, for an array): a `ValueType`, its name or number. By default
-                BOOL, the first of UINT32, INT32, UINT64 and INT64 that fits, FLOAT32 (FLOAT64 for what is beyond its
+                BOOL, the first of UINT32, INT32, UINT64 and INT64 that fits, FLOAT32 (FLOAT64 for values beyond its
                 range), STRING, or an array's own.
 
         Raises:
@@ -75,7 +76,7 @@ class GGUFWriter:
         self._add_entry(key, make_entry(key, value, None if type is None else value_type(type)))
 
     def add_metadata(self, metadata: Metadata, leave_out: Iterable[str] = ()) -> None:
-        """Add the entries of another file, with their types, but for some keys. ConfigError as for `add`."""
+        """Add the entries of another file, with their types, except some keys. ConfigError as for `add`."""
         skipped = frozenset(leave_out)
         for key in metadata:
             if key not in skipped:
@@ -93,7 +94,7 @@ class GGUFWriter:
         Args:
             name: 1 to 1024 bytes of UTF-8, given once. (Other programs allow 63.)
             data: a numpy array of a dtype that GGUF has (float16/32/64, int8/16/32/64), whose ``shape`` and ``type``
-                are its own; or the tensor's bytes in format ``type``; or a function that gives them when they are
+                are its own; or the tensor's bytes in format ``type``; or a function that returns them when they are
                 written, whole or as an iterator over parts; or a tensor of another file.
             shape: 1 to 4 dimensions, outermost first; needed for bytes and functions.
             type: the format's name, such as ``"Q4_K"``; needed for bytes and functions.
@@ -108,9 +109,9 @@ class GGUFWriter:
             self._sources[data.source] = None
 
     def write(self) -> None:
-        """Write the file: under another name first, flushed, then renamed, so that it is there whole or not at all.
+        """Write the file: under another name first, flushed, then renamed, so that it exists whole or not at all.
 
-        Raises ConfigError if there is no path, ModelFileError if a file that tensors or metadata are of was changed.
+        Raises ConfigError if there is no path, ModelFileError if a file that tensors or metadata came from has changed.
         """
         if self.path is None:
             raise ConfigError("path is None: give one to write a file, or take to_bytes()")
@@ -118,13 +119,13 @@ class GGUFWriter:
             self._write(f)
 
     def to_bytes(self) -> bytes:
-        """What the file would hold."""
+        """The bytes of the file."""
         buffer = io.BytesIO()
         self._write(buffer)
         return buffer.getvalue()
 
     def _write(self, f: BinaryIO) -> None:
-        with ExitStack() as files:  # the system takes nothing from a page that is gone, and says so in its own way
+        with ExitStack() as files:  # write(2) from a page that is gone fails with an error of its own
             for source in self._sources:
                 files.enter_context(source.unchanged())
             self._write_parts(f)
@@ -165,7 +166,7 @@ def write_gguf(
 ) -> None:
     """Write a file from metadata and tensors, one after another in their order, each padded to the alignment.
 
-    `Metadata` keep the type of each value; other mappings get those of `GGUFWriter.add`.
+    `Metadata` keep the type of each value; values of other mappings get the types of `GGUFWriter.add`.
     """
     writer = GGUFWriter(path, alignment=alignment, version=version)
     if isinstance(metadata, Metadata):
@@ -181,9 +182,9 @@ def write_gguf(
 def copy(file: GGUFFile, path: str | os.PathLike[str]) -> None:
     """Write an open file again, with the overrides that it was opened with.
 
-    Without overrides the result is the same byte for byte: version, order, types, places and whatever stands between
-    and behind the tensors. A split model becomes one file, without ``split.*`` keys. Raises ModelFileError, and leaves
-    what is at ``path`` alone, if the file was changed since it was opened.
+    Without overrides the result is the same byte for byte: version, order, types, offsets and the bytes between and
+    behind the tensors. A split model becomes one file, without ``split.*`` keys. Raises ModelFileError, and leaves the
+    file at ``path`` alone, if the source has changed since it was opened.
     """
     if len(file.shards) > 1:
         entries = {k: file.metadata.entry(k) for k in file.metadata if k not in SPLIT_KEYS}
