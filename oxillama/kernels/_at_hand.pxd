@@ -1,8 +1,8 @@
-"""Bytes that are near. Of a file, what the system's page cache has: read at once, or not at all.
+"""Reads from the page cache: bytes of a file are read at once if the system has them in memory, or not at all.
 
-Whoever multiplies by them can so read them itself, into its core's cache, and never waits for a disk. Linux 4.14 and
-later can tell (preadv2(2), RWF_NOWAIT), for files of most file systems; elsewhere nothing is at hand. The system call
-is made without the C library, of which old ones have no name for it.
+A thread that multiplies by the bytes can so read them itself, into its core's cache, and never waits for a disk. Linux
+4.14 and later have such reads (preadv2(2), RWF_NOWAIT), for files of most file systems; elsewhere no bytes are found.
+The system call is made without the C library, old versions of which don't have it.
 """
 
 from libc.stdint cimport int64_t
@@ -31,7 +31,7 @@ cdef extern from *:
     }
 
     /* Whether all n bytes were there: then they are in `to` now. Less than that may be, otherwise. */
-    static inline int ox_read_at_hand(int fd, void *to, size_t n, int64_t offset)
+    static inline int ox_read_if_cached(int fd, void *to, size_t n, int64_t offset)
     {
     #ifdef SYS_preadv2
         struct iovec part = {to, n};
@@ -42,5 +42,5 @@ cdef extern from *:
     #endif
     }
     """
-    bint read_at_hand "ox_read_at_hand"(int fd, void *to, size_t n, int64_t offset) noexcept nogil
+    bint read_if_cached "ox_read_if_cached"(int fd, void *to, size_t n, int64_t offset) noexcept nogil
     void prefetch_bytes "ox_prefetch"(const void *at, size_t n) noexcept nogil

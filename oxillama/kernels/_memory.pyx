@@ -1,4 +1,4 @@
-"""Where the kernels get the memory that they allocate in C, so that tests can refuse it and see that it is given back.
+"""C allocations of the kernels, in one place, so that tests can deny them and check that memory is freed.
 
 No other module calls the allocator itself (a test sees to that). What is allocated here is seldom and small beside what
 numpy allocates: buffers of grammars, of samplers and of the search for repetitions. Callers hold the GIL, which the
@@ -19,7 +19,7 @@ cdef inline bint _may() noexcept:
 
 
 cdef void *resized(void *memory, size_t n_bytes) noexcept:
-    """As realloc, n_bytes > 0: NULL if there is no memory, and what was there stays."""
+    """As realloc, n_bytes > 0: NULL without memory, and the old block stays."""
     global _live
     cdef void *moved = realloc(memory, n_bytes) if _may() else NULL
     if moved != NULL and memory == NULL:

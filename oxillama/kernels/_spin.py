@@ -1,4 +1,4 @@
-"""How long OpenMP's idle threads spin before they sleep.
+"""Spin time of OpenMP's idle threads before they sleep.
 
 GNU OpenMP spins for milliseconds by default. Where every core is ours that is harmless; on a machine that also does
 something else, a thread that waits at the end of a region burns the core on which the other would finish it, and each
@@ -7,7 +7,7 @@ small model 30 times slower, decode of a 1B model half as fast). A spin of some 
 between two regions. A longer one gains nothing that can be measured: decode of a 1B model in 80 regions a token goes to
 sleep 40 times at 1000 turns and 3 times at 10,000, at the same speed within noise; beside one busy neighbour on two
 cores a token takes 48, 58, 85 and 145 ms at 1000, 3000, 10,000 and 30,000 turns. The library reads the setting once,
-from the environment, when it is loaded; whoever sets GOMP_SPINCOUNT or OMP_WAIT_POLICY keeps their own choice.
+from the environment, when it is loaded; a user's own GOMP_SPINCOUNT or OMP_WAIT_POLICY is kept.
 """
 
 import os

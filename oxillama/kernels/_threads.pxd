@@ -8,7 +8,7 @@ cdef extern from *:
 
     static inline void ox_count_down(int64_t *left, int64_t n) { __atomic_fetch_sub(left, n, __ATOMIC_RELEASE); }
 
-    /* Those who count are some microseconds ahead: to sleep would take longer. With more threads than cores one of them
+    /* The counting threads are some microseconds ahead: to sleep would take longer. With more threads than cores one
      * may be without a core, and gets this one. */
     static inline void ox_await_zero(const int64_t *left)
     {

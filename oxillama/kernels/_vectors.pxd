@@ -1,4 +1,4 @@
-"""Growing arrays of integers and a map between them; the memory belongs to whoever holds the struct."""
+"""Growing arrays of integers and a map between them; the memory belongs to the owner of the struct."""
 
 from libc.stdint cimport int32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""What one forward pass computes: rows of (sequence, token, position), and where each sequence's state lies."""
+"""Batch of one forward pass: rows of (sequence, token, position), and the place of each sequence's state."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

@@ -100,7 +100,7 @@ cdef struct layer:
 
 
 cdef int _share_out(layer *h, Routing r, bint serial) except -1:
-    """Tasks of the same columns of both products: whole chunks of 32, and all of them if nobody shares the work."""
+    """Tasks of the same columns of both products: whole chunks of 32, and all of them with a single thread."""
     cdef int64_t group, e, n_panels
     cdef int i = 0
     h.n_tasks = h.n_columns = 0

@@ -1,5 +1,5 @@
-"""Parts of files: rows of a table read one by one, of which a step needs a few out of many thousand; whether the system
-has a part in memory, and that it may begin to write one to the disk.
+"""File rows: reads of single rows of a table, of which a step needs a few out of many thousand; probes of the page
+cache, and the start of writing a part to disk.
 """
 
 from libc cimport errno as system
@@ -8,10 +8,10 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from oxillama.errors import GenerateError
 
-from oxillama.kernels._at_hand cimport read_at_hand
+from oxillama.kernels._at_hand cimport read_if_cached
 
 cdef enum:
-    STEP = 512 * 1024           # looking at more costs as much as reading it, and who reads finds out about the rest
+    STEP = 512 * 1024           # more probes cost as much as reading, and the read itself finds the missing parts
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *buffer, size_t n_bytes, int64_t offset)
@@ -94,26 +94,26 @@ def read_rows(int fd, int64_t offset, int64_t row_bytes, int64_t n_rows, const i
 
 
 def can_tell(int fd):
-    """Whether `at_hand` can tell of this file what is there: not on all file systems, NFS and tmpfs among them."""
+    """Whether `is_cached` works for this file: not on all file systems, NFS and tmpfs among them."""
     cdef char byte
-    system.errno = 0            # where there is no such call, nothing sets it
-    return read_at_hand(fd, &byte, 1, 0) or system.errno == EAGAIN
+    system.errno = 0            # without such a system call, nothing sets it
+    return read_if_cached(fd, &byte, 1, 0) or system.errno == EAGAIN
 
 
-def at_hand(int fd, int64_t offset, int64_t n_bytes):
-    """Whether bytes of an open file seem to be in the page cache: some are looked at. False where nothing tells."""
+def is_cached(int fd, int64_t offset, int64_t n_bytes):
+    """Whether bytes of an open file seem to be in the page cache: some are probed. False where that is unknown."""
     cdef char byte
     cdef int64_t at = 0
-    if n_bytes < 1 or not 0 <= offset <= INT64_MAX - n_bytes or not read_at_hand(fd, &byte, 1, offset + n_bytes - 1):
+    if n_bytes < 1 or not 0 <= offset <= INT64_MAX - n_bytes or not read_if_cached(fd, &byte, 1, offset + n_bytes - 1):
         return False
     while at < n_bytes:
-        if not read_at_hand(fd, &byte, 1, offset + at):
+        if not read_if_cached(fd, &byte, 1, offset + at):
             return False
         at += STEP
     return True
 
 
 def begin_writing(int fd, int64_t offset, int64_t n_bytes):
-    """Lets the system begin to write a part of an open file to the disk, where it can be told to, and doesn't wait."""
+    """Starts the system's writing of a part of an open file to disk, where that is possible, without waiting."""
     with nogil:
         ox_begin_writing(fd, offset, n_bytes)

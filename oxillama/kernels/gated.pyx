@@ -39,7 +39,7 @@ def _change(Rows left, Rows right, str activation, float limit):
 
 
 cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
-    """Both products in tasks of the same columns: whole chunks of 32, and all of them if nobody shares the work."""
+    """Both products in tasks of the same columns: whole chunks of 32, and all of them with a single thread."""
     cdef int64_t group
     describe(&jobs[0], gate, x, nt)
     describe(&jobs[1], up, x, nt)

@@ -2,7 +2,7 @@
 
 Everything works with worklists of its own: nesting and chains of any depth take memory, never the C stack.
 
-*Called rules take at least one byte.* Where a rule may match nothing (`nullable`), whoever calls it may also go past
+*Called rules take at least one byte.* Where a rule may match nothing (`nullable`), its caller may also go past
 the call. So a parser never calls and returns in place, and calls at one position end, unless a rule begins with itself:
 those rules are converted by `grammar_left`.
 """

@@ -1,4 +1,4 @@
-"""The loop of log-probabilities: what makes them of a row of logits."""
+"""Log-probabilities of a row of logits."""
 
 from libc.math cimport exp, log, INFINITY
 

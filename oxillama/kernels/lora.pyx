@@ -34,8 +34,8 @@ cdef class LowRank:
 
     A factor of a stack is a stack of as many, or a single matrix that all share. Of an embedding table, whose rows
     [n_vocab, rank] are looked up, ``a`` is not a matrix but ``(uint8 data, type)``, and ``b`` [n_embd, rank]. The
-    product is multiplied by ``scale``, beside that of whoever uses it. Raises QuantError for factors that don't fit
-    each other.
+    product is multiplied by ``scale``, and by the scale of the row's adapter. Raises QuantError for factors that don't
+    fit each other.
     """
 
     def __init__(self, a, Matrix b, float scale=1.0):
@@ -73,7 +73,7 @@ cdef class _Users:
 
 
 cdef class _Turns:
-    """For Rows of one length, who uses what: lists of users. No row is twice in a turn, and its turns are in the order
+    """For Rows of one length, the rows that use each change. No row is twice in a turn, and its turns are in the order
     of its adapters."""
 
     def __init__(self, n, turns):
@@ -85,7 +85,7 @@ cdef class Adapters:
 
     ``sets``: for each span of the batch ``((changes, scale), ...)``, where ``changes`` maps what is changed, a Matrix
     or whatever stands for a table, to its LowRank. Two spans that use the same adapter give the same mapping, and the
-    order of each is that in which changes are added: it must not depend on who else is in the batch.
+    order of each is that in which changes are added: it must not depend on the other sequences of the batch.
 
     Rows of a step are all of the batch's or only those that leave the model: their number tells which.
     """
@@ -180,7 +180,7 @@ cdef class Adapters:
         y.q8 = NULL
 
     cdef list _turns_of(self, int64_t n):
-        """Who uses what of Rows of this length, turn by turn."""
+        """The rows that use each change, for Rows of this length, turn by turn."""
         cdef _Turns found
         for found in self._lengths:
             if found.n == n:
@@ -325,7 +325,7 @@ cdef int _add_experts(_Users users, LowRank change, Rows x, Rows y, Routing r, b
 
 
 cdef float *_scale_of_rows(_Users users, Workspace ws, int64_t n_rows) except NULL:
-    """The scale of each row, 0 for those that don't use the adapter: nobody uses one with a scale of 0."""
+    """The scale of each row, 0 for those that don't use the adapter: no row uses one with a scale of 0."""
     cdef float *scale = <float *>ws.take(<size_t>max(n_rows, <int64_t>1) * 4)
     cdef int64_t i
     for i in range(n_rows):

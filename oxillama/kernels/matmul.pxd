@@ -35,7 +35,7 @@ cdef struct job:
     int n_changes
     int file                        # the rows are read from here, to `raw` if that is not NULL; -1: they are there
     int64_t offset
-    uint8_t *missed                 # [n_panels]: becomes 1 where they were not at hand
+    uint8_t *missed                 # [n_panels]: becomes 1 where they were not in the page cache
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1

@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama.errors import ConfigError, GenerateError, QuantError
 
-from oxillama.kernels._at_hand cimport prefetch_bytes, read_at_hand
+from oxillama.kernels._at_hand cimport prefetch_bytes, read_if_cached
 from oxillama.kernels._table cimport (
     OX_PANEL, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
     ox_q8_row_bytes, table,
@@ -29,7 +29,7 @@ cdef enum:
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
     FLOAT_GROUP = 16            # float panels of a task, of any width: their kernels share a copy of the input
     FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
-    READ_BYTES = 128 * 1024     # read at once by who multiplies by them: calls cost nothing then, and they stay in L2
+    READ_BYTES = 128 * 1024     # read at once by the multiplying thread: calls cost nothing then, and bytes stay in L2
 
 
 cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) except -1:
@@ -81,7 +81,7 @@ cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
 
 
 cdef int64_t _multiply(const job *j, int64_t first, int64_t last, uint8_t *scratch) noexcept nogil:
-    """Some panels for all tokens. Returns the panel before which it stopped: one that was not at hand, or ``last``."""
+    """Some panels for all tokens. Returns the panel before which it stopped: one not in the page cache, or ``last``."""
     cdef int64_t n
     cdef const uint8_t *rows
     cdef ox_gemm_args a
@@ -107,11 +107,11 @@ cdef int64_t _multiply(const job *j, int64_t first, int64_t last, uint8_t *scrat
 
 
 cdef const uint8_t *_rows(const job *j, int64_t first, int64_t n, uint8_t *room) noexcept nogil:
-    """The rows of n panels as files store them, which may be read for that; NULL if they are not at hand."""
+    """The rows of n panels as files store them, perhaps read from the page cache; NULL if they are not there."""
     cdef size_t start = <size_t>(first * OX_PANEL) * j.row_bytes
     cdef size_t n_bytes = <size_t>min(j.n_out - first * OX_PANEL, n * OX_PANEL) * j.row_bytes
     cdef uint8_t *rows = <uint8_t *>j.raw + start if j.raw != NULL else room
-    if j.file >= 0 and not read_at_hand(j.file, rows, n_bytes, j.offset + <int64_t>start):
+    if j.file >= 0 and not read_if_cached(j.file, rows, n_bytes, j.offset + <int64_t>start):
         return NULL
     return rows
 
@@ -196,7 +196,7 @@ cdef int _run_paged(job *jobs, int n_jobs, workspace, int64_t serial_work) excep
 
 
 cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace, int64_t serial_work) except -1:
-    """Pages that are in memory, or perhaps at hand; of ``wanted`` stays what was not. Returns the bytes read."""
+    """Runs the pieces of pages in memory or in the page cache; ``wanted`` keeps the others. Returns the bytes read."""
     cdef int nt = usable_threads(workspace.num_threads), i, n = 0
     cdef int64_t first, end, offset, skipped, done = 0
     cdef uintptr_t address
@@ -267,7 +267,7 @@ cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
     if work < serial_work:
-        # Nobody to share with, and too short to let go of the interpreter: all panels in one call of the kernel.
+        # A single thread, and too short to release the GIL: all panels in one call of the kernel.
         for i in range(n_jobs):
             jobs[i].group = jobs[i].n_panels
             _task(&jobs[i], 0, scratch)

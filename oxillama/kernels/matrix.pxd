@@ -19,7 +19,7 @@ cdef class Matrix:
     cdef const uint8_t *raw
     cdef uint8_t *packed
     cdef object _raw_owner, _packed_owner
-    cdef readonly object pager      # who brings the weights in, page by page; None: they are in memory, or mapped
+    cdef readonly object pager      # reads the weights page by page; None: they are in memory, or mapped
     cdef int64_t first_page, page_panels
     cdef size_t _first_byte(self, int64_t i) noexcept nogil
     cdef void _pack(self, int64_t i) noexcept nogil

@@ -1,7 +1,7 @@
 """A weight matrix, and where its weights are.
 
 A :class:`Matrix` is kept in panels of 16 interleaved rows (``repack``, at load), or stays where the file is mapped, or
-read to, and is packed panel by panel by who multiplies by it. Or it is brought in page by page whenever it is
+read to, and is packed panel by panel by the product that uses it. Or it is brought in page by page whenever it is
 multiplied (``page``), by a pager that keeps as much of it as there is room for.
 """
 
@@ -97,9 +97,9 @@ cdef class Matrix:
 
         - ``call = begin(numbers)``: what it wants; ``call.n_open`` pages of it are left to be taken;
         - ``take(call)``: a list of ``(number, address, file, offset)``, pages as files store them, to be used until
-          ``done``. With ``file`` -1 they are in memory at the address. Otherwise they may be at hand there: what is
-          read of them goes to the address, or if that is 0 to wherever the product likes;
-        - ``done(call, missing, n_bytes)``: pages not all of which were at hand, and how much was read of any;
+          ``done``. With ``file`` -1 they are in memory at the address. Otherwise they may be in the page cache: the
+          product reads them to the address, or if that is 0 to memory of its own;
+        - ``done(call, missing, n_bytes)``: pages that were not completely in the cache, and the number of bytes read;
         - ``end(call)``, in any case.
         """
         if first_page < 0 or page_panels < 1:

@@ -1,4 +1,4 @@
-"""What comes again in a text: the loop behind DRY."""
+"""Repetitions in a text: the loop behind DRY."""
 
 from libc.stdint cimport int32_t
 

@@ -1,4 +1,4 @@
-"""Which experts of a mixture each row uses, and how much of each.
+"""Routing of rows to the experts of a mixture, with their weights.
 
 A row and one of its experts are a pair; pair ``row * k + i`` is the row's i-th expert, best first.
 """

@@ -28,7 +28,7 @@ cdef enum: SERIAL_VALUES = 8192
 cdef class Workspace:
     """Memory for one forward pass at a time, and the number of threads it may use.
 
-    ``adapters``: who changes which matrices in this pass (:class:`.lora.Adapters`), or None. Products look here.
+    ``adapters``: the changes of matrices in this pass (:class:`.lora.Adapters`), or None; read by products.
     """
 
     def __init__(self, int num_threads, size_t n_bytes=1 << 20):
@@ -164,7 +164,7 @@ cdef class Rows:
         return self.q8
 
     cdef int make_room(self, bint rounds=False) except -1:
-        """Memory for the twin; whoever asks for it fills it."""
+        """Memory for the quantised copy, which the caller fills."""
         self.q8_stride = (ox_bf16_row_bytes if rounds else ox_q8_row_bytes)(<size_t>self.dim)
         self.q8 = <uint8_t *>self.workspace.take(self.q8_stride * <size_t>max(self.n, 1))
         self._rounds, self._q8_releases = rounds, self.workspace._releases

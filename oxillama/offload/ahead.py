@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oxillama.kernels.files import at_hand
+from oxillama.kernels.files import is_cached
 from oxillama.offload.calls import Page, PageRequest
 from oxillama.offload.order import AccessOrder
 from oxillama.offload.page_cache import PageCache
@@ -98,7 +98,7 @@ class Prefetcher:
 
     def _is_cached(self, page: int) -> bool:
         p = self._pages[page]
-        return at_hand(p.source.fd, p.offset, p.nbytes)
+        return is_cached(p.source.fd, p.offset, p.nbytes)
 
     def follow(self, pages: Sequence[int]) -> bool:
         """Takes note of the pages that a product requested. Returns whether there may be something to read."""

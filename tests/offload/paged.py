@@ -1,4 +1,4 @@
-"""Models whose weights are paged, below the engine, so that files without a tokenizer can be computed, too."""
+"""Models with paged weights, below the engine, so that files without a tokenizer can be computed, too."""
 
 from pathlib import Path
 

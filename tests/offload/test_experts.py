@@ -1,4 +1,4 @@
-"""Of experts, those are read that a router chose, and no others; and each once as long as there is room for it."""
+"""Pages of experts: only those chosen by a router are read, each once while there is room for it."""
 
 import re
 
@@ -37,7 +37,7 @@ def expert_pages(pager):
         return read(page, slot, past_cache)
 
     def taken(call):
-        """Those that whoever multiplies by them reads."""
+        """Pages that products read themselves."""
         found = take(call)
         seen.extend(page for page, _, file, _ in found if file >= 0 and pages[page].is_expert)
         return found
@@ -70,7 +70,7 @@ def wanted_pages(pager, chosen):
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_each_that_is_chosen_is_read_once(name, watched):
+def test_each_chosen_expert_is_read_once(name, watched):
     """With room for all but a little: nothing has to leave."""
     chosen = watched
     path, tokens = path_of(name), tokens_of(name)
@@ -88,7 +88,7 @@ def test_each_that_is_chosen_is_read_once(name, watched):
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_those_that_are_not_chosen_are_never_read(name, watched):
+def test_other_experts_are_never_read(name, watched):
     """In little memory each is read for the pass that needs it, however often, and none before it was chosen."""
     chosen = watched
     runner = open_runner(path_of(name), OffloadPolicy(budget=least_of(path_of(name)) * 2))
@@ -100,7 +100,7 @@ def test_those_that_are_not_chosen_are_never_read(name, watched):
         assert set(seen) <= set().union(*wanted_pages(runner.pager, chosen))
 
 
-def test_counts_of_one_token(watched):
+def test_pages_of_one_token_are_counted(watched):
     """Faults, hits and bytes of a first and a second pass of the same token, from what routers chose."""
     chosen = watched
     path = path_of("mixtral")

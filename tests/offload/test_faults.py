@@ -64,7 +64,7 @@ def test_a_file_that_is_written_to_is_never_used_again(engine, path):
         f.write(b"other weights")
     with pytest.raises(ModelFileError, match="was written to since it was opened"):
         engine.generate("Once upon a time", max_tokens=4)
-    path.write_bytes(data)  # as it was; but nobody knows what was read meanwhile
+    path.write_bytes(data)  # as it was; but other bytes may have been read meanwhile
     with pytest.raises(ModelFileError, match="was written to"):
         engine.generate("Once upon a time", max_tokens=4)
 
@@ -101,7 +101,7 @@ def test_another_file_under_the_name_changes_nothing(engine, path, tmp_path, how
 
 
 def test_an_error_of_the_disk_ends_the_request_and_not_the_engine(monkeypatch, path):
-    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+    monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)
     with ox.load(path, num_threads=2, offload=path.stat().st_size // 3) as engine:
         expected = engine.generate("Once upon a time", max_tokens=8, seed=1).token_ids
         read, left = os.preadv, [3]
@@ -122,7 +122,7 @@ def test_an_error_of_the_disk_ends_the_request_and_not_the_engine(monkeypatch, p
 
 def test_a_bug_while_reading_is_an_error_too(monkeypatch):
     runner = open_runner(path_of("llama"), OffloadPolicy(budget=100_000))
-    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+    monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)
     monkeypatch.setattr(FileSource, "read", lambda *args: 1 / 0)
     with pytest.raises(ModelFileError, match=r"llama\.gguf: reading failed: ZeroDivisionError"):
         rows(runner, tokens_of("llama"))

@@ -1,4 +1,4 @@
-"""What a process really holds while it computes with a model larger than its budget."""
+"""Resident memory of a process that computes with a model larger than its budget."""
 
 import subprocess
 import sys

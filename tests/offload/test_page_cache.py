@@ -1,14 +1,14 @@
-"""Which pages are read past the page cache: numbers alone."""
+"""Pages that are read past the page cache: the model with numbers alone."""
 
 from oxillama.offload.page_cache import FIRST, MOST, PageCache
 
 
 def runs(cache, page, n, is_there):
-    """How n readings of a page go: runs of the same kind, "at hand", "through" or "past", with their lengths."""
+    """How n readings of a page go: runs of the same kind, "cached", "through" or "past", with their lengths."""
     found = []
     for i in range(n):
         there[0] = is_there(i)
-        kind = "at hand" if cache.has(page) else "past" if cache.passes(page) else "through"
+        kind = "cached" if cache.has(page) else "past" if cache.passes(page) else "through"
         if found and found[-1][0] == kind:
             found[-1][1] += 1
         else:
@@ -32,15 +32,15 @@ def test_a_cache_that_keeps_nothing_is_tried_less_and_less():
     assert past[:-1] == [min(FIRST << i, MOST) for i in range(len(past) - 1)]
 
 
-def test_what_is_there_is_at_hand():
-    assert runs(PageCache(probe), 7, 10, lambda i: i > 0) == [("through", 1), ("at hand", 9)]
+def test_present_pages_are_cached():
+    assert runs(PageCache(probe), 7, 10, lambda i: i > 0) == [("through", 1), ("cached", 9)]
 
 
-def test_what_was_there_and_is_gone_is_read_past_it_first():
+def test_a_page_that_was_dropped_is_read_past_the_cache_first():
     """And forgotten once it is there again."""
     cache = PageCache(probe)
-    assert runs(cache, 7, 3 + FIRST + 1, lambda i: i < 3) == [("at hand", 3), ("past", FIRST), ("through", 1)]
-    assert runs(cache, 7, 2 + FIRST, lambda i: i < 2) == [("at hand", 2), ("past", FIRST)]
+    assert runs(cache, 7, 3 + FIRST + 1, lambda i: i < 3) == [("cached", 3), ("past", FIRST), ("through", 1)]
+    assert runs(cache, 7, 2 + FIRST, lambda i: i < 2) == [("cached", 2), ("past", FIRST)]
 
 
 def test_pages_are_known_one_by_one_and_missed_together():
@@ -60,14 +60,14 @@ def test_pages_are_known_one_by_one_and_missed_together():
     assert [cache.passes(3), cache.passes(3)] == [False, True]
 
 
-def test_without_a_cache_all_pass():
+def test_without_a_cache_all_pages_are_read_past_it():
     cache = PageCache(None)
     assert not cache.has(1)
     assert cache.will_pass(1)
     assert [cache.passes(1) for _ in range(3 * MOST)] == [True] * 3 * MOST
 
 
-def test_what_was_brought_is_no_sign_of_what_is_kept():
+def test_an_advised_page_does_not_count_as_kept():
     """It is used where it is; and it is gone again, as often as before."""
     cache = PageCache(probe)
     past = []
@@ -86,7 +86,7 @@ def test_what_was_brought_is_no_sign_of_what_is_kept():
     assert cache.saw(7)
 
 
-def test_what_is_brought_before_its_turn_is_tried_in_its_turn():
+def test_an_advised_page_is_still_tried_in_its_turn():
     """Pages behind others are read with them, whether they are to be or not."""
     cache = PageCache(probe)
     there[0] = False

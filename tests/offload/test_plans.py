@@ -1,4 +1,4 @@
-"""Which matrices stay, which page leaves, what comes next: against brute force and by their properties."""
+"""Resident matrices, evicted pages and expected pages: against brute force and by their properties."""
 
 import random
 
@@ -43,7 +43,7 @@ def test_a_plan_keeps_to_its_budget(seed):
             assert len(plan.resident) == len(items)
 
 
-def test_pages_are_numbered_through_and_cover_each_matrix():
+def test_pages_are_consecutive_and_cover_each_matrix():
     rng = random.Random(3)
     items = some_items(rng, 20)
     layout = Layout(items, frozenset(), 10_000_000, 0)
@@ -52,7 +52,7 @@ def test_pages_are_numbered_through_and_cover_each_matrix():
         assert n == item.n_stack * -(-item.n_panels // layout.page_panels[i])
 
 
-def test_those_that_stay_are_spread_over_the_layers():
+def test_resident_matrices_are_spread_over_the_layers():
     """So that no half of the model is without something to read meanwhile."""
     items = [Item(f"m{i}", 128, 18432, 1, 128 * 18432, False) for i in range(112)]
     total = sum(m.held for m in items)
@@ -62,7 +62,7 @@ def test_those_that_stay_are_spread_over_the_layers():
     assert max(sum(i + k in plan.resident for k in range(8)) for i in range(104)) < 8
 
 
-def test_what_every_token_needs_stays_before_experts():
+def test_dense_matrices_are_resident_before_experts():
     dense = [Item(f"d{i}", 16, 4608, 1, 16 * 4608, False) for i in range(8)]
     experts = [Item(f"e{i}", 16, 4608, 32, 32 * 16 * 4608, True) for i in range(8)]
     items = [m for pair in zip(dense, experts, strict=True) for m in pair]
@@ -95,7 +95,7 @@ class NaiveSlots:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_slots_do_as_their_twin(seed):
+def test_slots_agree_with_a_plain_model(seed):
     rng = random.Random(seed)
     n = rng.randint(1, 6)
     cyclic = seed % 2 == 1
@@ -156,7 +156,7 @@ def test_matrices_of_one_call_follow_each_other():
     assert list(order.upcoming(9)) == [0, 2]
 
 
-def test_second_halves_of_the_experts_that_were_chosen():
+def test_second_matrices_of_chosen_experts_are_expected():
     """A router, then stacks of four experts: two of one page each, the second half of two each."""
     order = AccessOrder([0, 1, 5, 9, 17], [1, 4, 4, 4], {1: 3, 2: 3, 3: None})
     order.follow([0])

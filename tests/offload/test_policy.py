@@ -1,4 +1,4 @@
-"""What a policy accepts, what a budget means, and that it may change between steps."""
+"""Offload policies: valid values, the meaning of a budget, and its change between steps."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ def test_bad_policies_are_named(given, message):
         ox.EngineConfig(offload=given)
 
 
-def test_ways_to_say_it():
+def test_equivalent_policies():
     policy = OffloadPolicy(budget=5000)
     assert ox.EngineConfig(offload=5000).offload == ox.EngineConfig(offload={"budget": 5000}).offload == policy
     assert ox.EngineConfig(offload=policy).offload is policy
@@ -48,7 +48,7 @@ def test_ways_to_say_it():
     assert read_policy(dataclasses.asdict(policy)) == policy
 
 
-def test_nothing_offloaded_is_as_without():
+def test_an_empty_policy_offloads_nothing():
     with ox.load(num_threads=1, offload=OffloadPolicy()) as engine:
         assert engine.offload_counts() == {}
         assert engine.metrics_snapshot().offload_budget == 0
@@ -68,7 +68,7 @@ def test_patterns_that_fit_nothing_are_named():
         open_runner(path_of("llama"), OffloadPolicy(pinned=("output.weight", "nothing*")))
 
 
-def test_a_model_in_memory_has_nothing_to_leave_there():
+def test_a_model_in_memory_can_not_be_offloaded():
     with open(shipped_model(), "rb") as f:
         data = f.read()
     with pytest.raises(ConfigError, match="offload must be left out for a model that is in memory: give model_path"):
@@ -83,7 +83,7 @@ def test_pinned_matrices_stay():
     assert runner.pager.paged_bytes > 0
 
 
-def test_direct_reads():
+def test_direct_reads_bypass_the_page_cache():
     """Past the page cache: equal bits, or a clear error where a file system can't."""
     path, tokens = path_of("mixtral"), tokens_of("mixtral")
     expected = rows(open_runner(path), tokens)
@@ -111,7 +111,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("repack", [True, False])
-def test_the_budget_follows_what_there_is(monkeypatch, repack):
+def test_the_budget_follows_the_available_memory(monkeypatch, repack):
     """Between steps; results and bounds hold at each size, and all of it is in memory again in the end."""
     monkeypatch.setattr("oxillama.offload.pager.PROBE_SECONDS", 0)
     path, tokens = path_of("mixtral"), tokens_of("mixtral")

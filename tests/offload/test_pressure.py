@@ -1,4 +1,4 @@
-"""What is read of a machine's memory, with any part of it missing, and what follows from it."""
+"""Readings of a machine's memory, with any part of them missing, and the budgets that follow."""
 
 import random
 
@@ -60,7 +60,7 @@ def test_the_least_of_machine_and_groups(machine):
         (dict.fromkeys(FILES), MemoryReading(None, None, None)),
     ],
 )
-def test_what_is_missing_or_odd_is_unknown(machine, changes, expected):
+def test_missing_and_malformed_values_are_unknown(machine, changes, expected):
     assert machine(changes) == expected
 
 
@@ -70,7 +70,7 @@ def test_this_machine_can_be_read():
     assert reading.stalled is None or 0 <= reading.stalled <= 1
 
 
-def test_a_budget_begins_with_what_can_be_spared():
+def test_the_first_budget_is_the_spare_memory():
     reading = MemoryReading(10 * GB, 4 * GB, 0.0)
     assert first_budget(reading, None, 1, 100 * GB) == 3 * GB
     assert first_budget(reading, 0, 1, 100 * GB) == 4 * GB

@@ -1,4 +1,4 @@
-"""The thread that reads pages: many threads ask, give up and come back, and all see the file's bytes."""
+"""The page reader: many threads request, abandon and repeat, and all see the file's bytes."""
 
 import ctypes
 import errno
@@ -11,7 +11,7 @@ import pytest
 
 from oxillama.errors import EngineClosedError, GenerateError, ModelFileError
 from oxillama.gguf.source import DIRECT_SLACK, FileSource
-from oxillama.kernels.files import at_hand, can_tell
+from oxillama.kernels.files import can_tell, is_cached
 from oxillama.offload.calls import Page
 from oxillama.offload.order import AccessOrder
 from oxillama.offload.reader import PageReader
@@ -30,7 +30,7 @@ def source(tmp_path):
 def cached(request, monkeypatch):
     """With the file in the page cache, and as if it were not."""
     if not request.param:
-        monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+        monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)
     return request.param
 
 
@@ -50,7 +50,7 @@ def make_reader(source, n_window, n_experts):
 
 
 def bring(reader, pages):
-    """Lists of pages and their bytes, as they come: from the file, where it is at hand."""
+    """Lists of pages and their bytes, as they come: from the file, where it is in the page cache."""
     call = reader.begin(pages)
     try:
         while call.n_open:
@@ -94,7 +94,7 @@ def test_every_page_comes_once_with_its_bytes(source, n_window, n_experts):
     reader.stop(wait=True)
 
 
-def test_many_threads_some_of_which_give_up(source):
+def test_many_threads_some_of_which_abandon_their_requests(source):
     reader = make_reader(source, 2, 3)
     errors = []
 
@@ -142,7 +142,7 @@ def test_pages_of_other_sizes_of_slots(source):
 
 def test_what_was_read_ahead_is_a_hit(source, monkeypatch):
     """In the order that was seen, all but the first pages are there before they are asked for."""
-    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)  # that is not copied before it is needed
+    monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)  # that is not copied before it is needed
     reader = make_reader(source, 8, 1)
     rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)]
     for pages in rounds:
@@ -156,8 +156,8 @@ def test_what_was_read_ahead_is_a_hit(source, monkeypatch):
     reader.stop(wait=True)
 
 
-def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
-    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+def test_an_error_reaches_only_the_requests_of_its_page(source, monkeypatch):
+    monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)
     monkeypatch.setattr(FileSource, "can_pass_cache", False)
     reader = make_reader(source, 1, 2)
     read = FileSource.read
@@ -175,8 +175,8 @@ def test_an_error_reaches_who_asked_and_nobody_else(source, monkeypatch):
     reader.stop(wait=True)
 
 
-def test_what_is_at_hand_fills_empty_slots_and_no_others(source, cached):
-    """Matrices are read by who needs them; nothing that is in a slot leaves for them."""
+def test_cached_pages_fill_only_empty_slots(source, cached):
+    """Cached matrices are read by the products that need them; no page is evicted from a slot for them."""
     if not cached:
         return
     reader = make_reader(source, 3, 1)
@@ -196,7 +196,7 @@ def test_what_is_at_hand_fills_empty_slots_and_no_others(source, cached):
 
 
 def test_experts_stay_in_their_slots(source):
-    """Whoever read them, also those that were at hand."""
+    """Read by the threads or by products, also cached ones."""
     reader = make_reader(source, 1, 4)
     counts = []
     for _ in range(3):
@@ -222,7 +222,7 @@ def direct_shares(reader, n_rounds, after=lambda: None):
 
 
 @pytest.mark.parametrize("can_pass", [True, False])
-def test_what_the_page_cache_does_not_keep_is_read_past_it(source, cached, monkeypatch, can_pass):
+def test_pages_that_the_cache_does_not_keep_are_read_past_it(source, cached, monkeypatch, can_pass):
     """Not the first time, and only where there is a way."""
     if cached:
         return
@@ -235,7 +235,7 @@ def test_what_the_page_cache_does_not_keep_is_read_past_it(source, cached, monke
     reader.stop(wait=True)
 
 
-def test_what_was_only_brought_for_now_is_not_taken_to_be_kept(source, cached, monkeypatch):
+def test_an_advised_page_is_not_taken_to_be_kept(source, cached, monkeypatch):
     """A system that reads on behind what was read, brings what it is told to, and keeps nothing of it for long."""
     if cached:
         return
@@ -249,7 +249,7 @@ def test_what_was_only_brought_for_now_is_not_taken_to_be_kept(source, cached, m
 
     monkeypatch.setattr(FileSource, "expect", lambda self, offset, n_bytes: there.add(offset // SIZE))
     monkeypatch.setattr(FileSource, "read", reads_on)
-    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda fd, offset, n_bytes: offset // SIZE in there)
+    monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda fd, offset, n_bytes: offset // SIZE in there)
     reader = make_reader(source, 3, 1)
     shares = direct_shares(reader, 60, there.clear)
     assert sum(shares[20:]) > 0.8 * len(shares[20:])
@@ -267,7 +267,7 @@ def four_rounds(reader):
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
 def test_a_disk_that_refuses_direct_reads(source, cached, monkeypatch, number):
-    """It is read through the page cache, as if nobody had tried; unless it is the disk that is at fault."""
+    """The page is read through the page cache instead; unless the disk is at fault."""
     if cached or not source.can_pass_cache:
         return
     tried = []
@@ -288,7 +288,7 @@ def test_a_disk_that_refuses_direct_reads(source, cached, monkeypatch, number):
     reader.stop(wait=True)
 
 
-def test_a_file_of_which_nobody_can_tell_what_is_cached(source, cached, monkeypatch):
+def test_a_file_whose_cached_pages_are_unknown(source, cached, monkeypatch):
     """What is not seen in the page cache may be there all the same: it is read through it."""
     if cached:
         return
@@ -353,12 +353,12 @@ def test_nothing_is_read_while_the_process_forks(source, cached, monkeypatch):
     reader.stop(wait=True)
 
 
-def test_of_what_can_be_told_what_is_cached(tmp_path):
+def test_can_tell_agrees_with_the_system(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"something")
     with path.open("rb") as f:
         fd = f.fileno()
-        if at_hand(fd, 0, 1):
+        if is_cached(fd, 0, 1):
             assert can_tell(fd)
         if hasattr(os, "RWF_NOWAIT"):
             try:
@@ -370,19 +370,19 @@ def test_of_what_can_be_told_what_is_cached(tmp_path):
     assert not can_tell(fd)
 
 
-def test_what_is_at_hand(tmp_path):
+def test_is_cached_on_real_files(tmp_path):
     """It is never said of bytes that aren't there, and nothing is raised."""
     path = tmp_path / "file"
     path.write_bytes(bytes(300_000))
     with path.open("rb") as f:
         fd = f.fileno()
         f.read()
-        assert at_hand(fd, 0, 300_000) in (True, False)
+        assert is_cached(fd, 0, 300_000) in (True, False)
         for offset, n_bytes in ((0, 300_001), (300_000, 1), (0, 0), (-5, 3), (0, -1), (1 << 62, 1 << 62)):
-            assert not at_hand(fd, offset, n_bytes)
-    assert not at_hand(fd, 0, 1)
+            assert not is_cached(fd, offset, n_bytes)
+    assert not is_cached(fd, 0, 1)
     read, write = os.pipe()
-    assert not at_hand(read, 0, 1)
+    assert not is_cached(read, 0, 1)
     os.close(read)
     os.close(write)
 
@@ -390,7 +390,7 @@ def test_what_is_at_hand(tmp_path):
 def test_a_reader_that_was_stopped_says_so(source, monkeypatch):
     reader = make_reader(source, 1, 1)
     list(bring(reader, [0]))
-    monkeypatch.setattr("oxillama.offload.ahead.at_hand", lambda *_: False)
+    monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)
     reader.stop(wait=True)
     with pytest.raises(EngineClosedError, match="closed while it was in use"):
         list(bring(reader, [1, 2]))

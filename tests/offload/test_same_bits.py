@@ -1,4 +1,4 @@
-"""A model whose weights are paged gives the bits of one that is in memory, whatever is paged."""
+"""A model with paged weights gives the bits of one in memory, whatever is paged."""
 
 import threading
 
@@ -18,7 +18,7 @@ from tests.offload.paged import NAMES, least_of, open_runner, path_of, rows, tok
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_architecture(name):
+def test_every_architecture_gives_the_same_bits(name):
     """In the least memory that works, in a half of what it takes, and with a part of it pinned; in chunks and whole."""
     path, tokens = path_of(name), tokens_of(name)
     whole = open_runner(path)
@@ -39,7 +39,7 @@ def test_every_architecture(name):
 
 
 @pytest.mark.parametrize("type", writable_formats())
-def test_every_format(tmp_path, type):
+def test_every_format_gives_the_same_bits(tmp_path, type):
     path = tmp_path / "model.gguf"
     gguf.quantize_file(path_of("mixtral"), path, type, allow_requantize=True, pure=True)
     tokens = tokens_of("mixtral")
@@ -51,7 +51,7 @@ def test_every_format(tmp_path, type):
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "falcon-h1"])
-def test_a_part_of_the_file_at_hand(tmp_path, monkeypatch, name):
+def test_a_partly_cached_file_gives_the_same_bits(tmp_path, monkeypatch, name):
     """What is not is multiplied later, and nothing twice, products that add to something included."""
     path, tokens = path_of(name), tokens_of(name)
     data = path.read_bytes()
@@ -108,7 +108,7 @@ def test_requests_of_an_engine():
 
 
 @pytest.mark.parametrize("name", ["mixtral", "deepseek2", "qwen2moe", "falcon-h1", "mamba"])
-def test_adapters(tmp_path, name):
+def test_adapters_give_the_same_bits(tmp_path, name):
     """Of every matrix, stack of experts and table."""
     path, ids = path_of(name), tokens_of(name)[:20]
     with gguf.open(path) as file:
