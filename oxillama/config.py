@@ -199,7 +199,8 @@ class EngineConfig:
     kv_budget: bytes for the KV cache and the recurrent states of all requests together. None: enough for four requests
         of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); the
         system hands out pages only as they are used.
-    prefix_cache: keep the KV of prompts and answers, as far as nobody needs the room, for others that begin alike.
+    prefix_cache: keep the KV of prompts and answers, as long as no request needs the room, for requests that begin
+        alike.
     max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster). False, without
         `offload`: they stay mapped and take no memory of their own.

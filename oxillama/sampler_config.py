@@ -66,7 +66,7 @@ def _choices(value: Any) -> tuple[str, ...]:
 
 
 def _json_schema(value: Any) -> str:
-    """The schema as JSON text: order counts in it, and nobody can change it later."""
+    """The schema as JSON text: its order counts, and it can't be changed later."""
     try:
         if isinstance(value, str):
             text, value = value, json.loads(value)

@@ -106,7 +106,7 @@ def check(ask: Ask) -> dict[str, str]:
 
 
 def repeats(engine: Engine, sampler: SamplerConfig) -> str:
-    """The share of runs of six tokens, in stories, that the same story has told before; and how many stories end."""
+    """The share of runs of six tokens, in stories, that occurred before in the same story; and how many stories end."""
     begun = [
         "Once upon a time",
         "The little fox",

@@ -1,4 +1,4 @@
-"""From parameters to a GGUF file: Q8_0 weights, F32 norms, metadata that says everything a runtime needs."""
+"""Export of parameters to a GGUF file: Q8_0 weights, F32 norms, and all metadata that a runtime needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word lists of the synthetic corpus: who the stories are about, where they live, what they find and eat.
+"""Word lists of the synthetic corpus: the stories' characters, their homes, finds and food.
 
 Every list is a tuple, so that a seeded ``random.Random`` draws the same words in the same order everywhere.
 """

@@ -1,4 +1,4 @@
-"""What every engine has beside its requests: how much memory it takes, what it has done, and its end."""
+"""Lifecycle of an engine: its memory, its metrics, and its end."""
 
 from __future__ import annotations
 

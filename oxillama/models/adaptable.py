@@ -1,4 +1,4 @@
-"""Where a model's matrices come from, for those who change them: which tensor, and which part of it."""
+"""LoRA targets: the tensor, and the part of it, that each of a model's matrices comes from."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Layer:
 
 
 def same(x: Rows, codes: bool = False) -> Rows:
-    """No norm. ``codes`` ask for nothing: whoever needs the 8-bit twin makes it."""
+    """No norm. ``codes`` has no effect: the product that needs the 8-bit twin makes it."""
     return x
 
 

@@ -135,7 +135,7 @@ def check_whole(spec: ModelSpec, batch: Batch) -> None:
 
 
 def no_logits(spec: ModelSpec) -> GenerateError:
-    """What an encoder answers to who wants the next token."""
+    """The error of an encoder for requests of a next token."""
     return GenerateError(f"architecture {spec.arch} has no scores over the vocabulary; it makes embeddings")
 
 

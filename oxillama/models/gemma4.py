@@ -1,4 +1,4 @@
-"""What Gemma 4 has otherwise: embeddings of each layer, keys and values shared by layers, experts beside a network.
+"""Gemma 4's layers: embeddings of each layer, keys and values shared by layers, experts beside a dense network.
 
 Google, "Gemma 4", 2026, after "Gemma 3n", 2025.
 """

@@ -88,7 +88,7 @@ class Mixer(Protocol):
 
 
 class FeedForward(Protocol):
-    """``codes``: integer matrices read its input ``h``, so that whoever makes that should make its 8-bit twin too."""
+    """``codes``: integer matrices read its input ``h``, so that the producer of ``h`` makes its 8-bit twin too."""
 
     codes: bool
 

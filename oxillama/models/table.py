@@ -14,7 +14,7 @@ from oxillama.kernels.rows import Rows, Workspace
 class Table:
     """Rows [n, dim] that stay in the model's file and are read when they are asked for.
 
-    That is a microsecond each, and takes no memory for those that nobody asks for. Of a model in memory they are
+    That is a microsecond each, and takes no memory for rows that are never looked up. Of a model in memory they are
     looked up there.
     """
 

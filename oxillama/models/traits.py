@@ -1,4 +1,4 @@
-"""What distinguishes the members of the decoder family and doesn't stand in metadata. Data only; see `decoder.py`."""
+"""Traits that distinguish the members of the decoder family beside their metadata. Data only; see `decoder.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing the next token: a list of plain stages (`SamplerChain`) and the state of one request (`Sampler`)."""
+"""Sampling of the next token: a list of plain stages (`SamplerChain`) and the state of one request (`Sampler`)."""
 
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
 from oxillama.grammar.json_schema import JsonSchemaCompiler

@@ -1,4 +1,4 @@
-"""`SamplerChain`: the stages that choose a token, in their order."""
+"""Sampler chain: the stages that choose a token, in their order."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What a chain would draw from: the tokens that its stages leave, with their probabilities."""
+"""Distribution of a chain: the tokens that its stages leave, with their probabilities."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ def certain(token: int) -> Distribution:
 
 
 def distribution_of(candidates: Candidates) -> Distribution:
-    """Softmax over what is left of candidates."""
+    """Softmax over the candidates that are left."""
     ids, probs = np.empty(len(candidates), np.int32), np.empty(len(candidates))
     candidates.softmax(ids, probs)
     order = np.argsort(ids, kind="stable")  # mostly they rise already

@@ -25,7 +25,7 @@ class Breaks:
     __slots__ = ("_ids", "_length", "_strings", "_token_bytes", "last")
 
     def __init__(self, config: SamplerConfig, token_bytes: TokenBytes | None) -> None:
-        """Raises ConfigError if there are strings, and no `token_bytes` that tells what tokens stand for."""
+        """Raises ConfigError if there are strings, and no `token_bytes` for the bytes of tokens."""
         self._strings = [b.encode() for b in config.dry_sequence_breakers if isinstance(b, str)]
         self._ids = [list(b) for b in config.dry_sequence_breakers if not isinstance(b, str)]
         self._length = max(map(len, self._strings), default=0)
@@ -81,7 +81,7 @@ class Breaks:
 
 
 def dry_penalties(tokens: Sequence[int], breaks: Breaks, config: SamplerConfig) -> dict[int, float]:
-    """What is taken off the logits of tokens that would lengthen a repetition; O(window)."""
+    """Penalties of the logits of tokens that would lengthen a repetition; O(window)."""
     limit = len(tokens) - 1 - breaks.last[-1] if breaks.last else len(tokens)
     least = config.dry_allowed_length
     if limit < least or not config.dry_multiplier:

@@ -1,4 +1,4 @@
-"""`Sampler`: a chain at work on one request."""
+"""Sampler of one request: a chain and its state."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -59,9 +59,9 @@ class Sampler:
     ) -> None:
         """`prompt` comes before the first token, for penalties, DRY and processors.
 
-        config: None for `SamplerConfig()`. It knows no model: `engine.sampling_defaults` has what a file recommends.
-        scratch: samplers used in turn may share one. grammar: what the text must follow, at its beginning; it is
-        advanced by `accept`. token_bytes: what a token stands for, needed for DRY with breakers that are strings.
+        config: None for `SamplerConfig()`, independent of the model: `engine.sampling_defaults` has a file's
+        recommendations. scratch: samplers used in turn may share one. grammar: state at the start of the text; `accept`
+        advances it. token_bytes: returns the bytes of a token, needed for DRY with breakers that are strings.
         processors: run on a copy of each row before the first stage.
 
         Raises ConfigError for arguments of a wrong type and for token ids that are negative.
@@ -82,16 +82,16 @@ class Sampler:
         """The next token from a row of logits, float32 [n_vocab], which is left as it is.
 
         Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
-        infinity, or all are minus infinity; and what a processor raises.
+        infinity, or all are minus infinity; and a processor's own errors.
         """
         self._load(logits)
         return self.chain.choose(self.scratch, self.memory)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
-        """What `sample` would draw the next token from; see `SamplerChain.distribution`. Raises what `sample` raises.
+        """The distribution of `sample`; see `SamplerChain.distribution`. Raises what `sample` raises.
 
-        Take it, draw from it, and `accept` a token: that is a `sample`. Mirostat, which has to know what it drew, and
-        stages of one's own that choose have one token, which is certain.
+        A draw from it and `accept` of the token are a `sample`. With mirostat, which depends on its own draw, and with
+        the user's own stages that choose, it has one token with probability 1.
         """
         self._load(logits)
         return self.chain.distribution(self.scratch, self.memory)
@@ -106,7 +106,7 @@ class Sampler:
     def _process(self, row: NDArray[np.float32]) -> None:
         ids = self.memory.history.tokens.tolist()
         for i, processor in enumerate(self.processors):
-            # Views and lists of its own: what it does to their shapes or keeps of them is its own affair.
+            # Views and lists of its own: the processor may change their shapes, and keep them.
             result = processor(ids[:], row[:])
             if result is not None:
                 raise ConfigError(
@@ -122,20 +122,20 @@ class Sampler:
         self.scratch.load(row)
 
     def accept(self, token: int) -> None:
-        """Takes note that `token` follows, chosen by `sample` or by anyone.
+        """Appends a token, chosen by `sample` or in another way.
 
-        Raises ConfigError for what is no id, GrammarError for a token that the grammar doesn't allow.
+        Raises ConfigError for an invalid id, GrammarError for a token that the grammar doesn't allow.
         """
         self.memory.push(check_int("token", token, 0, MAX_TOKEN))
 
     def rewind(self, n: int) -> None:
-        """Takes back the last n tokens, and what was drawn since then. Raises ConfigError if fewer were accepted."""
+        """Takes back the last n tokens, and the draws since then. Raises ConfigError if fewer were accepted."""
         self.memory.rewind(check_int("n", n, 0, self.memory.n_accepted))
 
     def restart(self, prompt: Iterable[int] = (), *, reseed: bool = False) -> None:
-        """As before its first token, after another prompt. Raises ConfigError for token ids that are negative.
+        """Returns to the state before the first token, with another prompt. Raises ConfigError for negative token ids.
 
-        reseed: without a seed in the settings, what is drawn from here on is not what was drawn before.
+        reseed: without a seed in the settings, draws from here on with a new random seed.
         """
         seed = int.from_bytes(os.urandom(8), "little") if reseed and self.config.seed is None else None
         self.memory.restart(self.config, check_ids("prompt", prompt), seed)
@@ -144,17 +144,17 @@ class Sampler:
         return self.copy()
 
     def copy(self) -> "Sampler":
-        """One that goes on independently from the same state."""
+        """An independent sampler with the same state."""
         twin = object.__new__(Sampler)
         twin.chain, twin.processors = self.chain, self.processors
         twin.memory, twin.scratch = self.memory.copy(), Candidates()
         return twin
 
     def shadow(self, scratch: Candidates) -> "Sampler":
-        """One with the same memory, which draws by the same stages, but calls no function that is not ours.
+        """A sampler that shares this one's state, and draws by the same stages, but calls no user function.
 
-        For whoever guesses what this one will draw, and then takes it back by `rewind`: a processor or stage of the
-        user's own that keeps count of its calls must not see them.
+        For drafts of this sampler's draws, which are taken back by `rewind`: a processor or stage of the user's own
+        that counts its calls must not see them.
         """
         shadow = object.__new__(Sampler)
         shadow.chain, shadow.processors = self.chain.of_stages(), ()
@@ -162,14 +162,14 @@ class Sampler:
         return shadow
 
     def state(self) -> dict[str, Any]:
-        """Where it is, as lists and numbers; see `from_state`."""
+        """The state as lists and numbers, for `from_state`."""
         return self.memory.data()
 
     @classmethod
     def from_state(
         cls, data: Mapping[str, Any], config: SamplerConfig | SamplerChain | None = None, **options: Any
     ) -> "Sampler":
-        """The sampler that `state` described, with the same settings and options as it was made with, but the prompt.
+        """The sampler of the data of `state`, with the settings and options that it was made with, except the prompt.
 
         Raises ConfigError for damaged data, GrammarError if the tokens don't fit the grammar.
         """

@@ -69,7 +69,7 @@ def dry(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> N
 def top_n_sigma(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Keeps logits at most n standard deviations below the highest (Tang et al. 2024, "Top-nσ").
 
-    If the grammar, whose stage follows, allows none of them, the cut is made among what it allows instead.
+    If the grammar, whose stage follows, allows none of them, the cut is made among the tokens that it allows instead.
     """
     candidates.top_n_sigma(config.top_n_sigma)
 

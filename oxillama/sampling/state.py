@@ -1,4 +1,4 @@
-"""What a request's sampling remembers between tokens: plain data that can be copied, taken back and saved."""
+"""Sampler state: a request's data between tokens, which can be copied, taken back and saved."""
 
 import math
 import os
@@ -78,7 +78,7 @@ class History:
 class SamplerState:
     """Generator, tokens so far, mirostat's mu, breaks of repetitions and grammar (None: any text) of one request.
 
-    bias: tokens, int32, and what is added to their logits, float32; the same for all tokens of the request.
+    bias: tokens, int32, and the additions to their logits, float32; the same for all tokens of the request.
     """
 
     __slots__ = ("_mus", "_rngs", "bias", "breaks", "grammar", "history", "mu", "n_prompt", "rng")
@@ -158,7 +158,7 @@ class SamplerState:
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Goes on from the prompt to what `data` described. Raises ConfigError for damaged data, GrammarError."""
+        """Restores the state of `data`, from that of the prompt. Raises ConfigError for damaged data, GrammarError."""
         tokens = check_ids("tokens of the saved state", data.get("tokens"))[self.n_prompt :]
         marks = data.get("marks")
         if not isinstance(marks, list | tuple) or len(marks) != len(tokens) + 1:

@@ -1,4 +1,4 @@
-"""What one rendering of a chat template may spend: time, text and the size of any value it builds.
+"""Budget of one rendering of a chat template: time, text and the size of any value it builds.
 
 Template code is compiled to Python and can't be interrupted from outside, so it is made to ask: every loop step, call,
 filter, literal and piece of output goes through a :class:`Budget` (see :mod:`.sandbox`). Between two questions only one

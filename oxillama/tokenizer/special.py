@@ -1,4 +1,4 @@
-"""Which tokens are special: end of generation, whitespace around them, and where they stand in a text."""
+"""Special tokens: end of generation, whitespace around them, and their places in a text."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -32,7 +32,7 @@ FIM_TEXTS = {
 
 _SPACES = re.compile(r"\s*")
 
-# Texts that end a turn or a document wherever they are a token at all: nobody writes them for another purpose. Some
+# Texts that end a turn or a document wherever they are a token at all: they have no other use. Some
 # converters forget to mark them as control tokens, so finding one as an ordinary token makes it special.
 _EOG_ALWAYS = (
     "<|eot_id|>",

@@ -1,4 +1,4 @@
-"""What each token id stands for, in bytes."""
+"""Bytes of each token id."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
