@@ -1,4 +1,4 @@
-"""How many guesses pay: the rule against brute force, and against drafts that are right, wrong and in between."""
+"""The number of draft tokens that pay: the rule against brute force, and against drafts of any acceptance."""
 
 import itertools
 import random
@@ -32,7 +32,7 @@ def measured(*seconds):
 
 
 def rate(costs, rows, bids, ks):
-    """Tokens for each second, if each text has so many guesses."""
+    """Tokens per second, if each text has so many draft tokens."""
     tokens = rows + sum(bid.chance**i for bid, k in zip(bids, ks, strict=True) for i in range(1, k + 1))
     seconds = costs.after(rows, sum(bid.n for bid in bids))[sum(ks)]
     return tokens / (seconds + sum(bid.seconds * k for bid, k in zip(bids, ks, strict=True)))
@@ -59,7 +59,7 @@ def test_the_expected_number_of_tokens_is_leviathans():
     assert rate(costs, 1, [bid], [5]) * 1.1 == pytest.approx((1 - 0.6**6) / (1 - 0.6) * 1.1 / costs.after(1, 5)[5])
 
 
-def test_a_dear_draft_is_asked_for_less_and_a_full_batch_for_nothing():
+def test_an_expensive_draft_gets_less_and_a_full_batch_nothing():
     costs = measured(*[1.0 + 0.1 * n for n in range(40)])
     cheap, dear, useless = DraftRequest(0.8, 8), DraftRequest(0.8, 8, 0.2), DraftRequest(0.8, 8, 2.0)
     for bid in (cheap, dear, useless):
@@ -72,7 +72,7 @@ def test_a_dear_draft_is_asked_for_less_and_a_full_batch_for_nothing():
     assert [bid.granted for bid in full] == [0] * 8
 
 
-def test_who_is_likelier_right_is_asked_first():
+def test_the_likelier_accepted_draft_comes_first():
     costs = measured(*[1.0] * 3, *[5.0] * 40)
     good, poor = DraftRequest(0.9, 4), DraftRequest(0.3, 4)
     allocate_drafts(costs, 2, [poor, good], 99)
@@ -89,7 +89,7 @@ def test_texts_that_share_a_draft_share_its_rounds():
     assert all(bid.granted for bid in together)
 
 
-def test_never_more_than_the_most():
+def test_no_more_than_the_limit_is_granted():
     bids = [DraftRequest(0.9, 8), DraftRequest(0.8, 8)]
     allocate_drafts(measured(*[1.0] * 40), 2, bids, 5)
     assert [bid.granted for bid in bids] == [4, 1]  # 0.9, 0.81, 0.8, 0.729, 0.656
@@ -98,7 +98,7 @@ def test_never_more_than_the_most():
 # ---- measuring
 
 
-def test_what_is_not_measured_lies_between_or_grows_from_the_nearest():
+def test_unmeasured_rows_are_interpolated_or_extrapolated():
     costs = StepTimeModel()
     assert costs.seconds(1) == 1.0
     assert 1.0 < costs.seconds(4) < costs.seconds(9) < 3.0
@@ -125,7 +125,7 @@ def test_more_rows_are_never_cheaper():
     assert all(a < b for a, b in itertools.pairwise(found))
 
 
-def test_what_was_measured_long_ago_is_forgotten():
+def test_old_measurements_are_dropped():
     costs = measured(0.1, 0.9)
     for _ in range(KEPT_STEPS + 20):
         costs.observe(1, 0.1)
@@ -136,7 +136,7 @@ def test_what_was_measured_long_ago_is_forgotten():
 
 
 def played(chance, n_tokens, k=8, seed=0, step=lambda rows: 1.0 + 0.1 * (rows - 1), draft_seconds=0.0, cold=1.0):
-    """Seconds to decode a text whose guesses come true with this chance, as the engine would; 1.0 a token without.
+    """Seconds to decode a text whose draft tokens are accepted with this chance; 1.0 a token without drafts.
 
     cold: how many times as long the first step takes.
     """
@@ -206,7 +206,7 @@ def test_a_first_step_that_is_slow_makes_no_bad_draft_look_good(chance, draft_se
     assert sum(times) / 20 <= 1.15 * best
 
 
-def test_a_step_without_guesses_is_measured_soon_and_then_seldom():
+def test_a_step_without_drafts_is_measured_soon_and_then_seldom():
     costs, at = StepTimeModel(), []
     for n in range(1, 1000):
         plain = costs.wants_plain(1)
@@ -219,11 +219,11 @@ def test_a_step_without_guesses_is_measured_soon_and_then_seldom():
     assert FRESH_STEPS <= gaps[-1] <= FRESH_STEPS + 1
 
 
-def test_a_draft_that_takes_longer_than_it_saves_is_left_alone():
+def test_a_draft_that_takes_longer_than_it_saves_is_not_used():
     assert played(0.9, 1000, draft_seconds=3.0) <= 1.03
 
 
-def test_rests_grow_and_are_short_again_after_success():
+def test_pauses_grow_and_are_short_again_after_success():
     trust = AcceptanceEstimate()
     rests = []
     for n in range(0, 1000, 100):
@@ -237,7 +237,7 @@ def test_rests_grow_and_are_short_again_after_success():
     assert trust.resting == FIRST_REST
 
 
-def test_only_guesses_up_to_the_first_wrong_one_tell_something():
+def test_only_tokens_up_to_the_first_rejected_one_count():
     one, other = AcceptanceEstimate(), AcceptanceEstimate()
     one.observe(2, 3)
     other.observe(2, 8)
@@ -247,7 +247,7 @@ def test_only_guesses_up_to_the_first_wrong_one_tell_something():
 
 
 @pytest.mark.parametrize("n", [1, 4, 16, 64])
-def test_hope_is_a_deviation_above_what_was_seen_and_comes_down_to_it(n):
+def test_the_upper_bound_is_a_deviation_above_the_chance_and_converges(n):
     good, bad = AcceptanceEstimate(), AcceptanceEstimate()
     for _ in range(n):
         good.observe(1, 1)
@@ -258,8 +258,8 @@ def test_hope_is_a_deviation_above_what_was_seen_and_comes_down_to_it(n):
     assert n < 16 or bad.upper_bound < 0.2
 
 
-def test_one_wrong_guess_of_a_good_draft_does_not_shut_it_off():
+def test_one_rejected_token_of_a_good_draft_does_not_shut_it_off():
     trust = AcceptanceEstimate()
     for i in range(40):
         trust.observe(int(i % 6 != 5), 1)
-        assert trust.upper_bound > 0.72  # where a guess pays that costs a third of a step, with a row of as much
+        assert trust.upper_bound > 0.72  # a draft token pays then that costs a third of a step, with a row of as much

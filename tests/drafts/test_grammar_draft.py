@@ -1,4 +1,4 @@
-"""Text that a grammar leaves no choice about."""
+"""Drafts of the text that a grammar forces."""
 
 import json
 
@@ -25,7 +25,7 @@ def engine():
         yield engine
 
 
-def test_names_of_a_schema_are_guessed(engine):
+def test_names_of_a_schema_are_drafted(engine):
     wanted = {"json_schema": SCHEMA, "seed": 1, "max_tokens": 60}
     plain = engine.generate("A child: ", **wanted)
     got = engine.generate("A child: ", **wanted, draft="grammar", num_speculative=8, adaptive=False)
@@ -34,7 +34,7 @@ def test_names_of_a_schema_are_guessed(engine):
     assert got.speculation.drafted > 0
 
 
-def test_what_is_guessed_is_allowed_and_forced(engine):
+def test_draft_tokens_are_allowed_and_forced(engine):
     chain = ox.SamplerChain.from_config(ox.SamplerConfig(regex="(fox|dog) and the others"))
     draft = GrammarDraft()
     draft.bind(Target(engine.tokenizer, engine.n_vocab, engine.context_size))
@@ -51,7 +51,7 @@ def test_what_is_guessed_is_allowed_and_forced(engine):
     assert b" and the others".startswith(b"".join(map(engine.tokenizer.token_bytes, found.tokens)))
 
 
-def test_nothing_without_a_grammar(engine):
+def test_nothing_is_drafted_without_a_grammar(engine):
     draft = GrammarDraft()
     draft.bind(Target(engine.tokenizer, engine.n_vocab, engine.context_size))
     assert draft.propose([DraftTask(1, [5], 8, Sampler())])[0].tokens == []
@@ -59,7 +59,7 @@ def test_nothing_without_a_grammar(engine):
     assert engine.generate("ab", max_tokens=9, seed=1, draft="grammar").speculation.drafted == 0
 
 
-def test_one_for_each_tokenizer(engine):
+def test_a_grammar_draft_serves_one_tokenizer(engine):
     draft = GrammarDraft()
     engine.generate("ab", max_tokens=1, draft=draft)
     with pytest.raises(ConfigError, match="another tokenizer"):

@@ -1,4 +1,4 @@
-"""Prompt lookup against a search by hand, and how little it does for a token more."""
+"""Prompt lookup against a search by hand, and its cost for a further token."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def task(tokens, n, key=1):
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=3), st.integers(1, 9), st.integers(1, 3), st.integers(0, 3), st.data())
-def test_it_finds_what_a_search_finds(tokens, texts, n, least, more, data):
+def test_lookups_agree_with_a_search_by_hand(tokens, texts, n, least, more, data):
     lookup = PromptLookup(least + more, least, texts=texts)
     lookup.bind(TARGET)
     growing = []
@@ -45,13 +45,13 @@ def test_it_finds_what_a_search_finds(tokens, texts, n, least, more, data):
         assert found.tokens == searched(growing, n, least, least + more, texts)
 
 
-def test_a_text_that_repeats_itself_goes_on_so():
+def test_a_repeating_text_is_continued():
     lookup = PromptLookup()
     assert lookup.propose([task([9, 1, 2, 3, 1, 2, 3, 1, 2], 8)])[0].tokens == [3, 1, 2, 3, 1, 2, 3, 1]
     assert lookup.propose([task([5, 5, 5], 4, key=2)])[0].tokens == [5, 5, 5, 5]
 
 
-def test_each_text_has_an_index_of_its_own_until_it_is_forgotten():
+def test_each_text_has_its_own_index_until_forget():
     lookup = PromptLookup(2, 1)
     a, b = [1, 2, 3, 1], [1, 5, 1]
     assert [p.tokens for p in lookup.propose([task(a, 2, 1), task(b, 1, 2)])] == [[2, 3], [5]]
@@ -97,7 +97,7 @@ def test_another_text_under_the_same_key_is_read_anew():
     assert lookup.propose([task(tokens, 1)])[0].tokens == [4]
 
 
-def test_an_index_reads_only_what_is_new():
+def test_an_index_reads_only_new_tokens():
     tokens = [1, 2, 3]
     index = NgramIndex(tokens, 1, 2)
     index.read()
@@ -109,7 +109,7 @@ def test_an_index_reads_only_what_is_new():
     assert index.find((1,)) == 4
 
 
-def test_texts_are_made_tokens_when_it_is_bound():
+def test_texts_are_tokenised_by_bind():
     engine = make_engine()
     lookup = PromptLookup(2, 1, texts=["abc. def"])
     lookup.bind(Target(engine.tokenizer, engine.n_vocab, engine.context_size))

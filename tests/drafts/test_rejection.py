@@ -1,4 +1,4 @@
-"""True rejection sampling: its law, computed and not estimated, and that the computation would notice faults."""
+"""Rejection sampling: its distribution, computed and not estimated, and that the computation would notice faults."""
 
 import math
 from fractions import Fraction as F
@@ -37,7 +37,7 @@ WEIGHTS = st.lists(
 
 
 def law_of(p, q):
-    """P(token) when guesses are drawn from q: every guess, kept or not."""
+    """P(token) when draft tokens are drawn from q: every one, accepted or not."""
     law = [0.0] * N
     for x in range(N):
         if q.probability(x):
@@ -54,13 +54,13 @@ def law_of(p, q):
 @example([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
 @example([0, 0, 1, 0, 0], [1, 1, 1, 1, 1])  # a greedy model
 @example([1, 1, 1, 1, 1], [0, 0, 1, 0, 0])  # a greedy draft
-def test_what_comes_out_follows_the_models_law(p, q):
+def test_chosen_tokens_have_the_models_distribution(p, q):
     p, q = dist(p), dist(q)
     assert law_of(p, q) == pytest.approx(dense(p), abs=1e-12, rel=0)
 
 
 @given(WEIGHTS, st.integers(0, N - 1))
-def test_a_guess_that_was_not_drawn_counts_as_certain(p, guess):
+def test_a_draft_token_that_was_not_drawn_counts_as_certain(p, guess):
     p = dist(p)
     assert law_of(p, certain(guess)) == pytest.approx(dense(p), abs=1e-12, rel=0)
     if p.probability(guess) > 1e-9:
@@ -68,7 +68,7 @@ def test_a_guess_that_was_not_drawn_counts_as_certain(p, guess):
 
 
 @given(WEIGHTS, WEIGHTS)
-def test_the_residual_is_a_distribution_of_what_the_draft_has_too_little_of(p, q):
+def test_the_residual_is_the_models_excess_over_the_draft(p, q):
     p, q = dist(p), dist(q)
     found = residual(p, q)
     assert (found.ids.dtype, found.probs.dtype) == (np.int32, np.float64)
@@ -77,7 +77,7 @@ def test_the_residual_is_a_distribution_of_what_the_draft_has_too_little_of(p, q
         assert all(p.probability(int(i)) > q.probability(int(i)) for i in found.ids)
 
 
-def test_of_equal_distributions_every_guess_is_kept():
+def test_with_equal_distributions_every_draft_token_is_accepted():
     p = dist([1, 2, 3, 4, 0])
     assert [keeping(p, p, x) for x in range(4)] == [1.0] * 4
     assert residual(p, p) is p  # asked for after rounding alone
@@ -129,7 +129,7 @@ QUARTERS = Tables(
     {None: [1, 2, 1], 0: [2, 2, 0], 1: [1, 2, 1], 2: [0, 0, 4]},
     {None: [2, 1, 1], 0: [1, 1, 2], 1: [2, 1, 1], 2: [1, 1, 2]},
 )
-# A guess of the first token is kept half the time, and two others may follow instead.
+# A draft of the first token is accepted half the time, and two others may follow instead.
 EIGHTHS = Tables(8, dict.fromkeys([None, 0, 1, 2, 3], (2, 2, 3, 1)), dict.fromkeys([None, 0, 1, 2, 3], (4, 1, 2, 1)))
 ROUNDS = [(QUARTERS, 0), (QUARTERS, 1), (QUARTERS, 2), (EIGHTHS, 1)]
 
@@ -151,7 +151,7 @@ class Stale:
 
 
 class FromTheDraft(Stale):
-    """Draws the token after the last guess as the draft drew that."""
+    """Draws the token after the last draft token as the draft drew that."""
 
     def __call__(self, p, guess, q, uniform):
         before, self.before = self.before, q
@@ -167,7 +167,7 @@ def same_number(p, guess, q, uniform):
 
 
 def sampled_first(p, guess, q, uniform):
-    """Keeps a guess that a sample would have been too, as if it were not at random."""
+    """Accepts a draft token that a sample would have been too, as if it were not random."""
     token = p.draw(uniform())
     return token if guess is None or token == guess else residual(p, q).draw(uniform())
 
@@ -234,7 +234,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_distributions_that_are_none_are_refused(message):
+def test_invalid_distributions_are_refused(message):
     with pytest.raises(GenerateError, match=message):
         check_probs([1], BAD[message])
 

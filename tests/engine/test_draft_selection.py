@@ -1,4 +1,4 @@
-"""Choosing among models: what is measured, what follows from it, and why the others were refused."""
+"""Selection among models: the measurements, the choice, and the reasons for refusals."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def changed(source, metadata=None, tensors=None):
 @pytest.mark.parametrize("a", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_the_formula_by_counting_outcomes(a, k):
-    """A round gives one token more than guesses are right before the first wrong one."""
+    """A round gives one token more than the draft tokens accepted before the first rejected one."""
     tokens = 0.0
     for right in itertools.product((True, False), repeat=k):
         chance = np.prod([a if r else 1 - a for r in right])
@@ -64,7 +64,7 @@ def test_the_formula_by_counting_outcomes(a, k):
 
 
 @pytest.mark.parametrize("sampler", [GREEDY, SamplerConfig(), SamplerConfig(temperature=1.5, top_k=0, top_p=1.0)])
-def test_a_model_guesses_itself(engine, sampler):
+def test_a_model_accepts_itself(engine, sampler):
     assert Probe(engine, PROMPTS, sampler, 4).acceptance(engine) == 1.0
 
 
@@ -81,7 +81,7 @@ def test_greedy_acceptance_is_how_often_first_choices_agree(engine, drafts):
         assert 0.3 < np.mean(hits) < 1.0
 
 
-def test_better_drafts_guess_more(engine, drafts):
+def test_better_drafts_have_a_higher_acceptance(engine, drafts):
     probe, found = Probe(engine, PROMPTS, SamplerConfig(), 1), []
     for source in drafts:
         with ox.load(source, num_threads=1) as draft:
@@ -106,7 +106,7 @@ def test_the_best_is_chosen_and_the_others_have_reasons(engine, drafts, costs):
     assert few.speedup < found.speedup
 
 
-def test_what_makes_nothing_faster_is_not_chosen(engine, drafts, monkeypatch):
+def test_a_draft_without_a_speedup_is_not_chosen(engine, drafts, monkeypatch):
     for module in (probes, select):
         monkeypatch.setattr(module, "step_seconds", lambda engine, n_rows: float(n_rows))
     found = select_draft(engine, drafts, prompts=PROMPTS)
@@ -115,7 +115,7 @@ def test_what_makes_nothing_faster_is_not_chosen(engine, drafts, monkeypatch):
     assert len(found.refused) == 3
 
 
-def test_measured_seconds(engine):
+def test_step_seconds_are_measured_and_interpolated(engine):
     assert 0 < step_seconds(engine, 1) < step_seconds(engine, 200)
 
 
@@ -153,7 +153,7 @@ def test_hostile_and_unfit_candidates_are_refused_with_reasons(engine, drafts, t
     assert engine.generate("Once", max_tokens=3, temperature=0.0).token_ids
 
 
-def test_files_as_well_as_engines(tmp_path, drafts, costs):
+def test_candidates_may_be_files_and_engines(tmp_path, drafts, costs):
     target, path = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     with ox.load(num_threads=1) as engine, ox.load(drafts[0], num_threads=1) as draft:
         with gguf.open(select.opened(engine).__enter__().path) as file:

@@ -1,4 +1,4 @@
-"""Budgets of work: the large is refused by its name, the merely long compiles, and neither depends on the past."""
+"""Budgets of work: too large parts are refused by name, long ones compile, and neither depends on the past."""
 
 import itertools
 import pickle
@@ -57,11 +57,11 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_what_is_only_long_compiles_with_room_to_spare(name):
+def test_long_grammars_compile_well_within_the_budget(name):
     LONG[name](budget=UNITS // 2)
 
 
-def test_long_unions_are_what_they_are():
+def test_long_unions_match_their_members():
     pattern = Grammar.from_regex(rf"[\s\S]*(?:{'|'.join(WORDS[:300])})[\s\S]*")
     assert pattern.accepts(f"ab {WORDS[7]} c")
     assert pattern.accepts(WORDS[299])
@@ -77,7 +77,7 @@ def test_long_unions_are_what_they_are():
     assert not values.accepts("2000")
 
 
-def test_values_that_stand_twice_in_a_union_are_of_neither():
+def test_values_twice_in_a_one_of_match_neither():
     schema = {"oneOf": [{"const": 1}, {"enum": [1, 2]}, {"const": 3}, {"const": "1"}]}
     for text, valid in (("1", False), ("2", True), ("3", True), ('"1"', True), ("4", False)):
         assert compiled(schema).accepts(text) == valid
@@ -136,7 +136,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_what_is_too_large_is_refused(name):
+def test_too_large_grammars_are_refused(name):
     """By a tenth of the budget, to be quick; with ten times as much it takes no longer than that."""
     compiler, source = LARGE[name]
     with pytest.raises(GrammarError, match=r"too large|too many|more than") as e:
@@ -166,7 +166,7 @@ def test_there_is_a_budget_by_default():
         tool_grammar(find_format("hermes", None), tools, "required", lambda text: None)
 
 
-def test_errors_say_what_is_too_large():
+def test_errors_name_the_too_large_part():
     for make, said in (
         (lambda: Grammar.from_regex("a" * 1000, budget=500), "a pattern of 1000 characters is too large to compile"),
         (lambda: Grammar.parse("root ::= " + '"a" ' * 400, budget=500), "a grammar of .* is too large to compile"),
@@ -180,7 +180,7 @@ def test_errors_say_what_is_too_large():
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5, True, "1", 1 << 70])
-def test_what_is_no_budget(budget):
+def test_invalid_budgets_are_refused(budget):
     for make in (
         lambda: Grammar.parse('root ::= "a"', budget=budget),
         lambda: Grammar.from_regex("a", budget=budget),

@@ -1,4 +1,4 @@
-"""GBNF: what each construct matches, and that errors point at the place."""
+"""GBNF: the matches of each construct, and errors that point at the place."""
 
 import itertools
 import json
@@ -178,7 +178,7 @@ def test_named_tokens():
         Grammar.parse("root ::= <x>", token_id=names.get)
 
 
-def test_what_can_never_match_is_left_out():
+def test_rules_that_never_match_are_left_out():
     grammar = Grammar.parse('root ::= "a" endless | "b" ("c" | endless)? | endless*\nendless ::= "x" endless')
     assert [t for t in ("", "a", "ax", "b", "bc", "bx", "x") if grammar.accepts(t)] == ["", "b", "bc"]
     with pytest.raises(GrammarError, match="'root' matches no text at all"):

@@ -1,4 +1,4 @@
-"""Grammars that were made to hurt: a right answer or a GrammarError, never a crash, a recursion limit or a blow-up."""
+"""Hostile grammars: a right answer or a GrammarError, never a crash, a recursion limit or a blow-up."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ GRAMMARS = {
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_right_answers(name):
+def test_hostile_grammars_give_right_answers(name):
     source, passing, failing = GRAMMARS[name]
     if passing:
         check(source, passing, failing)

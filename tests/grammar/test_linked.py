@@ -1,4 +1,4 @@
-"""Rules that were compiled before and became part of other grammars."""
+"""Compiled rules that became part of other grammars."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def test_linked_rules_are_what_they_were_compiled_from():
         assert grammar.accepts(text) == whole.accepts(text), text
 
 
-def test_what_may_be_empty_is_not_linked():
+def test_rules_that_may_be_empty_are_not_linked():
     inner = RuleSet()
     root = inner.new_rule("inner")
     inner.define(root, inner.repeat(inner.range(0x61, 0x61), 0))

@@ -1,4 +1,4 @@
-"""`GrammarState`: steps, ends, going back, forks, saved states, forced text, triggers, and masks on logits."""
+"""`GrammarState`: steps, ends, rollback, forks, saved states, forced text, triggers, and masks on logits."""
 
 import json
 import threading
@@ -51,7 +51,7 @@ def test_ids_outside_the_vocabulary(step):
 
 
 @pytest.mark.parametrize("step", [True, "a", 1.5, None, [A]])
-def test_what_is_no_step(step):
+def test_invalid_steps_are_refused(step):
     with pytest.raises(GrammarError, match="a step is a token id or bytes"):
         BRACKETS.state(VOCABULARY).advance(step)
 
@@ -195,7 +195,7 @@ def test_threads_may_share_a_grammar():
 TOOL = Grammar.parse('root ::= "<tool>" "(" [ab]* ")"')
 
 
-def test_before_a_trigger_all_may_come():
+def test_before_a_trigger_all_tokens_are_allowed():
     state = TOOL.state(VOCABULARY, triggers=["<tool>"])
     assert not state.active
     assert state.is_complete

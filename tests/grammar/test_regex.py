@@ -40,7 +40,7 @@ def check(pattern):
 
 @settings(max_examples=150, deadline=None)
 @given(PATTERNS)
-def test_any_pattern_matches_what_python_says(pattern):
+def test_patterns_agree_with_pythons_re(pattern):
     check(pattern)
 
 
@@ -76,7 +76,7 @@ def test_anchors_and_looking_ahead(pattern):
         ("(a|a)*(a|a)*", ["a" * 1000], ["b"]),
     ],
 )
-def test_what_ecmascript_says(pattern, passing, failing):
+def test_patterns_agree_with_ecmascript(pattern, passing, failing):
     grammar = Grammar.from_regex(pattern)
     for text in passing:
         assert grammar.accepts(text), text
@@ -120,7 +120,7 @@ def test_names_of_categories():
         ("[]", "no text at all"), ("(?!a{100000})a", "repeats too much"),
     ],
 )  # fmt: skip
-def test_what_is_refused(pattern, message):
+def test_unsupported_patterns_are_refused(pattern, message):
     with pytest.raises(GrammarError, match=message):
         Grammar.from_regex(pattern)
 
@@ -148,6 +148,6 @@ def test_choices():
     ("choices", "message"),
     [([], "at least one"), ("yes", "list of str"), ([1], "must be str"), (["\ud800"], "surrogate")],
 )
-def test_choices_that_are_none(choices, message):
+def test_invalid_choices_are_refused(choices, message):
     with pytest.raises(GrammarError, match=message):
         Grammar.from_choices(choices)

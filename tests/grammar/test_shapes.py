@@ -101,7 +101,7 @@ def test_masks_of_classes_that_cut_through_shapes(alternatives, called, seed):
     follow(*build(alternatives, called), seed)
 
 
-def test_what_a_shape_tells_apart():
+def test_characters_that_a_shape_distinguishes():
     assert shape_of(b"aZ3 _") == shape_of(b"xB0 _") == b"aA0 _"
     assert shape_of("é☃😀".encode()) == b"\x80\x80\x80"
     assert shape_of(b'"\n\x7f') == b'"\n\x7f'

@@ -1,4 +1,4 @@
-"""Memory of what layers keep, against sizes worked out by hand."""
+"""Memory of layer states, against sizes worked out by hand."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_block_bytes(kv_type, k_dim, v_dim, per_token):
     assert arrays.recurrent_bytes == 0
 
 
-def test_layers_that_differ():
+def test_layers_of_different_shapes():
     states = [(KvShape(2, 8, 8), RecurrentShape(17)), (), (RecurrentShape(32),), (KvShape(1, 16, 4),)]
     assert slot_bytes(states) == 4 * (32 + 32)
     assert block_bytes(states, 16, "f32") == 4 * 16 * (2 * (8 + 16) + 16 + 16)  # values come in sixteens
@@ -46,7 +46,7 @@ def test_layers_that_differ():
     assert arrays.recurrent_bytes == 7 * slot_bytes(states)
 
 
-def test_what_can_not_be_had_is_refused():
+def test_too_large_arrays_are_refused():
     huge = {"kv_type": "f32", "block_tokens": 64}
     with pytest.raises(KvCacheFullError, match="lower kv_budget"):
         StateArrays([(KvShape(1 << 20, 1 << 15, 1 << 15),)], n_blocks=1 << 28, n_slots=0, **huge)

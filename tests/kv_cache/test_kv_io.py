@@ -1,4 +1,4 @@
-"""Keys and values out of their blocks and back, in blocks of any size."""
+"""Keys and values saved from their blocks and restored, in blocks of any size."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_panels_do_not_depend_on_the_size_of_blocks(kv_type, n_tokens):
         [7],
     ],
 )
-def test_what_is_held_is_what_is_saved(table, block_tokens):
+def test_held_panels_equal_saved_panels(table, block_tokens):
     slab = slab_of("f16", block_tokens, n_blocks=15)
     fill(slab, 0)
     for n_tokens in {1, len(table) * block_tokens, len(table) * block_tokens - 5, block_tokens + 1}:
@@ -93,7 +93,7 @@ def test_blocks_in_a_row_are_not_copied():
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 @pytest.mark.parametrize("n_tokens", [1, 5, 15, 17, 30])
-def test_nothing_of_others_is_in_the_last_panel(kv_type, n_tokens):
+def test_the_last_panel_has_no_values_of_other_sequences(kv_type, n_tokens):
     saved = []
     rng = np.random.default_rng(3)
     keys = rng.standard_normal((n_tokens, HEADS, K_DIM)).astype(np.float32)
@@ -108,7 +108,7 @@ def test_nothing_of_others_is_in_the_last_panel(kv_type, n_tokens):
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_values(kv_type):
+def test_values_of_panels_round_trip(kv_type):
     n_tokens = 37
     rng = np.random.default_rng(5)
     keys = rng.standard_normal((n_tokens, HEADS, K_DIM)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Memory that is given back: which pages go, and that no other byte changes."""
+"""Released memory: the right pages go, and no other byte changes."""
 
 import mmap
 import sys
@@ -40,7 +40,7 @@ def test_whole_pages_of_the_rows_go_and_nothing_else(row_bytes, offset):
 
 
 @linux
-def test_what_was_never_written_is_not_counted():
+def test_pages_never_written_are_not_counted():
     memory = mmap.mmap(-1, 100 << 16)
     memory.madvise(mmap.MADV_NOHUGEPAGE)  # of which one would be written as a whole
     array = np.frombuffer(memory, np.uint8).reshape(100, 1 << 16)
@@ -48,7 +48,7 @@ def test_what_was_never_written_is_not_counted():
     assert 1 << 16 <= release_rows(array, range(100)) <= (1 << 16) + PAGE
 
 
-def test_elsewhere_nothing_is_released(monkeypatch):
+def test_nothing_is_released_on_other_systems(monkeypatch):
     monkeypatch.setattr(pages, "LINUX", False)
     array = touched(9, PAGE)
     assert release_rows(array, range(9)) == 0
@@ -56,7 +56,7 @@ def test_elsewhere_nothing_is_released(monkeypatch):
 
 
 @linux
-def test_each_kind_of_ids_means_its_own_slabs():
+def test_each_kind_of_id_releases_its_own_slabs():
     states = [(KvShape(1, 64, 64),), (KvShape(1, 64, 64, window=9), RecurrentShape(1 << 12))]
     arrays = StateArrays(states, kv_type="f32", block_tokens=64, n_blocks=20, n_slots=20, n_windowed=20)
     (full,), (windowed, recurrent) = arrays.layers

@@ -1,4 +1,4 @@
-"""Recurrent states out of their slots and back, bit by bit."""
+"""Recurrent states saved from their slots and restored, bit by bit."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def everything(arrays):
     return [bits(save_state(arrays, slot)) for slot in range(4)]
 
 
-def test_out_and_back(arrays):
+def test_a_saved_state_is_restored_bit_by_bit(arrays):
     before = everything(arrays)
     saved = save_state(arrays, 2)
     assert [v.shape for v in saved] == [(5,), (33,)]
@@ -46,14 +46,14 @@ def test_out_and_back(arrays):
     assert everything(arrays) == [before[2], *before[1:]]
 
 
-def test_copy(arrays):
+def test_a_state_is_copied_between_slots(arrays):
     before = everything(arrays)
     copy_state(arrays, 1, 3)
     assert everything(arrays) == [*before[:3], before[1]]
 
 
 @pytest.mark.parametrize("slot", [-1, 4])
-def test_slots_that_there_are_not(arrays, slot):
+def test_slots_that_do_not_exist_are_refused(arrays, slot):
     before, saved = everything(arrays), save_state(arrays, 0)
     for use in (
         lambda: save_state(arrays, slot),

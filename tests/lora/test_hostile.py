@@ -1,4 +1,4 @@
-"""Adapters that are damaged, hostile, or for another model: typed errors, and the engine goes on."""
+"""Adapters that are damaged, hostile, or for another model: typed errors, and the engine stays usable."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
+from oxillama.core.loading import shipped_model
 from oxillama.errors import (
     ConfigError,
     EngineClosedError,
@@ -35,7 +36,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def shapes(engine):
-    return linear_shapes(engine.config.model_path or ox.engine.loading.shipped_model())
+    return linear_shapes(engine.config.model_path or shipped_model())
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +65,12 @@ def refused(engine, path, error, match):
         assert isinstance(found.value, LoadError)
 
 
-def test_another_architecture(engine, shapes, tmp_path):
+def test_an_adapter_of_another_architecture_is_refused(engine, shapes, tmp_path):
     path = write_adapter(tmp_path / "a.gguf", "gpt2", {Q: pair(shapes[Q])})
     refused(engine, path, LoraError, "for architecture gpt2, the model is")
 
 
-def test_wrong_shapes(engine, shapes, tmp_path):
+def test_factors_of_wrong_shapes_are_refused(engine, shapes, tmp_path):
     n_out, n_in = shapes[Q]
     for shape in ((n_out + 1, n_in), (n_out, n_in - 1), (2, n_out, n_in)):
         path = written(tmp_path, engine, {Q: pair(shape)})
@@ -82,18 +83,18 @@ def test_factors_that_dont_fit_each_other(engine, shapes, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["blk.99.attn_q.weight", "nonsense.weight", "blk.0.attn_norm.weight", "blk.0.attn_q"])
-def test_a_tensor_that_matches_nothing(engine, shapes, tmp_path, name):
+def test_a_tensor_that_the_model_lacks_is_refused(engine, shapes, tmp_path, name):
     path = written(tmp_path, engine, {Q: pair(shapes[Q]), name: pair(shapes[Q])})
     refused(engine, path, LoraError, f"{name} is no matrix or embedding of this model")
 
 
-def test_missing_alpha(engine, shapes, tmp_path):
+def test_a_missing_alpha_is_refused(engine, shapes, tmp_path):
     path = written(tmp_path, engine, {Q: pair(shapes[Q])}, alpha=None)
     refused(engine, path, MissingKeyError, r"adapter\.lora\.alpha")
 
 
 @pytest.mark.parametrize("alpha", [float("nan"), float("inf"), 1e30])
-def test_alpha_that_is_no_scale(engine, shapes, tmp_path, alpha):
+def test_an_invalid_alpha_is_refused(engine, shapes, tmp_path, alpha):
     refused(engine, written(tmp_path, engine, {Q: pair(shapes[Q])}, alpha=alpha), LoraError, "alpha.* (nan|inf|2.5)")
     refused(engine, written(tmp_path, engine, {Q: pair(shapes[Q])}, alpha="8"), LoraError, "alpha.*'8'")
 
@@ -113,7 +114,7 @@ def test_alpha_below_zero_turns_the_change_round(engine, shapes, tmp_path, kind)
 
 
 @pytest.mark.parametrize("rank", [4097, 10**6])
-def test_ranks_that_cant_be(engine, tmp_path, rank):
+def test_ranks_out_of_range_are_refused(engine, tmp_path, rank):
     a, b = np.zeros((rank, 1), np.float32), np.zeros((1, rank), np.float32)
     refused(engine, written(tmp_path, engine, {Q: (a, b)}), LoraError, rf"rank {rank}; it must lie in 1\.\.4096")
 
@@ -141,7 +142,7 @@ def test_weights_that_are_not_finite(engine, shapes, tmp_path, bad, which):
     refused(engine, written(tmp_path, engine, {Q: factors}), LoraError, r"lora_[ab]: the value at \(1, 2\) is")
 
 
-def test_truncated_anywhere(engine, shapes, tmp_path):
+def test_a_file_truncated_anywhere_is_refused(engine, shapes, tmp_path):
     raw = written(tmp_path, engine, {Q: pair(shapes[Q])}).read_bytes()
     for n in (*range(1, len(raw) - 40, 211), len(raw) - 40):
         path = tmp_path / "cut.gguf"
@@ -180,13 +181,13 @@ def test_a_factor_alone_and_what_is_no_factor(engine, shapes, tmp_path):
         refused(engine, tmp_path / "x.gguf", LoraError, match)
 
 
-def test_no_such_file(engine, tmp_path):
+def test_a_missing_file_is_named(engine, tmp_path):
     refused(engine, tmp_path / "none.gguf", ModelNotFoundError, "there is no such file")
     refused(engine, "nul\0", ModelNotFoundError, "read")
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e7, "1", None, True, 1j])
-def test_scales(engine, shapes, tmp_path, scale):
+def test_invalid_scales_are_refused(engine, shapes, tmp_path, scale):
     path = written(tmp_path, engine, {Q: pair(shapes[Q])})
     engine.load_lora("x", path)
     try:
@@ -211,7 +212,7 @@ def test_requests_that_name_none(engine, lora):
             list(call("a", lora=lora))  # a stream says it with its first piece
 
 
-def test_names(engine, shapes, tmp_path):
+def test_invalid_names_are_refused(engine, shapes, tmp_path):
     path = written(tmp_path, engine, {Q: pair(shapes[Q])})
     engine.load_lora("x", path)
     with pytest.raises(ConfigError, match="'x' is loaded already"):
@@ -282,11 +283,11 @@ def test_peft_that_is_more_than_lora_is_refused_by_name(engine, shapes, tmp_path
         ({"rank_pattern": [1]}, "rank_pattern must map"),
     ],
 )
-def test_peft_settings_that_cant_be(engine, shapes, tmp_path, config, match):
+def test_invalid_peft_settings_are_refused(engine, shapes, tmp_path, config, match):
     refused(engine, peft(tmp_path, shapes, **config), LoraError, match)
 
 
-def test_peft_tensors(engine, shapes, tmp_path):
+def test_invalid_peft_tensors_are_refused(engine, shapes, tmp_path):
     a, b = pair(shapes[Q])
     for extra, error, match in (
         ({f"{NAME}.lora_magnitude_vector": a}, UnsupportedModelError, "DoRA"),

@@ -1,4 +1,4 @@
-"""Merged files: the same weights as numpy makes, in the formats that were asked for."""
+"""Merged files: the same weights as numpy computes, in the requested formats."""
 
 import numpy as np
 import pytest

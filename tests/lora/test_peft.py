@@ -74,7 +74,7 @@ def test_rotated_rows_of_llama_stand_in_pairs(tmp_path):
     agrees(path, write_peft(tmp_path / "peft", tensors), tmp_path, deltas, scale=0.7)
 
 
-def test_everything_else_of_llama(tmp_path):
+def test_all_other_modules_of_llama_are_mapped(tmp_path):
     path = path_of("llama")
     names = {
         "model.layers.0.self_attn.o_proj": "blk.0.attn_output.weight",
@@ -112,7 +112,7 @@ def test_rank_stabilised_and_alpha_pattern(tmp_path):
     assert (lora.rank, lora.alpha, lora.arch) == (4, 8.0, None)
 
 
-def test_bfloat16(tmp_path):
+def test_bfloat16_factors_are_exact(tmp_path):
     path, name = path_of("llama"), "blk.0.ffn_up.weight"
     a, b = (x.view(np.uint32) >> 16 for x in factors(*shape_of(path, name), 4))
     raw = [("BF16", x.shape, x.astype("<u2").tobytes()) for x in (a, b)]
@@ -158,7 +158,7 @@ def test_experts_are_stacked(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deepseek2", "deepseek3"])
-def test_what_unfolds_latent_vectors(name, tmp_path):
+def test_the_up_projection_of_latent_vectors_is_split(name, tmp_path):
     """One matrix there; in files one, or the keys' part transposed by head, and the values'."""
     path = path_of(name)
     with gguf.open(path) as file:
@@ -195,7 +195,7 @@ def tied(tmp_path, deltas):
 
 
 @pytest.mark.parametrize("which", ["lookups", "both", "output"])
-def test_a_tied_embedding(which, tmp_path):
+def test_a_tied_embedding_is_changed(which, tmp_path):
     """PEFT changes what is looked up alone, unless it was told to tie; or the output alone."""
     path, tokens = path_of("llama-tied-bias"), tokens_of("llama-tied-bias")
     n_vocab, n_embd = shape_of(path, "token_embd.weight")
@@ -214,7 +214,7 @@ def test_a_tied_embedding(which, tmp_path):
     assert np.abs(ours - twin).max() <= 3e-6 * np.abs(twin).max()
 
 
-def test_digests_tell_adapters_apart(tmp_path):
+def test_digests_differ_between_adapters(tmp_path):
     a, b = factors(64, 64, 4)
     made = []
     for i, (alpha, change) in enumerate(((8, 0), (8, 0), (4, 0), (8, 1))):

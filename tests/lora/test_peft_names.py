@@ -1,4 +1,4 @@
-"""PEFT's names of every architecture: each linear layer has one, and what converters do to its rows is done."""
+"""PEFT names of every architecture: each linear layer has one, and its rows are converted as converters do."""
 
 import re
 from dataclasses import replace

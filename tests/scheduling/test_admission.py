@@ -1,4 +1,4 @@
-"""The scheduler on its own: requests in, what ended out, and everything that its callers may get wrong."""
+"""The scheduler on its own: requests in, ended requests out, and every misuse by its caller."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.scheduling.test_scheduler import compute, make
 
 
 class Sums:
-    """Somebody's own model: the next token is the sum of all before, read back from blocks, modulo 1000."""
+    """A driver's own model: the next token is the sum of all before, read back from blocks, modulo 1000."""
 
     def __init__(self, n_blocks, block_size):
         self.block_size = block_size
@@ -35,7 +35,7 @@ def alone(prompt, n):
     return tokens[len(prompt) :]
 
 
-def test_it_drives_a_model_of_ones_own():
+def test_a_driver_with_its_own_model():
     scheduler = ox.Scheduler(ox.SequencePool(24), block_size=4, token_budget=10)
     scheduler.debug = True
     model = Sums(24, 4)
@@ -74,7 +74,7 @@ def test_it_drives_a_model_of_ones_own():
 
 
 @pytest.mark.parametrize("by", ["handle", "id"])
-def test_cancelling(by):
+def test_cancel_frees_everything(by):
     scheduler = make(max_running=1)
     runs, waits, stays = (scheduler.add_request(sequence(40, 5)) for _ in range(3))
     compute(scheduler, scheduler.step(), {runs.id: 5})
@@ -88,7 +88,7 @@ def test_cancelling(by):
     assert not stays.cancelled
 
 
-def test_cancelling_twice():
+def test_cancelling_twice_raises():
     scheduler = make()
     s = scheduler.add_request(sequence(3))
     scheduler.cancel(s)
@@ -103,19 +103,19 @@ def test_cancelling_twice():
 
 
 @pytest.mark.parametrize("handle", [-1, 10**9, None, "a"])
-def test_cancelling_what_is_not_known(handle):
+def test_cancelling_an_unknown_sequence_raises(handle):
     with pytest.raises(ConfigError, match="is not known here: it was never added"):
         make().cancel(handle)
 
 
-def test_cancelling_or_finishing_what_was_never_added():
+def test_cancelling_or_finishing_a_sequence_never_added_raises():
     with pytest.raises(ConfigError, match="never added"):
         make().cancel(sequence(3))
     with pytest.raises(GenerateError, match="neither waits nor runs"):
         make().finish(sequence(3))
 
 
-def test_cancelled_and_added_again():
+def test_a_cancelled_sequence_can_be_added_again():
     scheduler = make()
     s = sequence(5)
     scheduler.cancel(scheduler.add_request(s))
@@ -130,31 +130,31 @@ def test_cancelled_and_added_again():
 
 
 @pytest.mark.parametrize("priority", [-1, MAX_PRIORITY + 1, 0.5, "1", True, None])
-def test_bad_priority(priority):
+def test_a_bad_priority_is_refused(priority):
     with pytest.raises(ConfigError, match=f"priority must be .*from 0 to {MAX_PRIORITY}"):
         Sequence([1], 1, priority=priority)
 
 
-def test_a_deadline_that_is_no_number():
+def test_an_invalid_deadline_is_refused():
     with pytest.raises(ConfigError, match=r"deadline must be .* not nan"):
         Sequence([1], 1, deadline=float("nan"))
 
 
 @pytest.mark.parametrize("name", ["block_size", "token_budget", "max_running", "max_waiting"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
-def test_numbers_below_one(name, value):
+def test_limits_below_one_are_refused(name, value):
     with pytest.raises(ConfigError, match=f"{name} must be .*from 1"):
         ox.Scheduler(SequencePool(4), **{name: value})
 
 
-def test_a_pool_of_nothing():
+def test_an_empty_pool_is_refused():
     with pytest.raises(ConfigError, match="0 KV blocks and 0 recurrent slots: nothing can run"):
         ox.Scheduler(SequencePool(0))
     with pytest.raises(ConfigError, match="at least 0 KV blocks, not -1"):
         SequencePool(-1)
 
 
-def test_nothing_to_compute():
+def test_a_sequence_without_tokens_is_refused():
     scheduler = make()
     with pytest.raises(ConfigError, match="no token to compute"):
         scheduler.add_request(Sequence([], 5))
@@ -180,7 +180,7 @@ def test_a_refused_request_leaves_nothing():
 
 
 @pytest.mark.parametrize("n", [0, -1, 6])
-def test_advancing_by_what_is_not_there(n):
+def test_advancing_beyond_the_tokens_raises(n):
     scheduler = make()
     s = scheduler.add_request(sequence(5))
     scheduler.step()
@@ -189,7 +189,7 @@ def test_advancing_by_what_is_not_there(n):
     assert s.n_computed == 0
 
 
-def test_who_runs_without_a_token_to_compute_is_passed_over():
+def test_a_running_sequence_without_tokens_to_compute_is_skipped():
     scheduler = make()
     a, b = (scheduler.add_request(sequence(5, 3)) for _ in range(2))
     for s, n in scheduler.step():
@@ -201,7 +201,7 @@ def test_who_runs_without_a_token_to_compute_is_passed_over():
 
 
 @pytest.mark.parametrize("n_running", [1, 2])
-def test_who_outgrows_what_it_reserved_is_told(n_running):
+def test_a_sequence_beyond_its_reserve_raises(n_running):
     scheduler = make(n_blocks=4)
     for _ in range(n_running):
         scheduler.add_request(sequence(20, 3))

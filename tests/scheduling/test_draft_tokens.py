@@ -1,4 +1,4 @@
-"""Room for guesses: what they get, and that nobody else gets less for them. Ids and counts alone."""
+"""Room for draft tokens: their share, and that no sequence gets less for them. Ids and counts alone."""
 
 import random
 
@@ -21,7 +21,7 @@ def make(pool, budget, **options):
 
 
 def settle(scheduler, plan, right, outputs):
-    """Computes a plan: of the guesses the first `right(sequence)` come true, and a token more is drawn."""
+    """Computes a plan: the first `right(sequence)` draft tokens are accepted, and one more token is drawn."""
     for s, n in plan:
         good = min(right(s), n - 1) if s.draft_tokens else 0
         if s.draft_tokens:
@@ -41,7 +41,7 @@ def guess(scheduler, k):
 
 
 def run(pool, budget, jobs, k, right, **options):
-    """Each step of some work: who computed, and how many tokens each had then."""
+    """Each step of some work: the sequences that computed, and their numbers of tokens."""
     scheduler = make(pool, budget, **options)
     sequences = [Sequence(range(n), n + m - 1) for n, m in jobs]
     outputs = {s.id: m for s, (_, m) in zip(sequences, jobs, strict=True)}
@@ -58,7 +58,7 @@ def run(pool, budget, jobs, k, right, **options):
             assert s.draft_tokens == []
             for kind, _ in scheduler.blocks.groups if s.is_decoding else ():
                 assert len(s.tables[kind]) <= scheduler.blocks.n_blocks(len(s.tokens))
-        assert len(steps) < 5000, "somebody never ends"
+        assert len(steps) < 5000, "a sequence never ends"
     assert scheduler.pool.blocks.n_free == scheduler.pool.blocks.n
     assert scheduler.pool.windowed.n_free == scheduler.pool.windowed.n
     assert scheduler.pool.slots.n_free == scheduler.pool.slots.n
@@ -70,15 +70,15 @@ JOBS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, m
 
 @settings(deadline=None)
 @given(st.sampled_from(list(KINDS)), JOBS, st.integers(8, 70), st.integers(1, 32))
-def test_wrong_guesses_take_nothing_from_anybody(kind, jobs, budget, k):
-    """Who runs when, who is sent back, what each computes: all as without guesses."""
+def test_rejected_draft_tokens_delay_no_sequence(kind, jobs, budget, k):
+    """Running and preempted sequences of each step, and their tokens, are those without draft tokens."""
     without = run(KINDS[kind], budget, jobs, 0, lambda s: 0)
     assert run(KINDS[kind], budget, jobs, k, lambda s: 0) == without
 
 
 @settings(deadline=None)
 @given(st.sampled_from(list(KINDS)), JOBS, st.integers(8, 70), st.integers(1, 32), st.integers(0, 99))
-def test_everybody_ends_whatever_comes_true(kind, jobs, budget, k, seed):
+def test_every_sequence_ends_whatever_is_accepted(kind, jobs, budget, k, seed):
     luck = random.Random(seed)
     run(KINDS[kind], budget, jobs, k, lambda s: luck.randrange(k + 1))
     run((*KINDS[kind][:1], 9, *KINDS[kind][2:]), budget, jobs, k, lambda s: luck.randrange(k + 1))
@@ -91,7 +91,7 @@ def decoding(pool=(12, 0, 0, 0), budget=64, n=20, reserve=60, **options):
     return scheduler, s
 
 
-def test_a_step_computes_the_last_token_and_the_guesses():
+def test_a_step_computes_the_last_token_and_the_draft_tokens():
     scheduler, s = decoding()
     s.draft_tokens = [1, 2, 3]
     assert scheduler.step() == [(s, 4)]
@@ -102,14 +102,14 @@ def test_a_step_computes_the_last_token_and_the_guesses():
     assert scheduler.step() == [(s, 1)]
 
 
-def test_guesses_end_where_the_reserve_does():
+def test_draft_tokens_end_at_the_reserve():
     scheduler, s = decoding(reserve=23)
     s.draft_tokens = [1] * 9
     assert scheduler.step() == [(s, 3)]  # of three tokens more, the last is not computed
     assert s.draft_tokens == [1, 1]
 
 
-def test_prompts_go_before_guesses():
+def test_prompts_go_before_draft_tokens():
     scheduler, s = decoding(budget=30)
     scheduler.add_request(Sequence(range(40), 40))
     s.draft_tokens = [1] * 20
@@ -121,7 +121,7 @@ def test_prompts_go_before_guesses():
     assert [n for _, n in scheduler.step()] == [18, 12]
 
 
-def test_all_together_have_a_limit():
+def test_draft_tokens_of_a_step_have_a_limit():
     scheduler = make((100, 0, 0, 0), 512)
     sequences = [scheduler.add_request(Sequence([i], 99)) for i in range(6)]
     settle(scheduler, scheduler.step(), lambda s: 0, {s.id: 99 for s in sequences})
@@ -131,7 +131,7 @@ def test_all_together_have_a_limit():
     assert sum(len(s.draft_tokens) for s in sequences) == MAX_DRAFT_TOKENS
 
 
-def test_without_room_they_go_to_the_end_of_the_block():
+def test_without_room_draft_tokens_fill_the_block():
     scheduler, s = decoding(pool=(2, 0, 0, 0), n=28, reserve=32)
     s.n_reserve = 60
     s.draft_tokens = [1] * 20
@@ -139,7 +139,7 @@ def test_without_room_they_go_to_the_end_of_the_block():
     assert scheduler.n_preempted == 0
 
 
-def test_blocks_of_wrong_guesses_are_given_back():
+def test_blocks_of_rejected_tokens_are_freed():
     scheduler, s = decoding(n=15)
     s.draft_tokens = [1] * 30
     assert scheduler.step() == [(s, 31)]
@@ -150,7 +150,7 @@ def test_blocks_of_wrong_guesses_are_given_back():
     assert scheduler.pool.blocks.n_free == 11
 
 
-def test_a_recurrent_state_is_kept_until_what_came_true_is_computed_again():
+def test_a_recurrent_state_is_kept_until_accepted_tokens_are_recomputed():
     scheduler, s = decoding(pool=(0, 3, 0, 0))
     before = s.slots.current
     s.draft_tokens = [1, 2, 3, 4]
@@ -168,7 +168,7 @@ def test_a_recurrent_state_is_kept_until_what_came_true_is_computed_again():
     assert s.slots.current != before
 
 
-def test_all_right_guesses_make_the_state_the_current_one():
+def test_a_fully_accepted_draft_commits_the_state():
     scheduler, s = decoding(pool=(0, 3, 0, 0))
     before = s.slots.current
     s.draft_tokens = [1, 2]
@@ -179,7 +179,7 @@ def test_all_right_guesses_make_the_state_the_current_one():
     assert s.slots.current != before
 
 
-def test_who_is_sent_back_or_ends_has_no_guesses():
+def test_preempted_and_ended_sequences_have_no_draft_tokens():
     scheduler, s = decoding(pool=(4, 0, 0, 0))
     other = scheduler.add_request(Sequence(range(16), 40))
     outputs = {s.id: 99, other.id: 99}

@@ -23,14 +23,14 @@ def run(scheduler, outputs, limit=10_000):
         assert not plan or sum(n for _, n in plan) <= scheduler.token_budget
         steps.append([s for s, _ in plan])
         compute(scheduler, plan, outputs)
-        assert len(steps) < limit, "somebody never ends"
+        assert len(steps) < limit, "a sequence never ends"
     return steps
 
 
 # ---- preemption
 
 
-def test_when_blocks_run_out_the_last_one_goes_back_and_is_computed_again():
+def test_without_blocks_the_last_sequence_is_preempted_and_recomputed():
     scheduler = make(n_blocks=4)
     a, b = sequence(16, 33), sequence(16, 20)
     outputs = {a.id: 33, b.id: 20}
@@ -48,7 +48,7 @@ def test_when_blocks_run_out_the_last_one_goes_back_and_is_computed_again():
     assert scheduler.pool.blocks.n_free == 4
 
 
-def test_nobody_starts_in_a_step_that_sent_somebody_back():
+def test_no_sequence_starts_in_a_step_with_a_preemption():
     scheduler = make(n_blocks=5)
     a, b, small = sequence(30, 40), sequence(30, 40), sequence(1, priority=9)
     outputs = {a.id: 40, b.id: 40}
@@ -65,7 +65,7 @@ def test_nobody_starts_in_a_step_that_sent_somebody_back():
     assert [s for s, _ in scheduler.step()] == [a, small]
 
 
-def test_the_lowest_priority_goes_back_first():
+def test_the_lowest_priority_is_preempted_first():
     scheduler = make(n_blocks=6)
     low, high = sequence(16, 60), sequence(16, 60, priority=1)
     for s in (low, high):
@@ -81,7 +81,7 @@ def test_the_lowest_priority_goes_back_first():
 # ---- order
 
 
-def test_priorities_go_first_and_within_one_the_first_come():
+def test_higher_priorities_run_first_in_order_of_arrival():
     scheduler = make(max_running=1)
     order = [sequence(3, priority=p) for p in (0, 2, 1, 2, 0)]
     for s in order:
@@ -89,7 +89,7 @@ def test_priorities_go_first_and_within_one_the_first_come():
     assert [s.id for (s,) in run(scheduler, {})] == [order[i].id for i in (1, 3, 2, 0, 4)]
 
 
-def test_waiting_is_worth_as_much_as_priority():
+def test_waiting_raises_the_rank():
     """A stream of important requests that fills the machine delays another one, but not for ever."""
     scheduler = make(max_running=1)
     waits = sequence(3)
@@ -103,7 +103,7 @@ def test_waiting_is_worth_as_much_as_priority():
     assert 2 * AGEING_STEPS <= scheduler.n_steps <= 2 * AGEING_STEPS + 2
 
 
-def test_decoding_goes_on_beside_a_long_prompt():
+def test_decoding_continues_beside_a_long_prompt():
     scheduler = make(n_blocks=2200, budget=512)
     a, long = sequence(4, 100), sequence(32_000, 1, first=9)
     scheduler.add_request(a)
@@ -135,7 +135,7 @@ def test_a_full_queue_refuses():
     assert late.finished
 
 
-def test_deadlines():
+def test_sequences_past_their_deadline_are_reported_once():
     scheduler = make(max_running=1)
     runs, waits, never = sequence(3, 9, deadline=5.0), sequence(3, deadline=4.0), sequence(3)
     for s in (runs, waits, never):
@@ -149,7 +149,7 @@ def test_deadlines():
     assert run(scheduler, {}) == [[never]]
 
 
-def test_a_queue_of_the_ended_does_not_grow():
+def test_ended_sequences_leave_the_queue():
     scheduler = make(max_running=1)
     scheduler.add_request(sequence(3, 5))
     scheduler.step()
@@ -177,7 +177,7 @@ JOBS = st.tuples(
     max_running=st.integers(1, 8),
     jobs=st.lists(JOBS, min_size=1, max_size=14),
 )
-def test_everybody_ends_and_nothing_leaks(n_blocks, budget, max_running, jobs):
+def test_every_sequence_ends_and_nothing_leaks(n_blocks, budget, max_running, jobs):
     scheduler = make(n_blocks, 16, budget, max_running=max_running)
     outputs, jobs, done = {}, sorted(jobs, key=lambda job: job[3]), []
     for step in range(20_000):

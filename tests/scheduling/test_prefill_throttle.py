@@ -1,4 +1,4 @@
-"""Liveness: who decodes gets a token in every step, beside no more of a prompt than fits; and everybody ends."""
+"""Liveness: a decoding sequence gets a token in every step, beside prompt tokens that fit; and every sequence ends."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def test_chunks_fit_the_wait():
 
 
 @pytest.mark.parametrize("per_token", [WAIT / 40, WAIT / 200, WAIT / 5000], ids=["slow", "medium", "fast"])
-def test_a_step_of_one_who_decodes_is_short(monkeypatch, per_token):
+def test_a_step_with_a_decoding_sequence_is_short(monkeypatch, per_token):
     """Each token of a step takes a fixed time on the engine's clock."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
@@ -65,7 +65,7 @@ def test_a_step_of_one_who_decodes_is_short(monkeypatch, per_token):
     del steps[0]
     prompts = [step[1] if len(step) == 2 else 0 for step in steps]
     assert sum(prompts) == 32_000
-    assert all(step[0] == 1 for step in steps), "the one who decodes was left out"
+    assert all(step[0] == 1 for step in steps), "the decoding sequence was left out"
     assert max(sum(step) for step in steps) <= 512
     later = [n for n in prompts[1:] if n]  # the first one is computed before anything is known
     assert max(later) <= max(LEAST_CHUNK, WAIT / per_token)
@@ -97,7 +97,7 @@ def test_the_bound_holds_for_all_prompts_of_a_step_together():
     assert sizes == [[1, 40], [1, 40], [1, 10, 30], [1, 40], [1, 20]]
 
 
-# ---- everybody ends
+# ---- every sequence ends
 
 JOBS = st.tuples(
     st.integers(1, 100), st.integers(1, 40), st.integers(0, 3), st.integers(0, 60), st.sampled_from([None, "k"])
@@ -113,9 +113,9 @@ JOBS = st.tuples(
     jobs=st.lists(JOBS, min_size=1, max_size=16),
     cancelled=st.sets(st.integers(0, 15)),
 )
-def test_everybody_ends_in_a_bounded_number_of_steps(n_blocks, budget, beside, max_running, jobs, cancelled):
-    """The first of those that run gains a token in each step and loses none, until it ends or a better one starts; who
-    is first in the queue starts at the latest when all have ended that run. So there is a bound, if a loose one."""
+def test_every_sequence_ends_in_a_bounded_number_of_steps(n_blocks, budget, beside, max_running, jobs, cancelled):
+    """The first running sequence gains a token in each step and loses none, until it ends or one of a better rank
+    starts; the first in the queue starts at the latest when all running ones have ended: a loose bound."""
     scheduler = make(n_blocks, 16, budget, max_running=max_running)
     coming = sorted(enumerate(jobs), key=lambda job: job[1][3])
     n_tokens = sum(n_prompt + n_output for n_prompt, n_output, *_ in jobs)
@@ -137,7 +137,7 @@ def test_everybody_ends_in_a_bounded_number_of_steps(n_blocks, budget, beside, m
         assert plan or scheduler.preempting or not scheduler.live
         compute(scheduler, plan, outputs)
         assert first is None or first.finished or first.n_computed > before, "the first did not go on"
-        assert step <= (1 + len(jobs)) * n_tokens + 60, "somebody never ends"
+        assert step <= (1 + len(jobs)) * n_tokens + 60, "a sequence never ends"
     assert all(s.finished and (s.cancelled or len(s.tokens) == s.n_prompt + outputs[s.id]) for _, s in added)
     assert {s.id for s in scheduler.drain_finished()} == set(outputs)
 
@@ -156,7 +156,7 @@ def test_a_thousand_requests_in_a_storm():
     while scheduler.live:
         compute(scheduler, scheduler.step(128), outputs)
         steps += 1
-        assert steps < 10 * n_tokens / 32, "somebody never ends"
+        assert steps < 10 * n_tokens / 32, "a sequence never ends"
     ended = scheduler.drain_finished()
     assert len(ended) == len({s.id for s in ended}) == 1000
     assert all(len(s.tokens) == s.n_prompt + outputs[s.id] for s in ended)

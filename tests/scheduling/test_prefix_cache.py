@@ -1,4 +1,4 @@
-"""The tree of computed beginnings against a dictionary of them."""
+"""The radix cache against a dictionary of prefixes."""
 
 import pytest
 from hypothesis import given, settings
@@ -41,7 +41,7 @@ def test_a_longer_entry_serves_shorter_and_branching_prompts():
     assert pool.n_free == 17
 
 
-def test_keys_are_strangers():
+def test_prefixes_of_different_keys_never_match():
     pool, cache = make()
     tokens = list(range(8))
     leave(pool, cache, *compute(pool, cache, tokens, key=("lora", "f16", "tenant")))
@@ -58,7 +58,7 @@ def test_tokens_are_compared_and_not_only_their_hash():
     assert len(cache.find("", [-1, 0, 0, 0], 4)) == 1
 
 
-def test_what_was_left_alone_longest_goes_first_and_ends_before_beginnings():
+def test_least_recently_used_leaves_are_evicted_first():
     pool, cache = make()
     a, b = [1] * 4 + [2] * 8, [1] * 4 + [3] * 8
     leave(pool, cache, *compute(pool, cache, a))
@@ -73,7 +73,7 @@ def test_what_was_left_alone_longest_goes_first_and_ends_before_beginnings():
     assert (pool.n_free, cache._roots) == (20, {})
 
 
-def test_what_is_held_is_not_evicted():
+def test_acquired_nodes_are_not_evicted():
     pool, cache = make()
     path, table = compute(pool, cache, list(range(12)))
     leave(pool, cache, *compute(pool, cache, [7] * 8))
@@ -86,7 +86,7 @@ def test_what_is_held_is_not_evicted():
     cache.check_invariants()
 
 
-def test_two_that_compute_the_same_end_up_with_one_copy():
+def test_two_sequences_with_the_same_tokens_end_up_with_one_copy():
     pool, cache = make()
     tokens = list(range(8))
     mine, path = pool.alloc(2), []
@@ -114,7 +114,7 @@ def test_two_that_compute_the_same_end_up_with_one_copy():
         max_size=40,
     )
 )
-def test_random_use(steps):
+def test_random_operations_agree_with_a_dictionary(steps):
     """Contents of blocks are followed: a path that is found always leads to the blocks of its tokens."""
     pool, cache = make(24)
     contents, held = {}, []
@@ -170,7 +170,7 @@ def leave_states(pool, cache, tokens, at):
 
 
 @pytest.mark.parametrize("n_blocks", [0, 20])
-def test_a_beginning_is_of_use_up_to_its_last_state(n_blocks):
+def test_a_prefix_is_usable_up_to_its_last_state(n_blocks):
     pool = SequencePool(n_blocks, 9)
     cache = PrefixKvCache(pool, SIZE)
     tokens = list(range(20))

@@ -1,4 +1,4 @@
-"""Sequences that begin alike share blocks: ids and counts alone."""
+"""Sequences with a common prefix share blocks: ids and counts alone."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.scheduling.test_scheduler import compute, make
 # ---- shared beginnings
 
 
-def test_who_shares_a_long_beginning_waits_for_it():
+def test_a_sequence_waits_for_a_long_shared_prefix():
     scheduler = make(budget=64)
     a, b = sequence(200, 3, cache_key="k"), sequence(190, 3, cache_key="k")
     other = sequence(200, 3, cache_key="k", first=7)
@@ -28,7 +28,7 @@ def test_who_shares_a_long_beginning_waits_for_it():
     assert scheduler.step() == [(other, 64)]
 
 
-def test_who_awaits_a_beginning_goes_on_when_that_is_cancelled():
+def test_a_waiting_sequence_starts_when_the_shared_prefix_is_cancelled():
     scheduler = make(budget=64)
     a, b = sequence(200, cache_key="k"), sequence(200, cache_key="k")
     for s in (a, b):
@@ -41,7 +41,7 @@ def test_who_awaits_a_beginning_goes_on_when_that_is_cancelled():
 
 
 @pytest.mark.parametrize("keys", [("k", "other"), ("k", None), (None, None)])
-def test_strangers_share_nothing(keys):
+def test_sequences_of_different_keys_share_nothing(keys):
     scheduler = make()
     for key in keys:
         s = sequence(100, cache_key=key)
@@ -50,7 +50,7 @@ def test_strangers_share_nothing(keys):
         compute(scheduler, [(s, 100)])
 
 
-def test_cached_blocks_are_room_for_those_who_need_it():
+def test_cached_blocks_are_evicted_for_running_sequences():
     scheduler = make(n_blocks=4)
     for first in range(5):
         s = sequence(60, cache_key="k", first=100 * first)
@@ -85,7 +85,7 @@ def test_part_of_a_block_is_copied_and_the_rest_computed():
     assert scheduler.step() == [(other_key, 40)]
 
 
-def test_where_there_is_no_room_for_a_copy_whole_blocks_are_shared_alone():
+def test_without_room_for_a_copy_only_whole_blocks_are_shared():
     scheduler = make(n_blocks=3)
     first = sequence(47, cache_key="k")
     scheduler.add_request(first)
@@ -100,7 +100,7 @@ def test_where_there_is_no_room_for_a_copy_whole_blocks_are_shared_alone():
     assert scheduler.step() == [(full, 31)]
 
 
-def test_an_answer_sent_back_finds_what_it_had():
+def test_a_preempted_sequence_finds_its_blocks_in_the_cache():
     scheduler = make(n_blocks=8)
     a, b = sequence(32, 60, cache_key="k"), sequence(32, 60, cache_key="k", first=500)
     for s in (a, b):
@@ -158,7 +158,7 @@ def test_a_fork_under_another_key_shares_nothing():
 # ---- pauses
 
 
-def test_who_pauses_keeps_blocks_and_comes_again_at_its_old_rank():
+def test_a_paused_sequence_keeps_blocks_and_rank():
     scheduler = make(n_blocks=12, budget=64)
     a, b = sequence(40, 9), sequence(20, 9)
     scheduler.add_request(a)
@@ -175,7 +175,7 @@ def test_who_pauses_keeps_blocks_and_comes_again_at_its_old_rank():
     assert a.rank < b.rank
 
 
-def test_who_pauses_loses_its_blocks_rather_than_that_nobody_runs():
+def test_a_paused_sequence_loses_its_blocks_to_running_ones():
     scheduler = make(n_blocks=4)
     a, b = sequence(40), sequence(60)
     scheduler.add_request(a)

@@ -1,4 +1,4 @@
-"""The pool never gives a block twice, and takes none that is not its own."""
+"""The pool allocates no block twice, and frees only its own."""
 
 import pytest
 from hypothesis import given
@@ -8,14 +8,14 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.scheduling.pools import RefCountedPool
 
 
-def test_all_blocks_can_be_had_once():
+def test_all_blocks_can_be_allocated_once():
     pool = RefCountedPool(5)
     got = pool.alloc(2) + pool.alloc(3)
     assert sorted(got) == [0, 1, 2, 3, 4]
     assert pool.n_free == 0
 
 
-def test_asking_for_too_many_takes_none_and_gives_the_numbers():
+def test_a_too_large_allocation_takes_none_and_names_the_numbers():
     pool = RefCountedPool(4, "KV block")
     pool.alloc(1)
     with pytest.raises(KvCacheFullError, match=r"4 KV blocks.*3 of 4 are free") as e:
@@ -25,12 +25,12 @@ def test_asking_for_too_many_takes_none_and_gives_the_numbers():
     assert len(pool.alloc(3)) == 3
 
 
-def test_none_is_a_number_of_blocks():
+def test_an_allocation_of_zero_blocks_is_empty():
     assert RefCountedPool(1).alloc(0) == []
 
 
 @pytest.mark.parametrize("blocks", [[3], [-1], [0, 3]])
-def test_foreign_block(blocks):
+def test_a_foreign_block_is_refused(blocks):
     pool = RefCountedPool(3)
     pool.alloc(3)
     with pytest.raises(ConfigError, match="not of this pool"):
@@ -38,7 +38,7 @@ def test_foreign_block(blocks):
     assert pool.n_free == 0
 
 
-def test_freed_twice():
+def test_a_block_freed_twice_is_refused():
     pool = RefCountedPool(3)
     a, b = pool.alloc(2)
     pool.free([a])
@@ -65,7 +65,7 @@ def test_an_empty_pool():
         pool.free([0])
 
 
-def test_negative_count():
+def test_a_negative_count_is_refused():
     with pytest.raises(ConfigError, match="-1"):
         RefCountedPool(2).alloc(-1)
 
@@ -87,7 +87,7 @@ def test_owned_and_free_blocks_are_always_all_blocks(n_blocks, steps):
     assert sorted(owned + pool.alloc(pool.n_free)) == list(range(n_blocks))
 
 
-def test_what_is_shared_is_free_when_its_last_user_gave_it_back():
+def test_a_shared_block_is_free_with_its_last_reference():
     pool = RefCountedPool(2)
     (a,) = pool.alloc(1)
     pool.share([a])
@@ -102,7 +102,7 @@ def test_what_is_shared_is_free_when_its_last_user_gave_it_back():
         pool.n_users(2)
 
 
-def test_invariants_see_what_is_wrong():
+def test_check_invariants_finds_faults():
     pool = RefCountedPool(2)
     pool._free.append(0)
     with pytest.raises(AssertionError, match="twice"):

@@ -1,4 +1,4 @@
-"""Who runs when: ids and counts, ten thousand requests in no time."""
+"""Scheduling order: ids and counts, ten thousand requests in no time."""
 
 import pytest
 from hypothesis import given, settings
@@ -71,14 +71,14 @@ def test_a_sequence_starts_with_blocks_for_its_prompt_and_grows():
     assert [s for s, _ in scheduler.step()] == [a, c]
 
 
-def test_what_can_never_fit_is_refused_with_the_numbers():
+def test_a_sequence_that_can_never_fit_is_refused_with_the_numbers():
     scheduler = make(n_blocks=2, block_size=16)
     scheduler.add_request(sequence(30, 3))
     with pytest.raises(KvCacheFullError, match=r"33 tokens.* 3 KV blocks of 16 tokens.*are 2 in all"):
         scheduler.add_request(sequence(30, 4))
 
 
-def test_states():
+def test_states_of_a_sequence():
     scheduler = make(budget=4)
     s = sequence(6, 5)
     assert s.state is SequenceState.WAITING
@@ -133,7 +133,7 @@ def test_added_again_after_being_ended_in_the_queue_runs_once():
     assert len(scheduler.running) == 1
 
 
-def test_what_waits_or_runs_is_not_queued_again():
+def test_a_waiting_or_running_sequence_is_not_queued_again():
     scheduler = make()
     s = sequence(5)
     scheduler.add_request(s)

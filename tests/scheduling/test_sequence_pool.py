@@ -1,4 +1,4 @@
-"""Blocks and slots behind one door: all that is asked for, or nothing."""
+"""Blocks and slots in one pool: all requested ids, or none."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_blocks_and_slots_are_numbered_apart():
 
 
 @pytest.mark.parametrize(("n_blocks", "n_slots", "what"), [(4, 1, "4 KV blocks"), (1, 3, "3 recurrent slots")])
-def test_exhausted_takes_none(n_blocks, n_slots, what):
+def test_an_exhausted_pool_takes_none(n_blocks, n_slots, what):
     pool = ox.SequencePool(3, 2)
     with pytest.raises(KvCacheFullError, match=f"{what} were asked for"):
         pool.acquire(n_blocks, n_slots)
@@ -67,7 +67,7 @@ def test_a_model_without_one_kind_has_none_of_it():
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 7), st.integers(0, 7))))
-def test_nothing_is_lost_or_given_twice(n_blocks, n_slots, steps):
+def test_no_id_is_lost_or_allocated_twice(n_blocks, n_slots, steps):
     pool = ox.SequencePool(n_blocks, n_slots)
     blocks, slots = [], []
     for take, b, s in steps:

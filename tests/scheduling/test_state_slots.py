@@ -1,4 +1,4 @@
-"""Checkpoints of recurrent states: which are kept, and that no slot is lost or used twice."""
+"""Checkpoints of recurrent states: their choice, and that no slot is lost or used twice."""
 
 import pytest
 from hypothesis import example, given
@@ -17,7 +17,7 @@ def owned(slots):
 
 
 @pytest.mark.parametrize("n", [10, 200, 5000])
-def test_going_back_costs_about_as_much_as_it_goes(n):
+def test_rewinding_n_tokens_recomputes_about_n(n):
     """A checkpoint after each token: few are kept, but at distances that grow by about the same factor each."""
     slots, pool = StateSlots(), RefCountedPool(MAX_CHECKPOINTS + 3)
     slots.spare = pool.alloc(2)
@@ -37,7 +37,7 @@ def test_going_back_costs_about_as_much_as_it_goes(n):
     st.integers(2, 8),
     st.lists(st.one_of(st.sampled_from(["step", "step", "keep", "lose", "drop"]), st.integers(0, 30)), max_size=60),
 )
-def test_against_a_plain_model(n_slots, actions):
+def test_checkpoints_agree_with_a_plain_model(n_slots, actions):
     """Every slot holds the number of tokens that it is the state of; what else the pool has is free."""
     pool, slots, n, holds = RefCountedPool(n_slots), StateSlots(), 0, {}
     for action in actions:

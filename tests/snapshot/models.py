@@ -1,4 +1,4 @@
-"""The small models of other implementations, by name, and what is compared of engines."""
+"""Small models of other implementations, by name, and comparisons of engines."""
 
 from pathlib import Path
 from unittest.mock import patch

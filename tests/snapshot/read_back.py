@@ -1,4 +1,4 @@
-"""python -m tests.snapshot.read_back [MODEL...]: whatever is written is read again, to the bit; an hour for all models.
+"""Read-back of snapshots to the bit, python -m tests.snapshot.read_back [MODEL...]; an hour for all models.
 
 The truth is `Engine.forward_logits`, which knows neither sessions nor files: every file's session must be put back with
 as many tokens computed as it had (not computed again), and go on with the logits of its tokens.

@@ -1,4 +1,4 @@
-"""python -m tests.snapshot.states [NUMBER...]: every value of every kind of snapshot changed in every way; an hour.
+"""Changed snapshot states, python -m tests.snapshot.states [NUMBER...]: every value of every kind; an hour.
 
 The hashes are right each time (`tests/fuzz/targets/snapshot_states.py`). What must come of it is a typed error before
 anything runs, or a session or request that goes on, twice the same. Numbers are those of seeds.

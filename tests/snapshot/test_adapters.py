@@ -1,4 +1,4 @@
-"""Snapshots of what is computed with adapters."""
+"""Snapshots of state that was computed with adapters."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_requests_need_the_same_adapters(adapters):
         assert told(first) + told(other.resume(saved)) == whole
 
 
-def test_sessions_bring_theirs_along(adapters, tmp_path):
+def test_a_resumed_session_has_its_adapters(adapters, tmp_path):
     with ox.load(num_threads=1) as engine:
         engine.load_lora("a", adapters[0])
         engine.push_lora("a", 0.5)
@@ -69,7 +69,7 @@ def test_sessions_bring_theirs_along(adapters, tmp_path):
             ox.Engine.restore(tmp_path / "session")
 
 
-def test_an_engine_of_a_request(adapters, tmp_path):
+def test_restore_loads_the_adapters_of_a_request(adapters, tmp_path):
     """It has what the request had computed in its session, and the adapters with which the request goes on."""
     with ox.load(num_threads=1) as engine:
         engine.load_lora("a", adapters[0])

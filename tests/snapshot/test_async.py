@@ -11,7 +11,7 @@ from tests.snapshot.models import load, path_of, same, tokens_of, told
 OPTIONS = {"max_tokens": 20, "seed": 5, "repetition_penalty": 1.1, "ignore_eos": True}
 
 
-def test_requests(tmp_path):
+def test_async_requests_resume_with_the_same_text(tmp_path):
     async def main():
         async with ox.AsyncEngine(load("llama")) as engine, ox.AsyncEngine(load("llama", num_threads=2)) as other:
             prompt = tokens_of(engine.engine, 20)
@@ -42,7 +42,7 @@ def test_requests(tmp_path):
     asyncio.run(main())
 
 
-def test_sessions(tmp_path):
+def test_sessions_of_async_engines_resume(tmp_path):
     async def main():
         with load("llama") as plain:
             row = plain.prefill([1, 2, 3])
@@ -63,7 +63,7 @@ def test_sessions(tmp_path):
     asyncio.run(main())
 
 
-def test_requests_with_drafts():
+def test_async_requests_with_drafts_resume_with_the_same_text():
     async def main():
         async with ox.AsyncEngine(load("llama")) as engine:
             draft = ox.DraftModel(path_of("llama"), num_threads=1)

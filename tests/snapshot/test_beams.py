@@ -1,4 +1,4 @@
-"""Beam searches that are saved in every round, and in the middle of one, and go on elsewhere to the same results."""
+"""Beam searches saved in every round, and in the middle of one, resume elsewhere with the same results."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def state_of(data):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba", "mamba2", "gpt-oss"])
-def test_every_round(name, settings):
+def test_a_search_saved_in_every_round_gives_the_same_result(name, settings):
     options = SETTINGS[settings]
     with load(name, context_size=128) as engine, load(name, num_threads=2, kv_block_size=32) as other:
         prompt = tokens_of(engine, 40, seed=1)
@@ -59,7 +59,7 @@ def test_every_round(name, settings):
             assert_idle(own)
 
 
-def test_ends_of_texts():
+def test_beams_that_have_ended_are_saved():
     """Of the model that ships, which ends texts: results that are found before are saved too."""
     options = {"beam_width": 6, "max_new_tokens": 30, "length_penalty": 1.0, "early_stopping": False}
     with ox.load(num_threads=1) as engine, ox.load(num_threads=2) as other:
@@ -93,7 +93,7 @@ def after_each(engine, search, owner, name):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba"])
-def test_in_the_middle_of_a_round(name):
+def test_a_search_saved_in_the_middle_of_a_round_gives_the_same_result(name):
     """Where a step has room for some of the beams, or for a part of the prompt."""
     options = {"beam_width": 5, "max_new_tokens": 6, "cache_prompt": False}
     with load(name, prefill_chunk_size=2) as engine, load(name) as other:
@@ -111,7 +111,7 @@ def test_in_the_middle_of_a_round(name):
                 assert place.resume(saved).results() == whole
 
 
-def test_beside_others_and_without_room():
+def test_a_search_saved_beside_others_and_without_room_gives_the_same_result():
     """In a cache that is full, what was computed is left out, and the results are the same."""
     options = {"beam_width": 3, "max_new_tokens": 20}
     with load("llama") as engine, load("llama", kv_budget=14 * 3 * 2 * 2 * 1024, context_size=128) as small:
@@ -128,7 +128,7 @@ def test_beside_others_and_without_room():
         assert_idle(small)
 
 
-def test_files(tmp_path):
+def test_searches_resume_from_files(tmp_path):
     options = SETTINGS["plain"]
     with load("llama") as engine:
         prompt = tokens_of(engine, 30, seed=3)
@@ -148,7 +148,7 @@ def test_files(tmp_path):
 
 
 @pytest.mark.skipif(not compression._library()[0], reason="there is no zstd")
-def test_compressed():
+def test_compressed_searches_resume():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
         next(search)
@@ -156,7 +156,7 @@ def test_compressed():
         assert engine.resume(saved).results() == search.results()
 
 
-def test_ended_early():
+def test_a_search_that_ended_early_is_saved():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
         beams = [next(search), next(search)][-1]
@@ -174,7 +174,7 @@ def test_ended_early():
         assert_idle(engine)
 
 
-def test_one_that_goes_on_is_ended_before_it_begins():
+def test_a_resumed_search_can_be_ended_before_its_first_round():
     """It ends where it was saved, as the saved one does."""
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
@@ -191,7 +191,7 @@ def test_one_that_goes_on_is_ended_before_it_begins():
         one.close()
 
 
-def test_an_engine_that_is_closed_when_it_begins():
+def test_a_resumed_search_on_a_closed_engine_raises():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
         next(search)
@@ -280,7 +280,7 @@ BAD = {
 }  # fmt: skip
 
 
-def test_bad_descriptions():
+def test_damaged_search_states_are_refused():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
         next(search), next(search)
@@ -327,7 +327,7 @@ def test_beams_that_do_not_belong_together():
         long.close()
 
 
-def test_what_is_not_for_a_search():
+def test_options_that_a_search_does_not_take_are_refused():
     with load("llama") as engine:
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
         next(search)

@@ -1,4 +1,4 @@
-"""Dialogues that go on in another engine, with what they have computed."""
+"""Conversations resume in another engine, with their computed tokens."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def say(talk, prompt, **more):
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba", "gemma3", "mamba2", "q8_0"])
-def test_it_goes_on_with_what_is_computed(name, tmp_path):
+def test_a_resumed_conversation_computes_only_new_tokens(name, tmp_path):
     model, fields = ("llama", {"kv_type": "q8_0"}) if name == "q8_0" else (name, {})
     with load(model, **fields) as engine, load(model, num_threads=2, **fields) as other:
         said, talk = tokens_of(engine, 20), engine.conversation()
@@ -46,7 +46,7 @@ def test_it_goes_on_with_what_is_computed(name, tmp_path):
             said += [5, 6]
 
 
-def test_what_came_from_a_file_is_lent_to_nobody():
+def test_restored_blocks_are_not_in_the_prefix_cache():
     with load("llama", prefix_cache=True) as engine, load("llama", prefix_cache=True) as other:
         said = say(engine.conversation(), tokens_of(engine, 80))
         talk = engine.conversation()
@@ -59,7 +59,7 @@ def test_what_came_from_a_file_is_lent_to_nobody():
         assert other.metrics_snapshot().prefill_tokens - before == len(more)
 
 
-def test_an_answer_that_is_under_way():
+def test_a_conversation_with_an_answer_in_progress():
     with load("llama") as engine, load("llama", num_threads=2) as other:
         prompt, talk = tokens_of(engine, 20), engine.conversation()
         whole = told(engine.conversation().stream(prompt, options()))
@@ -75,7 +75,7 @@ def test_an_answer_that_is_under_way():
             talk.snapshot_bytes()
 
 
-def test_refusals(tmp_path):
+def test_conversations_that_can_not_be_saved_or_resumed_are_refused(tmp_path):
     with load("llama") as engine, load("llama", kv_type="f32") as other:
         talk = engine.conversation()
         with pytest.raises(SnapshotMismatchError, match="kv_type"):

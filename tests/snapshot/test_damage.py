@@ -1,4 +1,4 @@
-"""Whatever happens to a file, its loading ends in an error that names it, and the engine goes on."""
+"""Damaged files: loading ends in an error that names the file, and the engine stays usable."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def sections_of(data):
     return read_head(data[:size], len(data), "x"), size
 
 
-def test_cut_at_every_boundary(engine, text):
+def test_a_file_cut_at_every_boundary_is_refused(engine, text):
     sections, size = sections_of(text)
     places = {0, 1, 7, 8, 9, 11, 12, 40, HEADER_BYTES - 1, HEADER_BYTES, size - 1, size}
     for s in sections:
@@ -77,7 +77,7 @@ def test_cut_at_every_boundary(engine, text):
             engine.resume(text + more)
 
 
-def test_every_bit_of_header_table_and_description(engine, text):
+def test_every_flipped_bit_of_header_table_and_state_is_refused(engine, text):
     sections, size = sections_of(text)
     state = sections[0]
     assert state.name == "state"
@@ -89,7 +89,7 @@ def test_every_bit_of_header_table_and_description(engine, text):
                 SnapshotReader(MemorySource(bytes(bad)))
 
 
-def test_a_bit_of_every_array(engine, text):
+def test_a_flipped_bit_of_every_array_is_refused(engine, text):
     for s in sections_of(text)[0][1:]:
         for at in {s.offset, s.offset + s.n_stored - 1, s.offset + s.n_stored // 2}:
             bad = bytearray(text)
@@ -98,7 +98,7 @@ def test_a_bit_of_every_array(engine, text):
                 engine.resume(bytes(bad))
 
 
-def test_sections_that_changed_places(engine, text):
+def test_exchanged_sections_are_refused(engine, text):
     sections = sections_of(text)[0]
     same_size = {}
     for s in sections:
@@ -111,7 +111,7 @@ def test_sections_that_changed_places(engine, text):
         engine.resume(bytes(bad))
 
 
-def test_other_magic_and_versions(engine, text):
+def test_other_magic_and_versions_are_refused(engine, text):
     with pytest.raises(SnapshotFormatError, match=r"no snapshot: it begins with b'GGUF"):
         engine.resume(b"GGUF" + text[4:])
     with pytest.raises(SnapshotFormatError, match="version 3 of snapshots is not known here: 1 and 2 are"):
@@ -169,7 +169,7 @@ def test_every_value_of_the_description_replaced(engine, text):
     assert n_errors > 300
 
 
-def test_every_value_that_an_engine_is_made_of_replaced(engine):
+def test_every_replaced_engine_setting_is_checked(engine):
     engine.prefill(PROMPT)
     saved = unpacked(engine.snapshot_bytes())
     engine.reset()
@@ -188,7 +188,7 @@ def test_every_value_that_an_engine_is_made_of_replaced(engine):
     assert settings <= {("engine", "config"), ("engine", "context_size")}
 
 
-def test_arrays_of_other_shapes(engine, text):
+def test_arrays_of_other_shapes_are_refused(engine, text):
     saved = unpacked(text)
     for name, rows in saved.tensors.items():
         data = rows.data
@@ -212,7 +212,7 @@ def test_arrays_of_other_shapes(engine, text):
         engine.resume(packed(replace(saved, tensors=more)))
 
 
-def test_a_state_that_begins_later(engine, text):
+def test_an_array_without_its_first_rows_is_refused(engine, text):
     saved = unpacked(text)
     name = next(name for name, rows in saved.tensors.items() if name.startswith("state"))
     bad = replace(saved, tensors=saved.tensors | {name: ArrayRows.whole(saved.tensors[name].data[1:], 1)})
@@ -220,7 +220,7 @@ def test_a_state_that_begins_later(engine, text):
         list(engine.resume(packed(bad)))
 
 
-def test_tokens_that_are_none(engine, text):
+def test_invalid_tokens_are_refused(engine, text):
     saved = unpacked(text)
     for token in (-1, engine.n_vocab, -(1 << 31), (1 << 31) - 1):
         data = saved.tensors["tokens"].data.copy()
@@ -230,7 +230,7 @@ def test_tokens_that_are_none(engine, text):
             engine.resume(packed(bad))
 
 
-def test_random_bytes_with_right_digests(engine, text):
+def test_random_bytes_with_right_digests_are_refused(engine, text):
     rng = random.Random(1)
     sections = sections_of(text)[0]
     for _ in range(300):
@@ -254,7 +254,7 @@ def test_random_bytes_with_right_digests(engine, text):
 # ---- other models, adapters and settings
 
 
-def test_another_model(engine, text, tmp_path):
+def test_a_snapshot_of_another_model_is_refused(engine, text, tmp_path):
     path = tmp_path / "session"
     path.write_bytes(text)
     with load("mamba") as other, pytest.raises(SnapshotMismatchError, match="architecture jamba, not mamba"):
@@ -275,7 +275,7 @@ def test_another_model(engine, text, tmp_path):
     assert told(engine.resume(later)) == told(engine.resume(text))
 
 
-def test_other_settings(text):
+def test_a_snapshot_of_other_settings_is_refused(text):
     with (
         load("jamba", kv_type="q8_0") as other,
         pytest.raises(SnapshotMismatchError, match="kv_type='f16', and this one"),
@@ -288,7 +288,7 @@ def test_other_settings(text):
         other.resume(text)
 
 
-def test_a_model_that_was_changed_since_it_was_loaded(tmp_path):
+def test_a_model_changed_since_it_was_loaded_is_not_saved(tmp_path):
     source = load("llama").config.model_path
     path = tmp_path / "model.gguf"
     path.write_bytes(Path(source).read_bytes())
@@ -306,7 +306,7 @@ def test_a_model_that_was_changed_since_it_was_loaded(tmp_path):
 # ---- files
 
 
-def test_files_that_can_not_be_read(engine, tmp_path):
+def test_unreadable_files_are_refused(engine, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SnapshotFileError, match="no regular file"):
         engine.resume(tmp_path / "pipe")
@@ -321,7 +321,7 @@ def test_files_that_can_not_be_read(engine, tmp_path):
             engine.resume(bad)
 
 
-def test_a_failed_write_leaves_what_was_there(engine, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(engine, tmp_path, monkeypatch):
     path = tmp_path / "session"
     path.write_bytes(b"old")
     engine.reset()
@@ -345,7 +345,7 @@ def test_a_failed_write_leaves_what_was_there(engine, tmp_path, monkeypatch):
     engine.reset()
 
 
-def test_bad_arguments(engine, tmp_path):
+def test_bad_arguments_are_named(engine, tmp_path):
     for bad in (None, 5, "", b"x", ["a"]):
         with pytest.raises(ox.ConfigError, match="path must be the path of a file"):
             engine.snapshot(bad)
@@ -390,7 +390,7 @@ def test_functions_must_be_given_again(engine):
     assert told(first + list(rest)) == whole
 
 
-def test_a_closed_engine(text):
+def test_a_closed_engine_saves_nothing(text):
     engine = load("jamba")
     stream = engine.stream(PROMPT, **OPTIONS)
     engine.close()
@@ -404,7 +404,7 @@ def test_encoders_have_nothing_to_save():
         engine.snapshot_bytes()
 
 
-def test_a_session_in_use(engine):
+def test_a_session_in_use_is_not_saved_and_a_resumed_one_is_independent(engine):
     session = engine.session()
     session.prefill(tokens_of(engine, 5))
     row = session.logits

@@ -1,4 +1,4 @@
-"""Requests that somebody guesses for, saved in any of their steps: they go on, and on guessing, as if never stopped."""
+"""Requests with drafts, saved in any of their steps: they resume, and draft, as if never stopped."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def draft_model(**fields):
 
 
 class Watched:
-    """A draft that notes what it guessed."""
+    """A draft that notes its proposals."""
 
     def __init__(self, draft):
         self.draft, self.said = draft, []
@@ -59,8 +59,8 @@ def pair():
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
 @pytest.mark.parametrize("name", DRAFTS)
-def test_at_every_token(pair, name, acceptance):
-    """Also the guesses are those of a run without a break, each asked for once."""
+def test_a_speculated_request_saved_at_every_token_gives_the_same_text(pair, name, acceptance):
+    """The draft tokens too are those of a run without a break, each requested once."""
     engine, other = pair
     draft, again = Watched(DRAFTS[name]()), Watched(DRAFTS[name]())
     options = OPTIONS | {"draft": draft, "acceptance": acceptance}
@@ -84,8 +84,8 @@ def test_at_every_token(pair, name, acceptance):
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
 @pytest.mark.parametrize("name", ["jamba", "gemma3"])
-def test_recurrent_states_and_windows(name, acceptance):
-    """Where wrong guesses cost a step without any, that step is not guessed in either."""
+def test_speculated_requests_with_recurrent_states_and_windows_resume(name, acceptance):
+    """Where a rejection costs a step without drafts, the resumed request has no drafts in that step either."""
     with load(name) as engine, load(name, num_threads=2) as other:
         prompt = tokens_of(engine, 30, seed=1)
         text = prompt + engine.generate(prompt, max_tokens=20, seed=3, ignore_eos=True, temperature=0.9).token_ids
@@ -104,8 +104,8 @@ def test_recurrent_states_and_windows(name, acceptance):
 
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
-def test_while_guesses_wait_to_be_checked(pair, acceptance):
-    """A round of which the first half is done: guesses are there, and no row is computed for them yet."""
+def test_a_request_with_unverified_draft_tokens_is_saved(pair, acceptance):
+    """A round whose first half is done: the draft tokens exist, and no row is computed for them yet."""
     engine, other = pair
     with draft_model() as draft, draft_model() as twin:
         options = OPTIONS | {"draft": draft, "acceptance": acceptance}
@@ -124,7 +124,7 @@ def test_while_guesses_wait_to_be_checked(pair, acceptance):
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
 @pytest.mark.parametrize("name", ["lookup", "model"])
-def test_another_process(name, acceptance, tmp_path):
+def test_a_speculated_request_resumes_in_another_process(name, acceptance, tmp_path):
     draft = "lookup" if name == "lookup" else ox.DraftModel(ox.shipped_draft(), num_threads=1)
     given = "None" if name == "lookup" else "ox.DraftModel(ox.shipped_draft(), num_threads=1)"
     prompt = "The fox saw the cat. The cat saw the fox. The fox"
@@ -155,7 +155,7 @@ def saved_text(engine, **options):
     return saved, rest
 
 
-def test_who_guesses_after_a_match(pair, caplog):
+def test_with_match_a_resumed_request_may_lose_or_replace_drafts(pair, caplog):
     """What has a name goes on, what has none is missed aloud, another one is as good."""
     engine, other = pair
     with draft_model() as draft, caplog.at_level(logging.WARNING, "oxillama"):
@@ -181,7 +181,7 @@ def test_who_guesses_after_a_match(pair, caplog):
         alone = {name: value for name, value in OPTIONS.items() if name != "adaptive"}
         stream = engine.stream(REPEATED, **alone)
         watched = Watched(draft)
-        assert told(other.resume(stream.snapshot(), draft=watched)) == told(stream)  # nobody had guessed before
+        assert told(other.resume(stream.snapshot(), draft=watched)) == told(stream)  # saved without a draft
         assert watched.said
 
 
@@ -263,7 +263,7 @@ class Otherwise(Watched):
 
 
 @pytest.mark.parametrize("name", ["lookup", "model"])
-def test_in_the_middle_of_a_round(pair, name):
+def test_a_request_saved_in_the_middle_of_a_round_gives_the_same_text(pair, name):
     """Where steps have no room for all draft tokens, a round takes several of them, and its rest goes on."""
     engine, other = pair
     with load("llama", prefill_chunk_size=2) as narrow:
@@ -303,7 +303,7 @@ def check_damage(engine, saved, name):
         engine.resume(bad, draft=Watched(DRAFTS[name]()))
 
 
-def test_adaptive_rejection_of_old_files_goes_on_without(pair):
+def test_adaptive_rejection_of_old_files_resumes_without_adaptive(pair):
     engine, other = pair
     saved, rest = saved_text(engine, draft="lookup", acceptance="rejection")
     old = packed(placed_state(unpacked(saved), ("text", "speculation", "adaptive"), True))
@@ -334,7 +334,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
-def test_damaged_descriptions(pair, acceptance):
+def test_damaged_draft_descriptions_are_refused(pair, acceptance):
     """Each value in turn is replaced: an error of ours, or a text."""
     engine, other = pair
     with draft_model() as draft:
@@ -363,8 +363,8 @@ def unpacked_draft(saved, i):
     return saved.state["text"]["speculation"]["drafts"][i]
 
 
-def test_bits_do_not_depend_on_who_shares_the_draft(pair):
-    """A long text that is new to a draft has its guesses at once, where its tokens depend on them: in chunks too."""
+def test_bits_do_not_depend_on_other_users_of_the_draft(pair):
+    """A long text that is new to a draft gets draft tokens at once, if its tokens depend on them: in chunks too."""
     engine, other = pair
     prompt = np.random.default_rng(1).integers(3, engine.n_vocab, 40).tolist()
     with draft_model() as draft, draft_model(prefill_chunk_size=32) as busy:

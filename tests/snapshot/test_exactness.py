@@ -15,7 +15,7 @@ from tests.snapshot.test_damage import sections_of
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_every_architecture(name):
+def test_every_architecture_resumes_with_the_same_bits(name):
     with load(name) as engine, load(name, num_threads=2, prefill_chunk_size=16) as other:
         tokens = tokens_of(engine, 44)
         engine.prefill(tokens[:21])
@@ -31,7 +31,7 @@ def test_every_architecture(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_array_counts(name):
+def test_results_depend_on_every_saved_array(name):
     """Each of a snapshot's arrays holds something that what follows depends on."""
     with load(name) as engine:
         tokens = tokens_of(engine, 30, seed=4)
@@ -54,7 +54,7 @@ def test_every_array_counts(name):
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize("name", KINDS)
-def test_every_length(name, kv_type):
+def test_sessions_of_every_length_resume_with_the_same_bits(name, kv_type):
     with load(name, kv_type=kv_type) as engine, load(name, kv_type=kv_type, kv_block_size=64) as other:
         tokens = tokens_of(engine, 40, seed=1)
         rows = [engine.forward_one(token) for token in tokens]
@@ -67,7 +67,7 @@ def test_every_length(name, kv_type):
 
 
 @pytest.mark.parametrize("name", ["gemma3", "cohere2", "gpt-oss", "exaone4", "granitehybrid", "nemotron_h"])
-def test_windows_and_hybrids_at_any_place(name):
+def test_windows_and_hybrids_resume_at_any_position(name):
     """Far beyond a window, in blocks of other sizes, and after going back."""
     with load(name, context_size=250) as engine, load(name, context_size=250, kv_block_size=32) as other:
         tokens = tokens_of(engine, 200, seed=2)
@@ -130,7 +130,7 @@ def run(pair, start, **options):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_at_every_token(pair, name):
+def test_every_sampler_resumes_at_every_token(pair, name):
     prompt = tokens_of(pair[0], 21, seed=3)
     whole = run(pair, lambda e, **o: e.stream(prompt, **o), max_tokens=16, **SAMPLERS[name])
     assert sum(len(c.token_ids) for c in whole) > 1
@@ -145,7 +145,7 @@ def test_a_random_seed_is_saved_too(pair):
     assert told(other.resume(saved)) == told(other.resume(saved)) == told(stream)
 
 
-def test_stop_strings_and_characters_in_pieces():
+def test_partial_stop_strings_and_characters_are_saved():
     """Of the model that ships, whose tokens are bytes too: what is held back goes on being held back."""
     with ox.load(num_threads=1) as engine:
         text = engine.generate("Once upon a time", max_tokens=40, seed=1).text
@@ -156,14 +156,14 @@ def test_stop_strings_and_characters_in_pieces():
         run((engine, engine), lambda e, **o: e.stream("Once", **o), **options)
 
 
-def test_log_probabilities(pair):
+def test_log_probabilities_are_saved(pair):
     prompt = tokens_of(pair[0], 20, seed=5)
     options = {"max_tokens": 6, "seed": 1, "logprobs": 3, "prompt_logprobs": 2, "ignore_eos": True}
     whole = run(pair, lambda e, **o: e.stream(prompt, **o), **options)
     assert whole[0].prompt_logprobs is not None
 
 
-def test_several_completions(pair):
+def test_each_of_several_completions_is_saved(pair):
     engine, other = pair
     prompt = tokens_of(engine, 20, seed=6)
     options = {"max_tokens": 9, "seed": 4, "n": 3, "ignore_eos": True}
@@ -178,7 +178,7 @@ def test_several_completions(pair):
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_several_completions_together(pair, compress, tmp_path):
+def test_several_completions_are_saved_together(pair, compress, tmp_path):
     if compress and not compression._library()[0]:
         pytest.skip("there is no zstd")
     engine, other = pair
@@ -232,7 +232,7 @@ def test_several_completions_in_one_file(pair, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba", "gemma3"])
-def test_in_the_middle_of_a_prompt(name):
+def test_a_request_saved_in_the_middle_of_its_prompt_gives_the_same_text(name):
     """Saved by another thread while the prompt is computed, in chunks."""
     with load(name, prefill_chunk_size=16, context_size=250) as engine, load(name, context_size=250) as other:
         prompt = tokens_of(engine, 220, seed=7)
@@ -258,7 +258,7 @@ def test_in_the_middle_of_a_prompt(name):
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba2", "gemma3"])
-def test_beside_others(name):
+def test_a_save_does_not_disturb_other_requests(name):
     """Saved and resumed while others decode in the same steps; those notice nothing."""
     with load(name) as engine:
         prompts = [tokens_of(engine, 10 + 7 * i, seed=i) for i in range(4)]
@@ -301,7 +301,7 @@ def test_without_room_it_is_computed_again():
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba"])
-def test_what_is_saved_stays_while_it_is_written(name):
+def test_blocks_stay_unchanged_while_they_are_written(name):
     """Its blocks are held: whatever the engine does meanwhile, the bytes are those of the moment."""
     with load(name, kv_budget=400_000) as engine:
         tokens = tokens_of(engine, 75, seed=1)
@@ -325,7 +325,7 @@ def test_what_is_saved_stays_while_it_is_written(name):
 @pytest.mark.parametrize(
     "options", [{"seed": 3}, {"seed": 4, "mirostat": 2}, {"seed": 5, "grammar": 'root ::= [a-z ]+ "."'}]
 )
-def test_a_sampler_that_goes_with_a_session(options):
+def test_a_sampler_is_saved_with_its_session(options):
     """A loop of one's own, saved after each of its tokens."""
 
     def steps(session, n):

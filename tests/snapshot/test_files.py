@@ -39,7 +39,7 @@ def in_process(code, *arguments):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "mamba", "falcon-h1"])
-def test_another_process(name, tmp_path):
+def test_a_snapshot_resumes_in_another_process(name, tmp_path):
     tokenizer = {} if "tokenizer" in name else {"tokenizer_path": path_of("llama")}
     engine = ox.load(path_of(name), num_threads=1, **tokenizer)
     tokens = tokens_of(engine, 40)
@@ -87,7 +87,7 @@ def test_restore_finds_model_and_settings(tmp_path):
     assert ox.Engine.restore_bytes(saved, moved).position == 2
 
 
-def test_models_in_memory_and_the_one_that_ships():
+def test_models_in_memory_and_the_shipped_one_are_restored():
     data = Path(path_of("llama")).read_bytes()
     with ox.load(data) as engine:
         row = engine.prefill([1, 2, 3])
@@ -111,7 +111,7 @@ def test_dump_and_load(engine, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba"])
-def test_a_session_that_has_not_begun(name, tmp_path):
+def test_an_empty_session_is_saved(name, tmp_path):
     """Its last section is empty, and the file ends where that does nevertheless."""
     with load(name) as engine, load(name) as other:
         for begin in (lambda: None, lambda: engine.prefill([1, 2, 3]), engine.reset):
@@ -123,7 +123,7 @@ def test_a_session_that_has_not_begun(name, tmp_path):
         assert same(again.prefill([5, 6]), engine.prefill([5, 6]))
 
 
-def test_names_that_are_no_text(tmp_path):
+def test_file_names_that_are_not_unicode(tmp_path):
     name = os.fsdecode(b"m\xff\xe9")
     shutil.copy(path_of("llama"), tmp_path / f"{name}.gguf")
     with ox.load(tmp_path / f"{name}.gguf", num_threads=1) as engine:
@@ -136,7 +136,7 @@ def test_names_that_are_no_text(tmp_path):
             engine.snapshot_bytes(format=1)
 
 
-def test_info(engine, tmp_path):
+def test_snapshot_info_describes_every_kind(engine, tmp_path):
     engine.reset()
     engine.prefill([1, 2, 3])
     engine.snapshot(tmp_path / "session")
@@ -184,7 +184,7 @@ def test_the_same_session_gives_the_same_bytes(engine):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba", "mamba2", "gpt-oss"])
-def test_incremental(name, tmp_path):
+def test_incremental_saves_resume_with_the_same_bits(name, tmp_path):
     with load(name, context_size=250) as engine, load(name, context_size=250, kv_block_size=32) as other:
         tokens = tokens_of(engine, 230)
         engine.prefill(tokens[:100])
@@ -205,7 +205,7 @@ def test_incremental(name, tmp_path):
             assert session.position == 160
 
 
-def test_an_incremental_save_costs_what_is_new(tmp_path):
+def test_an_incremental_save_writes_only_new_rows(tmp_path):
     with load("llama", context_size=250) as engine:
         engine.prefill(tokens_of(engine, 30))
         sizes = []
@@ -219,7 +219,7 @@ def test_an_incremental_save_costs_what_is_new(tmp_path):
         assert kv < sizes[-1] < kv + 10_000
 
 
-def test_requests_incrementally(engine, tmp_path):
+def test_requests_are_saved_incrementally(engine, tmp_path):
     prompt = tokens_of(engine, 60)
     options = {"max_tokens": 60, "seed": 1, "ignore_eos": True}
     whole = told(engine.stream(prompt, **options))
@@ -232,7 +232,7 @@ def test_requests_incrementally(engine, tmp_path):
     assert snapshot_info(tmp_path / "1").base == "0"
 
 
-def test_bases_that_are_missing_or_others(engine, tmp_path):
+def test_missing_and_changed_bases_are_refused(engine, tmp_path):
     engine.reset()
     engine.prefill(list(range(3, 40)))
     engine.snapshot(tmp_path / "a")
@@ -274,7 +274,7 @@ def blocks_in(folder):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba", "deepseek2"])
-def test_shared_blocks(name, tmp_path):
+def test_shared_blocks_are_stored_once(name, tmp_path):
     with load(name, context_size=250) as engine, load(name, context_size=250, num_threads=2) as other:
         tokens = tokens_of(engine, 240)
         for i, n in enumerate((220, 130, 129, 200)):
@@ -301,7 +301,7 @@ def test_shared_blocks(name, tmp_path):
         assert blocks_in(tmp_path) == []
 
 
-def test_blocks_that_are_missing_or_others(tmp_path):
+def test_missing_and_changed_blocks_are_refused(tmp_path):
     with load("llama") as engine:
         engine.prefill(tokens_of(engine, 200))
         row = engine.snapshot(tmp_path / "a", shared=True)
@@ -348,7 +348,7 @@ def test_garbage_is_left_alone_where_a_snapshot_can_not_be_read(tmp_path):
         collect_garbage(tmp_path / "nowhere")
 
 
-def test_two_processes_on_one_folder(tmp_path):
+def test_two_processes_save_into_one_folder(tmp_path):
     """Each writes and resumes its own, while garbage is collected all the time."""
     code = f"""
         engine = ox.load({path_of("llama")!r}, num_threads=1)
@@ -385,7 +385,7 @@ def test_two_processes_on_one_folder(tmp_path):
 # ---- killed
 
 
-def test_killed_while_writing(tmp_path):
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
     """At any moment: the file is the old one or the new one, whole."""
     with load("llama") as engine:
         engine.prefill(tokens_of(engine, 50))
@@ -413,7 +413,7 @@ def test_killed_while_writing(tmp_path):
                 assert session.position in (50, 150)
 
 
-def test_too_large_a_file(tmp_path):
+def test_a_write_beyond_the_file_size_limit_leaves_the_old_file(tmp_path):
     """RLIMIT_FSIZE, as a full disk: an error, the old file, and no litter."""
     with load("llama") as engine:
         engine.prefill(tokens_of(engine, 50))
@@ -446,7 +446,7 @@ def test_too_large_a_file(tmp_path):
 # ---- compression
 
 
-def test_without_zstd(engine, tmp_path, monkeypatch):
+def test_compression_without_zstd_is_refused(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(compression, "_library", lambda: ("", None))
     engine.reset()
     engine.prefill([1, 2, 3])
@@ -464,7 +464,7 @@ needs_zstd = pytest.mark.skipif(not compression._library()[0], reason="there is 
 
 @needs_zstd
 @pytest.mark.parametrize("name", ["llama", "jamba"])
-def test_compressed(name, tmp_path, monkeypatch):
+def test_compressed_snapshots_resume(name, tmp_path, monkeypatch):
     with load(name) as engine:
         tokens = tokens_of(engine, 100)
         engine.prefill(tokens[:60])
@@ -482,7 +482,7 @@ def test_compressed(name, tmp_path, monkeypatch):
 
 
 @needs_zstd
-def test_frames_that_lie(engine):
+def test_compressed_frames_with_wrong_sizes_are_refused(engine):
     data = os.urandom(1000) + bytes(100_000)
     frame = compression.compress(memoryview(data))
     assert compression.decompress(memoryview(frame), len(data), "x") == data
@@ -496,7 +496,7 @@ def test_frames_that_lie(engine):
 
 @needs_zstd
 @pytest.mark.parametrize("kind", ["texts", "beams"])
-def test_a_part_that_is_compressed_itself(engine, kind):
+def test_a_compressed_section_of_a_bundle_is_refused(engine, kind):
     """Nothing says how large it may be: a hundred bytes could stand for as many gigabytes as there are."""
     stream = engine.beam_rounds([3, 4], beam_width=2) if kind == "beams" else engine.stream([3, 4], n=2, max_tokens=5)
     next(stream)

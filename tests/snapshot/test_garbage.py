@@ -1,4 +1,4 @@
-"""Collecting the garbage of a folder removes blocks and temporary files of ours, and nothing of strangers."""
+"""Garbage collection of a folder removes our blocks and temporary files, and no foreign files."""
 
 import fcntl
 import os
@@ -38,10 +38,10 @@ def tree(*folders):
 
 
 def populated(folder):
-    """A folder of somebody else, with names like ours."""
+    """A foreign folder, with names like ours."""
     folder.mkdir()
     for name in ("picture.jpg", HEX, TEMPORARY, "lock"):
-        (folder / name).write_bytes(b"of somebody else")
+        (folder / name).write_bytes(b"of another program")
     (folder / "ab").mkdir()
     (folder / "ab" / HEX).write_bytes(b"too")
     return folder
@@ -126,7 +126,7 @@ def folder(engine, tmp_path):
     return folder
 
 
-def test_all_files_of_strangers_stay(engine, folder, tmp_path, caplog):
+def test_foreign_files_stay(engine, folder, tmp_path, caplog):
     outside = populated(tmp_path / "outside")
     strangers(folder, outside)
     own = folder / "blocks"
@@ -157,7 +157,7 @@ def test_a_temporary_file_that_is_being_written_stays(folder):
 
 
 @pytest.mark.parametrize("name", ["blocks", "lock"])
-def test_links_in_the_place_of_ours(engine, tmp_path, name):
+def test_links_in_the_place_of_our_files_are_not_followed(engine, tmp_path, name):
     """Neither collecting nor saving follows them, to remove or to make anything elsewhere."""
     outside, folder = populated(tmp_path / "outside"), tmp_path / "saves"
     folder.mkdir()
@@ -175,7 +175,7 @@ def test_links_in_the_place_of_ours(engine, tmp_path, name):
         (folder / "blocks" if name == "blocks" else folder / "blocks" / "lock").unlink()
 
 
-def test_a_lock_that_is_a_pipe(engine, tmp_path):
+def test_a_pipe_as_the_lock_is_refused(engine, tmp_path):
     (tmp_path / "blocks").mkdir()
     os.mkfifo(tmp_path / "blocks" / "lock")
     for call in (lambda: collect_garbage(tmp_path), lambda: engine.snapshot(tmp_path / "s", shared=True)):
@@ -183,7 +183,7 @@ def test_a_lock_that_is_a_pipe(engine, tmp_path):
             call()
 
 
-def test_what_is_in_the_place_of_a_block_is_not_replaced(engine, folder, tmp_path):
+def test_a_foreign_file_named_as_a_block_is_not_replaced(engine, folder, tmp_path):
     (first, *_) = [path for path in (folder / "blocks").rglob("*") if len(path.name) == 62]
     outside = populated(tmp_path / "outside")
     first.unlink()
@@ -255,7 +255,7 @@ def test_links_to_nothing_are_no_snapshots(folder):
     assert collect_garbage(folder) == 0
 
 
-def test_what_is_no_folder():
+def test_paths_that_are_no_folders_are_refused():
     for bad in (5, None, b"x", ["a"], ""):
         with pytest.raises(ox.ConfigError, match="folder must be"):
             collect_garbage(bad)
@@ -275,7 +275,7 @@ def test_devices_are_not_opened(monkeypatch):
         ox.Engine.restore("/dev/zero")
 
 
-def test_a_leftover_that_is_swapped_is_not_removed(folder, monkeypatch):
+def test_a_swapped_temporary_file_is_not_removed(folder, monkeypatch):
     """Between the moment when it is locked and the one when it goes."""
     path = folder / TEMPORARY
     path.write_bytes(b"left")
@@ -283,13 +283,13 @@ def test_a_leftover_that_is_swapped_is_not_removed(folder, monkeypatch):
 
     def swapped(descriptor):
         path.unlink()
-        path.write_bytes(b"of somebody else")
+        path.write_bytes(b"of another program")
         return lock(descriptor)
 
     lock = output._lock
     monkeypatch.setattr(output, "_lock", swapped)
     assert collect_garbage(folder) == 0
-    assert path.read_bytes() == b"of somebody else"
+    assert path.read_bytes() == b"of another program"
     monkeypatch.undo()
     with path.open("rb") as f:
         fcntl.flock(f, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Digests that a thread makes meanwhile are those that anybody makes."""
+"""Digests computed in a thread equal those computed directly."""
 
 import threading
 
@@ -20,7 +20,7 @@ def plain(pieces):
     return blake3(b"".join(piece.tobytes() for piece in pieces)).digest()
 
 
-def test_in_order():
+def test_digests_come_in_order():
     given = [pieces_of(seed) for seed in range(25)]
     with Hashing() as hashed:
         found = [hashed(pieces) for pieces in given]
@@ -29,7 +29,7 @@ def test_in_order():
     assert not [t for t in threading.enumerate() if t.name.startswith("oxillama-hash")]
 
 
-def test_without_a_thread(monkeypatch):
+def test_digests_without_a_thread_are_the_same(monkeypatch):
     """The interpreter ends, or the system has no more."""
 
     def refuse(*_):
@@ -41,8 +41,8 @@ def test_without_a_thread(monkeypatch):
         assert hashed(pieces)() == plain(pieces)
 
 
-def test_left_early():
+def test_a_hashing_left_early_ends_its_thread():
     with Hashing() as hashed:
         for seed in range(9):
-            hashed(pieces_of(seed))  # nobody asks for them
+            hashed(pieces_of(seed))  # the digests are never requested
     assert not [t for t in threading.enumerate() if t.name.startswith("oxillama-hash")]

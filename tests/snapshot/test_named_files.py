@@ -1,4 +1,4 @@
-"""What a stranger's snapshot names is neither fetched, nor opened, nor loaded, but for what it is said to be."""
+"""Files named by an untrusted snapshot are neither fetched, opened nor loaded, unless they are what it says."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ def restore(way, data, folder, **options):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_hub_is_asked_if_it_is_allowed(way, saved, speculative, tmp_path, monkeypatch):
+def test_the_hub_is_used_if_allow_download_says_so(way, saved, speculative, tmp_path, monkeypatch):
     asked, there = [], False
 
     def download(repo_id, filename, *, revision, cached):
@@ -125,7 +125,7 @@ except ox.OxiLlamaError as error:
 """
 
 
-def test_no_network_is_asked(hub, tmp_path):  # noqa: F811
+def test_the_network_is_not_used_by_default(hub, tmp_path):  # noqa: F811
     """Of a stand-in for the Hub: not once, though there is a token."""
     model = loading.shipped_model()
     with ox.load(model) as engine:
@@ -166,7 +166,7 @@ def test_no_network_is_asked(hub, tmp_path):  # noqa: F811
         (None, SnapshotFileError, "its model is not at '/gone' any more: give model_path"),
     ],
 )  # fmt: skip
-def test_names_that_can_not_be_of_the_hub(saved, hub, error, said):  # noqa: F811
+def test_invalid_names_of_the_hub_are_refused(saved, hub, error, said):  # noqa: F811
     for allowed in (False, True):
         with pytest.raises(error, match=said):
             ox.Engine.restore_bytes(naming(saved, path="/gone", hub=hub), allow_download=allowed)
@@ -206,7 +206,7 @@ KINDS = ("pipe", "device", "link", "folder", "missing", "odd")
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "empty", "text", "model"])
-def test_models_that_are_none(saved, speculative, places, kind, unloaded):
+def test_named_files_that_are_no_models_are_refused(saved, speculative, places, kind, unloaded):
     path = str(places[kind])
     if kind in KINDS:
         error, said = SnapshotFileError, "its model is not at .* any more: give model_path"
@@ -219,7 +219,7 @@ def test_models_that_are_none(saved, speculative, places, kind, unloaded):
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "text", "model"])
-def test_tokenizers_that_are_none(saved, places, kind, unloaded):
+def test_named_files_that_are_no_tokenizers_are_refused(saved, places, kind, unloaded):
     told = ModelFingerprint.of(path_of("llama")).state()
     data = naming(saved, tokenizer_path=str(places[kind]), tokenizer=told)
     said = (
@@ -230,14 +230,14 @@ def test_tokenizers_that_are_none(saved, places, kind, unloaded):
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "empty", "text", "model"])
-def test_adapters_that_are_none(saved, places, kind):
+def test_named_files_that_are_no_adapters_are_refused(saved, places, kind):
     files = {"files": {"ab" * 32: str(places[kind])}, "named": {"x": "ab" * 32}, "pushed": []}
     data = changed(saved, lambda state: state.update(adapters=files))
     with pytest.raises(SnapshotMismatchError, match=r"its adapter .*give adapters=\[...\]"):
         ox.Engine.restore_bytes(data)
 
 
-def test_a_model_of_the_same_size(saved, tmp_path, unloaded):
+def test_another_model_of_the_same_size_is_refused(saved, tmp_path, unloaded):
     data = bytearray(Path(path_of("llama")).read_bytes())
     data[-5] ^= 1
     (tmp_path / "other.gguf").write_bytes(data)
@@ -245,7 +245,7 @@ def test_a_model_of_the_same_size(saved, tmp_path, unloaded):
         ox.Engine.restore_bytes(naming(saved, path=str(tmp_path / "other.gguf")))
 
 
-def test_what_is_given_is_taken_instead(saved, places):
+def test_given_files_are_used_instead_of_named_ones(saved, places):
     data = naming(saved, path=str(places["pipe"]), tokenizer_path=None, hub=HUB)
     with ox.Engine.restore_bytes(data, path_of("llama")) as engine:
         assert engine.position == 3

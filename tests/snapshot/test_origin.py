@@ -1,4 +1,4 @@
-"""What a model is known by, and where it is found again."""
+"""Fingerprints of models, and the files and hub origins that they identify."""
 
 import os
 from dataclasses import replace
@@ -15,7 +15,7 @@ from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
 from tests.snapshot.models import load, path_of
 
 
-def test_a_fingerprint():
+def test_a_fingerprint_has_size_and_hashes():
     path = Path(path_of("llama"))
     data = path.read_bytes()
     found = ModelFingerprint.of(path)
@@ -36,7 +36,7 @@ def test_a_fingerprint():
             ModelFingerprint.read(Fields(found.state() | {field: "zz"}, "x"))
 
 
-def test_the_cache_of_a_hub(tmp_path, monkeypatch):
+def test_files_in_the_cache_of_the_hub_are_recognised(tmp_path, monkeypatch):
     folder = tmp_path / "hub" / "models--owner--my--model" / "snapshots" / "c0ffee"
     (folder / "sub").mkdir(parents=True)
     path = folder / "sub" / "tiny.gguf"
@@ -62,7 +62,7 @@ def test_the_cache_of_a_hub(tmp_path, monkeypatch):
     assert asked == [("owner/my--model", "sub/tiny.gguf", "c0ffee", True)]
 
 
-def test_another_tokenizer(tmp_path):
+def test_another_tokenizer_is_refused(tmp_path):
     path = tmp_path / "tokenizer.gguf"
     path.write_bytes(Path(path_of("llama")).read_bytes())
     with ox.load(path_of("llama"), tokenizer_path=path) as engine, load("llama") as other:
@@ -84,7 +84,7 @@ def copy_of(tmp_path, name="llama"):
     return path
 
 
-def test_it_is_computed_when_it_is_wanted(tmp_path, monkeypatch):
+def test_a_fingerprint_is_computed_when_first_used(tmp_path, monkeypatch):
     """Neither by loading nor by generating; and once."""
     digests = []
 
@@ -110,7 +110,7 @@ def test_it_is_computed_when_it_is_wanted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("repack", [True, False])
-def test_it_is_that_of_the_file_that_was_loaded(tmp_path, repack):
+def test_a_fingerprint_is_that_of_the_loaded_file(tmp_path, repack):
     """Whatever has its name when it is first wanted."""
     path = copy_of(tmp_path)
     wanted = ModelFingerprint.of(path)
@@ -126,7 +126,7 @@ def test_it_is_that_of_the_file_that_was_loaded(tmp_path, repack):
 
 
 @pytest.mark.parametrize("change", ["written", "cut off", "longer"])
-def test_a_file_that_was_changed_has_none(tmp_path, change):
+def test_a_changed_file_has_no_fingerprint(tmp_path, change):
     path = copy_of(tmp_path)
     with load("llama") as good:
         good.prefill([3, 4, 5])
@@ -147,7 +147,7 @@ def test_a_file_that_was_changed_has_none(tmp_path, change):
         assert not (tmp_path / "x").exists()
 
 
-def test_a_child_of_a_fork_computes_its_own(tmp_path):
+def test_a_forked_child_computes_its_own_fingerprint(tmp_path):
     path = copy_of(tmp_path)
     with ox.load(path) as engine:
         wanted = ModelFingerprint.of(path)

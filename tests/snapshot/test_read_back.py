@@ -1,4 +1,4 @@
-"""Whatever is written is read again: a part of `python -m tests.snapshot.read_back` that takes seconds."""
+"""Read-back of written snapshots: the part of `python -m tests.snapshot.read_back` that takes seconds."""
 
 import pytest
 
@@ -15,27 +15,27 @@ FEW = (1, 16, 20, 33, 60, 79, 80, 170, 200)
 
 
 @pytest.mark.parametrize("name", WINDOWED)
-def test_windows_have_blocks_of_their_own_here(name):
+def test_the_test_models_have_windowed_blocks(name):
     with opened(name) as engine:
         assert engine._core.scheduler.blocks.windows.window == (17 if name == "mimo2" else 16)
 
 
 @pytest.mark.parametrize("name", [*WINDOWED, "llama", "jamba"])
-def test_every_pair_of_lengths(name, tmp_path):
+def test_incremental_saves_of_every_pair_of_lengths_read_back(name, tmp_path):
     with opened(name) as engine:
         n = len(FEW)
         assert lengths(engine, tmp_path, FEW) == n * (n + 1) // 2
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_walks_and_requests(name, tmp_path):
+def test_random_walks_and_requests_read_back(name, tmp_path):
     with opened(name) as engine:
         Walk(engine, tmp_path, 1).run(20)
         (tmp_path / "text").mkdir()
         requests(engine, tmp_path / "text", 1)
 
 
-def test_blocks_of_other_sizes(tmp_path):
+def test_other_block_sizes_read_back(tmp_path):
     """A chain that engines with blocks of several sizes have written, some of which keep more of a window."""
     tokens = None
     for i, (size, n) in enumerate(((16, 70), (64, 90), (16, 130), (32, 150), (64, 200), (16, 201))):
@@ -59,7 +59,7 @@ def chain(engine, folder, n):
         engine.snapshot(folder / f"{i}", base=folder / f"{i - 1}" if i else None)
 
 
-def test_what_a_base_needs_is_not_replaced(engine, tmp_path):
+def test_a_file_of_the_chain_of_bases_is_not_replaced(engine, tmp_path):
     chain(engine, tmp_path, 3)
     before = (tmp_path / "0").read_bytes()
     (tmp_path / "link").symlink_to("0")
@@ -72,7 +72,7 @@ def test_what_a_base_needs_is_not_replaced(engine, tmp_path):
     check(engine, tmp_path / "1", engine._session.tokens, 60)
 
 
-def test_a_base_whose_base_is_gone_is_none(engine, tmp_path):
+def test_a_base_with_a_missing_base_is_refused(engine, tmp_path):
     chain(engine, tmp_path, 2)
     (tmp_path / "0").rename(tmp_path / "kept")
     with pytest.raises(SnapshotFileError, match=r"/0'.* can't be read"):
@@ -90,14 +90,14 @@ def test_a_chain_is_not_longer_than_can_be_read(engine, tmp_path, monkeypatch):
             assert session._sequence.n_computed == 20 * (i + 1)
 
 
-def test_a_base_of_other_kernels_is_not_mixed_in(engine, tmp_path, monkeypatch):
+def test_a_base_of_other_kernels_is_not_used(engine, tmp_path, monkeypatch):
     chain(engine, tmp_path, 1)
     monkeypatch.setattr("oxillama.snapshot.capture.tier", lambda: "other")
     engine.snapshot(tmp_path / "1", base=tmp_path / "0")
     assert snapshot_info(tmp_path / "1").base is None
 
 
-def test_tokens_that_nobody_knows_are_not_the_same(tmp_path):
+def test_unknown_tokens_are_no_common_prefix(tmp_path):
     """Of files of version 1, which don't tell them: another session's keys and values are not taken for these."""
     with opened("llama", kv_type="f32") as engine:
         rows = []

@@ -1,4 +1,4 @@
-"""A request that an earlier version saved, when a schema allowed all its instances while generating."""
+"""A request saved by an earlier version, when generation used the whole language of a schema."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 3}
 BEGUN = "[-0."  # which nothing but the whole language of the schema can go on with
 
 
-def test_it_goes_on_as_it_began():
+def test_a_recorded_request_keeps_its_schema_mode():
     with load("llama") as engine:
         rest = [(chunk.text, chunk.token_ids) for chunk in engine.resume(SAVED)]
         again = engine.resume(engine.resume(SAVED).snapshot_bytes())  # what is saved now says so itself
@@ -23,7 +23,7 @@ def test_it_goes_on_as_it_began():
     assert not ox.JsonSchemaCompiler.compile(SCHEMA, mode="generate").accepts(text)
 
 
-def test_settings_without_the_mode_are_of_the_whole_language():
+def test_settings_without_the_mode_mean_mode_full():
     assert config_of({}).schema_mode == "full"
     assert config_of({"schema_mode": "generate"}).schema_mode == "generate"
     assert "schema_mode" not in sampler_config_state(ox.SamplerConfig())

@@ -1,4 +1,4 @@
-"""Engines that begin with a snapshot and the weights of an engine that is there."""
+"""Engines restored from a snapshot with the weights of a loaded engine."""
 
 import pytest
 
@@ -9,7 +9,7 @@ OPTIONS = {"max_tokens": 20, "seed": 2, "repetition_penalty": 1.1, "ignore_eos":
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba", "gemma3"])
-def test_weights_in_common(name, tmp_path):
+def test_a_restored_engine_shares_weights(name, tmp_path):
     with load(name) as engine:
         tokens = tokens_of(engine, 40)
         engine.prefill(tokens[:30])
@@ -28,7 +28,7 @@ def test_weights_in_common(name, tmp_path):
     again.close()
 
 
-def test_settings_of_the_snapshot(tmp_path):
+def test_a_sharing_engine_has_the_settings_of_the_snapshot(tmp_path):
     with load("llama", kv_type="q8_0", context_size=64) as small:
         small.prefill([5, 6, 7])
         small.snapshot(tmp_path / "session")
@@ -44,14 +44,14 @@ def test_settings_of_the_snapshot(tmp_path):
         ox.Engine.restore(tmp_path / "session", engine)
 
 
-def test_another_model(tmp_path):
+def test_sharing_with_another_model_is_refused(tmp_path):
     with load("llama") as engine, load("qwen2") as other:
         engine.prefill([5, 6, 7])
         with pytest.raises(ox.SnapshotError, match="architecture llama, not qwen2"):
             ox.Engine.restore_bytes(engine.snapshot_bytes(), other)
 
 
-def test_weights_that_come_and_go(tmp_path):
+def test_sharing_of_paged_weights_is_refused(tmp_path):
     with load("llama", offload=1 << 20) as engine:
         engine.prefill([5, 6, 7])
         with pytest.raises(ox.ConfigError, match="a model with offload can't be shared"):

@@ -1,4 +1,4 @@
-"""Snapshots of a model and its draft as one: ours, and the original's."""
+"""Snapshots of a model and its draft as one, in version 2 and version 1."""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ def filled(spec):
 
 
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
-def test_another_process(acceptance, tmp_path):
+def test_a_speculative_engine_is_restored_in_another_process(acceptance, tmp_path):
     with SpeculativeEngine(
         None, ox.shipped_draft(), 5, 7, acceptance=acceptance, adaptive=False, context_size=128, num_threads=1
     ) as spec:
@@ -84,7 +84,7 @@ def test_another_process(acceptance, tmp_path):
         assert json.loads(found[3]) == [token for chunk in first for token in chunk.token_ids] + rest
 
 
-def test_all_of_it_comes_back(filled):
+def test_engine_draft_and_statistics_are_restored(filled):
     before = filled.generate([1, 5, 9, 5, 9], **OPTIONS)
     with SpeculativeEngine.restore_bytes(filled.snapshot_bytes(), num_threads=1) as spec:
         assert (spec.options, spec.seed, spec.stats) == (filled.options, 3, filled.stats)
@@ -103,8 +103,8 @@ def test_all_of_it_comes_back(filled):
     assert not filled.engine.closed
 
 
-def test_in_the_middle_of_a_round(filled):
-    """At each chunk, with guesses of which no row is computed yet; a draft of another process says the same."""
+def test_an_engine_saved_in_the_middle_of_a_round_gives_the_same_text(filled):
+    """At each chunk, with draft tokens not computed yet; a draft of another process proposes the same."""
     whole = told(filled.stream([5, 9, 11, 5, 9], **OPTIONS))
     with SpeculativeEngine.restore_bytes(filled.snapshot_bytes(), num_threads=1) as other:
         for k in range(len(whole) + 1):
@@ -116,7 +116,7 @@ def test_in_the_middle_of_a_round(filled):
         with other.resume(filled.engine.snapshot_bytes()) as session:  # sessions have no draft
             assert session.tokens == filled.engine._session.tokens
         plain = filled.engine.stream([5, 9, 11, 5, 9], seed=1, **OPTIONS)
-        resumed = other.resume(plain.snapshot())  # of a request that nobody guessed for: it stays what it is
+        resumed = other.resume(plain.snapshot())  # saved without a draft: it stays without one
         speculation = resumed._requests()[0].speculation
         assert (speculation.k, speculation.acceptance) == (6, "match")
         assert told(resumed) == told(plain)
@@ -131,7 +131,7 @@ def test_compressed_and_files(filled, tmp_path):
         assert same(spec.engine.logits, filled.engine.logits)
 
 
-def test_info(filled):
+def test_snapshot_info_describes_speculative_engines(filled):
     info, of_target = snapshot_info(filled.snapshot_bytes()), snapshot_info(filled.engine.snapshot_bytes())
     assert (info.kind, of_target.kind) == ("speculative", "session")
     assert [name for name, _ in info.sections] == ["state", "target", "draft.0"]
@@ -167,7 +167,7 @@ def test_drafts_of_every_kind(engine):
             SpeculativeEngine.restore_bytes(data, draft="lookup")
 
 
-def test_another_draft_than_it_was(filled, tmp_path, engine):
+def test_another_draft_is_refused(filled, tmp_path, engine):
     data = filled.snapshot_bytes()
     changed = bytearray(Path(MODEL).read_bytes())
     changed[-100] ^= 1
@@ -190,7 +190,7 @@ def test_another_draft_than_it_was(filled, tmp_path, engine):
         assert spec.generate([1, 5], **OPTIONS).token_ids == filled.generate([1, 5], **OPTIONS).token_ids
 
 
-def test_what_is_for_whom(filled, engine):
+def test_snapshots_of_each_kind_name_the_right_restore(filled, engine):
     data = filled.snapshot_bytes()
     for bad in (data, SPECULATIVE):
         with pytest.raises(SnapshotFormatError, match=r"restore it with SpeculativeEngine\.restore"):
@@ -210,7 +210,7 @@ def test_what_is_for_whom(filled, engine):
 # ---- the original's
 
 
-def test_the_originals_goes_on():
+def test_version_1_is_restored():
     with SpeculativeEngine.restore_bytes(SPECULATIVE, MODEL, MODEL) as spec:
         v = SpeculativeV1.decode(SPECULATIVE)
         assert (spec.options["num_speculative"], spec.seed, spec.accepted_tokens, spec.rng_state) == (
@@ -232,7 +232,7 @@ def test_the_originals_goes_on():
         assert spec.generate([1, 5, 9], max_tokens=5, seed=1, ignore_eos=True).token_ids
 
 
-def test_what_the_draft_has_can_be_lost():
+def test_version_1_needs_the_keys_and_values_of_the_draft():
     """Tokens are not known: what was computed of them can't be computed again, and that is said."""
     with SpeculativeEngine.restore_bytes(SPECULATIVE, MODEL, MODEL) as spec:
         spec.draft.forget(spec.engine._session._sequence.id)
@@ -242,7 +242,7 @@ def test_what_the_draft_has_can_be_lost():
         assert SpeculativeV1.decode(spec.snapshot_bytes(format=1)).draft.kv.seq_len == 0
 
 
-def test_ours_is_written_for_the_original(engine):
+def test_version_1_is_written(engine):
     tokens = tokens_of(engine, 21)
     with load("llama", kv_type="f32") as target, ox.DraftModel(MODEL, kv_type="f32", num_threads=1) as draft:
         with SpeculativeEngine(target, draft, 7, 11) as spec:
@@ -266,7 +266,7 @@ def other_version1(**fields):
     return v.encode()
 
 
-def test_originals_that_can_t_be_gone_on_with():
+def test_version_1_that_can_not_be_restored_is_refused():
     v = SpeculativeV1.decode(SPECULATIVE)
     v.draft.kv = KvV1(v.draft.kv.keys, v.draft.kv.values, 23, 3, 128, 32)
     for data, error, message in (
@@ -293,7 +293,7 @@ def restored(data):
     SpeculativeEngine.restore_bytes(data, MODEL, MODEL).close()
 
 
-def test_cut_and_flipped(filled):
+def test_cut_and_flipped_files_are_refused(filled):
     data = filled.snapshot_bytes()
     restored(data)
     sections, size = sections_of(data)
@@ -314,7 +314,7 @@ def test_cut_and_flipped(filled):
             restored(bytes(bad))
 
 
-def test_hostile_descriptions(filled, monkeypatch):
+def test_hostile_states_are_refused(filled, monkeypatch):
     """Digests are right. Each value ends in an error of ours, or an engine; nothing that was loaded stays open."""
     loaded = []
     make = speculative.DraftModel
@@ -340,7 +340,7 @@ def test_hostile_descriptions(filled, monkeypatch):
     assert all(draft.closed for draft in loaded)
 
 
-def test_sections_that_are_none(filled):
+def test_sections_that_are_no_snapshots_are_refused(filled):
     saved = unpacked(filled.snapshot_bytes())
     parts = dict(saved.tensors)
     inner = SnapshotReader(MemorySource(parts["draft.0"].array.tobytes()))
@@ -361,7 +361,7 @@ def test_sections_that_are_none(filled):
             restored(packed(saved))
 
 
-def test_random_bytes_of_the_originals():
+def test_random_bytes_as_version_1_are_refused():
     rng = random.Random(1)
     for _ in range(60):
         bad = bytearray(SPECULATIVE)

@@ -75,12 +75,12 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), TEXTS)
-def test_requests(kind, change, message):
+def test_inconsistent_requests_are_refused(kind, change, message):
     with pytest.raises(SnapshotDamagedError, match=message):
         engine("llama").resume(changed(saved(kind), tuple(change)))
 
 
-def test_an_end_token_in_the_text():
+def test_an_end_token_inside_the_text_is_refused():
     """That would have ended it."""
     with ox.load(num_threads=1) as own:
         end = min(own.tokenizer.eog_ids)
@@ -105,14 +105,14 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("path", "value", "message"), PARTS)
-def test_completions_of_one_prompt(path, value, message):
+def test_inconsistent_completions_of_one_prompt_are_refused(path, value, message):
     data = saved("unread")
     part = changed(part_of(data, "text.1"), (path, value))
     with pytest.raises(SnapshotDamagedError, match=message):
         engine("llama").resume(with_part(data, "text.1", part))
 
 
-def test_the_end_of_a_text():
+def test_inconsistent_ends_of_texts_are_refused():
     data = saved("unread")
     for path, value in (
         ("usage", [9, 3, 9]),
@@ -134,7 +134,7 @@ def state_of(data):
     return found
 
 
-def test_completions_of_several_prompts():
+def test_completions_of_several_prompts_are_refused():
     own = engine("llama")
     streams = [own.stream(prompt, max_tokens=3, seed=1, n=2) for prompt in (PROMPT, PROMPT[::-1])]
     data, other = (stream.snapshot() for stream in streams)
@@ -155,12 +155,12 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize(("path", "value", "message"), SEARCHES)
-def test_searches(path, value, message):
+def test_inconsistent_searches_are_refused(path, value, message):
     with pytest.raises(SnapshotDamagedError, match=message):
         engine("llama").resume(changed(saved("search4"), (path, value)))
 
 
-def test_beams_that_have_computed_too_much():
+def test_beams_with_too_many_computed_tokens_are_refused():
     """Found before the search has begun to run."""
     data = saved("search1")
     for name in ("beam.0", "beam.1"):
@@ -169,7 +169,7 @@ def test_beams_that_have_computed_too_much():
             engine("llama").resume(with_part(data, name, part))
 
 
-def test_a_sampler_that_goes_with_other_tokens():
+def test_a_sampler_of_other_tokens_is_refused():
     own = engine("llama")
     with own.session() as session:
         session.prefill(PROMPT)
@@ -192,14 +192,14 @@ def test_a_sampler_that_goes_with_other_tokens():
 
 
 @pytest.mark.parametrize("scale", [1e308, -1e308, 1e39])
-def test_scales_of_adapters(scale):
+def test_invalid_scales_of_adapters_are_refused(scale):
     """Beyond what a float32 can be."""
     data = saved("7")
     with pytest.raises(SnapshotDamagedError, match=r"its adapters: scale of [0-9a-f]{16}. must be"):
         engine_for("llama", data).resume(changed(data, ("sequence.weights.0.1", scale)))
 
 
-def test_what_is_no_unicode():
+def test_texts_that_are_not_unicode_are_refused():
     """Halves of surrogate pairs, which JSON can say."""
     with pytest.raises(ConfigError, match=r"dry_sequence_breakers\[0\] must be Unicode"):
         ox.SamplerConfig(dry_sequence_breakers=["\ud800"])
@@ -211,12 +211,12 @@ def test_what_is_no_unicode():
         engine("llama").resume(data)
 
 
-def test_all_kinds_of_requests_are_here():
+def test_all_kinds_of_requests_are_tested():
     assert len(list(requests(engine("llama")))) == len(REQUESTS) + 1
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_changes_at_random(seed):
+def test_random_changes_are_refused_or_resume_alike(seed):
     """Of any value of any kind."""
     draw = random.Random(seed)
     seeds = [data for data in snapshot.seeds() if not data.startswith(FOLDER) and data[:9] == b"OXISNAP1\2"]

@@ -67,7 +67,7 @@ RENAMES = "rename,renameat,renameat2"
         ("fsync:signal=KILL:when=2", None),
     ],
 )
-def test_a_fault(folder, kind, injected, message):
+def test_a_failed_or_killed_system_call_leaves_a_whole_file(folder, kind, injected, message):
     before = (folder / "session").read_bytes()
     printed = traced(folder, kind, injected)
     with load("llama") as engine, engine.resume(folder / "session") as session:
@@ -82,5 +82,5 @@ def test_a_fault(folder, kind, injected, message):
             engine.snapshot(folder / "session", shared=True)  # and it goes on
 
 
-def test_without_a_fault(folder):
+def test_a_traced_save_without_faults_succeeds(folder):
     assert traced(folder, "alone", "fsync:delay_enter=1") == ["written", "384"]

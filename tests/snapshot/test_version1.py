@@ -1,4 +1,4 @@
-"""Files of the original, read field by field, gone on with, and written again."""
+"""Version 1 files, read field by field, resumed, and written again."""
 
 import contextlib
 import random
@@ -33,7 +33,7 @@ def same_fields(a, b, but=()):
             assert value == other, name
 
 
-def test_every_field_of_a_session():
+def test_every_field_of_a_session_is_read():
     v = EngineV1.decode(ENGINE)
     assert (v.magic, v.version, v.arch_id, v.model_path, v.tokenizer_path) == (
         b"OXISNAP1",
@@ -60,7 +60,7 @@ def test_every_field_of_a_session():
     assert v.encode() == ENGINE
 
 
-def test_every_field_of_a_speculative_session():
+def test_every_field_of_a_speculative_session_is_read():
     v = SpeculativeV1.decode(SPECULATIVE)
     assert (v.num_speculative, v.spec_seed, v.accepted_tokens) == (4, None, [])
     assert v.rng_state == int.from_bytes(SPECULATIVE[-8:], "little")
@@ -69,7 +69,7 @@ def test_every_field_of_a_speculative_session():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_written_is_read(seed):
+def test_random_values_round_trip(seed):
     rng = random.Random(seed)
     v = EngineV1.decode(ENGINE)
 
@@ -96,14 +96,14 @@ def test_what_is_written_is_read(seed):
     )  # fmt: skip
 
 
-def test_signed_numbers():
+def test_signed_numbers_round_trip():
     for value in (0, 1, -1, 125, -126, 1 << 40, -(1 << 40), (1 << 63) - 1, -(1 << 63)):
         e = Encoder()
         e.sint(value)
         assert Decoder(bytes(e.data), "x").sint("value") == value
 
 
-def test_it_goes_on():
+def test_a_version_1_session_resumes():
     engine = ox.Engine.restore(FOLDER / "engine.oxsnap1", path_of("llama"))
     twin = load("llama", kv_type="f32", context_size=128)
     twin.prefill(PROMPT)
@@ -116,7 +116,7 @@ def test_it_goes_on():
     assert engine._session.sampler.state()["rng"] == 42
 
 
-def test_written_again_it_has_the_same_fields(tmp_path):
+def test_a_session_written_again_has_the_same_fields(tmp_path):
     engine = ox.Engine.restore_bytes(ENGINE, path_of("llama"))
     engine.snapshot(tmp_path / "again", format=1)
     v = EngineV1.decode((tmp_path / "again").read_bytes())
@@ -130,7 +130,7 @@ def test_written_again_it_has_the_same_fields(tmp_path):
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize("name", ["llama", "phi3", "gpt2", "bloom"])
-def test_ours_is_written_for_the_original(name, kv_type):
+def test_our_sessions_are_written_as_version_1(name, kv_type):
     with load(name, kv_type=kv_type) as engine, load(name, kv_type="f32") as other:
         tokens = tokens_of(engine, 21)
         engine.prefill(tokens)
@@ -148,7 +148,7 @@ def test_ours_is_written_for_the_original(name, kv_type):
             assert np.abs(row - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
-def test_a_grammar_begins_again():
+def test_a_restored_grammar_starts_anew():
     v = EngineV1.decode(ENGINE)
     v.grammar_source = 'root ::= "ab"'
     engine = ox.Engine.restore_bytes(v.encode(), path_of("llama"))
@@ -157,7 +157,7 @@ def test_a_grammar_begins_again():
     assert EngineV1.decode(engine.snapshot_bytes(format=1)).grammar_source == 'root ::= "ab"'
 
 
-def test_tokens_that_are_not_known_are_not_computed_again():
+def test_unknown_tokens_are_not_computed_again():
     engine = ox.Engine.restore_bytes(ENGINE, path_of("llama"))
     assert engine._session.tokens == [-1] * 16
     engine._core.change(lambda: engine._core.scheduler.blocks.rewind(engine._session._sequence, 0))  # as others may
@@ -168,7 +168,7 @@ def test_tokens_that_are_not_known_are_not_computed_again():
 
 
 @pytest.mark.parametrize("data", [ENGINE, SPECULATIVE], ids=["engine", "speculative"])
-def test_info(data, tmp_path):
+def test_snapshot_info_describes_version_1(data, tmp_path):
     (tmp_path / "file").write_bytes(data)
     info = snapshot_info(tmp_path / "file")
     assert info == snapshot_info(data)
@@ -177,7 +177,7 @@ def test_info(data, tmp_path):
 
 
 @pytest.mark.parametrize("data", [ENGINE, SPECULATIVE], ids=["engine", "speculative"])
-def test_cut_short(data):
+def test_files_cut_short_are_refused(data):
     for n in [*range(300), *range(300, len(data), 97), len(data) - 1]:
         with pytest.raises(SnapshotError):
             snapshot_info(data[:n])
@@ -185,7 +185,7 @@ def test_cut_short(data):
         snapshot_info(data + b"\0")
 
 
-def test_hostile_bytes():
+def test_hostile_bytes_are_refused():
     """Whatever is in it, it is an error of ours or a description, and at once."""
     rng = random.Random(0)
     for data in (ENGINE, SPECULATIVE):
@@ -240,7 +240,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("v", "error", "message"), CASES, ids=[c[2][:20] for c in CASES])
-def test_what_can_not_be_gone_on_with(v, error, message):
+def test_sessions_that_can_not_be_resumed_are_refused(v, error, message):
     with load("llama", kv_type="f32", context_size=128) as engine:
         row = engine.prefill([1, 2, 3])
         with pytest.raises(error, match=message):
@@ -255,7 +255,7 @@ def _with_empty_hashes(v):
     return v.encode()
 
 
-def test_refusals(tmp_path):
+def test_state_without_a_field_in_version_1_is_refused(tmp_path):
     with load("llama") as engine:
         with pytest.raises(SnapshotMismatchError, match="load the model with kv_type='f32'"):
             engine.resume(ENGINE)
@@ -280,14 +280,14 @@ NOTHING = [np.empty(0, np.float32)] * 3
 
 
 @pytest.mark.parametrize("kv", [KvV1(NOTHING, NOTHING, 0, 3, 128, 32), KvV1([], [], 0, 0, 0, 0)])
-def test_a_session_that_has_not_begun(kv):
+def test_an_empty_session_is_written(kv):
     with ox.Engine.restore_bytes(changed(kv=kv).encode(), path_of("llama")) as engine:
         assert (engine.position, engine.context_size) == (0, 128)
         with load("llama", kv_type="f32", context_size=128) as twin:
             assert same(engine.prefill(PROMPT), twin.prefill(PROMPT))
 
 
-def test_settings_that_leave_it_to_the_engine(caplog):
+def test_zero_and_the_largest_number_mean_defaults(caplog):
     """Of the original's, zero is a choice of the engine's, and the largest number is all."""
     most = (1 << 64) - 1
     v = changed(num_threads=0, prefill_chunk_size=0, tokenizer_path="tokenizer.json")
@@ -304,6 +304,6 @@ def test_settings_that_leave_it_to_the_engine(caplog):
 @pytest.mark.parametrize(
     "fields", [{"num_threads": 1 << 40}, {"max_context_length": 0}, {"max_context_length": 1 << 40}]
 )
-def test_settings_that_can_not_be(fields):
+def test_invalid_sampler_settings_are_refused(fields):
     with pytest.raises(SnapshotDamagedError, match="settings of its engine"):
         ox.Engine.restore_bytes(changed(**fields).encode(), path_of("llama"))

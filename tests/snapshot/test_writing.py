@@ -1,4 +1,4 @@
-"""Writing to the disk begins before all is written, and changes nothing of what is."""
+"""Early writing to disk, which changes nothing of the file."""
 
 import os
 
@@ -7,7 +7,7 @@ from oxillama.snapshot.format import writer as writing
 from tests.snapshot.models import load, tokens_of
 
 
-def test_parts_are_begun_in_order_and_the_file_is_the_same(tmp_path, monkeypatch):
+def test_flushes_come_in_order_and_the_file_is_the_same(tmp_path, monkeypatch):
     begun = []
 
     def noted(fd, offset, n_bytes):
@@ -27,8 +27,8 @@ def test_parts_are_begun_in_order_and_the_file_is_the_same(tmp_path, monkeypatch
     assert [offset for offset, _ in begun] == [0, *(offset + n for offset, n in begun[:-1])]
 
 
-def test_a_file_that_can_not_be_told_is_left_alone(tmp_path):
-    """Whoever flushes it finds out what is wrong."""
+def test_an_impossible_early_flush_is_ignored(tmp_path):
+    """The flush at the end reports errors."""
     path = tmp_path / "file"
     path.write_bytes(b"some text")
     with path.open("rb+") as f:

@@ -1,4 +1,4 @@
-"""Draft models on the fake runner, and the plain loop that checks guesses: what the engine does, in a few lines."""
+"""Draft models on the fake runner, and a plain loop that verifies draft tokens as the engine does, in a few lines."""
 
 import itertools
 from types import SimpleNamespace
@@ -76,7 +76,7 @@ def idle(draft, n_texts=0):
 
 
 class Text:
-    """A request: what the model says after a prompt, checked guess by guess. `row_of` gives the model's logits."""
+    """A request: the model's tokens after a prompt, verified one by one. `row_of`: the model's logits."""
 
     def __init__(self, prompt, config, row_of=logits_of, **options):
         self.key = next(KEYS)
@@ -95,7 +95,7 @@ class Text:
         return DraftTask(self.key, self.tokens, n, self.sampler, **options)
 
     def step(self, guesses=()):
-        """One round: tokens up to the first that was not guessed."""
+        """One round: tokens up to the first that was not drafted."""
         self.drafted += len(guesses)
         for guess in [*guesses, None]:
             token = self.sampler.sample(self.row_of(self.tokens))

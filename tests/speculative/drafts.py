@@ -1,4 +1,4 @@
-"""Drafts for tests: those that know the answer, and those that are wrong as often as one likes."""
+"""Drafts for tests: with known answers, and with any rate of errors."""
 
 from oxillama.drafts.draft import Proposal
 from tests.fakes import N_VOCAB

@@ -1,4 +1,4 @@
-"""The law of what random code gives, exactly: every number that it could draw is tried."""
+"""Exact distribution of the results of random code: every number that it could draw is tried."""
 
 from collections import Counter
 from fractions import Fraction

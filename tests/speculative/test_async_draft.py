@@ -1,4 +1,4 @@
-"""Guessing while the model checks: the same guesses, however the texts go on, and nothing left behind."""
+"""Asynchronous drafts: the same draft tokens, however the texts continue, and nothing left behind."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ SECONDS = 30  # that nothing here takes
 
 
 def settled(decoder):
-    """After what is guessed ahead is there."""
+    """Waits until the run ahead is done."""
     run = decoder._run
     assert run is None or run.done.wait(SECONDS)
     return decoder
@@ -41,7 +41,7 @@ def n_threads():
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_guesses_are_those_of_the_model_alone(kind, noise, k, n_texts, wait, seed):
+def test_draft_tokens_are_those_of_the_model_alone(kind, noise, k, n_texts, wait, seed):
     alone, model = draft_of(kind, noise=noise), draft_of(kind, noise=noise)
     config = drawn(temperature=1.2, seed=seed)
     mine, its = ([Text([BOS, 3 + i, 4, 5], config) for i in range(n_texts)] for _ in range(2))
@@ -63,7 +63,7 @@ def test_guesses_are_those_of_the_model_alone(kind, noise, k, n_texts, wait, see
     idle(model)
 
 
-def test_texts_are_the_same_and_guesses_are_there_when_asked_for():
+def test_texts_are_the_same_and_draft_tokens_are_ready_when_requested():
     model = make_draft()
     text = Text(PROMPT, WARM)
     with SpeculativeDecoder(model) as decoder:
@@ -77,7 +77,7 @@ def test_texts_are_the_same_and_guesses_are_there_when_asked_for():
     assert text.output[:30] == plain(PROMPT, WARM, 30)
 
 
-def test_a_run_that_is_not_wanted_stops():
+def test_an_unneeded_run_stops():
     stuck = threading.Event()
 
     class Stuck(Recorder):
@@ -111,13 +111,13 @@ def test_a_run_that_is_not_wanted_stops():
     assert n_threads() == 0
 
     model, text, decoder = begun()
-    text.tokens += [2, 2, 2]  # otherwise than was guessed
+    text.tokens += [2, 2, 2]  # not the draft tokens
     runner_of(model).stuck_from = 10**9
     decoder.propose([text.task(1)])
     decoder.close()
 
 
-def test_guesses_ahead_that_fail_are_as_if_never_made():
+def test_a_failing_run_ahead_has_no_effect():
     class Failing(Recorder):
         failing = False
 
@@ -135,14 +135,14 @@ def test_guesses_ahead_that_fail_are_as_if_never_made():
     idle(model)
 
 
-def test_what_fails_when_asked_for_is_raised():
+def test_a_failing_proposal_raises():
     model = make_draft()
     runner_of(model).hook = lambda *_: 1 / 0
     with SpeculativeDecoder(model) as decoder, pytest.raises(ZeroDivisionError):
         decoder.propose([Text(PROMPT, WARM).task(2)])
 
 
-def test_distributions_are_drawn_when_asked_for():
+def test_tasks_with_probs_are_not_drafted_ahead():
     with SpeculativeDecoder(make_draft()) as decoder:
         text = Text(PROMPT, WARM)
         (proposal,) = decoder.propose([text.task(3, with_probs=True)])
@@ -150,7 +150,7 @@ def test_distributions_are_drawn_when_asked_for():
         assert decoder._run is None
 
 
-def test_in_an_engine():
+def test_texts_in_an_engine_are_unchanged():
     prompts = [[BOS, 3 + i, 4] for i in range(6)]
     options = {"max_tokens": 25, "temperature": 1.1, "seed": 3}
     engine, plain_engine = make_engine(context_size=64, n_blocks=40), make_engine(context_size=64, n_blocks=40)
@@ -171,7 +171,7 @@ def test_in_an_engine():
         idle(model)
 
 
-def test_engines_and_threads_share_one():
+def test_engines_and_threads_share_one_async_draft():
     expected = [plain([BOS, 3 + i], drawn(seed=i), 30) for i in range(4)]
     model = make_draft(n_blocks=40)
     found, errors = [None] * 4, []
@@ -197,7 +197,7 @@ def test_engines_and_threads_share_one():
 # ---- life
 
 
-def test_its_thread_ends_with_it():
+def test_close_ends_the_worker_thread():
     decoder = SpeculativeDecoder(make_draft())
     assert isinstance(decoder, Draft)
     assert n_threads() == 0
@@ -217,7 +217,7 @@ def test_its_thread_ends_with_it():
     decoder.forget(5)
 
 
-def test_one_that_is_dropped_ends_its_thread_and_frees_the_model():
+def test_a_dropped_draft_ends_its_thread_and_frees_the_model():
     decoder = SpeculativeDecoder(make_draft())
     decoder.propose([Text(PROMPT, WARM).task(2)])
     thread, model = decoder._thread, weakref.ref(settled(decoder).model)
@@ -229,7 +229,7 @@ def test_one_that_is_dropped_ends_its_thread_and_frees_the_model():
     assert model() is None
 
 
-def test_a_model_that_it_makes_is_closed_with_it():
+def test_close_closes_a_model_made_by_the_draft():
     decoder = SpeculativeDecoder(None, num_threads=1, context_size=64)
     assert decoder.model.num_threads == 1
     decoder.close()
@@ -268,7 +268,7 @@ def test_a_forked_child_has_a_thread_and_texts_of_its_own():
         assert guessed(decoder, [text], 30, 3) == [expected]
 
 
-def test_damaged_logits_are_told_when_they_are_asked_for():
+def test_damaged_logits_raise_when_requested():
     class Broken(Recorder):
         def row(self, past):
             return super().row(past) * (float("nan") if len(past) > 9 else 1.0)

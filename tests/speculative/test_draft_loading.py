@@ -1,4 +1,4 @@
-"""Draft models of real files: where they come from, and that they guess what the same model says."""
+"""Draft models of real files: their sources, and that they draft the same model's tokens."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -49,7 +49,7 @@ def check(engine, draft, ids=None, n=24, k=5):
 
 
 @pytest.mark.parametrize("source", [None, shipped_model(), "bytes"])
-def test_of_a_file(engine, source):
+def test_a_draft_model_of_a_file(engine, source):
     if source == "bytes":
         with open(shipped_model(), "rb") as file:
             source = file.read()
@@ -60,7 +60,7 @@ def test_of_a_file(engine, source):
         check(engine, draft)
 
 
-def test_of_an_engine_it_shares_the_weights(engine):
+def test_a_draft_model_of_an_engine_shares_its_weights(engine):
     with DraftModel(engine) as draft:
         draft.bind(engine)
         assert draft._runner.model is engine._core.runner.model
@@ -71,7 +71,7 @@ def test_of_an_engine_it_shares_the_weights(engine):
     assert engine.generate(PROMPT, max_tokens=2).token_ids
 
 
-def test_what_an_engine_has_settled_can_t_be_given(engine):
+def test_settings_fixed_by_the_engine_are_refused(engine):
     for name, value in (("repack", False), ("tokenizer_path", "x"), ("overrides", {}), ("rope", {})):
         with pytest.raises(ConfigError, match=f"{name} can't be given with a loaded Engine"):
             DraftModel(engine, **{name: value})
@@ -83,7 +83,7 @@ def test_what_an_engine_has_settled_can_t_be_given(engine):
         DraftModel(closed)
 
 
-def test_bad_sources():
+def test_bad_sources_are_refused():
     with pytest.raises(ModelNotFoundError):
         DraftModel("/no/such/file.gguf")
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_bad_sources():
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba", "jamba", "lfm2", "llama-window", "gemma2"])
-def test_models_of_every_kind(name, tmp_path):
+def test_models_of_every_kind_can_be_drafts(name, tmp_path):
     """Rewound states, windows and blocks of real models give the bits of a whole computation."""
     with gguf.open(tiny(name, tmp_path, Shape(window=20))) as file:
         model = load_model(file, num_threads=1)
@@ -111,7 +111,7 @@ def test_models_of_every_kind(name, tmp_path):
     draft._scheduler.debug = True
     ids = [3 + (7 * i) % 25 for i in range(70)]
     check(engine, draft, ids, n=30)
-    # Every other time the guesses are those of another generator, and mostly wrong.
+    # Every other time the draft tokens are those of another generator, and mostly rejected.
     text = text_of(engine, WARM, ids)
     for i in range(12):
         other = Sampler(replace(WARM, seed=6), prompt=text.tokens)
@@ -138,7 +138,7 @@ def test_an_engine_without_a_model_has_none_to_share():
 
 
 def test_an_engine_as_a_draft():
-    """Its model guesses; the same draft each time, until the engine is closed."""
+    """Its model drafts; the same draft each time, until the engine is closed."""
     target, small = Engine.load(num_threads=1), Engine.load(DRAFT, num_threads=1)
     expected = target.generate(PROMPT, max_tokens=20, seed=1).token_ids
     for draft in (small, [small, "lookup"], target):

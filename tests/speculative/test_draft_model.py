@@ -1,4 +1,4 @@
-"""A draft model on the fake runner, which notices every wrong block, slot or position: what it guesses and computes."""
+"""A draft model on the fake runner, which notices every wrong block, slot or position."""
 
 import threading
 
@@ -35,7 +35,7 @@ def draft_of(kind, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_the_model_itself_guesses_everything_right(kind, k):
+def test_the_model_itself_as_a_draft_is_always_accepted(kind, k):
     for config in (GREEDY, WARM, drawn(temperature=2.0, top_k=0, top_p=1.0, xtc_probability=0.5, seed=3)):
         draft = draft_of(kind)
         text = Text(PROMPT, config)
@@ -47,7 +47,7 @@ def test_the_model_itself_guesses_everything_right(kind, k):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("noise", [0.5, 2.0, 50.0])
-def test_worse_guesses_change_nothing_and_are_forgotten(kind, noise):
+def test_rejected_draft_tokens_change_nothing_and_are_dropped(kind, noise):
     draft = draft_of(kind, noise=noise)
     text = Text(PROMPT, WARM)
     assert guessed(draft, [text], 50, 4) == [plain(PROMPT, WARM, 50)]
@@ -55,7 +55,7 @@ def test_worse_guesses_change_nothing_and_are_forgotten(kind, noise):
     assert noise > 2 or text.accepted > 0
     if not KINDS[kind].get("n_slots"):
         assert twice(draft) == 0
-    else:  # a state goes back to where the guesses began, and what was right of them is computed again
+    else:  # a state goes back to before the draft tokens, and the accepted ones are computed again
         assert twice(draft) <= text.drafted
     idle(draft)
 
@@ -83,7 +83,7 @@ VOCABULARY = Vocabulary([PIECES[i] if i not in (BOS, EOS) else None for i in ran
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
-def test_guesses_follow_the_grammar(noise):
+def test_draft_tokens_follow_the_grammar(noise):
     grammar = Grammar.parse('root ::= ("ab" | "the " [a-h] "!")+')
     text = Text(PROMPT, WARM, grammar=GrammarState(grammar, VOCABULARY))
     draft = make_draft(noise=noise)
@@ -97,8 +97,8 @@ def test_guesses_follow_the_grammar(noise):
 # ---- what is computed
 
 
-def test_each_round_computes_what_is_new():
-    """What was guessed right is there already: the rest of what is known, then one token after another."""
+def test_each_round_computes_only_new_tokens():
+    """Accepted draft tokens are computed already: the other known tokens, then one token after another."""
     draft, text = make_draft(noise=2.0), Text(PROMPT, drawn(temperature=1.3, seed=7, banned_tokens=[EOS]))
     steps, n_new = runner_of(draft).steps, len(PROMPT)
     for _ in range(8):
@@ -120,8 +120,8 @@ def test_rounds_are_batched():
     assert runner_of(draft).steps == [[2] * 5, [1] * 5, [1] * 5]
 
 
-def test_guesses_that_still_hold_are_not_made_again():
-    """Of five guesses one is used, as when the engine has room for no more."""
+def test_valid_draft_tokens_are_not_drafted_again():
+    """One of five draft tokens is used, as when the engine has room for no more."""
     draft, text = make_draft(), Text(PROMPT, WARM)
     (first,) = draft.propose([text.task(5)])
     text.step(first.tokens[:1])
@@ -137,7 +137,7 @@ def test_guesses_that_still_hold_are_not_made_again():
     assert twice(draft) == 0
 
 
-def test_guesses_of_another_place_of_the_generator_are_made_again():
+def test_draft_tokens_of_another_generator_state_are_drafted_again():
     draft, text = make_draft(), Text(PROMPT, drawn(temperature=3.0, top_k=0, top_p=1.0, seed=1))
     (first,) = draft.propose([text.task(6)])
     text.sampler = Sampler(drawn(temperature=3.0, top_k=0, top_p=1.0, seed=2), prompt=PROMPT)
@@ -160,10 +160,10 @@ def test_a_long_new_prompt_is_computed_a_part_at_a_time():
     assert all(n <= 700 for n, _, _ in sizes)
     assert twice(draft) == 0
     alone = Text([4] * 1500, GREEDY)
-    assert len(draft.propose([alone.task(2)])[0].tokens) == 2  # nobody else waits
+    assert len(draft.propose([alone.task(2)])[0].tokens) == 2  # no other sequence waits
 
 
-def test_prompts_that_begin_alike_are_computed_once_under_one_cache_key():
+def test_common_prefixes_are_computed_once_under_one_cache_key():
     same = [BOS, *range(2, 18), *range(2, 18)]
     for keys, n in ((("a", "a"), 1), (("a", "b"), 2), ((None, None), 2)):
         draft = make_draft()
@@ -177,7 +177,7 @@ def test_prompts_that_begin_alike_are_computed_once_under_one_cache_key():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_that_nobody_asks_for_make_room(kind):
+def test_unused_sequences_are_evicted(kind):
     sizes = {"attention": {"n_blocks": 4}, "recurrent": {"n_slots": 4}, "hybrid": {"n_blocks": 5, "n_slots": 5},
              "windows": {"windows": (6, 20)}, "both": {"n_blocks": 5, "windows": (6, 20)}}  # fmt: skip
     draft = draft_of(kind, context_size=48, **sizes[kind])
@@ -194,7 +194,7 @@ def test_texts_that_nobody_asks_for_make_room(kind):
     idle(draft)
 
 
-def test_who_was_asked_for_last_stays():
+def test_the_most_recently_used_sequence_stays():
     draft = make_draft(n_blocks=4)
     texts = [Text([BOS, *range(2, 18), 2, 3 + i], WARM) for i in range(3)]  # two blocks each
     for i in (0, 1, 0, 2):
@@ -202,10 +202,10 @@ def test_who_was_asked_for_last_stays():
     assert draft._texts.find(texts[1].key) is None
     n = draft.n_computed
     draft.propose([texts[0].task(1)])
-    assert draft.n_computed == n  # what was guessed still holds
+    assert draft.n_computed == n  # the draft tokens are still valid
 
 
-def test_a_batch_beyond_the_room_guesses_for_some():
+def test_a_batch_beyond_the_room_drafts_for_some():
     draft = make_draft(n_blocks=4, context_size=60)
     texts = [Text([BOS, *range(2, 18), 2, 3 + i], WARM) for i in range(6)]
     expected = [plain(t.tokens, WARM, 20) for t in texts]
@@ -215,7 +215,7 @@ def test_a_batch_beyond_the_room_guesses_for_some():
     idle(draft)
 
 
-def test_no_guess_reaches_beyond_the_drafts_context():
+def test_no_draft_token_is_beyond_the_drafts_context():
     draft = make_draft(context_size=20)
     text = Text([BOS] + [4] * 15, GREEDY)
     assert guessed(draft, [text], 20, 4) == [plain([BOS] + [4] * 15, GREEDY, 20)]
@@ -226,7 +226,7 @@ def test_no_guess_reaches_beyond_the_drafts_context():
     assert [p.tokens for p in draft.propose([text.task(9)])] == [[]]
 
 
-def test_the_end_is_guessed_and_nothing_after_it():
+def test_an_end_token_is_drafted_and_nothing_after_it():
     class Ending(Recorder):
         def row(self, past):
             return np.where(np.arange(N_VOCAB) == (EOS if len(past) == 9 else 5), 9, 0).astype(np.float32)
@@ -239,7 +239,7 @@ def test_the_end_is_guessed_and_nothing_after_it():
 # ---- functions of the user's own
 
 
-def test_processors_and_stages_see_no_guesses():
+def test_processors_and_stages_see_no_draft_tokens():
     seen = []
 
     def mine(candidates, config, state):
@@ -252,7 +252,7 @@ def test_processors_and_stages_see_no_guesses():
     assert seen == [i for i in range(n, n + len(seen) // 2) for _ in range(2)]
 
 
-def test_a_place_where_nothing_can_be_drawn_ends_the_guesses():
+def test_a_dead_end_ends_the_draft():
     """The grammar wants what no token spells; the model's own draw will say so."""
     grammar = Grammar.parse('root ::= "ab" "cd" "Z"')
     text = Text(PROMPT, WARM, grammar=GrammarState(grammar, VOCABULARY))
@@ -272,7 +272,7 @@ def test_a_place_where_nothing_can_be_drawn_ends_the_guesses():
 
 
 @pytest.mark.parametrize("config", [WARM, drawn(temperature=1.0, xtc_probability=0.5, seed=3), GREEDY])
-def test_with_probs_each_guess_is_drawn_from_its_own_distribution(config):
+def test_with_probs_each_token_is_drawn_from_its_own_distribution(config):
     draft, text = make_draft(noise=1.0), Text(PROMPT, config)
     before = text.sampler.state()
     (first,) = draft.propose([text.task(5, with_probs=True)])
@@ -289,7 +289,7 @@ def test_with_probs_each_guess_is_drawn_from_its_own_distribution(config):
     assert again.tokens == first.tokens  # the same place of the same generator
 
 
-def test_guesses_with_probs_don_t_use_the_requests_numbers():
+def test_drafts_with_probs_don_t_use_the_requests_generator():
     config = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
     own, theirs = [], []
     for seed in range(200):
@@ -306,7 +306,7 @@ def _plain_fields(config):
     return {"temperature": config.temperature, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
-def test_guesses_of_the_two_kinds_don_t_mix():
+def test_draft_tokens_with_and_without_probs_don_t_mix():
     draft, text = make_draft(), Text(PROMPT, WARM)
     (match,) = draft.propose([text.task(4)])
     (random,) = draft.propose([text.task(4, with_probs=True)])
@@ -319,7 +319,7 @@ def test_guesses_of_the_two_kinds_don_t_mix():
 # ---- errors and ends
 
 
-def test_it_is_a_draft():
+def test_a_draft_model_implements_the_protocol():
     assert isinstance(make_draft(), Draft)
 
 
@@ -390,7 +390,7 @@ def test_a_model_that_fails_forgets_its_texts_and_leaves_samplers_as_they_were()
     idle(draft)
 
 
-def test_damaged_logits_are_told():
+def test_damaged_logits_raise():
     class Broken(Recorder):
         def row(self, past):
             return np.full(N_VOCAB, np.nan, np.float32)
@@ -403,7 +403,7 @@ def test_damaged_logits_are_told():
     idle(draft, 1)
 
 
-def test_a_stopped_proposal_gives_what_there_is():
+def test_a_stopped_proposal_returns_the_tokens_so_far():
     draft, text = make_draft(), Text(PROMPT, WARM)
     asked = []
 
@@ -419,7 +419,7 @@ def test_a_stopped_proposal_gives_what_there_is():
     assert twice(draft) == 0
 
 
-def test_close():
+def test_a_closed_draft_model_raises():
     draft = make_draft()
     text = Text(PROMPT, WARM)
     with draft:

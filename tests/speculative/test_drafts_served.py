@@ -1,4 +1,4 @@
-"""Draft models in the engine: texts are those without, whoever guesses, and however badly."""
+"""Draft models in the engine: texts equal those without drafts, however bad the draft."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def outcome(engine, prompts, options):
     st.sampled_from([8, 64, 512]),
     st.booleans(),
 )
-def test_texts_are_those_without_a_draft(config, k, grammar, prompts, noise, target, kind, chunk, adaptive):
+def test_drafts_change_no_text(config, k, grammar, prompts, noise, target, kind, chunk, adaptive):
     kinds = {"attention": {}, "recurrent": {"n_blocks": 0, "n_slots": 20}, "windows": {"windows": (20, 20)}}
     if grammar:
         config = replace(config, banned_tokens=())  # which might be all that the grammar allows
@@ -65,7 +65,7 @@ def test_texts_are_those_without_a_draft(config, k, grammar, prompts, noise, tar
 
 @pytest.mark.parametrize("k", [1, 4, 8])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.5, 5.0])
-def test_the_same_model_guesses_everything_right(k, temperature):
+def test_the_same_model_as_a_draft_is_always_accepted(k, temperature):
     for seed in range(4):
         engine, draft = make_engine(), make_draft()
         options = {"max_tokens": 40, "temperature": temperature, "seed": seed, "xtc_probability": 0.3}
@@ -73,10 +73,10 @@ def test_the_same_model_guesses_everything_right(k, temperature):
         assert found.token_ids == engine.generate(PROMPT, **options).token_ids
         assert found.speculation.acceptance_rate == 1.0 or len(found.token_ids) < 3
         assert found.speculation.rejected == 0
-        assert twice(draft) == 0  # of the draft's tokens, though requests end in the middle of guesses
+        assert twice(draft) == 0  # draft tokens computed twice, though requests end in the middle of drafts
 
 
-def test_rejected_tokens_go_on_both_sides():
+def test_rejected_tokens_are_dropped_in_model_and_draft():
     engine, draft = make_engine(context_size=64), make_draft(noise=2.0)
     computed = []
     engine._core.runner.hook = lambda runner, spans, poll: computed.append([len(s.tokens) for s in spans])
@@ -85,7 +85,7 @@ def test_rejected_tokens_go_on_both_sides():
     )
     stats = found.speculation
     assert 0 < stats.accepted < stats.drafted
-    # The prompt, and of each round the last token and its guesses: nothing again.
+    # The prompt, and in each round the last token and its draft tokens: nothing twice.
     assert sum(map(sum, computed)) == len(PROMPT) + stats.rounds + stats.drafted + _plain_steps(computed)
     assert twice(draft) == 0
     assert_idle(engine)
@@ -93,7 +93,7 @@ def test_rejected_tokens_go_on_both_sides():
 
 
 def _plain_steps(computed):
-    """Steps of one token, in which nobody guessed."""
+    """Steps of one token, without draft tokens."""
     return sum(step == [1] for step in computed)
 
 
@@ -106,7 +106,7 @@ def test_two_engines_use_one_draft():
     idle(draft)
 
 
-def test_adapters_are_not_the_drafts_affair():
+def test_adapters_are_not_applied_to_the_draft():
     """Texts of other weights of the model share nothing in the draft but the room."""
     engine, draft = make_engine(), make_draft()
     same = [BOS, *range(2, 18), 2, 3]
@@ -213,14 +213,14 @@ def test_the_shipped_model_with_itself_as_a_draft(engine):
         ):
             options = {"sampler": config, "max_tokens": 40}
             expected = [c.token_ids for c in engine.generate(prompts, **options)]
-            for k, who in ((1, draft), (4, draft), (7, ahead)):
-                found = engine.generate(prompts, draft=who, num_speculative=k, adaptive=False, **options)
+            for k, one in ((1, draft), (4, draft), (7, ahead)):
+                found = engine.generate(prompts, draft=one, num_speculative=k, adaptive=False, **options)
                 assert [c.token_ids for c in found] == expected
                 assert config.mirostat or all(c.speculation.rejected == 0 for c in found)
     assert len(draft._texts) == 0
 
 
-def test_a_schema_is_kept_and_guessed(engine):
+def test_a_schema_is_kept_with_drafts(engine):
     schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "n": {"type": "integer"}}}
     options = {"json_schema": schema, "max_tokens": 60, "seed": 4}
     with DraftModel(engine) as draft:

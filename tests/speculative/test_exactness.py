@@ -1,4 +1,4 @@
-"""A real model served at random with guesses, right and wrong: each request gives the bits that it gives alone."""
+"""A real model served at random with right and wrong drafts: each request gives the bits that it gives alone."""
 
 import pytest
 from hypothesis import Phase, settings
@@ -40,7 +40,7 @@ def drafted(kind, text, k, adaptive):
 
 
 class Guessing(Serving):
-    timed = True  # whether what is guessed may depend on the clock
+    timed = True  # whether draft tokens may depend on the clock
 
     @rule(
         jobs=st.lists(st.tuples(PROMPTS, LENGTHS, SERVED, GUESSES), min_size=1, max_size=5),
@@ -75,7 +75,7 @@ def machine(name, **changes):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_way_of_serving_with_guesses_gives_the_same_bits(name, monkeypatch):
+def test_any_way_of_serving_with_drafts_gives_the_same_bits(name, monkeypatch):
     """And what the machine is for happens in it: otherwise it would show nothing."""
     seen = {"preempted": 0, "right": 0, "wrong": 0, "again": 0, "no room": 0}
     real = Scheduler.advance
@@ -121,7 +121,7 @@ def take_guesses_unseen(patch):
         reason = request.draw(rows[0])
         if reason is None and request.sequence.tokens[-1] == ahead[0]:
             request.sequence.tokens[-1:] = ahead[:1]
-            return request.draw(rows[2])  # of the guess after next
+            return request.draw(rows[2])  # the row of the draft token after next
         return reason
 
     patch.setattr(core, "verify", verify)

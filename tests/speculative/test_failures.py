@@ -1,4 +1,4 @@
-"""Drafts that fail, and rounds that are given up or fail: nobody else notices, and nothing stays behind."""
+"""Failing drafts, and abandoned or failing rounds: other requests are unaffected, and nothing stays behind."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_draft_that_is_wrong_fails_its_own_requests_alone(what):
     assert_idle(engine)
 
 
-def test_a_draft_that_raises():
+def test_a_draft_that_raises_ends_its_requests_alone():
     engine = make_engine()
     with pytest.raises(ZeroDivisionError):
         engine.generate([3], max_tokens=20, ignore_eos=True, draft=Broken(2, ZeroDivisionError()), adaptive=False)
@@ -65,7 +65,7 @@ def test_a_draft_that_raises():
     assert engine.generate([3], max_tokens=2).finish_reason == "length"
 
 
-def test_a_draft_that_plays_with_the_sampler():
+def test_a_draft_that_changes_the_sampler_changes_no_text():
     class Player(Oracle):
         def propose(self, tasks):
             for task in tasks:
@@ -116,7 +116,7 @@ def interrupted(engine):
 
 
 @pytest.mark.parametrize("n_slots", [0, 8])
-def test_a_round_that_is_given_up_is_repeated(n_slots):
+def test_an_abandoned_round_is_repeated(n_slots):
     """Ctrl-C in the middle of a forward, which comes again: as if nothing had been."""
     token, rounds = CancelToken(), []
 
@@ -145,7 +145,7 @@ def test_a_round_that_is_given_up_is_repeated(n_slots):
     assert_idle(engine)
 
 
-def test_cancelled_in_the_middle_of_a_round():
+def test_a_request_cancelled_in_the_middle_of_a_round_leaves_nothing():
     token = CancelToken()
 
     def cancel(runner, spans, poll):
@@ -166,7 +166,7 @@ def test_cancelled_in_the_middle_of_a_round():
 
 
 def test_a_grammar_that_comes_to_its_end_in_the_middle():
-    """The error, and the tokens before it, are those without guesses."""
+    """The error, and the tokens before it, are those without drafts."""
     engine = make_engine()
     grammar = 'root ::= "abcdefgh" <[0]>'  # a special token, which the text can't be drawn to go on after
 

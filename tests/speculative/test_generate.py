@@ -1,4 +1,4 @@
-"""Whatever is guessed ahead, and however it is asked for: what comes back is what comes back without."""
+"""Results with any draft and any call equal those without drafts."""
 
 import asyncio
 import dataclasses
@@ -56,7 +56,7 @@ def texts(prompts, found):
     adaptive=st.booleans(),
     named=st.sampled_from([(), ("lookup",), ("grammar", "lookup")]),
 )
-def test_guesses_change_nothing(
+def test_drafts_change_no_result(
     prompts, chain, grammar, k, every, salt, kind, room, chunk, seed, stop, more, adaptive, named
 ):
     shape = {
@@ -100,7 +100,7 @@ def test_max_tokens_is_exact_and_nothing_is_computed_beyond_it(k):
         assert len(runner_of(engine).steps) == 1 + -(-(n - 1) // (k + 1))
 
 
-def test_an_end_in_the_middle_of_the_guesses():
+def test_an_end_token_in_the_middle_of_the_draft():
     """The model ends the text where the draft goes on, and a draft that knows of the end is not asked to go beyond."""
     engine = make_engine(context_size=200)
     answers = [(seed, engine.generate([5, 6], seed=seed, max_tokens=60)) for seed in range(30)]
@@ -113,7 +113,7 @@ def test_an_end_in_the_middle_of_the_guesses():
     assert_idle(engine)
 
 
-def test_a_stop_string_in_the_middle_of_the_guesses():
+def test_a_stop_string_in_the_middle_of_the_draft():
     engine = make_engine(context_size=200)
     free = engine.generate([5, 6], seed=4, max_tokens=60, ignore_eos=True)
     for i in range(1, 20):
@@ -125,7 +125,7 @@ def test_a_stop_string_in_the_middle_of_the_guesses():
         assert same(got, expected)
 
 
-def test_several_completions_and_chunks():
+def test_drafts_of_several_completions_and_chunks():
     engine = make_engine(n_blocks=40)
     wanted = {"seed": 3, "max_tokens": 20, "n": 5, "logprobs": 1}
     expected = engine.generate([[4, 5], [6, 7, 8]], **wanted)
@@ -141,7 +141,7 @@ def test_several_completions_and_chunks():
     assert_idle(engine)
 
 
-def test_batches_and_coroutines():
+def test_drafts_in_batches_and_coroutines():
     engine = make_engine(n_blocks=40)
     prompts = [[3 + i, 4] for i in range(6)]
     expected = engine.generate(prompts, seed=2, max_tokens=15)
@@ -155,7 +155,7 @@ def test_batches_and_coroutines():
     assert engine.metrics_snapshot().spec_accepted > 0
 
 
-def test_a_right_draft_saves_steps_and_is_counted():
+def test_an_accepted_draft_saves_steps_and_is_counted():
     engine = make_engine(context_size=200)
     whole = engine.generate([3], max_tokens=41, seed=1, ignore_eos=True).token_ids
     runner_of(engine).steps.clear()
@@ -171,11 +171,11 @@ def test_a_right_draft_saves_steps_and_is_counted():
     snapshot = engine.metrics_snapshot()
     assert (snapshot.spec_rounds, snapshot.spec_drafted, snapshot.spec_accepted) == (5, 35, 35)
     assert snapshot.generation_tokens == 82
-    assert snapshot.prefill_tokens == 2  # guesses are no prompts
+    assert snapshot.prefill_tokens == 2  # draft tokens don't count as prompts
     assert engine.generate([3], max_tokens=2).speculation is None
 
 
-def test_a_recurrent_state_after_wrong_guesses_is_computed_again():
+def test_a_recurrent_state_is_computed_again_after_a_rejection():
     engine = make_engine(context_size=200, n_blocks=0, n_slots=8)
     whole = engine.generate([3], max_tokens=20, seed=1, ignore_eos=True).token_ids
     runner_of(engine).steps.clear()
@@ -191,7 +191,7 @@ def test_a_recurrent_state_after_wrong_guesses_is_computed_again():
     assert got.speculation.n1_fallbacks == got.speculation.rounds - got.speculation.bonus
 
 
-def test_a_draft_that_is_asked_for_everybody_at_once():
+def test_a_draft_is_called_once_a_step_for_all_requests():
     engine = make_engine(n_blocks=40)
     prompts = [[3 + i, 4] for i in range(5)]
     expected = engine.generate(prompts, seed=2, max_tokens=12, ignore_eos=True)
@@ -203,7 +203,7 @@ def test_a_draft_that_is_asked_for_everybody_at_once():
     assert oracle.bound[0].tokenizer is engine.tokenizer
 
 
-def test_the_first_draft_of_a_list_that_says_something_counts():
+def test_the_first_draft_of_a_list_with_a_proposal_counts():
     engine = make_engine()
     whole = [3, *engine.generate([3], max_tokens=20, seed=1, ignore_eos=True).token_ids]
     first, second = Oracle([whole], stops=2), Oracle([whole])
@@ -214,7 +214,7 @@ def test_the_first_draft_of_a_list_that_says_something_counts():
     assert {n % 2 for call in first.calls for _, n, _ in call} == {0, 1}
 
 
-def test_from_many_threads():
+def test_drafts_from_many_threads():
     engine = make_engine(n_blocks=60)
     prompts = [[3 + i, 4] for i in range(6)]
     expected = engine.generate(prompts, seed=2, max_tokens=30)

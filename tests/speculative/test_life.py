@@ -59,7 +59,7 @@ def test_an_engine_that_is_closed_during_a_request_leaves_the_draft_free(ahead):
     idle(model)
 
 
-def test_streams_that_are_left_and_requests_that_are_cancelled_leave_nothing():
+def test_left_streams_and_cancelled_requests_leave_nothing():
     engine, draft = make_engine(), make_draft()
     chunks = engine.stream(PROMPT, draft=draft, **OPTIONS)
     next(chunks)
@@ -94,7 +94,7 @@ def test_an_engine_that_is_dropped_frees_its_draft():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_fork_in_the_middle_of_a_text(ahead):
+def test_a_fork_during_a_request_leaves_both_processes_usable(ahead):
     """Both go on with the same one, each with a draft of its own; in the parent another thread is at work meanwhile."""
     engine, model = make_engine(), make_draft(noise=0.3)
     draft = ox.SpeculativeDecoder(model) if ahead else model
@@ -148,7 +148,7 @@ def ended(child):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_waits_for_guesses_that_hold_a_lock():
+def test_a_fork_waits_for_a_run_that_holds_a_lock():
     """As of a grammar, which another request of the child may follow."""
     lock, held = threading.Lock(), threading.Event()
 
@@ -171,7 +171,7 @@ def test_a_fork_waits_for_guesses_that_hold_a_lock():
         assert draft._run is not None  # it goes on guessing here
 
 
-def test_closed_while_it_guesses_it_begins_nothing_that_a_fork_would_wait_for(monkeypatch):
+def test_a_draft_closed_during_a_run_starts_no_other(monkeypatch):
     decoder = ox.SpeculativeDecoder(make_draft())
     real = decoder.model.propose
 

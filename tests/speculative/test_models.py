@@ -1,4 +1,4 @@
-"""Guesses on the shipped model: with adapters, chats that share their beginning, schemas, and every kind of KV."""
+"""Drafts on the shipped model: with adapters, chats with a common prefix, schemas, and every kind of KV."""
 
 import asyncio
 
@@ -11,8 +11,8 @@ from tests.speculative.drafts import Oracle
 __all__ = ["adapters", "alone", "engine"]  # fixtures
 
 
-def test_one_batch_with_all_adapters_some_with_guesses(engine, alone):
-    """Right, wrong and no guesses, under all sets at once, again and again over the same cache."""
+def test_one_batch_of_all_adapters_with_and_without_drafts(engine, alone):
+    """Right, wrong and no draft tokens, with all sets of adapters at once, repeatedly over the same cache."""
 
     async def all_of_them():
         many, calls = ox.AsyncEngine(engine), []
@@ -33,7 +33,7 @@ def test_one_batch_with_all_adapters_some_with_guesses(engine, alone):
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_logprobs_are_the_same_bits(kv_type, num_threads):
+def test_logprobs_are_the_same_bits_with_drafts(kv_type, num_threads):
     wanted = {"max_tokens": 48, "seed": 3, "logprobs": 3, "prompt_logprobs": 1, "temperature": 0.9}
     with ox.load(num_threads=num_threads, kv_type=kv_type) as engine:
         plain = engine.generate(PROMPTS, **wanted)
@@ -45,8 +45,8 @@ def test_logprobs_are_the_same_bits(kv_type, num_threads):
             ]
 
 
-def test_turns_of_a_dialogue_and_the_prefix_cache():
-    """What is found in the cache after guesses is what is found after none."""
+def test_drafts_in_conversations_and_with_the_prefix_cache():
+    """The prefix cache has the same hits with and without drafts."""
     wanted = {"max_tokens": 40, "seed": 5, "ignore_eos": True}
 
     def turns(**drafts):

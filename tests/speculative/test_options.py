@@ -1,4 +1,4 @@
-"""What a caller can ask of speculation, and what is refused."""
+"""Options of speculation, and refused ones."""
 
 import asyncio
 import gc
@@ -63,7 +63,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG)
-def test_wrong_options(options, message):
+def test_wrong_options_are_named(options, message):
     engine = make_engine()
     with pytest.raises(ConfigError, match=message):
         engine.generate("ab", **options)
@@ -82,7 +82,7 @@ def test_beam_search_has_no_drafts(name):
         make_engine().beam_search("ab", **{name: value})
 
 
-def test_a_draft_that_does_not_fit_refuses_before_anything_runs():
+def test_a_draft_that_does_not_fit_is_refused_before_anything_runs():
     class Foreign(Oracle):
         def bind(self, target):
             raise ConfigError(f"a vocabulary of {target.n_vocab} tokens is not mine")
@@ -106,7 +106,7 @@ def test_chat_and_conversations_take_drafts():
         assert got.speculation is not None
 
 
-def test_nothing_is_guessed_with_zero_tokens():
+def test_nothing_is_drafted_with_zero_tokens():
     engine, oracle = make_engine(), Oracle([])
     got = engine.generate("ab", max_tokens=9, draft=oracle, num_speculative=0)
     assert got.speculation == SpecStats(off="num_speculative is 0")
@@ -114,7 +114,7 @@ def test_nothing_is_guessed_with_zero_tokens():
     assert len(oracle.bound) == 1
 
 
-def test_why_it_is_off_is_told():
+def test_statistics_say_why_speculation_is_off():
     engine = make_engine(context_size=300)
     whole = engine.generate([3], max_tokens=200, seed=1, ignore_eos=True).token_ids
     wrong = Oracle([[3, *whole]], every=1)
@@ -124,7 +124,7 @@ def test_why_it_is_off_is_told():
     assert "guesses don't pay" in got.speculation.off
 
 
-def test_an_engine_keeps_no_draft_that_nobody_uses():
+def test_an_engine_keeps_no_unused_draft():
     engine = make_engine()
     draft = Oracle([[3] * 20])
     engine.generate([3], max_tokens=9, seed=1, draft=draft, adaptive=False)
@@ -134,7 +134,7 @@ def test_an_engine_keeps_no_draft_that_nobody_uses():
     assert gone() is None
 
 
-def test_a_draft_that_can_not_forget_is_told_of_in_the_log(caplog):
+def test_an_error_of_forget_is_logged(caplog):
     class Stubborn(Oracle):
         def forget(self, key):
             raise RuntimeError("never")

@@ -95,7 +95,7 @@ DRAFTS = {
 
 
 @pytest.mark.parametrize("name", DRAFTS)
-def test_settings_of_the_draft_and_who_shares_it_change_no_token(name):
+def test_settings_and_other_users_of_the_draft_change_no_token(name):
     prompts = [[BOS, 3 + i, 4, 5 + i] * (4 + i) for i in range(4)]
     wanted = [expected(p, 2) for p in prompts]
     with make_draft(noise=1.0, **DRAFTS[name]) as draft:
@@ -107,7 +107,7 @@ def test_settings_of_the_draft_and_who_shares_it_change_no_token(name):
             assert served(engine, decoder, prompts, 2) == wanted
 
 
-def test_shorter_texts_are_beginnings_of_longer_ones():
+def test_shorter_texts_are_prefixes_of_longer_ones():
     with make_draft(noise=1.0) as draft:
         engine = make_engine()
         for seed in range(4):
@@ -157,7 +157,7 @@ def test_lists_of_drafts_and_those_that_draw_nothing():
         assert len(runs) == 1
 
 
-def test_without_the_rest_of_a_round_texts_are_others(monkeypatch):
+def test_texts_depend_on_the_rest_of_a_round(monkeypatch):
     """That the tests above can fail: draft tokens for which a step has no room are dropped, as they once were."""
 
     class Forgetful(speculation.DraftRound):

@@ -1,4 +1,4 @@
-"""True rejection sampling in the engine: the law of whole texts, computed by trying every number that is drawn."""
+"""Rejection sampling in the engine: the distribution of whole texts, computed by trying every drawn number."""
 
 import itertools
 from fractions import Fraction as F
@@ -38,7 +38,7 @@ class Replayed:
 
 
 class TableDraft:
-    """Draws guesses from a table, by numbers of its own."""
+    """Draws draft tokens from a table, with a generator of its own."""
 
     def __init__(self, tables):
         self.tables, self.script = tables, None
@@ -103,7 +103,7 @@ def true_law(tables, n):
 
 
 TABLES = [
-    # (weights in parts, guesses at a time)
+    # (weights in parts, draft tokens at a time)
     (Tables(4, {0: [1, 2, 1], 1: [2, 1, 1]}, {0: [2, 1, 1], 1: [1, 2, 1]}), 1),
     (Tables(4, {0: [2, 1, 1], 1: [1, 2, 1]}, {0: [4, 0, 0], 1: [0, 4, 0]}), 1),
     (Tables(2, {0: [1, 1, 0], 1: [0, 1, 1]}, {0: [1, 0, 1], 1: [1, 1, 0]}), 2),
@@ -147,8 +147,8 @@ def test_the_law_of_a_wrong_rule_is_another(mutant, monkeypatch):
     assert any(law_of(monkeypatch, tables, k) != true_law(tables, k + 1) for tables, k in TABLES)
 
 
-def test_ends_that_were_drawn_can_t_be_left_out(monkeypatch):
-    """As they can where a guess only has to be what is drawn anyway: the law would be another."""
+def test_drawn_end_tokens_can_t_be_left_out(monkeypatch):
+    """With acceptance="match" they can be left out; with rejection the distribution would be another."""
     from oxillama.core import draft_scheduler as drafting
 
     def without_ends(request, speculation, proposal):
@@ -162,7 +162,7 @@ def test_ends_that_were_drawn_can_t_be_left_out(monkeypatch):
 
 
 def by_hand(prompt, config, n, k, noise):
-    """The same text as the engine's, guess by guess; where nobody guesses, the sampler samples."""
+    """The same text as the engine's, draft token by draft token; without draft tokens, the sampler samples."""
     draft, sampler, tokens = make_draft(noise=noise), Sampler(config, prompt=prompt), list(prompt)
     limit, guesses, probs = len(prompt) + n, [], []
     while True:
@@ -185,7 +185,7 @@ def by_hand(prompt, config, n, k, noise):
 
 @pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
 @pytest.mark.parametrize("k", [1, 3, 6])
-def test_a_draft_model_in_the_engine_does_what_is_done_by_hand(noise, k):
+def test_the_engine_agrees_with_rejection_sampling_by_hand(noise, k):
     prompt = [BOS, 4, 5, 6]
     for seed in range(8):
         config = SamplerConfig(temperature=1.5, seed=seed, xtc_probability=0.3 * (seed % 2), xtc_threshold=0.1)
@@ -203,7 +203,7 @@ def test_a_draft_model_in_the_engine_does_what_is_done_by_hand(noise, k):
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_completions_of_one_prompt_are_those_that_each_seed_has_alone(noise):
-    """Those that wait for another one's prompt get their guesses as soon as it is there."""
+    """Sequences that wait for another's prompt get draft tokens as soon as it is computed."""
     with make_draft(noise=noise) as draft:
         engine = make_engine()
         options = {"max_tokens": 20, "temperature": 1.5, "draft": draft, "acceptance": "rejection"}
@@ -248,7 +248,7 @@ class Bad(TableDraft):
         return self.proposal
 
 
-def test_probabilities_that_are_none_end_the_request_alone():
+def test_invalid_probabilities_end_the_request_alone():
     engine = make_engine()
     for bad in (
         Proposal([2], [by_id([0, 1, 1])]),
@@ -269,8 +269,8 @@ def test_mirostat_is_refused():
         engine.generate(PROMPT, draft="lookup", acceptance="typical")
 
 
-def test_guesses_that_were_not_drawn_keep_the_law_too():
-    """Prompt lookup has no distribution: its guess counts as the only one there was."""
+def test_draft_tokens_that_were_not_drawn_keep_the_distribution():
+    """Prompt lookup has no distribution: its draft token counts as the only possible one."""
     prompt, n = [BOS, 4, 5, 6, 4, 5], 1000
     config = SamplerConfig(temperature=1.0, top_k=3, top_p=1.0, repetition_penalty=1.0, banned_tokens=[EOS])
     engine = make_engine(context_size=32)

@@ -1,4 +1,4 @@
-"""The draft that ships: small, of the shipped model's vocabulary, and often right about its tokens."""
+"""The shipped draft: small, with the shipped model's vocabulary, and often accepted."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def draft():
         yield draft
 
 
-def test_it_is_a_tenth_of_the_model():
+def test_the_shipped_draft_is_a_tenth_of_the_model():
     with ox.gguf.open(ox.shipped_draft()) as draft, ox.gguf.open(shipped_model()) as model:
         for size in (lambda t: t.n_values, lambda t: t.nbytes):
             assert sum(map(size, draft.tensors.values())) < 0.1 * sum(map(size, model.tensors.values()))
@@ -34,7 +34,7 @@ def test_it_is_a_tenth_of_the_model():
     assert mine == its
 
 
-def test_it_reaches_as_far_as_the_model(engine, draft):
+def test_the_shipped_draft_has_the_models_context(engine, draft):
     assert draft.context_size == engine.context_size
     assert draft.n_vocab == engine.n_vocab
 
@@ -47,8 +47,8 @@ def test_it_reaches_as_far_as_the_model(engine, draft):
         (SamplerConfig(), 0.65),
     ],
 )
-def test_it_guesses_most_tokens(engine, draft, sampler, share):
-    """Of other drafts, a model with a layer less guesses fewer, and a random one none."""
+def test_most_tokens_of_the_shipped_draft_are_accepted(engine, draft, sampler, share):
+    """Other drafts: one with a layer less has fewer tokens accepted, a random one none."""
     probe = Probe(engine, PROMPTS, sampler, 1)
     found = probe.acceptance(draft)
     assert found > share

@@ -1,4 +1,4 @@
-"""An engine and its draft as one: the calls of an engine, and who closes what."""
+"""An engine and its draft as one: the calls of an engine, and the closing of both."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def engine():
         yield loaded
 
 
-def test_calls_give_what_the_engines_give():
+def test_calls_return_the_engines_results():
     engine, draft = make_engine(), make_draft(noise=0.5)
     spec = ox.SpeculativeEngine(engine, draft, num_speculative=3, seed=5)
     expected = engine.generate(PROMPT, seed=5, **OPTIONS)
@@ -38,7 +38,7 @@ def test_calls_give_what_the_engines_give():
     idle(draft)
 
 
-def test_chat(engine):
+def test_chat_with_a_speculative_engine(engine):
     messages = [{"role": "user", "content": "Tell me a story about a cat."}]
     with ox.SpeculativeEngine(engine, engine, adaptive=False, seed=2) as spec:
         expected = engine.chat(messages, max_tokens=30, seed=2)
@@ -50,7 +50,7 @@ def test_chat(engine):
     assert spec.draft.closed
 
 
-def test_seeds():
+def test_the_seed_decides_the_text():
     engine = make_engine()
     spec = ox.SpeculativeEngine(engine, make_draft(), seed=5)
 
@@ -69,7 +69,7 @@ def test_seeds():
     assert len({tuple(unseeded.generate(PROMPT, **OPTIONS).token_ids) for _ in range(5)}) > 1
 
 
-def test_options_of_a_call_come_first():
+def test_options_of_a_call_override_the_engines():
     spec = ox.SpeculativeEngine(make_engine(), make_draft(), num_speculative=4, adaptive=False)
     assert spec.generate(PROMPT, num_speculative=0, **OPTIONS).speculation.rounds == 0
     assert spec.generate(PROMPT, draft="lookup", **OPTIONS).speculation is not None
@@ -77,7 +77,7 @@ def test_options_of_a_call_come_first():
     assert most.drafted > 3 * most.rounds - 4
 
 
-def test_stats_are_of_all_that_have_ended():
+def test_stats_cover_all_ended_requests():
     engine = make_engine()
     spec = ox.SpeculativeEngine(engine, make_draft(noise=0.5), adaptive=False)
     assert spec.stats == ox.SpecStats()
@@ -96,7 +96,7 @@ def test_stats_are_of_all_that_have_ended():
     assert other.stats.rejected == 0 < both.rejected
 
 
-def test_random_drafts():
+def test_random_drafts_change_no_text():
     engine, draft = make_engine(), make_draft(noise=0.5)
     spec = ox.SpeculativeEngine(engine, draft, seed=3, acceptance="rejection")
     one = spec.generate(PROMPT, **OPTIONS)
@@ -140,7 +140,7 @@ def test_named_drafts_and_lists(engine):
     assert spec.draft[2].closed
 
 
-def test_what_it_loads_it_closes():
+def test_close_closes_what_the_engine_loaded():
     with ox.SpeculativeEngine(None, shipped_model(), context_size=64, num_threads=1) as spec:
         assert (spec.engine.context_size, spec.engine.num_threads) == (64, 1)
         assert spec.generate("Once", max_tokens=5, seed=1).token_ids
@@ -158,7 +158,7 @@ def test_what_it_loads_it_closes():
     assert "SpeculativeEngine of <Engine" in repr(spec)
 
 
-def test_bad_input(engine):
+def test_bad_input_is_refused(engine):
     for draft in (None, 7, ox.DraftModel, object()):
         with pytest.raises(
             ox.ConfigError, match="draft must be a GGUF file, an Engine, a Draft, 'lookup' or 'grammar'"

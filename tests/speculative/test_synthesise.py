@@ -1,4 +1,4 @@
-"""Drafts made of their target: layers that add nothing can be left out of it, and its formats become smaller."""
+"""Drafts synthesised from their target: layers without effect can be left out, and formats become smaller."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_layers_with_parts_in_common_stay_together(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba"])
-def test_an_engine_loads_it(name, tmp_path):
+def test_an_engine_loads_a_synthesised_draft(name, tmp_path):
     path = tiny(name, tmp_path, DEEP)
     with gguf.open(synthesise_draft(path, None, 3)) as file:
         assert read_model_spec(file).n_layers == 3
@@ -114,7 +114,7 @@ def test_formats_become_smaller_and_never_larger(tmp_path):
         assert {name: t.type for name, t in file.tensors.items()}.items() <= types.items()
 
 
-def test_it_is_what_quantising_the_file_gives(tmp_path):
+def test_a_synthesised_draft_equals_the_quantised_file(tmp_path):
     path, made = tiny("llama", tmp_path, BIG), tmp_path / "made.gguf"
     gguf.quantize_file(path, made, "Q4_K_M")
     with gguf.open(made) as file, gguf.open(synthesise_draft(path, "Q4_K")) as draft:
@@ -124,7 +124,7 @@ def test_it_is_what_quantising_the_file_gives(tmp_path):
             assert np.array_equal(info.data, draft.tensors[name].data)
 
 
-def test_of_an_engine_to_a_file(tmp_path):
+def test_an_engines_draft_is_written_to_a_file(tmp_path):
     with ox.load(num_threads=1) as engine:
         path = ox.synthesise_draft(engine, layers=2, destination=tmp_path / "draft.gguf")
         with ox.load(path, num_threads=1) as draft:

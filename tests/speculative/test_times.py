@@ -1,4 +1,4 @@
-"""What a draft takes, as the engine sees it: on a clock of the test's own, by which steps take one second."""
+"""Measured times of drafts, on a clock of the test's own with steps of one second."""
 
 import pytest
 
@@ -69,18 +69,18 @@ def serve(clock, draft, n_tokens, step=lambda rows: 1.0):
     return draft.asked
 
 
-def test_a_quick_draft_that_is_right_is_asked_all_the_time(clock):
+def test_a_quick_accepted_draft_is_used_all_the_time(clock):
     asked = serve(clock, Right(clock, 0.01), 200)
     assert len(asked) >= (200 - 5) // 5  # five steps or so are measured without it
     assert sum(n for _, n in asked) > 120
 
 
-def test_a_draft_as_slow_as_the_model_is_left_alone(clock):
+def test_a_draft_as_slow_as_the_model_is_not_used(clock):
     asked = serve(clock, Right(clock, 2.0), 200)
     assert len(asked) < 10
 
 
-def test_a_draft_that_was_slow_for_a_while_is_asked_again(clock):
+def test_a_draft_that_was_slow_for_a_while_is_tried_again(clock):
     class Recovers(Right):
         def propose(self, tasks):
             self.seconds = 2.0 if len(tasks[0].tokens) < 100 else 0.01
@@ -92,7 +92,7 @@ def test_a_draft_that_was_slow_for_a_while_is_asked_again(clock):
     assert sum(late) > KEPT_STEPS // 2
 
 
-def test_reading_what_came_during_a_rest_is_not_taken_for_guessing(clock):
+def test_catching_up_after_a_pause_does_not_count_as_drafting(clock):
     """Wrong for long, then right: tries come after long rests, and read much."""
 
     class Learns(Right):
@@ -116,14 +116,14 @@ def test_one_slow_time_decides_nothing(clock):
     assert sum(n for _, n in asked) > 100
 
 
-def test_rows_that_cost_as_much_as_steps_are_noticed_though_all_guesses_are_right(clock):
-    """A second row takes three times as long: that is known only because steps without guesses are measured too."""
+def test_expensive_rows_are_noticed_though_all_tokens_are_accepted(clock):
+    """A second row takes three times as long: known only because steps without draft tokens are measured too."""
     asked = serve(clock, Right(clock, 0.0), 4 * KEPT_STEPS, step=lambda rows: 1.0 if rows == 1 else 3.0 + 0.9 * rows)
     assert sum(n for _, n in asked) < 100
     assert clock.now < 4 * KEPT_STEPS * 1.08
 
 
-def test_a_try_that_does_not_pay_is_put_off(clock, monkeypatch):
+def test_a_try_that_does_not_pay_is_postponed(clock, monkeypatch):
     asked = []
     real = drafting.allocate_drafts
     monkeypatch.setattr(drafting, "allocate_drafts", lambda *args: asked.append(1) or real(*args))

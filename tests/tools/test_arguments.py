@@ -1,4 +1,4 @@
-"""Arguments against schemas: the cases of the official test suite, and what can't be checked is refused."""
+"""Arguments against schemas: the cases of the official test suite, and refusal of keywords that can't be checked."""
 
 import json
 import lzma

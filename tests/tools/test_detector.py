@@ -1,4 +1,4 @@
-"""Finding calls: what was written comes back, in its order, however the text is cut; what can't be read is not lost."""
+"""Detection of calls: written calls are found in order, however the text is cut, and broken ones are not lost."""
 
 import itertools
 import json
@@ -74,7 +74,7 @@ WORDS = st.sampled_from(["", "Let me look.\n", "a < b, [1] {x} \\ 😀 ", "<tool
 
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(FORMAT_NAMES), CALLS, WORDS, WORDS, st.booleans(), st.sampled_from([None, 2]), CUTS)
-def test_what_was_written_is_found(format, calls, before, after, escaped, indent, cuts):
+def test_written_calls_are_found(format, calls, before, after, escaped, indent, cuts):
     f = ALL[format]
     if f.bare:
         before = before if not before.strip() else ""  # a bare call comes first
@@ -121,7 +121,7 @@ def test_text_is_not_held_back():
     assert detector.push("b>") == ["<b>"]
 
 
-def test_ids():
+def test_ids_of_calls():
     text = written("hermes", [("f", {}), ("g", {})])
     assert [e.id for e in found("hermes", text)] == ["call00000", "call00001"]
     detector = ToolCallDetector("hermes", first_id=7)
@@ -164,7 +164,7 @@ def test_ids():
         ("hermes", "  \n", ["  \n"]),
     ],
 )  # fmt: skip
-def test_forms(format, text, expected):
+def test_forms_of_calls(format, text, expected):
     assert plain(found(format, text)) == expected
 
 
@@ -272,7 +272,7 @@ def test_an_endless_number_is_an_error():
         (lambda: ToolFormat("a", bare=1), "bare must be True or False"),
     ],
 )
-def test_bad_formats(make, message):
+def test_bad_formats_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
     assert issubclass(ToolFormatError, ConfigError)

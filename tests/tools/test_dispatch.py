@@ -1,4 +1,4 @@
-"""Calling functions: with arguments that fit, and every fault is a result that says what it is."""
+"""Calls of functions: with valid arguments, and every fault is a result that describes it."""
 
 import json
 
@@ -30,7 +30,7 @@ def call(name, **arguments):
     return ToolCall(name, arguments, "call00007")
 
 
-def test_results():
+def test_results_of_functions_are_contents():
     functions = make()
     assert isinstance(functions, ToolDispatcher)
     done = functions.dispatch(call("add", b=2, a=1))
@@ -42,7 +42,7 @@ def test_results():
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, [1, "é"], {"a": None}])
-def test_what_is_no_text_becomes_json(value):
+def test_other_results_become_json(value):
     assert json.loads(make(greet=lambda who: value).dispatch(call("greet", who="x")).content) == value
 
 
@@ -60,7 +60,7 @@ def test_what_is_no_text_becomes_json(value):
         ),
     ],
 )
-def test_faults_of_the_model(asked, error, message):
+def test_faults_of_the_model_are_results(asked, error, message):
     CALLS.clear()
     result = make().dispatch(asked)
     assert isinstance(result.error, error)
@@ -71,7 +71,7 @@ def test_faults_of_the_model(asked, error, message):
     assert CALLS == []
 
 
-def test_faults_of_a_tool():
+def test_faults_of_a_tool_are_results():
     def broken(who):
         raise KeyError(who)
 
@@ -109,7 +109,7 @@ def test_an_interrupt_is_no_fault_of_a_tool():
         ("add", {}, "tools must be a list"),
     ],
 )
-def test_bad_tools(tools, functions, message):
+def test_bad_tools_are_refused(tools, functions, message):
     with pytest.raises(ConfigError, match=message):
         ToolFunctions(tools, functions)
 

@@ -1,4 +1,4 @@
-"""`JsonSchemaCompiler`: what each keyword lets pass, how things are written, and what is refused and where."""
+"""`JsonSchemaCompiler`: the instances of each keyword, their spelling, and refusals with their place."""
 
 import json
 
@@ -113,7 +113,7 @@ def test_enumerated_objects_have_no_order():
          [{"ab": None, "b": 1}], [{"ab": 1}, {"b": None}]),
     ],
 )  # fmt: skip
-def test_combinations(schema, passing, failing):
+def test_combinations_of_schemas(schema, passing, failing):
     check(schema, passing, failing)
 
 
@@ -128,7 +128,7 @@ def test_many_patterns_of_names():
         compile_schema({"patternProperties": {c: {"type": "null"} for c in "abcdefg"}})
 
 
-def test_references():
+def test_references_are_resolved():
     tree = {"$defs": {"t": {"properties": {"l": {"$ref": "#/$defs/t"}}, "required": ["v"]}}, "$ref": "#/$defs/t"}
     check(tree, [{"v": 1}, {"l": {"l": {"v": 1}, "v": 2}, "v": 3}], [{}, {"l": {}, "v": 1}])
     anchors = {"$id": "http://x/y", "$defs": {"a": {"$anchor": "n", "type": "null"}}, "items": {"$ref": "y#n"}}
@@ -186,7 +186,7 @@ def test_draft_4_has_its_own_exclusive_bounds():
         (b"[]", "a schema is an object or a boolean, not list"),
     ],
 )  # fmt: skip
-def test_what_is_refused(schema, message):
+def test_unsupported_schemas_are_refused(schema, message):
     with pytest.raises(GrammarError) as caught:
         compile_schema(schema)
     assert message in str(caught.value)
@@ -199,7 +199,7 @@ def test_options_are_checked():
         compile_schema({}, draft=5)
 
 
-def test_unknown_keywords_say_nothing():
+def test_unknown_keywords_are_ignored():
     check({"x-order": 3, "format": "color", "title": 3, "type": "string"}, ["a"], [1])
 
 

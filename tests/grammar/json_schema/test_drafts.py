@@ -1,4 +1,4 @@
-"""What the drafts disagree on: integers, names of resources, and keywords that a schema's own draft doesn't know."""
+"""Differences between drafts: integers, names of resources, and keywords that a schema's own draft doesn't know."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_draft_4_names_resources_by_id():
         (None, {"dependencies": {"a": ["b"]}}),
     ],
 )
-def test_nothing_is_concluded_from_a_keyword_of_another_draft(draft, negated):
+def test_the_negation_of_another_drafts_keyword_implies_nothing(draft, negated):
     texts = ["[1]", '{"a": 1}', "1", "2", "null", '{"abc": 1}', '{"a": 1, "b": 2}']
     assert not any(answers({"not": negated}, texts, draft) or [])
     one_of = {"oneOf": [negated, {"type": ["array", "object", "number", "null"]}]}

@@ -1,4 +1,4 @@
-"""The mode for generating: a narrow spelling of numbers and listed values, closed objects, all of it valid."""
+"""Mode "generate": a narrow spelling of numbers and listed values, closed objects, all of it valid."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What is compiled once per process: grammars are the same whether it was kept or not, and numbers aren't mixed up."""
+"""Automata cached per process: grammars are the same with and without the cache, and numbers aren't mixed up."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_equal_numbers_that_are_written_differently():
     assert not JsonSchemaCompiler.compile({"type": "integer", "maximum": below}).accepts(str(10**23))
 
 
-def test_tags_that_look_alike_are_told_apart():
+def test_tags_that_look_alike_are_distinguished():
     """Of a union: 1 and true are different values, 1 and 1.0 are the same."""
     union = [{"type": "object", "properties": {"t": {"enum": [v]}}, "required": ["t"]} for v in (1, True, "1", None)]
     grammar = JsonSchemaCompiler.compile({"oneOf": union})

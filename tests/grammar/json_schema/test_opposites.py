@@ -1,4 +1,4 @@
-"""The opposites of what is asked of all properties: one that breaks it must be there, under whatever name."""
+"""Negations of demands on all properties: one that breaks them is required, under any name."""
 
 import itertools
 import json
@@ -67,7 +67,7 @@ def test_a_property_that_comes_twice_counts_as_a_reader_takes_it():
     assert not named.accepts('{"xx": "s", "xx": 1}')
 
 
-def test_more_than_a_few_are_refused():
+def test_more_than_three_required_unnamed_properties_are_refused():
     patterns = {f"^{c}": {"type": "integer"} for c in "abcde"}
     schema = {"type": "object", "allOf": [{"not": {"patternProperties": {p: s}}} for p, s in patterns.items()]}
     with pytest.raises(GrammarError, match=r"more than 3 properties without a name are required"):

@@ -1,4 +1,4 @@
-"""Random schemas and random instances: the grammar against a validator that knows nothing of grammars."""
+"""Random schemas and random instances: the grammar against an independent validator."""
 
 import itertools
 import json

@@ -38,6 +38,6 @@ def test_recorded_cases(case):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["desc"] in REFUSED], ids=lambda c: c["desc"])
-def test_what_cant_be_honoured_is_refused(case):
+def test_recorded_unsupported_schemas_are_refused(case):
     with pytest.raises(GrammarError, match=f"{REFUSED[case['desc']]} at #"):
         JsonSchemaCompiler.compile(case["source"])

@@ -218,7 +218,7 @@ def test_official_suite(draft):
     assert not fewer
 
 
-def test_no_invalid_instance_is_accepted_where_nothing_tells_the_draft():
+def test_no_invalid_instance_is_accepted_with_an_unknown_draft():
     """The tests of draft 7 don't name it."""
     for keyword, groups in SUITE["draft7"].items():
         for description, schema, tests in groups:
