@@ -35,8 +35,8 @@ cdef enum:
 
 cdef object too_ambiguous():
     return GrammarError(
-        f"the grammar is too ambiguous: one step needs stacks with more than {MAX_NEW} entries. Write it so that a text "
-        "can be read in fewer ways"
+        f"the grammar is too ambiguous: one step needs stacks with more than {MAX_NEW} entries. Write it so that a "
+        "text can be read in fewer ways"
     )
 
 
