@@ -161,6 +161,23 @@ typedef struct ox_scan_args {
 
 static inline size_t ox_scan_state(size_t n_channels, size_t n_state) { return ox_round_up(n_channels, 16) * n_state; }
 
+/* The gated delta rule over consecutive tokens of one sequence, for one head (Yang, Kautz and Hatamizadeh, "Gated Delta
+ * Networks", 2024). The head keeps a matrix S of k_dim rows and v_dim columns, and for each token
+ *   u = beta (v - decay S^T k),   S = decay S + k u^T,   y = S^T q
+ * States lie in panels of 16 columns, [k_dim][16], so that lane = column and no sum is horizontal; the last panel is
+ * padded, and ox_scan_state(v_dim, k_dim) floats are a head's. */
+typedef struct ox_delta_args {
+    const float *q, *k, *v;   /* of the first token */
+    const float *decay, *beta; /* one value for each token */
+    size_t q_stride, k_stride, v_stride, decay_stride, beta_stride; /* floats from one token to the next */
+    const float *read;        /* panels of the state before the first token; NULL: zeros */
+    float *write;             /* panels of the state after the last one, at a multiple of 64 bytes; not `read` */
+    float *y;
+    size_t y_stride;
+    int64_t n_tokens, k_dim, v_dim;
+    int32_t stream;           /* write past the caches: the state is read again only after more than they hold */
+} ox_delta_args;
+
 typedef void ox_dequantise_fn(const void *src, float *dst, int64_t n);
 typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);
 /* Interleaves n_rows <= 16 rows (stride bytes apart, k values each) to one panel; missing rows become zeros. */
@@ -218,6 +235,11 @@ typedef struct ox_kernels {
     void (*conv1d)(const ox_conv1d_args *);
     void (*scan1)(const ox_scan_args *);
     void (*scan2)(const ox_scan_args *);
+    void (*delta)(const ox_delta_args *);
+    void (*decay)(const float *x, const float *bias, const float *a, float *y, int64_t n); /* y = exp(a softplus(x + bias)) */
+    void (*l2_norm)(const float *x, float *y, int64_t n, float eps, float scale); /* y = scale x / sqrt(sum(x^2) + eps) */
+    /* y = x / sqrt(mean(x^2) + eps) w silu(z) */
+    void (*gated_norm)(const float *x, const float *z, const float *w, float *y, int64_t n, float eps);
 } ox_kernels;
 
 /* tables[tier], each overlaying the one below; NULL for a tier that was not compiled. */

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "TILE",
-    "KvShape",
-    "LayerShape",
-    "RecurrentShape",
-    "first_read",
-    "largest_window",
-]
+__all__ = ["TILE", "KvShape", "LayerShape", "RecurrentShape", "first_read", "largest_window", "panels"]
 
 TILE = 64  # keys that attention reads together, at absolute positions
 
@@ -35,6 +28,11 @@ class RecurrentShape:
     """A state whose size doesn't grow with the past, kept in a slot: float32 values of one sequence."""
 
     n_values: int
+
+
+def panels(n: int) -> int:
+    """Rounded up to whole panels of 16, in which recurrent states lie."""
+    return -(-n // 16) * 16
 
 
 # In the order in which the layer's mixers take their slabs; () for a layer that keeps nothing.

@@ -12,6 +12,7 @@
 #define SCORE_ROWS 4
 #define VALUE_ROWS 2
 #define SCAN_STATES 4
+#define DELTA_PANELS 1
 #define V static inline __attribute__((always_inline))
 
 typedef __m256 vf;

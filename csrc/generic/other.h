@@ -7,6 +7,7 @@
 #include "kv_store.h"
 #include "attention.h"
 #include "recurrent.h"
+#include "delta.h"
 
 static void fill_other(ox_kernels *t)
 {
@@ -44,4 +45,8 @@ static void fill_other(ox_kernels *t)
     t->conv1d = conv1d;
     t->scan1 = scan1;
     t->scan2 = scan2;
+    t->delta = delta;
+    t->decay = decay;
+    t->l2_norm = l2_norm;
+    t->gated_norm = gated_norm;
 }

@@ -15,6 +15,7 @@
 #define SCORE_ROWS 4
 #define VALUE_ROWS 4
 #define SCAN_STATES 4
+#define DELTA_PANELS 1
 #define V static inline __attribute__((always_inline))
 
 typedef float32x4_t vf;

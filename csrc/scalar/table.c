@@ -44,6 +44,10 @@ void ox_scalar_init(ox_kernels *t)
         .conv1d = ox_conv1d,
         .scan1 = ox_scan1,
         .scan2 = ox_scan2,
+        .delta = ox_delta,
+        .decay = ox_decay,
+        .l2_norm = ox_l2_norm,
+        .gated_norm = ox_gated_norm,
     };
     ox_scalar_quantisers(t);
 }

@@ -101,7 +101,11 @@ def _mixer_lines(m: Metadata) -> Iterator[tuple[str, str]]:
     if window := _int(m, "attention.sliding_window"):
         yield "  window", f"{window:,} tokens"
     if width := _int(m, "ssm.inner_size"):
-        yield "state space", f"{width:,} channels of {_number(_int(m, 'ssm.state_size'))} values"
+        linear = any(key.endswith((".recurrent_layers", ".full_attention_interval")) for key in m)
+        yield (
+            "linear attention" if linear else "state space",
+            f"{width:,} channels of {_number(_int(m, 'ssm.state_size'))} values",
+        )
     if taps := _int(m, "ssm.conv_kernel") or _int(m, "shortconv.l_cache"):
         yield "convolution", f"{taps:,} tokens"
 

@@ -99,6 +99,20 @@ cdef extern from "ox_kernels.h" nogil:
 
     size_t ox_scan_state(size_t n_channels, size_t n_state)
 
+    ctypedef struct ox_delta_args:
+        const float *q
+        const float *k
+        const float *v
+        const float *decay
+        const float *beta
+        size_t q_stride, k_stride, v_stride, decay_stride, beta_stride
+        const float *read
+        float *write
+        float *y
+        size_t y_stride
+        int64_t n_tokens, k_dim, v_dim
+        int32_t stream
+
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
 
     ctypedef struct ox_kernels:
@@ -143,6 +157,11 @@ cdef extern from "ox_kernels.h" nogil:
         void (*conv1d)(const ox_conv1d_args *) noexcept nogil
         void (*scan1)(const ox_scan_args *) noexcept nogil
         void (*scan2)(const ox_scan_args *) noexcept nogil
+        void (*delta)(const ox_delta_args *) noexcept nogil
+        void (*decay)(const float *x, const float *bias, const float *a, float *y, int64_t n) noexcept nogil
+        void (*l2_norm)(const float *x, float *y, int64_t n, float eps, float scale) noexcept nogil
+        void (*gated_norm)(const float *x, const float *z, const float *w, float *y, int64_t n,
+                           float eps) noexcept nogil
 
     const ox_kernels *ox_table(ox_tier tier)
     ox_tier ox_detect_tier()

@@ -4,6 +4,8 @@ This is what multi-head latent attention does around attention itself (DeepSeek-
 head's queries into the latent space that keys are cached in, and each head's result out of it.
 """
 
+from cython.parallel cimport prange
+
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -11,7 +13,7 @@ from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
-from oxillama.kernels.rows cimport Rows, Workspace
+from oxillama.kernels.rows cimport Rows, Workspace, row_threads
 
 
 def heads_matmul(Rows x, Matrix w):
@@ -53,6 +55,11 @@ cdef Rows _as_heads(Rows x, int64_t n_heads):
     return r
 
 
+cdef void _split(Rows x, Rows a, Rows b, int64_t n_first, int64_t rest, int64_t i) noexcept nogil:
+    memcpy(a.data + i * n_first, x.data + i * (n_first + rest), <size_t>n_first * 4)
+    memcpy(b.data + i * rest, x.data + i * (n_first + rest) + n_first, <size_t>rest * 4)
+
+
 def split_heads(Rows x, int64_t n_heads, int64_t n_first):
     """The first ``n_first`` values of each head, and the others: Rows [n, heads * n_first], Rows [n, heads * rest].
 
@@ -64,10 +71,14 @@ def split_heads(Rows x, int64_t n_heads, int64_t n_first):
     rest = x.dim // n_heads - n_first
     cdef Rows a = x.workspace.rows(x.n, n_heads * n_first)
     cdef Rows b = x.workspace.rows(x.n, n_heads * rest)
-    with nogil:
-        for i in range(x.n * n_heads):
-            memcpy(a.data + i * n_first, x.data + i * (n_first + rest), <size_t>n_first * 4)
-            memcpy(b.data + i * rest, x.data + i * (n_first + rest) + n_first, <size_t>rest * 4)
+    cdef int nt = row_threads(x)
+    if nt == 1:
+        with nogil:
+            for i in range(x.n * n_heads):
+                _split(x, a, b, n_first, rest, i)
+    else:
+        for i in prange(x.n * n_heads, nogil=True, num_threads=nt, schedule="static"):
+            _split(x, a, b, n_first, rest, i)
     return a, b
 
 

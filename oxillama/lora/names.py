@@ -72,8 +72,7 @@ def divided(
     if len(parts) == 1:
         yield name, change
         return
-    layer, first = spec.layers[i], 0
-    sizes = [layer.n_heads, layer.n_kv_heads, layer.n_kv_heads] if len(parts) == 3 else [1, 1]
+    first, sizes = 0, part_sizes(parts, spec, i)
     unit, left = divmod(len(change.b), sum(sizes))
     if left:
         raise LoraError(f"{module}: factor B has {len(change.b)} rows, which can't be those of {' and '.join(parts)}")
@@ -83,15 +82,29 @@ def divided(
         first += size * unit
 
 
+def part_sizes(parts: list[str], spec: ModelSpec, i: int) -> list[int]:
+    """How the rows of one module are shared out."""
+    layer = spec.layers[i]
+    if spec.delta is not None and parts[0] == "attn_qkv":
+        return [spec.delta.n_convolved, spec.delta.n_inner]
+    return [layer.n_heads, layer.n_kv_heads, layer.n_kv_heads] if len(parts) == 3 else [1, 1]
+
+
 def with_rows(module: str, change: Change, name: str, naming: Naming, spec: ModelSpec, i: int) -> Change:
-    """The change with the rows of ``b`` in the file's order."""
-    rows = naming.rows.get(name)
-    if rows is None:
-        return change
+    """The change with the rows of ``b``, or the columns of ``a``, where the file has them."""
+    rows, columns = naming.rows.get(name), naming.columns.get(name)
     try:
-        return replace(change, b=np.ascontiguousarray(rows(change.b, spec, i)))
+        if rows is not None:
+            change = replace(change, b=np.ascontiguousarray(rows(change.b, spec, i)))
     except (ValueError, ZeroDivisionError):
         raise LoraError(f"{module}: factor B has {len(change.b)} rows, which are no heads of this model") from None
+    try:
+        if columns is not None:
+            change = replace(change, a=np.ascontiguousarray(columns(change.a.T, spec, i).T))
+    except (ValueError, ZeroDivisionError):
+        n = change.a.shape[-1]
+        raise LoraError(f"{module}: factor A has {n} columns, which are no heads of this model") from None
+    return change
 
 
 def stacked(name: str, stack: Mapping[int, Change], spec: ModelSpec) -> Change:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from oxillama.models import ModelSpec
+from oxillama.models.delta_spec import DeltaSpec
 
 __all__ = ["EXPERT", "HEADS", "LAYER", "REFUSED", "TABLE", "TOP", "Naming", "naming_of"]
 
@@ -182,6 +183,15 @@ GEMMA4 = {
     "per_layer_projection": "proj",
     "router.proj": "ffn_gate_inp",
 }
+LINEAR_ATTENTION = {
+    "in_proj_qkvz": "attn_qkv+attn_gate",
+    "in_proj_qkv": "attn_qkv",
+    "in_proj_z": "attn_gate",
+    "in_proj_ba": "ssm_ba",
+    "in_proj_b": "ssm_beta",
+    "in_proj_a": "ssm_alpha",
+    "out_proj": "ssm_out",
+}
 
 
 def under(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -210,18 +220,50 @@ def heads_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
     return np.concatenate([part.reshape(-1, b.shape[-1]) for part in parts])
 
 
+def kinds_together(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
+    """Of each head of keys: its query, key, values and gates, become all queries, all keys, all values, all gates."""
+    rule = delta_of(spec)
+    values = rule.n_inner // rule.n_keys
+    groups = b.reshape(rule.n_keys, 2 * (rule.k_dim + values), -1)
+    places = np.cumsum([rule.k_dim, rule.k_dim, values])
+    return np.concatenate([part.reshape(-1, b.shape[-1]) for part in np.split(groups, places, axis=1)])
+
+
+def neighbours_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
+    """Heads of values that share one of keys, from places beside each other to those with equal numbers modulo keys."""
+    rule = delta_of(spec)
+    heads = b.reshape(rule.n_keys, rule.n_heads // rule.n_keys, len(b) // rule.n_heads, -1)
+    return heads.swapaxes(0, 1).reshape(b.shape)
+
+
+def values_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
+    """The same for values alone, behind queries and keys."""
+    first = delta_of(spec).n_convolved - delta_of(spec).n_inner
+    return np.concatenate([b[:first], neighbours_apart(b[first:], spec, i)])
+
+
+def delta_of(spec: ModelSpec) -> DeltaSpec:
+    assert spec.delta is not None
+    return spec.delta
+
+
 @dataclass(frozen=True)
 class Naming:
-    """Names within a layer, and the change of the rows of some tensors."""
+    """Names within a layer, and what is done to rows of some tensors, and to columns of some."""
 
     names: Mapping[str, str]
     rows: Mapping[str, Rows]
+    columns: Mapping[str, Rows] = field(default_factory=dict)
 
 
 ROTATED: dict[str, Rows] = {"attn_q": rotated_queries, "attn_k": rotated_keys}
 GROUPED: dict[str, Rows] = {"attn_qkv": heads_apart}
 GROUPED_AND_ROTATED: dict[str, Rows] = {"attn_q+attn_k+attn_v": heads_apart, **ROTATED}
 PLAIN: dict[str, Rows] = {}
+NEIGHBOURS: dict[str, Rows] = {"attn_qkv+attn_gate": kinds_together}
+APART: dict[str, Rows] = {"attn_qkv": values_apart} | dict.fromkeys(
+    ("attn_gate", "ssm_alpha", "ssm_beta"), neighbours_apart
+)
 
 
 def naming(rows: Mapping[str, Rows], *names: Mapping[str, str]) -> Naming:
@@ -290,6 +332,10 @@ NAMINGS = {
     "mistral4": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
     "muse-glimmer": naming(ROTATED, LLAMA, ATTENTION_GATE),
     "nemotron_h_moe": naming(PLAIN, NEMOTRON_H, NEMOTRON_H_MOE, under("mixer", MAMBA)),
+    "qwen3next": naming(NEIGHBOURS, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION)),
+    "qwen35": replace(
+        naming(APART, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION)), columns={"ssm_out": neighbours_apart}
+    ),
     "gpt-oss": naming(PLAIN, ATTENTION, {"mlp.router": "ffn_gate_inp"}),
 }  # fmt: skip
 LIKE_LLAMA = """
@@ -297,6 +343,7 @@ qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere
 hunyuan-dense nemotron seed_oss orion pangu-embedded eurobert
 """
 WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe"
+NAMINGS["qwen35moe"] = NAMINGS["qwen35"]
 NAMINGS |= dict.fromkeys(LIKE_LLAMA.split(), naming(PLAIN, LLAMA))
 NAMINGS |= dict.fromkeys(WITH_EXPERTS.split(), naming(PLAIN, LLAMA, EXPERTS))
 

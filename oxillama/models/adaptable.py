@@ -26,6 +26,11 @@ def rows(first: int, n: int) -> Share:
     return lambda factors: (factors[0], factors[1][first : first + n])
 
 
+def chosen_rows(places: NDArray[np.intp]) -> Share:
+    """Of a matrix that is these rows of the tensor, in this order."""
+    return lambda factors: (factors[0], factors[1][places])
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """A matrix or stack of them that a tensor became, a table that rows are looked up in, or a classifier's layer.

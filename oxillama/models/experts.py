@@ -64,6 +64,8 @@ DEFAULTS = {
     "olmoe": ExpertDefaults(normalise=False),
     "phimoe": ExpertDefaults(gating="sparsemixer", normalise=False),
     "qwen2moe": ExpertDefaults(normalise=False, shared_gate=True),
+    "qwen35moe": ExpertDefaults(shared_gate=True),
+    "qwen3next": ExpertDefaults(shared_gate=True),
     "smallthinker": ExpertDefaults(gating="sigmoid", activation="relu"),
     "step35": ExpertDefaults(gating="sigmoid", normalise=False),
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from oxillama.errors import LoadError
 from oxillama.kernels.activations import sigmoid_, softplus_
+from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.batch import Batch
+from oxillama.kernels.heads import split_heads
 from oxillama.kernels.matmul import linear, matmul
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Rows, mul_, mul_heads_, take_rows
 from oxillama.models.attention import SelfAttention
 from oxillama.models.layers import LayerSlabs, Mixer, Residual
-from oxillama.models.spec import ModelSpec
+from oxillama.models.spec import LayerSpec, ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
@@ -47,6 +50,49 @@ class GatedAttention(SelfAttention):
             mul_heads_(y, gate)
         else:
             mul_(y, gate)
+        self.residual.add_product(x, y, self.out)
+
+
+class JointlyGatedAttention(SelfAttention):
+    """As `GatedAttention`, with one matrix for queries and gates: of each head its queries, then its gates."""
+
+    def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
+        super().__init__(spec, traits, w, i, residual)
+        self.n_heads = spec.layers[i].n_heads
+        if spec.v_head_dim != spec.head_dim:
+            raise LoadError(
+                f"{spec.arch}.attention.value_length is {spec.v_head_dim}, but attn_q has as many gates as queries: "
+                f"attention.key_length {spec.head_dim}"
+            )
+
+    def read_projections(
+        self, spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights, prefix: str
+    ) -> list[Matrix]:
+        q_dim, kv_dim = layer.n_heads * spec.head_dim, layer.n_kv_heads * spec.head_dim
+        sizes = {"q": 2 * q_dim, "k": kv_dim, "v": kv_dim}
+        return [w.linear(f"{prefix}attn_{part}", n, spec.n_embd) for part, n in sizes.items()]
+
+    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        (slab,) = slabs
+        both, k, v = matmul(h, self.q, self.k, self.v)
+        self.remember(k, v, cos_sin, slab, batch)
+        self.add_gated(x, both, cos_sin, slab, batch)
+
+    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
+        (slab,) = slabs
+        k, v = matmul(h, self.k, self.v)
+        self.remember(k, v, cos_sin, slab, batch)
+        if x.n:
+            angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
+            both = linear(take_rows(h, batch.output_rows), self.q)
+            self.add_gated(x, both, angles, slab, batch.outputs)
+
+    def add_gated(self, x: Rows, both: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
+        q, gate = split_heads(both, self.n_heads, self.head_dim)
+        y = self.attend(q, cos_sin, slab, batch)
+        sigmoid_(gate)
+        mul_(y, gate)
         self.residual.add_product(x, y, self.out)
 
 

@@ -29,7 +29,7 @@ from oxillama.kernels.ssm import (
     scan1,
     scan2,
 )
-from oxillama.layer_state import RecurrentShape
+from oxillama.layer_state import RecurrentShape, panels
 from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
@@ -71,11 +71,6 @@ class SsmSpec:
         """What a layer keeps of a sequence."""
         heads = self.n_heads or 1
         return RecurrentShape(self.scan_at + heads * panels(self.n_inner // heads) * self.n_state)
-
-
-def panels(n: int) -> int:
-    """Rounded up to whole panels of 16."""
-    return -(-n // 16) * 16
 
 
 def read_ssm(m: Metadata, version: int) -> SsmSpec:

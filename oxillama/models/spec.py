@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from oxillama.errors import LoadError, MissingKeyError, UnsupportedModelError
 from oxillama.gguf import GGUFArray, GGUFFile, Metadata
 from oxillama.layer_state import KvShape, LayerShape
+from oxillama.models.delta_spec import DeltaSpec
 from oxillama.models.experts import ExpertSpec, read_experts
 from oxillama.models.rope import RopeSpec
 from oxillama.models.traits import Traits, all_but_each, all_but_first
@@ -55,7 +56,8 @@ class LayerSpec:
 class ModelSpec:
     """What was loaded. Sizes are in elements; those that may differ between layers are the largest.
 
-    ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own.
+    ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
+    gated delta rule of layers that have no heads.
     """
 
     arch: str
@@ -73,6 +75,7 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     scales: Scales
     states: tuple[LayerShape, ...] = ()
+    delta: DeltaSpec | None = None
 
     @property
     def n_heads(self) -> int:
@@ -235,12 +238,12 @@ def read_windows(m: Metadata, arch: str, n_layers: int, traits: Traits) -> tuple
     if key in m and isinstance(m[key], int) and not isinstance(m[key], bool):
         rule = (all_but_first if traits.whole_first else all_but_each)(m.get_int(key, minimum=0, maximum=1 << 12))
     elif key in m:
-        rule = read_switches(m, key, n_layers).__getitem__
+        rule = read_switches(m, key, n_layers, "have a window").__getitem__
     return tuple(window if rule(i) else 0 for i in range(n_layers))
 
 
-def read_switches(m: Metadata, key: str, n_layers: int) -> list[bool]:
-    """Yes or no for each layer, which some converters write as 1 or 0."""
+def read_switches(m: Metadata, key: str, n_layers: int, meaning: str) -> list[bool]:
+    """Yes or no for each layer, which some converters write as 1 or 0: those that ``meaning``."""
     array = m[key]
     as_numbers = isinstance(array, GGUFArray) and array.item_type.name != "BOOL"
     array = m.get_array(key, int if as_numbers else bool)
@@ -248,7 +251,7 @@ def read_switches(m: Metadata, key: str, n_layers: int) -> list[bool]:
         raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
     for value in array:
         if value not in (0, 1):
-            raise LoadError(f"{key} has a value {value}; only 0 and 1 say which layers have a window")
+            raise LoadError(f"{key} has a value {value}; only 0 and 1 say which layers {meaning}")
     return [bool(value) for value in array]
 
 

@@ -24,6 +24,7 @@ from oxillama.gguf.plans import TensorPlan, plan_tensors
 from oxillama.gguf.recoding import add_recoded, check_destination, check_threads, report_fallbacks
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.decoder import rotation_of
+from oxillama.models.delta_spec import RECURRENT_LAYERS
 from oxillama.models.registry import find_architecture, read_model_spec
 from oxillama.models.traits import Traits
 
@@ -131,14 +132,20 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
         if isinstance(m.get(f"{arch}.{name}"), GGUFArray):
             values = m.get_array(f"{arch}.{name}", float if name in BOUNDS else int)
             changes[name] = [values[i] for i in kept]
-    changes |= of_windows(spec, kept) | of_experts(m, spec, kept) | of_scales(m, spec)
-    same_type = {k: m.entry(k) for k in m if k != f"{arch}.{WINDOWS}"}  # a period may become a list
+    changes |= of_windows(spec, kept) | of_recurrent(spec, kept) | of_experts(m, spec, kept) | of_scales(m, spec)
+    others = (f"{arch}.{WINDOWS}", f"{arch}.{RECURRENT_LAYERS}")  # a period may become a list
+    same_type = {k: m.entry(k) for k in m if k not in others}
     return Metadata(same_type).replaced({f"{arch}.{name}": value for name, value in changes.items()})
 
 
 def of_windows(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
     """Metadata of the layers with a window, since the architecture's rule would give others after renumbering."""
     return {WINDOWS: [spec.layers[i].window > 0 for i in kept]} if spec.window else {}
+
+
+def of_recurrent(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
+    """Which layers have the delta rule, likewise."""
+    return {RECURRENT_LAYERS: [not spec.layers[i].n_heads for i in kept]} if spec.delta is not None else {}
 
 
 def of_experts(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:

@@ -16,7 +16,8 @@ from oxillama.tokenizer import TokenStream
 from tests.fakes import FakeTokenizer, assert_idle
 from tests.models.tiny import Shape, tiny
 
-MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent")
+MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent", "qwen35",
+          "qwen3next")  # fmt: skip
 N_VOCAB = Shape().n_vocab
 CONTEXT = 200
 

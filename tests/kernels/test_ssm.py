@@ -1,4 +1,4 @@
-"""Convolutions and scans of recurrent layers against loops in float64, and the same bits however tokens are divided."""
+"""Convolutions, scans and delta rules of recurrent layers against loops in float64, with equal bits for any chunks."""
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from oxillama.kernels.ssm import (
     scan1,
     scan2,
 )
+from tests.kernels.delta_layer import DeltaLayer
 
 AT = 64  # where a scan's state starts in these tests
 T = 45  # tokens: more than one run of the kernels
@@ -140,6 +141,10 @@ LAYERS = {
     "mamba2": lambda: Mamba2(4, 64, 128, 1),
     "mamba2, odd": lambda: Mamba2(6, 19, 21, 3),
     "mamba2, tiny heads": lambda: Mamba2(5, 1, 40, 5),
+    "delta": lambda: DeltaLayer(8, 2, 128, 128, T),
+    "delta, neighbours": lambda: DeltaLayer(6, 3, 64, 48, T, neighbours=True),
+    "delta, odd": lambda: DeltaLayer(6, 2, 19, 21, T),
+    "delta, narrow": lambda: DeltaLayer(3, 1, 2, 5, T),
 }
 
 
@@ -199,7 +204,7 @@ def test_the_state_that_is_read_stays(layer):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_is_seen(value):
-    for kind in ("mamba", "mamba2", "conv, many tasks", "gated conv"):
+    for kind in ("mamba", "mamba2", "conv, many tasks", "gated conv", "delta", "delta, odd"):
         layer = LAYERS[kind]()
         layer.x[3, :] = value
         y, _ = run(layer, [T])

@@ -89,7 +89,38 @@ def keys(delta, spec):
     return {"attn_k": in_pairs(delta, heads(spec)[1])}
 
 
+def places_apart(rule, width, first=0):
+    """Of heads of values in the file, those that share one of keys n_keys apart: where they were, as neighbours."""
+    each = rule.n_heads // rule.n_keys
+    heads = [key * each + i for i in range(each) for key in range(rule.n_keys)]
+    return [first + head * width + d for head in heads for d in range(width)]
+
+
+def apart(name, by_head=False):
+    """Rows of heads; ``by_head``: one row each."""
+    return lambda delta, spec: {name: delta[places_apart(spec.delta, 1 if by_head else spec.delta.v_dim)]}
+
+
+def values_apart(delta, spec):
+    first = 2 * spec.delta.n_keys * spec.delta.k_dim
+    return {"attn_qkv": delta[[*range(first), *places_apart(spec.delta, spec.delta.v_dim, first)]]}
+
+
+def columns_apart(delta, spec):
+    return {"ssm_out": delta[:, places_apart(spec.delta, spec.delta.v_dim)] if delta.shape[1] > 1 else delta}
+
+
+def kinds_together(delta, spec):
+    """Of each head of keys: query, key, values, gates."""
+    k, v = spec.delta.k_dim, spec.delta.n_inner // spec.delta.n_keys
+    groups = [range(at, at + 2 * k + 2 * v) for at in range(0, spec.delta.n_keys * 2 * (k + v), 2 * (k + v))]
+    parts = [[i for g in groups for i in g[a:b]] for a, b in ((0, k), (k, 2 * k), (2 * k, 2 * k + v))]
+    gates = [i for g in groups for i in g[2 * k + v :]]
+    return {"attn_qkv": delta[[i for part in parts for i in part]], "attn_gate": delta[gates]}
+
+
 LLAMA = "model.layers.0."
+LINEAR = "model.language_model.layers.0.linear_attn."
 GPT = "transformer.h.0."
 # By recipe: modules of the first layer that has them, and the tensors that their rows are, made one by one.
 MODULES = {
@@ -150,6 +181,19 @@ MODULES = {
         "model.layers.0.mlp.gate.wg": plain("ffn_gate_inp"),
         "model.layers.0.mlp.shared_mlp.up_proj": plain("ffn_up_shexp"),
     },
+    "qwen3next": {
+        "model.layers.0.linear_attn.in_proj_qkvz": kinds_together,
+        "model.layers.0.linear_attn.in_proj_ba": plain("ssm_ba"),
+        "model.layers.0.linear_attn.out_proj": plain("ssm_out"),
+        "model.layers.0.mlp.shared_expert.up_proj": plain("ffn_up_shexp"),
+    },
+    "qwen35": {
+        f"{LINEAR}in_proj_qkv": values_apart,
+        f"{LINEAR}in_proj_z": apart("attn_gate"),
+        f"{LINEAR}in_proj_a": apart("ssm_alpha", by_head=True),
+        f"{LINEAR}in_proj_b": apart("ssm_beta", by_head=True),
+        f"{LINEAR}out_proj": columns_apart,
+    },
     "nomic-bert": {
         "encoder.layers.0.attn.Wqkv": plain("attn_qkv"),
         "encoder.layers.0.attn.out_proj": plain("attn_output"),
@@ -182,7 +226,7 @@ def test_rows_are_where_the_converter_puts_them(name, tmp_path):
     model = loaded(tiny(name, tmp_path))
     spec, tensors, expected = model.spec, {}, {}
     for named, parts in MODULES[name].items():
-        stems = parts(np.zeros((4 * sum(heads(spec)[:2]) * spec.head_dim, 1)), spec)
+        stems = parts(np.zeros((4 * (sum(heads(spec)[:2]) or 100) * spec.head_dim, 1)), spec)
         shapes = [model.adaptable[f"blk.0.{stem}.weight"].shape for stem in stems]
         a = RNG.standard_normal((RANK, shapes[0][-1])).astype(np.float32)
         b = RNG.standard_normal((sum(shape[0] for shape in shapes), RANK)).astype(np.float32)
@@ -235,9 +279,21 @@ def test_the_shared_expert_of_a_granite_without_experts_is_its_network(tmp_path)
 
 
 def test_rows_that_can_t_be_divided(tmp_path):
-    for name, named in (("refact", f"{GPT}attn.kv"), ("internlm2", f"{LLAMA}attention.wqkv")):
+    for name, named in (
+        ("refact", f"{GPT}attn.kv"),
+        ("internlm2", f"{LLAMA}attention.wqkv"),
+        ("qwen35", f"{LINEAR}in_proj_z"),
+        ("qwen3next", f"{LLAMA}linear_attn.in_proj_qkvz"),
+    ):
         model = loaded(tiny(name, tmp_path))
         tensors = module(named, np.ones((RANK, 8), np.float32), np.ones((17, RANK), np.float32))
         lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK, lora_alpha=RANK))
         with pytest.raises(LoraError, match="factor B has 17 rows"):
             lora.changes(model.spec)
+
+
+def test_columns_that_can_t_be_divided(tmp_path):
+    model = loaded(tiny("qwen35", tmp_path))
+    tensors = module(f"{LINEAR}out_proj", np.ones((RANK, 17), np.float32), np.ones((64, RANK), np.float32))
+    with pytest.raises(LoraError, match="factor A has 17 columns"):
+        Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK, lora_alpha=RANK)).changes(model.spec)

@@ -38,6 +38,7 @@ KINDS = (
     "gpt-oss",
     "bloom",
     "qwen2moe",
+    "qwen35",
 )
 
 

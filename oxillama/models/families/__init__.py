@@ -19,6 +19,7 @@ FAMILIES = (
     "minicpm",
     "relatives",
     "recurrent",
+    "delta",
     "deepseek",
     "bert",
     "refused",

@@ -1,4 +1,4 @@
-/* Short convolutions and selective scans. */
+/* Short convolutions, selective scans and the delta rule. */
 #include "check.h"
 
 #define EPS 1.1920929e-7
@@ -92,6 +92,71 @@ static void check_scan(const ox_kernels *scalar, const ox_kernels *t, int64_t ch
     release();
 }
 
+/* Scaled to unit length, so that states stay bounded. */
+static const float *random_units(int64_t rows, int64_t stride, int64_t n)
+{
+    float *x = memcpy(place((size_t)((rows - 1) * stride + n) * 4, 4), random_rows(rows, stride, n, 1), (size_t)((rows - 1) * stride + n) * 4);
+    for (int64_t i = 0; i < rows; i++) {
+        double sum = 1e-6;
+        for (int64_t j = 0; j < n; j++)
+            sum += (double)x[i * stride + j] * x[i * stride + j];
+        for (int64_t j = 0; j < n; j++)
+            x[i * stride + j] /= (float)sqrt(sum);
+    }
+    return sealed(x);
+}
+
+/* From 0 to 1. */
+static const float *random_shares(int64_t rows, int64_t stride)
+{
+    float *x = place((size_t)((rows - 1) * stride + 1) * 4, 4);
+    for (int64_t i = 0; i < (rows - 1) * stride + 1; i++)
+        x[i] = fabsf(random_float());
+    return sealed(x);
+}
+
+static void check_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t k_dim, int64_t v_dim, int64_t tokens, int form)
+{
+    int64_t k_stride = k_dim + GAP, v_stride = v_dim + GAP, state = (int64_t)ox_scan_state((size_t)v_dim, (size_t)k_dim);
+    ox_delta_args a = {.q_stride = (size_t)k_stride, .k_stride = (size_t)k_stride, .v_stride = (size_t)v_stride, .y_stride = (size_t)v_stride,
+                       .decay_stride = 1 + GAP, .beta_stride = 1, .n_tokens = tokens, .k_dim = k_dim, .v_dim = v_dim, .stream = form & 1};
+    doing("delta of %d by %d, %d tokens, form %d", (int)k_dim, (int)v_dim, (int)tokens, form);
+    a.q = random_units(tokens, k_stride, k_dim);
+    a.k = random_units(tokens, k_stride, k_dim);
+    a.v = random_rows(tokens, v_stride, v_dim, 2);
+    a.decay = random_shares(tokens, 1 + GAP);
+    a.beta = random_shares(tokens, 1);
+    a.read = form & 2 ? sealed(random_state(v_dim, k_dim, 4)) : NULL;
+    ox_delta_args b = a;
+    a.y = output_rows(tokens, v_stride, v_dim), b.y = output_rows(tokens, v_stride, v_dim);
+    a.write = random_state(v_dim, k_dim, 9), b.write = memcpy(random_state(v_dim, k_dim, 0), a.write, (size_t)state * 4);
+    CALL(scalar, delta)(&a);
+    CALL(t, delta)(&b);
+    expect_near(a.write, b.write, state, 400 * EPS);
+    expect_near(a.y, b.y, (tokens - 1) * v_stride + v_dim, 400 * EPS);
+    release();
+}
+
+static void check_parts_of_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t n)
+{
+    const float *x = random_floats(n, 2), *z = random_floats(n, 4), *w = random_floats(n, 1);
+    float *a = output_rows(1, n, n), *b = output_rows(1, n, n);
+    doing("decay of %d", (int)n);
+    CALL(scalar, decay)(x, z, w, a, n);
+    CALL(t, decay)(x, z, w, b, n);
+    for (int64_t i = 0; i < n; i++)
+        expect_near(a + i, b + i, 1, 40 * EPS * fmax(1, a[i])); /* w may be positive here */
+    doing("l2_norm of %d", (int)n);
+    CALL(scalar, l2_norm)(x, a, n, 1e-6f, 0.3f);
+    CALL(t, l2_norm)(x, b, n, 1e-6f, 0.3f);
+    expect_near(a, b, n, 8 * EPS);
+    doing("gated_norm of %d", (int)n);
+    CALL(scalar, gated_norm)(x, z, w, a, n, 1e-6f);
+    CALL(t, gated_norm)(x, z, w, b, n, 1e-6f);
+    expect_near(a, b, n, 200 * EPS);
+    release();
+}
+
 void check_recurrent(const ox_kernels *scalar, const ox_kernels *t)
 {
     static const int channels[] = {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 64, 70}, tokens[] = {1, 2, 3, 5, 31, 32, 33, 70};
@@ -101,5 +166,7 @@ void check_recurrent(const ox_kernels *scalar, const ox_kernels *t)
             int n = tokens[random_bits() % COUNT(tokens)];
             check_conv(scalar, t, channels[i], 1 + (int)(random_bits() % 6), n, form & 15);
             check_scan(scalar, t, channels[i], states[random_bits() % COUNT(states)], n, form);
+            check_delta(scalar, t, states[random_bits() % COUNT(states)], channels[i], n, form & 3);
+            check_parts_of_delta(scalar, t, channels[i]);
         }
 }

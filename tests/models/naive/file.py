@@ -16,7 +16,7 @@ class File:
             self.metadata = {
                 key: plain(file.metadata[key]) for key in file.metadata if not key.startswith("tokenizer.")
             }
-        self.n_layers = self.get("block_count")
+        self.n_layers = self.get("block_count") - self.get("nextn_predict_layers", 0)  # which guess further ahead
         self.n_embd = self.get("embedding_length")
 
     def get(self, key, default=None):

@@ -6,13 +6,13 @@ import numpy as np
 
 import oxillama.gguf as gguf
 
-from . import encoders, gemma4, relatives, sparse, table
+from . import delta, encoders, gemma4, relatives, sparse, table
 from .recipes import Recipe
 from .shape import Shape
 
 __all__ = ["RECIPES", "Recipe", "Shape", "tiny"]
 
-RECIPES = table.RECIPES | relatives.RECIPES | sparse.RECIPES | encoders.RECIPES | gemma4.RECIPES
+RECIPES = table.RECIPES | relatives.RECIPES | sparse.RECIPES | encoders.RECIPES | gemma4.RECIPES | delta.RECIPES
 
 
 def tiny(name, folder, shape=None, *, seed=0):

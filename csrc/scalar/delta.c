@@ -1,0 +1,58 @@
+/* The gated delta rule, and what goes into it and comes out of it (ox_kernels.h says what each is). */
+#include <math.h>
+#include "scalar.h"
+
+static double silu(double x) { return x / (1 + exp(-x)); }
+static double softplus(double x) { return x > 20 ? x + exp(-x) : log1p(exp(x)); }
+
+/* One token of one column, whose state is s[0], s[16], s[32] ... */
+static void advance(const ox_delta_args *a, int64_t t, int64_t column, float *s)
+{
+    const float *q = a->q + (size_t)t * a->q_stride, *k = a->k + (size_t)t * a->k_stride;
+    double decay = a->decay[(size_t)t * a->decay_stride], beta = a->beta[(size_t)t * a->beta_stride];
+    double known = 0, y = 0;
+    for (int64_t i = 0; i < a->k_dim; i++)
+        known += (double)s[16 * i] * k[i];
+    double u = beta * (a->v[(size_t)t * a->v_stride + (size_t)column] - decay * known);
+    for (int64_t i = 0; i < a->k_dim; i++) {
+        s[16 * i] = (float)(decay * s[16 * i] + k[i] * u);
+        y += (double)s[16 * i] * q[i];
+    }
+    a->y[(size_t)t * a->y_stride + (size_t)column] = (float)y;
+}
+
+void ox_delta(const ox_delta_args *a)
+{
+    size_t n = ox_scan_state((size_t)a->v_dim, (size_t)a->k_dim);
+    for (size_t i = 0; i < n; i++)
+        a->write[i] = a->read ? a->read[i] : 0;
+    for (int64_t column = 0; column < a->v_dim; column++)
+        for (int64_t t = 0; t < a->n_tokens; t++)
+            advance(a, t, column, a->write + column / 16 * 16 * a->k_dim + column % 16);
+}
+
+void ox_decay(const float *x, const float *bias, const float *a, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)exp(a[i] * softplus((double)x[i] + bias[i]));
+}
+
+void ox_l2_norm(const float *x, float *y, int64_t n, float eps, float scale)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
+    double factor = scale / sqrt(sum + (double)eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)(x[i] * factor);
+}
+
+void ox_gated_norm(const float *x, const float *z, const float *w, float *y, int64_t n, float eps)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
+    double factor = 1 / sqrt(sum / (double)n + (double)eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)(x[i] * factor * w[i] * silu(z[i]));
+}
