@@ -164,19 +164,23 @@ static inline size_t ox_scan_state(size_t n_channels, size_t n_state) { return o
 /* The gated delta rule over consecutive tokens of one sequence, for one head (Yang, Kautz and Hatamizadeh, "Gated Delta
  * Networks", 2024). The head keeps a matrix S of k_dim rows and v_dim columns, and for each token
  *   u = beta (v - decay S^T k),   S = decay S + k u^T,   y = S^T q
- * States lie in panels of 16 columns, [k_dim][16], so that lane = column and no sum is horizontal; the last panel is
- * padded, and ox_scan_state(v_dim, k_dim) floats are a head's. */
+ * What is kept is S / g in panels of 16 columns, [k_dim][16], so that lane = column and no sum is horizontal, the last
+ * panel padded, and behind them g: the product of the decays since S was last multiplied by it, which is done before a
+ * token that makes it less than OX_DELTA_LEAST. So a decay costs no multiplication of each value. */
 typedef struct ox_delta_args {
     const float *q, *k, *v;   /* of the first token */
     const float *decay, *beta; /* one value for each token */
     size_t q_stride, k_stride, v_stride, decay_stride, beta_stride; /* floats from one token to the next */
-    const float *read;        /* panels of the state before the first token; NULL: zeros */
-    float *write;             /* panels of the state after the last one, at a multiple of 64 bytes; not `read` */
+    const float *read;        /* ox_delta_state() floats, of before the first token; NULL: zeros */
+    float *write;             /* the same after the last one, at a multiple of 64 bytes; not `read` */
     float *y;
     size_t y_stride;
     int64_t n_tokens, k_dim, v_dim;
     int32_t stream;           /* write past the caches: the state is read again only after more than they hold */
 } ox_delta_args;
+
+#define OX_DELTA_LEAST 0x1p-40f
+static inline size_t ox_delta_state(size_t k_dim, size_t v_dim) { return ox_round_up(v_dim, 16) * k_dim + 16; }
 
 typedef void ox_dequantise_fn(const void *src, float *dst, int64_t n);
 typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);

@@ -2,7 +2,8 @@
  *
  * All tokens of a call pass one tile of the state, DELTA_PANELS panels of columns, which stays in the nearest cache. A
  * token's sums over the old state are made while the token before changes it, so that each value is loaded and stored
- * once a token; what happens to it is the same whether the two tokens come in one call or in two. Included after
+ * once a token, and takes part in three products; what happens to it is the same whether the two tokens come in one call
+ * or in two. Where panels lie 4 KiB apart, a load behind a store to the other panel waits for it: loads come first. Included after
  * rows.h. */
 
 /* Where vector j of row i of a tile lies: panels follow each other, each of n rows. */
@@ -20,63 +21,87 @@ INLINE void delta_known(const float *s, const float *k, int64_t n, vf *known, co
     }
 }
 
-/* One token changes a tile: out = decay s + k u^T, y = out^T q and, unless it is the last, known = out^T next. */
-INLINE void delta_token(const float *s, float *out, const float *q, const float *k, const float *next, int64_t n, vf decay,
-                        const vf *u, vf *y, vf *known, int stream, const int last, const int J)
+/* One token changes a tile: out = keep s + k u^T, y = out^T q and, unless it is the last, known = out^T next. The factor
+ * is one and left out unless `scaled`. */
+INLINE void delta_token(const float *s, float *out, const float *q, const float *k, const float *next, int64_t n, vf keep,
+                        const vf *u, vf *y, vf *known, int stream, const int last, const int scaled, const int J)
 {
     UNROLL for (int j = 0; j < J; j++)
         y[j] = known[j] = vf_zero();
     for (int64_t i = 0; i < n; i++) {
-        vf ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next[i]);
+        vf ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next[i]), x[DELTA_PANELS * NV];
         UNROLL for (int j = 0; j < J; j++) {
-            int64_t at = delta_at(i, j, n);
-            vf x = vf_fma(ki, u[j], vf_mul(decay, s ? vf_load(s + at) : vf_zero()));
-            y[j] = vf_fma(x, qi, y[j]);
+            x[j] = s ? vf_load(s + delta_at(i, j, n)) : vf_zero();
+            x[j] = vf_fma(ki, u[j], scaled ? vf_mul(keep, x[j]) : x[j]);
+        }
+        UNROLL for (int j = 0; j < J; j++) {
+            y[j] = vf_fma(x[j], qi, y[j]);
             if (!last)
-                known[j] = vf_fma(x, ni, known[j]);
+                known[j] = vf_fma(x[j], ni, known[j]);
             if (stream)
-                vf_stream(out + at, x);
+                vf_stream(out + delta_at(i, j, n), x[j]);
             else
-                vf_store(out + at, x);
+                vf_store(out + delta_at(i, j, n), x[j]);
         }
     }
 }
 
-/* All tokens pass the tile of the columns c.. */
-INLINE void delta_tile(const ox_delta_args *a, int64_t c, const int J)
+/* Token t of a tile whose columns begin with c; `kept` is the product of decays that its state lacks. */
+INLINE void delta_step(const ox_delta_args *a, int64_t t, int64_t c, const float *s, float *out, float kept, vf *known,
+                       const int last, const int scaled, const int J)
 {
-    const float *q = a->q, *k = a->k, *s = a->read ? a->read + c * a->k_dim : NULL;
+    const float *q = a->q + (size_t)t * a->q_stride, *k = a->k + (size_t)t * a->k_stride;
+    const float *v = a->v + (size_t)t * a->v_stride;
+    vf factor = vf_set1(kept), unit = vf_set1(scaled ? 1 : kept), beta = vf_set1(a->beta[(size_t)t * a->beta_stride]);
+    vf u[DELTA_PANELS * NV], y[DELTA_PANELS * NV];
+    UNROLL for (int j = 0; j < J; j++) {
+        int64_t column = c + j * VL;
+        u[j] = vf_mul(beta, vf_fnma(factor, known[j], load_part(v + column, a->v_dim - column, 0)));
+        u[j] = vf_div(u[j], unit);
+    }
+    delta_token(s, out, q, k, last ? k : k + a->k_stride, a->k_dim, factor, u, y, known, last && a->stream, last, scaled, J);
+    UNROLL for (int j = 0; j < J; j++) {
+        int64_t column = c + j * VL;
+        store_rows(a->y + (size_t)t * a->y_stride + (size_t)column, vf_mul(unit, y[j]), a->v_dim - column, 0);
+    }
+}
+
+/* All tokens pass the tile of the columns c.. Returns what its state is multiplied by then. */
+INLINE float delta_tile(const ox_delta_args *a, int64_t c, float kept, const int J)
+{
+    const float *s = a->read ? a->read + c * a->k_dim : NULL;
     float *out = a->write + c * a->k_dim;
-    vf known[DELTA_PANELS * NV], u[DELTA_PANELS * NV], y[DELTA_PANELS * NV];
-    delta_known(s, k, a->k_dim, known, J);
-    for (int64_t t = 0; t < a->n_tokens; t++, q += a->q_stride, k += a->k_stride, s = out) {
-        vf decay = vf_set1(a->decay[(size_t)t * a->decay_stride]), beta = vf_set1(a->beta[(size_t)t * a->beta_stride]);
-        UNROLL for (int j = 0; j < J; j++) {
-            int64_t column = c + j * VL;
-            vf v = load_part(a->v + (size_t)t * a->v_stride + (size_t)column, a->v_dim - column, 0);
-            u[j] = vf_mul(beta, vf_fnma(decay, known[j], v));
-        }
-        if (t + 1 < a->n_tokens)
-            delta_token(s, out, q, k, k + a->k_stride, a->k_dim, decay, u, y, known, 0, 0, J);
-        else if (a->stream)
-            delta_token(s, out, q, k, k, a->k_dim, decay, u, y, known, 1, 1, J);
-        else
-            delta_token(s, out, q, k, k, a->k_dim, decay, u, y, known, 0, 1, J);
-        UNROLL for (int j = 0; j < J; j++) {
-            int64_t column = c + j * VL;
-            store_rows(a->y + (size_t)t * a->y_stride + (size_t)column, y[j], a->v_dim - column, 0);
+    vf known[DELTA_PANELS * NV];
+    delta_known(s, a->k, a->k_dim, known, J);
+    for (int64_t t = 0; t < a->n_tokens; t++, s = out) {
+        int last = t + 1 == a->n_tokens;
+        kept *= a->decay[(size_t)t * a->decay_stride];
+        if (!(kept >= OX_DELTA_LEAST)) {
+            if (last)
+                delta_step(a, t, c, s, out, kept, known, 1, 1, J);
+            else
+                delta_step(a, t, c, s, out, kept, known, 0, 1, J);
+            kept = 1;
+        } else if (last) {
+            delta_step(a, t, c, s, out, kept, known, 1, 0, J);
+        } else {
+            delta_step(a, t, c, s, out, kept, known, 0, 0, J);
         }
     }
+    return kept;
 }
 
 static void delta(const ox_delta_args *args)
 {
     const ox_delta_args copied = *args, *a = &copied; /* which no store can change */
-    int64_t c = 0;
+    int64_t c = 0, n = (int64_t)ox_delta_state((size_t)a->k_dim, (size_t)a->v_dim) - 16;
+    float first = a->read ? a->read[n] : 1, kept = first;
     for (; c + 16 * (DELTA_PANELS - 1) < a->v_dim; c += 16 * DELTA_PANELS)
-        delta_tile(a, c, DELTA_PANELS * NV);
+        kept = delta_tile(a, c, first, DELTA_PANELS * NV);
     for (; c < a->v_dim; c += 16)
-        delta_tile(a, c, NV);
+        kept = delta_tile(a, c, first, NV);
+    for (int i = 0; i < 16; i++)
+        a->write[n + i] = i ? 0 : kept;
     if (a->stream)
         vf_fence();
 }

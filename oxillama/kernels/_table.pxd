@@ -113,6 +113,8 @@ cdef extern from "ox_kernels.h" nogil:
         int64_t n_tokens, k_dim, v_dim
         int32_t stream
 
+    size_t ox_delta_state(size_t k_dim, size_t v_dim)
+
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
 
     ctypedef struct ox_kernels:

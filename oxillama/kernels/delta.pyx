@@ -14,7 +14,7 @@ import numpy as np
 
 from oxillama.errors import ConfigError
 
-from oxillama.kernels._table cimport ox_delta_args, ox_kernels, ox_scan_state, table
+from oxillama.kernels._table cimport ox_delta_args, ox_delta_state, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, span
 from oxillama.kernels.recurrent cimport RecurrentSlab
@@ -33,7 +33,8 @@ cdef class Delta:
     """Heads of values: ``a``, which is -exp(A_log), and ``dt_bias`` [n_heads], ``norm`` [v_dim] with its ``eps``.
 
     Heads share ``n_keys`` heads of queries and keys, each of ``k_dim``: those that are ``neighbours``, or those whose
-    numbers are equal modulo ``n_keys``. ``n_values`` is the size of the state, columns rounded up to panels of 16.
+    numbers are equal modulo ``n_keys``. ``n_values`` is the size of the state: columns rounded up to panels of 16, and
+    for each head what they are multiplied by.
     ConfigError for shapes that don't fit.
     """
 
@@ -47,7 +48,7 @@ cdef class Delta:
                               "for each of the keys are needed")
         self.n_keys, self.n_heads, self.k_dim, self.v_dim = n_keys, len(a), k_dim, len(norm)
         self.eps, self.neighbours = eps, neighbours
-        self.n_values = self.n_heads * <int64_t>ox_scan_state(<size_t>self.v_dim, <size_t>k_dim)
+        self.n_values = self.n_heads * <int64_t>ox_delta_state(<size_t>k_dim, <size_t>self.v_dim)
         self.a, self.dt_bias, self.norm = Vector(a), Vector(dt_bias), Vector(norm)
 
 

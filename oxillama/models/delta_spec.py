@@ -19,7 +19,8 @@ class DeltaSpec:
     """``n_heads`` of values, each ``v_dim`` wide, that share ``n_keys`` of queries and of keys, each ``k_dim`` wide.
 
     A convolution of ``n_taps`` goes over all of them. ``neighbours``: heads that share one of keys follow each other;
-    otherwise their numbers are equal modulo ``n_keys``.
+    otherwise their numbers are equal modulo ``n_keys``. ``joint``: one tensor has what goes into them, head of keys by
+    head of keys.
     """
 
     n_taps: int
@@ -28,6 +29,7 @@ class DeltaSpec:
     k_dim: int
     v_dim: int
     neighbours: bool
+    joint: bool = False
 
     @property
     def n_inner(self) -> int:
@@ -46,7 +48,7 @@ class DeltaSpec:
     @property
     def shape(self) -> RecurrentShape:
         """What a layer keeps of a sequence."""
-        return RecurrentShape(self.rule_at + self.n_heads * panels(self.v_dim) * self.k_dim)
+        return RecurrentShape(self.rule_at + self.n_heads * (panels(self.v_dim) * self.k_dim + 16))
 
 
 def read_delta_spec(m: Metadata, *, neighbours: bool) -> DeltaSpec:

@@ -29,7 +29,7 @@ def test_weights_that_do_not_fit(heads, biases, norm, changed):
 def test_sizes():
     rule = Delta(floats(0, 4), floats(1, 4), floats(2, 19), **SIZES)
     assert (rule.n_heads, rule.n_keys, rule.k_dim, rule.v_dim) == (4, 2, 8, 19)
-    assert rule.n_values == 4 * 32 * 8  # columns in panels of 16
+    assert rule.n_values == 4 * (32 * 8 + 16)  # columns in panels of 16, and a factor
 
 
 def test_columns_that_do_not_fit():
@@ -45,7 +45,7 @@ def test_columns_that_do_not_fit():
         with pytest.raises(ConfigError, match="rows for a batch of 4"):
             delta(*rows, rule, 0, slab, batch)
     for at in (8, -16, 20000 - 16, 2**63 - 64):
-        with pytest.raises(ConfigError, match=f"512 values at {at} of a slot"):
+        with pytest.raises(ConfigError, match=f"576 values at {at} of a slot"):
             delta(*(ws.from_array(floats(0, 4, n)) for n in good), rule, at, slab, batch)
 
 

@@ -115,9 +115,27 @@ static const float *random_shares(int64_t rows, int64_t stride)
     return sealed(x);
 }
 
+/* Panels and what they are multiplied by, which stays near one: what is compared is as large as what it stands for. */
+static float *random_matrix_state(int64_t k_dim, int64_t v_dim, float scale)
+{
+    int64_t n = (int64_t)ox_delta_state((size_t)k_dim, (size_t)v_dim);
+    float *panels = random_state(v_dim, k_dim, scale), *h = place((size_t)n * 4, 64);
+    memcpy(h, panels, (size_t)(n - 16) * 4);
+    for (int64_t i = n - 16; i < n; i++)
+        h[i] = i == n - 16 ? 0.5f : 0;
+    return h;
+}
+
+/* The state that panels and their factor stand for. */
+static void multiply_out(float *h, int64_t n)
+{
+    for (int64_t i = 0; i < n - 16; i++)
+        h[i] *= h[n - 16];
+}
+
 static void check_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t k_dim, int64_t v_dim, int64_t tokens, int form)
 {
-    int64_t k_stride = k_dim + GAP, v_stride = v_dim + GAP, state = (int64_t)ox_scan_state((size_t)v_dim, (size_t)k_dim);
+    int64_t k_stride = k_dim + GAP, v_stride = v_dim + GAP, state = (int64_t)ox_delta_state((size_t)k_dim, (size_t)v_dim);
     ox_delta_args a = {.q_stride = (size_t)k_stride, .k_stride = (size_t)k_stride, .v_stride = (size_t)v_stride, .y_stride = (size_t)v_stride,
                        .decay_stride = 1 + GAP, .beta_stride = 1, .n_tokens = tokens, .k_dim = k_dim, .v_dim = v_dim, .stream = form & 1};
     doing("delta of %d by %d, %d tokens, form %d", (int)k_dim, (int)v_dim, (int)tokens, form);
@@ -126,12 +144,14 @@ static void check_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t k
     a.v = random_rows(tokens, v_stride, v_dim, 2);
     a.decay = random_shares(tokens, 1 + GAP);
     a.beta = random_shares(tokens, 1);
-    a.read = form & 2 ? sealed(random_state(v_dim, k_dim, 4)) : NULL;
+    a.read = form & 2 ? sealed(random_matrix_state(k_dim, v_dim, 4)) : NULL;
     ox_delta_args b = a;
     a.y = output_rows(tokens, v_stride, v_dim), b.y = output_rows(tokens, v_stride, v_dim);
-    a.write = random_state(v_dim, k_dim, 9), b.write = memcpy(random_state(v_dim, k_dim, 0), a.write, (size_t)state * 4);
+    a.write = random_matrix_state(k_dim, v_dim, 9), b.write = memcpy(random_matrix_state(k_dim, v_dim, 0), a.write, (size_t)state * 4);
     CALL(scalar, delta)(&a);
     CALL(t, delta)(&b);
+    expect(a.write[state - 16] == b.write[state - 16], "the factor is %.9g, expected %.9g", b.write[state - 16], a.write[state - 16]);
+    multiply_out(a.write, state), multiply_out(b.write, state);
     expect_near(a.write, b.write, state, 400 * EPS);
     expect_near(a.y, b.y, (tokens - 1) * v_stride + v_dim, 400 * EPS);
     release();
