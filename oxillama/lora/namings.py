@@ -184,7 +184,6 @@ GEMMA4 = {
     "router.proj": "ffn_gate_inp",
 }
 LINEAR_ATTENTION = {
-    "in_proj_qkvz": "attn_qkv+attn_gate",
     "in_proj_qkv": "attn_qkv",
     "in_proj_z": "attn_gate",
     "in_proj_ba": "ssm_ba",
@@ -192,6 +191,7 @@ LINEAR_ATTENTION = {
     "in_proj_a": "ssm_alpha",
     "out_proj": "ssm_out",
 }
+APART_BY_KIND, JOINT = {"in_proj_qkvz": "attn_qkv+attn_gate"}, {"in_proj_qkvz": "ssm_in"}
 
 
 def under(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -332,7 +332,8 @@ NAMINGS = {
     "mistral4": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
     "muse-glimmer": naming(ROTATED, LLAMA, ATTENTION_GATE),
     "nemotron_h_moe": naming(PLAIN, NEMOTRON_H, NEMOTRON_H_MOE, under("mixer", MAMBA)),
-    "qwen3next": naming(NEIGHBOURS, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION)),
+    "qwen3next": naming(NEIGHBOURS, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION | APART_BY_KIND)),
+    "qwen3next with joint heads": naming(PLAIN, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION | JOINT)),
     "qwen35": replace(
         naming(APART, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION)), columns={"ssm_out": neighbours_apart}
     ),
@@ -354,5 +355,7 @@ REFUSED = {
 
 def naming_of(spec: ModelSpec) -> Naming | None:
     """The naming of an architecture; None without a mapping."""
-    bare = f"{spec.arch} without experts"
+    bare, joint = f"{spec.arch} without experts", f"{spec.arch} with joint heads"
+    if spec.delta is not None and spec.delta.joint:
+        return NAMINGS.get(joint)
     return NAMINGS.get(bare if spec.experts is None and bare in NAMINGS else spec.arch)

@@ -7,6 +7,7 @@ Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024; Qwen, "Qwen3-Next", 2
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oxillama.errors import MissingTensorError
 from oxillama.kernels.batch import Batch
@@ -31,8 +32,7 @@ class GatedDelta(Recurrent):
         assert spec.delta is not None
         p, sizes = f"blk.{i}.", spec.delta
         super().__init__(w, p + "ssm_out", sizes.n_inner, spec, residual)
-        self.project = w.linear(p + "attn_qkv", sizes.n_convolved, spec.n_embd)
-        self.gate = w.linear(p + "attn_gate", sizes.n_inner, spec.n_embd)
+        self.project, self.gate = read_projections(w, p, sizes, spec.n_embd)
         self.steps, self.beta = read_steps(w, p, sizes, spec.n_embd)
         self.conv = read_convolution(w, p + "ssm_conv1d", sizes.n_convolved, sizes.n_taps, silu=True)
         self.rule = Delta(
@@ -51,21 +51,42 @@ class GatedDelta(Recurrent):
         return delta(conv1d(projected, 0, self.conv, slab, batch), z, steps, beta, self.rule, self.at, slab, batch)
 
 
+def read_projections(w: Weights, p: str, sizes: DeltaSpec, n_embd: int) -> tuple[Matrix, Matrix]:
+    """The matrix of queries, keys and values, and that of gates.
+
+    Qwen3-Next's files of 2025 have both in one tensor: for each head of keys, its query, its key, values and gates.
+    """
+    joint, n = f"{p}ssm_in.weight", sizes.n_convolved + sizes.n_inner
+    if not sizes.joint:
+        return w.linear(f"{p}attn_qkv", sizes.n_convolved, n_embd), w.linear(f"{p}attn_gate", sizes.n_inner, n_embd)
+    k, values = sizes.k_dim, sizes.n_inner // sizes.n_keys
+    places = np.arange(n).reshape(sizes.n_keys, 2 * (k + values))
+    parts = [part.ravel() for part in np.split(places, [k, 2 * k, 2 * k + values], axis=1)]
+    project, gate = picked(w, joint, (n, n_embd), np.concatenate(parts[:3]), parts[3])
+    return project, gate
+
+
 def read_steps(w: Weights, p: str, sizes: DeltaSpec, n_embd: int) -> tuple[Matrix, Matrix]:
     """The matrices of time steps and of beta, a row for each head.
 
     Qwen3-Next has both in one tensor: for each head of keys, the rows of beta and then those of time steps.
     """
     joint, n = f"{p}ssm_ba.weight", sizes.n_heads
-    if joint not in w and f"{p}ssm_alpha.weight" not in w:
-        raise MissingTensorError(f"tensor {p}ssm_alpha.weight is missing, and so is {joint}")
     if joint not in w:
+        if f"{p}ssm_alpha.weight" not in w:
+            raise MissingTensorError(f"tensor {p}ssm_alpha.weight is missing, and so is {joint}")
         return w.linear(f"{p}ssm_alpha", n, n_embd), w.linear(f"{p}ssm_beta", n, n_embd)
-    info = w.tensor(joint, (2 * n, n_embd))
     places = np.arange(2 * n).reshape(sizes.n_keys, 2, -1)
+    steps, beta = picked(w, joint, (2 * n, n_embd), places[:, 1].ravel(), places[:, 0].ravel())
+    return steps, beta
+
+
+def picked(w: Weights, name: str, shape: tuple[int, int], *parts: NDArray[np.intp]) -> list[Matrix]:
+    """Matrices of these rows of a tensor, which are copied."""
+    info = w.tensor(name, shape)
     made = []
-    for part in (1, 0):
-        rows = places[:, part].ravel()
-        made.append(w.rearranged(joint, info.data.reshape(2 * n, -1)[rows].tobytes(), info.type, n, n_embd))
-        w.adapts(joint, (2 * n, n_embd), made[-1], chosen_rows(rows))
-    return made[0], made[1]
+    for rows in parts:
+        data = info.data.reshape(shape[0], -1)[rows].tobytes()
+        made.append(w.rearranged(name, data, info.type, len(rows), shape[1]))
+        w.adapts(name, shape, made[-1], chosen_rows(rows))
+    return made

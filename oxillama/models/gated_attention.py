@@ -57,13 +57,13 @@ class JointlyGatedAttention(SelfAttention):
     """As `GatedAttention`, with one matrix for queries and gates: of each head its queries, then its gates."""
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
-        super().__init__(spec, traits, w, i, residual)
-        self.n_heads = spec.layers[i].n_heads
         if spec.v_head_dim != spec.head_dim:
             raise LoadError(
                 f"{spec.arch}.attention.value_length is {spec.v_head_dim}, but attn_q has as many gates as queries: "
                 f"attention.key_length {spec.head_dim}"
             )
+        super().__init__(spec, traits, w, i, residual)
+        self.n_heads = spec.layers[i].n_heads
 
     def read_projections(
         self, spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights, prefix: str

@@ -187,6 +187,7 @@ MODULES = {
         "model.layers.0.linear_attn.out_proj": plain("ssm_out"),
         "model.layers.0.mlp.shared_expert.up_proj": plain("ffn_up_shexp"),
     },
+    "qwen3next-2025": {"model.layers.0.linear_attn.in_proj_qkvz": plain("ssm_in")},
     "qwen35": {
         f"{LINEAR}in_proj_qkv": values_apart,
         f"{LINEAR}in_proj_z": apart("attn_gate"),

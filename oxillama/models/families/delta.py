@@ -35,6 +35,7 @@ def read_delta_model(file: GGUFFile, traits: Traits) -> ModelSpec:
     """Metadata count the heads of attention once for all layers; those with the delta rule have none."""
     m, spec = file.metadata, read_spec(file, traits)
     rule = read_delta_spec(m, neighbours=spec.arch == "qwen3next")
+    rule = replace(rule, joint=any(name.endswith(".ssm_in.weight") for name in file.tensors))
     recurrent = recurrent_layers(m, spec.arch)
     layers = tuple(
         replace(layer, n_heads=0, n_kv_heads=0) if recurrent[i] else layer for i, layer in enumerate(spec.layers)

@@ -42,20 +42,30 @@ def time_steps(layer, h, n_keys):
     return forget.reshape(len(h), -1), learn.reshape(len(h), -1)
 
 
+def projections(layer, h, sizes):
+    """Queries, keys, values and gates side by side; in files of 2025, head of keys by head of keys."""
+    if "ssm_in.weight" not in layer:
+        return np.concatenate([layer.linear(name, h) for name in ("attn_qkv", "attn_gate")], axis=1)
+    n_keys, parts = sizes[0], [size // sizes[0] for size in sizes[1:]]
+    by_key = layer.linear("ssm_in", h).reshape(len(h), n_keys, -1)
+    return np.concatenate([y.reshape(len(h), -1) for y in np.split(by_key, np.cumsum(parts), axis=2)], axis=1)
+
+
 def gated_delta(layer, h, shared):
     """``shared``: from heads of keys to those of values."""
     n_keys, width, heads = (layer.get(f"ssm.{key}") for key in ("group_count", "state_size", "time_step_rank"))
-    x = silu(causal_convolution(layer.linear("attn_qkv", h), layer["ssm_conv1d.weight"]))
+    keys, inner = n_keys * width, layer.get("ssm.inner_size")
+    qkv, z = np.split(projections(layer, h, (n_keys, keys, keys, inner)), [2 * keys + inner], axis=1)
+    x = silu(causal_convolution(qkv, layer["ssm_conv1d.weight"]))
     q, k, v = (split_heads(y, n) for y, n in zip(
-        np.split(x, [n_keys * width, 2 * n_keys * width], axis=1), (width, width, layer.get("ssm.inner_size") // heads),
-        strict=True,
+        np.split(x, [keys, 2 * keys], axis=1), (width, width, inner // heads), strict=True
     ))  # fmt: skip
     q, k = (shared(unit(y), heads // n_keys) for y in (q, k))
     forget, learn = time_steps(layer, h, n_keys)
     forget = np.exp(layer["ssm_a"] * softplus(forget + layer["ssm_dt.bias"]))
     y = recurrence(q / np.sqrt(width), k, v, forget, sigmoid(learn))
     y = rms(y, layer["ssm_norm.weight"], layer.get("attention.layer_norm_rms_epsilon")).reshape(len(h), -1)
-    return layer.linear("ssm_out", y * silu(layer.linear("attn_gate", h)))
+    return layer.linear("ssm_out", y * silu(z))
 
 
 def neighbours(x, n):

@@ -50,6 +50,15 @@ def layer(ffn, joint=False):
     return of
 
 
+def layer_of_2025(s, i):
+    """Queries, keys, values and gates in one matrix."""
+    shapes = layer(sparse, joint=True)(s, i)
+    if attends(i):
+        return shapes
+    n = shapes.pop("attn_qkv.weight")[0] + shapes.pop("attn_gate.weight")[0]
+    return shapes | t.weights(ssm_in=(n, s.n_embd))
+
+
 def keys(s):
     return t.ssm_keys(s) | r.partial(s) | {
         "attention.recurrent_layers": [not attends(i) for i in range(s.n_layers)],
@@ -88,6 +97,7 @@ QWEN3NEXT = Recipe("qwen3next", layer(sparse, joint=True), r.all_of(keys, sparse
 
 RECIPES = {
     "qwen3next": QWEN3NEXT,
+    "qwen3next-2025": replace(QWEN3NEXT, layer=layer_of_2025),
     "qwen35": QWEN35,
     "qwen35-tied": replace(QWEN35, tied=True),
     "qwen35moe": QWEN35MOE,
