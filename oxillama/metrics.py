@@ -211,9 +211,9 @@ FAMILIES = (
     ),
     Family("prefix_hits", "counter", "oxillama_prefix_cache_hits_total", "Tokens that the prefix cache had."),
     Family("preemptions", "counter", "oxillama_num_preemptions_total", "Times that a running request was set back."),
-    Family("spec_rounds", "counter", "oxillama_spec_decode_num_drafts_total", "Times that guesses were checked."),
-    Family("spec_drafted", "counter", "oxillama_spec_decode_num_draft_tokens_total", "Tokens that were guessed."),
-    Family("spec_accepted", "counter", "oxillama_spec_decode_num_accepted_tokens_total", "Guesses that came true."),
+    Family("spec_rounds", "counter", "oxillama_spec_decode_num_drafts_total", "Rounds that verified draft tokens."),
+    Family("spec_drafted", "counter", "oxillama_spec_decode_num_draft_tokens_total", "Draft tokens verified."),
+    Family("spec_accepted", "counter", "oxillama_spec_decode_num_accepted_tokens_total", "Draft tokens accepted."),
     Family(
         "finished", "counter", "oxillama_request_success_total",
         "Requests that ended, by reason; those that failed have the reason error.", "finished_reason",

@@ -2,7 +2,7 @@
 
 import threading
 
-from oxillama._util.fork import GUESSES, READS, STEPS, ForkRegistry
+from oxillama._util.fork import DRAFTS, READS, STEPS, ForkRegistry
 from oxillama.lora import LoraRegistry
 from tests.core.test_threads import fork, in_child
 
@@ -27,13 +27,13 @@ class Recorder:
 @fork
 def test_the_order_is_that_of_who_waits_for_whom():
     told, kept = [], []
-    for name, turn in (("reads", READS), ("guesses", GUESSES), ("steps", STEPS)):
+    for name, turn in (("reads", READS), ("drafts", DRAFTS), ("steps", STEPS)):
         kind = ForkRegistry(turn)
         kept.append(Recorder(name, told))
         kind.add(kept[-1])
-    before = ["before guesses", "before steps", "before reads"]
-    assert in_child(lambda: told == [*before, "child guesses", "child steps", "child reads"]) == 0
-    assert told == [*before, "parent reads", "parent steps", "parent guesses"]
+    before = ["before drafts", "before steps", "before reads"]
+    assert in_child(lambda: told == [*before, "child drafts", "child steps", "child reads"]) == 0
+    assert told == [*before, "parent reads", "parent steps", "parent drafts"]
 
 
 @fork

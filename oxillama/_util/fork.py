@@ -23,7 +23,7 @@ from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import GenerateError
 
 __all__ = [
-    "GUESSES",
+    "DRAFTS",
     "READS",
     "STEPS",
     "ForkRegistry",
@@ -35,7 +35,7 @@ __all__ = [
 
 # Order in which threads are stopped, at a fork and at exit: a step waits for drafts, and both wait for their pages. If
 # readers were stopped first, a fork would wait for a step that never ends.
-GUESSES, STEPS, READS = range(3)
+DRAFTS, STEPS, READS = range(3)
 
 
 class Living(Protocol):

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     _prepare_streams()
-    # An interrupt inside an import may end in a callback of the import system, which prints it and goes on.
+    # An interrupt inside an import may end in a callback of the import system, which prints it and continues.
     with DeferredInterrupt():
         from oxillama.cli.arguments import parse
 

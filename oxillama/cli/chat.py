@@ -120,7 +120,7 @@ def read_line() -> str | None:
 
 
 def obey(dialogue: Dialogue, line: str) -> tuple[bool, bool]:
-    """Runs a line: whether to go on, and whether it succeeded."""
+    """Runs a line: whether to continue, and whether it succeeded."""
     match line.strip():
         case "":
             pass

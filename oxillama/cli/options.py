@@ -109,9 +109,9 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         help="add X to this token's logit, -inf bans it; may be repeated; `oxillama tokenize` tells ids",
     )  # fmt: skip
     add_constraints(parser)
-    group = parser.add_argument_group("guessing ahead, which changes no text")
+    group = parser.add_argument_group("speculative decoding, which changes no text")
     group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
-    group.add_argument("--num-speculative", type=int, metavar="N", help="tokens to guess at a time, at most; default 4")
+    group.add_argument("--num-speculative", type=int, metavar="N", help="draft tokens at a time, at most; default 4")
     add_engine_options(parser)
 
 

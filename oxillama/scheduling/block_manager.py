@@ -146,8 +146,8 @@ class BlockManager:
     def _match_prefix(self, sequence: Sequence, n: int, reserve: int) -> bool:
         """Begins with what the prefix cache has, if that is more than the sequence has, and there is room for n tokens.
 
-        Where the cached path goes on, but without a recurrent state, the sequence is to leave a state (`shared_marks`),
-        so that the next sequence finds one.
+        Where the cached path continues without a recurrent state, the sequence is to leave a state (`shared_marks`), so
+        that the next sequence finds one.
         """
         size = self.block_size
         # A session that is fed token by token has all full blocks itself: each look-up would be in vain.
@@ -163,7 +163,7 @@ class BlockManager:
         if n_more and not self.fits([missing[0] + (self.pool.blocks.users[part] == 1), *missing[1:]], reserve):
             n_more = 0
         n_found = len(found) * size + n_more
-        # Without room for what was found, the sequence goes on with what it has, which `missing` leaves out.
+        # Without room for the cached prefix, the sequence keeps the blocks that it has, which `missing` leaves out.
         if n_found <= sequence.n_computed or not self.fits(missing, reserve):
             return False
         tables = self.prefix.acquire(found)
@@ -319,7 +319,7 @@ class BlockManager:
         for owner in list(self._owners) if reclaim_states else []:
             if short() and owner is not sequence:
                 self.rewind(owner, 0)
-        if short() and self.prefix:  # the cached state can't serve another sequence: this one goes on writing it
+        if short() and self.prefix:  # the cached state can't serve another sequence: this one keeps writing it
             self.prefix.evict_id(STATE, slots.current)
         if short():
             return False

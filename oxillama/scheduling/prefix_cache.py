@@ -180,7 +180,7 @@ class PrefixKvCache:
             self.pools[kind].free([mine])
 
     def add(self, kind: int, node: PrefixNode, i: int) -> None:
-        """Gives a node an id of a kind that it lacks; the sequence goes on using it."""
+        """Gives a node an id of a kind that it lacks; the sequence keeps using it."""
         node.ids[kind] = i
         self.pools[kind].pin(i, node)
 

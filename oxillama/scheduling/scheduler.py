@@ -45,7 +45,7 @@ class Scheduler:
     overtaken.
 
     Sequences may keep blocks and slots when they are finished; they lose them before a running one would starve, and
-    checkpoints before that. What was lost is computed again when it is wanted. So whatever fits the pool alone ends.
+    checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
     the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was

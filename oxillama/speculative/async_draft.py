@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
-from oxillama._util.fork import GUESSES, ForkRegistry
+from oxillama._util.fork import DRAFTS, ForkRegistry
 from oxillama._util.pickling import stays_here
 from oxillama._util.signals import Finalizer
 from oxillama.config import EngineOptions
@@ -30,7 +30,7 @@ THREAD = "oxillama draft"
 
 log = logging.getLogger("oxillama")
 
-_lives = ForkRegistry(GUESSES)
+_lives = ForkRegistry(DRAFTS)
 
 
 class _Run:

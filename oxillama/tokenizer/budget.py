@@ -102,4 +102,4 @@ class Budget:
 
 
 budget: ContextVar[Budget] = ContextVar("oxillama_template_budget")
-"""The budget of the rendering that is under way in this context."""
+"""The budget of the running rendering in this context."""

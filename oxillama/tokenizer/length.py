@@ -69,7 +69,7 @@ def _by_length(n: int, measure: Measure) -> int:
 
 
 def _next_cut(text: str, at: int, measure: Measure, specials: Collection[str]) -> int:
-    """The place of the next cut of a text, which goes on for a while behind it; 0 if there is none."""
+    """The place of the next cut of a text, which continues for a while behind it; 0 if there is none."""
     size = PIECE
     while at + size < len(text) and size <= LONGEST_PIECE:
         window = text[at : at + size]

@@ -224,7 +224,7 @@ def test_invalid_names_are_refused(engine, shapes, tmp_path):
     for name in ("", None, 3):
         with pytest.raises(ConfigError, match="name must be a str"):
             engine.load_lora(name, path)
-    with pytest.raises(ConfigError, match="no adapter is applied"):
+    with pytest.raises(ConfigError, match="no adapter is pushed"):
         engine.pop_lora()
 
 

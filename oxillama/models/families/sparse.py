@@ -47,7 +47,7 @@ def read_step35(file: GGUFFile, traits: Traits) -> ModelSpec:
 
 
 def read_limits(m: Metadata, key: str, spec: ModelSpec) -> tuple[float, ...]:
-    """A bound for each block of the file, of which those that only guess further tokens are left out; 0 is none."""
+    """A bound for each block of the file, of which those that only predict further tokens are left out; 0 is none."""
     n_blocks = m.get_int(f"{spec.arch}.block_count")
     return per_layer_float(m, key, n_blocks, 0.0, MAX_LIMIT)[: spec.n_layers]
 
