@@ -94,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What a command line says. Errors, which name the command's own help, end the process.
+    """The parsed command line. Errors, which name the command's own help, end the process.
 
     Without a command it ends with the help and status 1, as git does.
     """

@@ -15,7 +15,7 @@ __all__ = ["config", "flash_attention", "show_config"]
 
 
 def config() -> dict[str, object]:
-    """What was compiled, what this machine can run, and what is in use; of the threads, which limit decided."""
+    """Compiled tiers, those that this machine can run, and the one in use; threads, and the limit that decided."""
     single = _threads.single_threaded_after_fork()
     threads = _cores.default_threads()
     return {

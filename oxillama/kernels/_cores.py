@@ -20,7 +20,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT")
 
 @dataclass(frozen=True)
 class DefaultThreads:
-    """How many threads compute by default, and which limit decided that.
+    """The default number of compute threads, and the limit that decided it.
 
     cores: of the machine; hardware threads that share a core count once. reason: the lowest limit, in words. ignored:
     environment variables whose values are no numbers of threads, each with its value.

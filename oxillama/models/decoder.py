@@ -149,7 +149,7 @@ class Layer:
             self.ffn.add_to(x, h if self.ffn_norm is None else self.ffn_norm(x, self.ffn.codes))
 
     def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
-        """As the last layer: all rows leave their state, but only those that are asked for go on."""
+        """The last layer: all rows store their state, but only those of the output are computed further."""
         if batch.outputs is batch:
             self.forward(x, cos_sin, slabs, batch)
             return x

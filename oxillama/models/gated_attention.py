@@ -34,7 +34,7 @@ class GatedAttention(SelfAttention):
         self.add_gated(x, self.attend(q, cos_sin, slab, batch), gate)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
+        """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         (slab,) = slabs
         k, v = matmul(h, self.k, self.v)
         self.remember(k, v, cos_sin, slab, batch)

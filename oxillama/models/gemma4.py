@@ -111,7 +111,7 @@ class NormedAttention(SelfAttention):
         self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
+        """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         (slab,) = slabs
         k, v = self.keys_and_values(h)
         self.remember(k, v, cos_sin, slab, batch)
@@ -152,7 +152,7 @@ class BorrowingAttention(SelfAttention):
         self.residual.add_product(x, self.attend(linear(h, self.q), cos_sin, slab, batch), self.out)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer, of which only some rows go on."""
+        """The last layer, with only the rows of the output."""
         if x.n:
             (slab,) = slabs
             cos_sin = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)

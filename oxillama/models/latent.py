@@ -52,7 +52,7 @@ class LatentSpec:
 
     @classmethod
     def read(cls, m: Metadata, arch: str, n_heads: int) -> LatentSpec:
-        """From metadata; LoadError names the keys that contradict each other.
+        """Reads metadata; LoadError names the keys that contradict each other.
 
         Files since 2025 describe the cache by key_length and value_length, and heads by key_length_mla and
         value_length_mla; the former names are the heads' in older ones.
@@ -112,7 +112,7 @@ class LatentAttention:
         self.attend(x, q, cos_sin, slabs, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
+        """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         self.remember(linear(h, self.kv), cos_sin, slabs, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)

@@ -84,7 +84,7 @@ class Mixer(Protocol):
         """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer: all rows of ``h`` leave their state, but ``x`` has only ``batch.output_rows``."""
+        """The last layer: all rows of ``h`` store their state, but ``x`` has only ``batch.output_rows``."""
 
 
 class FeedForward(Protocol):

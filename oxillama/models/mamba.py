@@ -63,7 +63,7 @@ class SsmSpec:
 
     @property
     def scan_at(self) -> int:
-        """Where the scan's state starts in a slot, behind the convolution's."""
+        """Offset of the scan's state in a slot, behind the convolution's."""
         return panels((self.n_taps - 1) * self.n_convolved)
 
     @property
@@ -74,7 +74,7 @@ class SsmSpec:
 
 
 def read_ssm(m: Metadata, version: int) -> SsmSpec:
-    """From the keys ``<arch>.ssm.*``, of Mamba 1 or 2; LoadError names the keys and the values that can't be."""
+    """Reads the keys ``<arch>.ssm.*``, of Mamba 1 or 2; LoadError names keys with impossible values."""
     key = f"{m.arch}.ssm."
     n_taps = m.get_int(key + "conv_kernel", minimum=1, maximum=256)
     n_inner = m.get_int(key + "inner_size", minimum=1, maximum=1 << 20)

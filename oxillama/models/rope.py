@@ -43,7 +43,7 @@ class RopeSpec:
 
     @classmethod
     def read(cls, m: Metadata, arch: str, head_dim: int, context_length: int) -> RopeSpec:
-        """From the keys ``<arch>.rope.*``; LoadError names a key whose value can't be."""
+        """Reads the keys ``<arch>.rope.*``; LoadError names a key with an impossible value."""
         key = f"{arch}.rope."
         n_rot = m.get_int(key + "dimension_count", head_dim, minimum=0, maximum=head_dim)
         if n_rot % 2:

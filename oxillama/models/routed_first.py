@@ -30,7 +30,7 @@ class RoutedFirst(Layer):
         self.experts.add_routed(x, self.ffn_input(x, x), routing)
 
     def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
-        """As the last layer: all rows leave their state, but only those that are asked for go on."""
+        """The last layer: all rows store their state, but only those of the output are computed further."""
         if batch.outputs is batch:
             self.forward(x, cos_sin, slabs, batch)
             return x

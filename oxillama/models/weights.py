@@ -109,7 +109,7 @@ class Weights:
         return found
 
     def n_values(self, name: str) -> int:
-        """Of a tensor that the file has, for the rare size that no key gives."""
+        """Number of values of a tensor in the file, for the rare size that no key has."""
         return self._file.tensors[name].n_values
 
     def matrix(self, name: str, *shape: int, bias: Vector | None = None) -> Matrix:
@@ -210,7 +210,7 @@ class Weights:
 
     @property
     def n_value_bytes(self) -> int:
-        """Of norms, biases and the like, which are in memory in any case."""
+        """Bytes of norms, biases and the like, which are in memory in any case."""
         return self._held_values
 
     def repack(self, num_threads: int, progress: Callable[[int], None] | None = None) -> None:

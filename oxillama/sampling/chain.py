@@ -88,7 +88,7 @@ class SamplerChain:
         raise GenerateError(NO_CHOICE)
 
     def distribution(self, candidates: Candidates, state: SamplerState) -> Distribution:
-        """What `choose` draws from, with the stages before `draw` run; certainty where another stage chooses.
+        """The distribution of `choose`, after the stages before `draw`; a certain token where another stage chooses.
 
         Numbers that stages take from the generator (`xtc`) are taken, that of `draw` is not. Raises what they raise.
         """

@@ -11,13 +11,13 @@ __all__ = ["Distribution", "certain", "distribution_of"]
 
 
 class Distribution(NamedTuple):
-    """Of one token: ids, int32 [n], rising, and their probabilities, float64 [n], above zero; others have none."""
+    """Distribution of one token: rising ids, int32 [n], and their probabilities, float64 [n], above zero."""
 
     ids: NDArray[np.int32]
     probs: NDArray[np.float64]
 
     def probability(self, token: int) -> float:
-        """Of one token."""
+        """The probability of one token."""
         at = int(np.searchsorted(self.ids, token))
         return float(self.probs[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 

@@ -17,7 +17,7 @@ MOST = 1e30  # taken off a logit
 
 
 class Breaks:
-    """Which tokens of a text end a sequence breaker: a string, wherever tokens divide it, or a list of ids.
+    """Tokens of a text that end a sequence breaker: a string, wherever tokens divide it, or a list of ids.
 
     last: positions of these tokens, of the prompt the last one only.
     """

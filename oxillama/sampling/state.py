@@ -117,7 +117,7 @@ class SamplerState:
         self._mus.append(self.mu)
 
     def rewind(self, n: int) -> None:
-        """As it was after the token that is now the last but n, before anything was drawn then."""
+        """Restores the state after the last token but n, before any draw of the next one."""
         if self.grammar is not None:
             self.grammar.rollback(n)
         for _ in range(n):
@@ -129,7 +129,7 @@ class SamplerState:
         self.rng.state, self.mu = self._rngs[-1], self._mus[-1]
 
     def restart(self, config: SamplerConfig, prompt: Sequence[int], seed: int | None) -> None:
-        """As before the first token after another prompt; with the generator of then, or of this seed."""
+        """Restores the state before the first token, after another prompt. seed: of a new generator; None keeps it."""
         self.rewind(self.n_accepted)
         self.history, self.n_prompt = History(self.history.size, prompt), len(prompt)
         if self.breaks is not None:

@@ -189,7 +189,7 @@ class KvCachePool(RefCountedPool):
         return forked
 
     def n_shared(self, table: list[int], first: int, last: int) -> int:
-        """How many of table[first:last] have other users too: free blocks that `own` needs."""
+        """Number of blocks in table[first:last] with other users: the free blocks that `own` needs."""
         return sum(self.users[block] > 1 for block in table[first:last])
 
     def own(self, table: list[int], first: int, last: int) -> list[tuple[int, int]]:

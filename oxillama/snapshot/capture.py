@@ -147,7 +147,7 @@ class SnapshotWriter:
 
     @contextmanager
     def hold(self, take: Capture, known: BaseContents = EMPTY_BASE) -> Iterator[Contents]:
-        """What `take` returns between two steps. Its KV blocks are held until the end of the `with` block."""
+        """Contents that `take` returns between two steps, with their KV blocks held during the `with` block."""
         self.core.check_open()
         _ = self.described  # may read the model's file: do so before the step loop waits for the capture
         holding = HeldBlocks(self.core)

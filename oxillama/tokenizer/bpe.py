@@ -95,7 +95,7 @@ def _bpe(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> "
 
 
 def splitter(cut: PreTokenizer) -> "pre_tokenizers.PreTokenizer":
-    """What cuts text into the pieces that merges work on, spelt in the byte alphabet if ``cut.byte_level``."""
+    """Splitter of text into the pieces that merges work on, spelt in the byte alphabet if ``cut.byte_level``."""
     from tokenizers import Regex, pre_tokenizers
 
     steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]

@@ -20,7 +20,7 @@ Render = Callable[[list[dict[str, Any]]], str]
 
 @dataclass(frozen=True, slots=True)
 class ContentFormat:
-    """Which forms of content a template prints in messages of one role."""
+    """Forms of content that a template prints in messages of one role."""
 
     strings: bool
     parts: bool

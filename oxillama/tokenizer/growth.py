@@ -45,7 +45,7 @@ def _percent_widths(text: str) -> list[str]:
 
 
 def _format_widths(text: str) -> list[str]:
-    """As :func:`_percent_widths`, for ``text.format(...)``; a field in a field's format counts as ``*``."""
+    """:func:`_percent_widths` for ``text.format(...)``; a field in a field's format counts as ``*``."""
     specs = [spec for _, _, spec, _ in string.Formatter().parse(text) if spec]
     return ["*" if "{" in spec else number for spec in specs for number in re.findall(r"\d+|\{", spec)]
 

@@ -120,8 +120,8 @@ def _spells_all(vocab: Vocab) -> bool:
 
 
 def _byte_level_cuts(vocab: Vocab) -> Cuts:
-    """Where the patterns cut behind a letter. They go through a text from left to right, none looks back, and those
-    that look ahead are of spaces and digits: so what is on either side of such a place is cut as if it were alone."""
+    """Places where the patterns cut behind a letter. They match a text from left to right, none looks back, and those
+    that look ahead are of spaces and digits: so the text on either side of such a place is cut as if it were alone."""
     split = splitter(replace(vocab.cut, byte_level=False))
 
     def cuts(window: str) -> Iterator[int]:

@@ -236,7 +236,7 @@ class Tokenizer:
         return self.decode_bytes(ids, skip_special=skip_special, continuation=continuation).decode("utf-8", "replace")
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = False, continuation: bool = False) -> bytes:
-        """As :meth:`decode`, but the bytes themselves."""
+        """The bytes of :meth:`decode`."""
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise TokenizerError(f"ids must be a sequence of token ids, not {type(ids).__name__}")
         types = self._vocab.types

@@ -41,7 +41,7 @@ def populated(folder):
     """A foreign folder, with names like ours."""
     folder.mkdir()
     for name in ("picture.jpg", HEX, TEMPORARY, "lock"):
-        (folder / name).write_bytes(b"of another program")
+        (folder / name).write_bytes(b"of a foreign one")
     (folder / "ab").mkdir()
     (folder / "ab" / HEX).write_bytes(b"too")
     return folder
@@ -283,13 +283,13 @@ def test_a_swapped_temporary_file_is_not_removed(folder, monkeypatch):
 
     def swapped(descriptor):
         path.unlink()
-        path.write_bytes(b"of another program")
+        path.write_bytes(b"of a foreign one")
         return lock(descriptor)
 
     lock = output._lock
     monkeypatch.setattr(output, "_lock", swapped)
     assert collect_garbage(folder) == 0
-    assert path.read_bytes() == b"of another program"
+    assert path.read_bytes() == b"of a foreign one"
     monkeypatch.undo()
     with path.open("rb") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
