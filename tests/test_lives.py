@@ -1,5 +1,7 @@
 """Forks of a process with threads and locks of the package's own."""
 
+import subprocess
+import sys
 import threading
 
 from oxillama._util.fork import DRAFTS, READS, STEPS, ForkRegistry
@@ -34,6 +36,13 @@ def test_the_order_is_that_of_who_waits_for_whom():
     before = ["before drafts", "before steps", "before reads"]
     assert in_child(lambda: told == [*before, "child drafts", "child steps", "child reads"]) == 0
     assert told == [*before, "parent reads", "parent steps", "parent drafts"]
+
+
+@fork
+def test_a_fork_that_imports_the_rest_of_the_package_says_nothing():
+    code = "import os, oxillama; oxillama.shipped_draft(); pid = os.fork(); pid and os.waitpid(pid, 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 @fork

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Its hooks for forks take a lock before and release it after. A fork imports the rest of this package, and with it this
+# module, in a hook of its own (`_util/fork.py`): first imported there, it would only release.
+import concurrent.futures.thread  # noqa: F401
 import ctypes
 import os
 import sys
