@@ -30,6 +30,9 @@ INLINE void delta_token(const float *s, float *out, const float *q, const float 
         y[j] = known[j] = vf_zero();
     for (int64_t i = 0; i < n; i++) {
         vf ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next[i]), x[DELTA_PANELS * NV];
+        UNROLL for (int j = 0; j < J; j += NV)
+            if (last && s && s != out) /* of one token: the next tile's panels, while this one's are written */
+                __builtin_prefetch(s + delta_at(i, j + J, n), 0, 2);
         UNROLL for (int j = 0; j < J; j++) {
             x[j] = s ? vf_load(s + delta_at(i, j, n)) : vf_zero();
             x[j] = vf_fma(ki, u[j], scaled ? vf_mul(keep, x[j]) : x[j]);

@@ -8,7 +8,7 @@ from oxillama.kernels.batch import Batch
 from oxillama.kernels.delta import Delta, delta
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
-from tests.kernels.delta_layer import AT, DeltaLayer
+from tests.kernels.delta_layer import AT, EPS, DeltaLayer
 from tests.kernels.test_ssm import T, floats, run
 
 SIZES = {"k_dim": 8, "n_keys": 2, "eps": 1e-6, "neighbours": True}
@@ -73,3 +73,20 @@ def test_zeros_have_no_direction():
     layer = DeltaLayer(2, 1, 8, 16, T)
     layer.x[:, :16] = 0
     assert (run(layer, [T])[0] == 0).all()
+
+
+def test_the_product_of_decays_stays_in_bounds():
+    """What the state is multiplied by is kept beside it; where it would become too small, it is multiplied in."""
+    layer = DeltaLayer(1, 1, 8, 16, T)
+    layer.a = np.full(1, -1.0, np.float32)
+    layer.rule = Delta(layer.a, layer.bias, layer.norm, k_dim=8, n_keys=1, eps=EPS, neighbours=False)
+    layer.x[:, -2] = 3 - layer.bias  # a decay of about 1/21
+    products, whole = [], run(layer, [T])[0]
+    for n in range(1, T):
+        y, state = run(layer, [n])
+        products.append(state[AT + 8 * 16])
+        assert (y == whole[:n]).all()
+    assert 2.0**-40 <= min(products) < 2.0**-35
+    assert [i for i, p in enumerate(products) if p == 1] == [9, 19, 29, 39]  # 21^-9 > 2^-40 > 21^-10
+    expected = layer.expected()
+    np.testing.assert_allclose(whole, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
