@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
+from types import GeneratorType
 from typing import Any, TypeVar, cast
 
 from oxillama._util.checks import check_int
@@ -16,7 +17,7 @@ from oxillama.core.options import TextOptions
 from oxillama.core.request import ResultQueue, SnapshotProtocol, unfinished
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, GenerateError
 
 __all__ = [
     "Chunks",
@@ -50,17 +51,27 @@ class Chunks(Generator[Chunk, None, None]):
         self._requests = cached(make)
         self._outbox = outbox
         self._snapshots = snapshots
-        self._running = _run(core, self._requests, outbox, cancel_token)
+        self._running = cast("GeneratorType[Chunk, None, None]", _run(core, self._requests, outbox, cancel_token))
 
     def send(self, value: None) -> Chunk:
+        self._check_free()
         return self._running.send(value)
 
     def throw(self, *error: Any) -> Chunk:
+        self._check_free()
         return self._running.throw(*error)
 
     def close(self) -> None:
-        """Ends what is not finished; further calls do nothing."""
+        """Ends what is not finished; further calls do nothing. Raises GenerateError while another thread reads it."""
+        self._check_free()
         self._running.close()
+
+    def _check_free(self) -> None:
+        if self._running.gi_running:
+            raise GenerateError(
+                "another thread reads this stream already: chunks are for one thread at a time, and a cancel_token "
+                "ends a stream from any thread"
+            )
 
     def snapshot(
         self, path: Path | None = None, *, index: int | None = None, base: Path | None = None, compress: bool = False,

@@ -1,10 +1,12 @@
 """Leaving early: cancel tokens, closed streams, raising callbacks. Nothing stays behind, and nobody else notices."""
 
 import gc
+import threading
 
 import pytest
 
 from oxillama.core.results import CancelToken
+from oxillama.errors import GenerateError
 from tests.engine.test_generate import plain_tokens
 from tests.fakes import assert_idle, drawn, make_engine, runner_of
 
@@ -123,6 +125,31 @@ def test_closing_a_stream_frees_its_blocks_at_once():
     next(stream)
     assert engine._core.pool.blocks.n_free < engine._core.pool.n_blocks
     stream.close()
+    assert_idle(engine)
+
+
+def test_a_stream_is_for_one_thread_at_a_time():
+    engine, reading, go_on = make_engine(), threading.Event(), threading.Event()
+    stream = engine.stream([3] * 9, max_tokens=4, seed=1, ignore_eos=True)
+    first = next(stream).token_ids
+
+    def wait(runner, spans, poll):
+        reading.set()
+        assert go_on.wait(60)
+
+    runner_of(engine).hook = wait
+    rest = []
+    thread = threading.Thread(target=lambda: rest.extend(stream))
+    thread.start()
+    assert reading.wait(60)
+    for use in (lambda: next(stream), stream.close):
+        with pytest.raises(GenerateError, match="another thread reads this stream already"):
+            use()
+    runner_of(engine).hook = None
+    go_on.set()
+    thread.join()
+    alone = engine.generate([3] * 9, max_tokens=4, seed=1, ignore_eos=True)
+    assert [*first, *(t for chunk in rest for t in chunk.token_ids)] == alone.token_ids
     assert_idle(engine)
 
 
