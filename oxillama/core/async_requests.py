@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class CoroutineBell:
-    """Wakes the one coroutine that waits, if any does. What nobody waits for costs no call into an event loop."""
+    """Wakes the one coroutine that waits, if any does. Without one, it makes no call into the event loop."""
 
     __slots__ = ("_in_use", "_loop", "_waiter", "lost")
 

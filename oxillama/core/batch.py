@@ -338,8 +338,8 @@ NO_SNAPSHOT = (
     "prompts that have none to a new batch, with the same results; or save each request with stream(prompt).snapshot()"
 )
 
-# Who works longer than this between two results has the rest computed meanwhile, by the engine's own thread. To start
-# that costs some tenths of a millisecond, which those who only collect results needn't pay for.
+# A caller that works longer than this between two results has the rest computed meanwhile, by the worker thread. Its
+# start costs some tenths of a millisecond, which callers that only collect results needn't pay for.
 AWAY_SECONDS = 0.002
 
 

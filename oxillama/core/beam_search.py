@@ -147,8 +147,8 @@ class FoundBeams:
 class Beam(Request):
     """A place for a beam: one sequence of it after another.
 
-    number: of the beam, by rank. logprob: of its tokens after the prompt. sampler: follows the grammar. told: whether
-    the round has its continuations.
+    number: of the beam, by rank. logprob: of its tokens after the prompt. sampler: follows the grammar. expanded:
+    whether the round has its continuations.
     """
 
     shares = True
@@ -158,7 +158,7 @@ class Beam(Request):
         self._search = search
         self.number = number
         self.logprob = 0.0
-        self.told = False
+        self.expanded = False
         self.sampler = search.sampler
 
     @property
@@ -198,7 +198,7 @@ class BeamOptions:
 class BeamSearch:
     """One search, whose beams are requests like others. But for the constructor, its methods run in the loop's turns.
 
-    A round ends when each beam has told its likeliest continuations. The best of all go on: the first one of a beam
+    A round ends when each beam has its likeliest continuations. The best of all go on: the first one of a beam
     takes its place and its blocks, and the others are forks of it, which share them. Continuations by the token of the
     end are results, and take no place. Between two rounds, beams are out of the scheduler like sequences that ended and
     keep their blocks: they lose these rather than that nothing runs, so that no search can block another one.
@@ -284,11 +284,11 @@ class BeamSearch:
     # ---- a round
 
     def hear(self, beam: Beam, row: NDArray[np.float32]) -> None:
-        """A beam's row of logits: it has told what it has to, and waits for the others."""
+        """A beam's row of logits: it has its continuations, and waits for the others."""
         beam.followers = []
         self._candidates += [(beam.logprob + x, beam.number, token) for x, token in self._continuations(beam, row)]
         self._core.scheduler.pause(beam.sequence)
-        beam.sequence.handle, beam.told = None, True
+        beam.sequence.handle, beam.expanded = None, True
         self._n_awaited -= 1
         if not self._n_awaited:
             self._core.loop.post(lambda: self._turn(self._choose))
@@ -325,7 +325,7 @@ class BeamSearch:
 
     def _rejoin(self) -> None:
         for beam in self._live:
-            if not beam.told:
+            if not beam.expanded:
                 self._queue(beam)
         if not self._n_awaited:
             self._choose()
@@ -384,7 +384,7 @@ class BeamSearch:
 
     def _queue(self, beam: Beam) -> None:
         sequence = beam.sequence
-        sequence.handle, beam.told = beam, False
+        sequence.handle, beam.expanded = beam, False
         self._core.scheduler.add_request(sequence, accepted=True, beside=self._root)
         self._root = self._root or sequence
         sequence.preempted = True  # what it finds in the prefix cache was counted with its first token
@@ -426,9 +426,9 @@ def progress(search: BeamSearch) -> dict[str, Any]:
         "limit": search._limit,
         "over": not search.outbox.n_open,
         "found": [[logprob, tokens, reason] for _, logprob, tokens, reason in search._found.kept],
-        # Those that can be chosen, whatever beams tell that have not told yet.
+        # Those that can be chosen, whatever the beams that are not expanded yet will give.
         "candidates": [[*candidate] for candidate in ended + chosen],
-        "beams": [[beam.logprob, beam.told] for beam in search._live],
+        "beams": [[beam.logprob, beam.expanded] for beam in search._live],
         "dead_end": None if error is None else [isinstance(error, GrammarError), str(error)],
     }
 
@@ -443,7 +443,7 @@ def go_on(
 ) -> None:
     """Brings a search that has not begun to where another one was.
 
-    beams: (tokens after the prompt, log-probability, whether it has told its continuations), by rank. fill: gives the
+    beams: (tokens after the prompt, log-probability, whether it is expanded), by rank. fill: gives the
     sequence of each, in a turn of the loop, what is computed of it.
     Raises ConfigError and GrammarError for tokens that can't be.
     """
@@ -451,15 +451,15 @@ def go_on(
         search._found.add(*result)
     search._candidates, search._dead_end = candidates, dead_end
     search._live, search._root = search._places[: len(beams)], None
-    search._n_awaited = sum(not told for *_, told in beams)
+    search._n_awaited = sum(not expanded for *_, expanded in beams)
     for place in search._places:
         place.follows, place.followers = True, []  # none is queued by itself
-    for number, (tokens, logprob, told) in enumerate(beams):
+    for number, (tokens, logprob, expanded) in enumerate(beams):
         beam = search._live[number]
         beam.sequence, beam.sampler = search.sequence(tokens), search.sampler.copy()
         for token in tokens:
             beam.sampler.accept(token)
-        beam.number, beam.logprob, beam.told = number, logprob, told
+        beam.number, beam.logprob, beam.expanded = number, logprob, expanded
         beam.begin = partial(_begin, search, beam, fill[number])
 
 
@@ -470,7 +470,7 @@ def _begin(search: BeamSearch, beam: Beam, fill: Fill, sequence: Sequence) -> No
     if beam.generated:
         beam.first_at = beam.counted_at = time.perf_counter()
         beam.n_counted = len(sequence.tokens)
-    if beam.told:
+    if beam.expanded:
         beam.started_at = time.perf_counter()
         search._core.meter.started(beam)
     if beam is search._live[0]:

@@ -53,7 +53,7 @@ class DraftOptions:
 
     With acceptance="match" none of them changes what these return.
 
-    draft: who guesses tokens ahead, several of which the model checks in one step: "lookup" (`PromptLookup`), "grammar"
+    draft: source of draft tokens, several of which the model verifies in one step: "lookup" (`PromptLookup`), "grammar"
         (`GrammarDraft`), a `Draft`, an `Engine` (its model, as a `DraftModel`), or a list of these, of which the first
         counts that has something to propose. A model's file is loaded once for many requests: `DraftModel(path)`.
     num_speculative: tokens to guess at a time, at most; 0 to 32.

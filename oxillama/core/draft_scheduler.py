@@ -34,7 +34,7 @@ __all__ = [
 Wanted = tuple[GenerationRequest, Speculation, int]  # how many tokens
 Failure = tuple[list[GenerationRequest], BaseException]
 
-# The first time of a draft is that of a warm-up, or slow by chance, and by it alone nobody would ask for a second one.
+# The first time of a draft is that of a warm-up, or slow by chance, and by it alone no second one would be asked for.
 LEAST_TIMES = 2
 
 log = logging.getLogger("oxillama")
@@ -84,7 +84,7 @@ class Drafting:
         self._n_asked = 0
 
     def ask(self, rows: int) -> list[Failure]:
-        """Gives those who decode guesses, as many as pay in a step of `rows` rows besides.
+        """Gives decoding requests draft tokens, as many as pay in a step of `rows` rows besides.
 
         Returns requests whose draft failed, with its error.
         """
@@ -163,7 +163,7 @@ class Drafting:
         return one.granted > 0
 
     def _seconds(self, draft: Draft) -> float:
-        """What a round of a draft takes: a token more for everybody who uses it. 0.0 as long as that is not known."""
+        """Seconds of a round of a draft: one more token for each request that uses it. 0.0 until it is measured."""
         if self._n_asked > self._timed.get(draft, 0) + KEPT_STEPS:
             self._times.pop(draft, None)  # what was slow by chance, and is not asked any more, would stay so for ever
         times = self._times.get(draft)
@@ -285,7 +285,7 @@ def _task(request: GenerationRequest, speculation: Speculation, n: int) -> Draft
 
 
 def _check_unchanged(draft: Draft, tasks: list[DraftTask], lengths: list[int]) -> None:
-    """Raises GenerateError if a draft wrote its guesses into the texts: nobody would ever check them."""
+    """Raises GenerateError if a draft wrote draft tokens into the texts: they would never be verified."""
     for task, n in zip(tasks, lengths, strict=True):
         if len(task.tokens) != n:
             del task.tokens[n:]

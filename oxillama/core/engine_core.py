@@ -75,7 +75,7 @@ class ForkListener(Protocol):
 
 
 class _StepAbandoned(Exception):
-    """Nobody wants the step that is under way any more."""
+    """No request wants the step that is under way any more."""
 
 
 class EngineCore:
@@ -110,7 +110,7 @@ class EngineCore:
         self.closed = False
         self.sessions: weakref.WeakSet[ForkListener] = weakref.WeakSet()
         self.drafting = Drafting()
-        self._began = 0.0  # of the step, where somebody guesses
+        self._began = 0.0  # start of the step, where requests have drafts
         self._plan: Plan = []
         self.open: dict[Request, None] = {}
 
@@ -133,7 +133,7 @@ class EngineCore:
         self.meter.end()
 
     def _draft(self) -> None:
-        """Guesses for those who have drafts."""
+        """Asks drafts for the tokens of requests that have some."""
         if self.drafting.requests:
             self._began = time.perf_counter()
             for requests, error in self.drafting.ask(len(self.scheduler.running)):
@@ -241,7 +241,7 @@ class EngineCore:
             self._end(request, reason, error)
 
     def _verify(self, request: GenerationRequest, rows: NDArray[np.float32]) -> None:
-        """`_absorb` for who guessed ahead: only then it is known how many of its rows count."""
+        """`_absorb` of a request with draft tokens: verification tells how many of its rows count."""
         reason: FinishReason | None = "cancelled"
         error: BaseException | None = None
         sequence = request.sequence
@@ -356,7 +356,7 @@ class EngineCore:
         self.publish()
 
     def _drop_other_threads(self, thread: int) -> None:
-        """In a forked child: requests of threads that it doesn't have would be computed for nobody."""
+        """In a forked child: ends requests of threads that it doesn't have."""
         gone = GenerateError("the thread that waited for this request is not in this process")
         lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
         self._end_all(lost, "cancelled", gone)
@@ -394,7 +394,7 @@ class EngineCore:
     def cancel(self, requests: Sequence[Request]) -> None:
         """Ends the requests that are not finished: their blocks are free at once, or after the step under way.
 
-        That step is given up if nobody else needs it.
+        That step is given up if no other request needs it.
         """
         unfinished = [r for r in requests if r.finish_reason is None]
         if unfinished:
@@ -474,7 +474,7 @@ class EngineCore:
 
 
 def _typed(error: BaseException) -> OxiLlamaError:
-    """What requests are told of an error that none of them caused alone."""
+    """The error that requests get for one that none of them caused alone."""
     if isinstance(error, OxiLlamaError):
         return error
     failed = GenerateError(f"a step of the engine failed: {type(error).__name__}: {error}")

@@ -120,7 +120,7 @@ class GenerationRequest(Request):
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
 
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
-        nobody guesses. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
+        there are no drafts. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
         before it.
         """
         super().__init__(sequence, outbox, **held)

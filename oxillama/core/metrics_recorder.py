@@ -170,7 +170,8 @@ class MetricsRecorder:
     # ---- to the outside
 
     def end(self) -> None:
-        """A step is over: others see it, unless they saw another a moment ago and nobody came or went since."""
+        """Publishes a step that is over, unless another was published a moment ago and no request came or went
+        since."""
         if self._changed or self._step_at - self._published_at >= PUBLISH_SECONDS:
             self.publish()
 
@@ -182,7 +183,7 @@ class MetricsRecorder:
         hits, misses = (prefix.hit_tokens, prefix.miss_tokens) if prefix else (0, 0)
         groups = pool.blocks, pool.windowed
         used, cached = [p.n - p.n_available for p in groups], [p.n_idle for p in groups]
-        numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made when somebody asks
+        numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made on demand
             self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
             self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
             self._rounds, self._drafted, self._accepted,

@@ -32,9 +32,9 @@ Want = Literal["last", "all", "hidden"]
 
 
 class Bell(Protocol):
-    """Calls somebody who waits without driving the engine's loop; `engine/bell.py` has the one for coroutines.
+    """Wakes a caller that waits without driving the engine's loop; `core/async_requests.py` has the one for coroutines.
 
-    lost: nobody can hear it any more.
+    lost: its waiter is gone.
     """
 
     lost: bool
@@ -73,10 +73,10 @@ class SnapshotProtocol(Protocol):
 
 
 class ResultQueue:
-    """Where requests that were made together leave what they have; whoever made them looks in.
+    """Results of requests that were made together, in the order in which they came.
 
     items: (index of the request, chunk), the oldest first. n_open: requests that are not finished. error: of the
-    first request that failed. bell: of whoever doesn't drive the loop while he waits.
+    first request that failed. bell: of a caller that doesn't drive the loop while it waits.
     """
 
     __slots__ = ("bell", "error", "items", "n_open", "whole")
@@ -138,8 +138,8 @@ class Request:
     ) -> None:
         """`begin` gets the sequence in the turn that queues it, and may refuse by raising an OxiLlamaError.
 
-        `leader`: whom this one follows; it is submitted before. `time_limit`: seconds from its first step to its
-        deadline, which the sequence has if it counts from elsewhere.
+        `leader`: the request that this one follows; it is submitted before. `time_limit`: seconds from its first step
+        to its deadline, which the sequence has if it counts from elsewhere.
         """
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
@@ -155,13 +155,13 @@ class Request:
         self.cancel_token = cancel_token
         self.time_limit = time_limit
         self.thread = threading.get_ident()
-        self.unwanted = False  # whoever made it is gone
+        self.unwanted = False  # its caller is gone
         self.failure: BaseException | None = None  # of its cancel token
         self.reported = False
-        self.outcome: tuple[FinishReason, BaseException | None] | None = None  # how it ended, before it is told
+        self.outcome: tuple[FinishReason, BaseException | None] | None = None  # how it ended, before that is reported
         self.finish_reason: FinishReason | None = None
         self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
-        self.n_beside = 0  # tokens that the step computes beside the last one of who decodes
+        self.n_beside = 0  # tokens that the step computes beside the last one of a decoding request
         # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
         self.n_counted, self.counted_at = 0, 0.0
 

@@ -259,7 +259,7 @@ class RequestFactory:
         options.chain.config.check_ids(self._n_vocab)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
         tools = options.tool_use
-        # Who follows shares the leader's blocks, whatever is pushed meanwhile.
+        # A follower shares the leader's blocks, whatever adapters are pushed meanwhile.
         loras = leader.loras if leader else self.loras.select(options.serving.lora)
         return GenerationRequest(
             self._sequence(ids, max_tokens, options, loras),
@@ -287,7 +287,7 @@ class RequestFactory:
             cancel_token=options.cancel_token,
             time_limit=options.serving.time_limit,
             loras=loras,
-            # Whoever keeps a request keeps no draft.
+            # A request that is kept keeps no draft alive.
             options=replace(options, drafts=NO_DRAFTS),
             **held,
         )

@@ -130,7 +130,7 @@ class Runner:
         self.arrays.copy_block(source, target, windowed=windowed)
 
     def release(self, blocks: Sequence[int], windowed: Sequence[int], slots: Sequence[int]) -> int:
-        """Gives the memory of blocks and slots that nobody uses back to the operating system: bytes released."""
+        """Gives the memory of unused blocks and slots back to the operating system: bytes released."""
         return self.arrays.release(blocks, windowed, slots)
 
     def cache_bytes(self, n_blocks: int, n_windowed: int, n_slots: int) -> int:

@@ -455,7 +455,7 @@ class Session:
         is entered or left."""
         lock, mine = self._in_use, False
         try:
-            with DeferredInterrupt():  # nothing comes between the lock and who releases it
+            with DeferredInterrupt():  # no interrupt comes between taking the lock and its release
                 mine = lock.acquire(blocking=False)
             if not mine:
                 raise GenerateError("the session is in use by another thread: a session is for one thread at a time")

@@ -32,7 +32,7 @@ _lives = ForkRegistry(STEPS)
 
 
 class Bell(Protocol):
-    """Of somebody who waits in an event loop. lost: that is closed."""
+    """Wake-up of a coroutine that waits in an event loop. lost: that loop is closed."""
 
     lost: bool
 
@@ -49,8 +49,8 @@ class StepLoop:
     Coroutines wait for results and take no steps: their requests are guests, and while there are any, a thread of the
     loop's own drives it like every other. It is a daemon, ended before the interpreter is.
 
-    guests: requests of those who don't drive. rung: bells whose owners are told at the end of the turn, with one
-    call for all of one event loop.
+    background_requests: requests of callers that don't drive. rung: bells that wake their owners at the end of the
+    turn, with one call for all of one event loop.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class StepLoop:
 
     def _sleep(self, ready: Callable[[], object]) -> None:
         """Until a turn ends, or changes were made. Ctrl-C may come at any point of it: no lock is held while it waits,
-        and nobody counts on its being waited for."""
+        and no caller waits for it."""
         with self._lock:
             if (self._owner is None and not self._forks) or ready():
                 return

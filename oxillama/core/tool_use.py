@@ -46,7 +46,7 @@ class ToolUse:
         check_int("tool_use.first_id", self.first_id, 0, MAX_CALLS)
         names = () if self.tools is None else tuple(read_tools(self.tools))
         check_choice("tool_use.choice", self.choice, ("auto", "required", *names) if names else ("auto",))
-        if self.tools is not None:  # frozen, so that nobody can change them
+        if self.tools is not None:  # frozen, so that they can't be changed
             object.__setattr__(self, "tools", _frozen(self.tools))
 
     def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:

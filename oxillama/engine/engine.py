@@ -265,7 +265,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters":
             schema}}; its calls are in `tool_calls` of the result.
         tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or
-            "none": it isn't told of tools, and all that it says is text.
+            "none": it doesn't see the tools, and all of its answer is text.
         tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
             "llama3", a `ToolFormat`, or "text": calls stay text.
         constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't

@@ -81,7 +81,7 @@ class LifeMethods:
         found: DraftModel | None = self.__dict__.get(OWN_DRAFT)
         if found is None:
             made = DraftModel(cast("LoadedEngine", self))
-            found = self.__dict__.setdefault(OWN_DRAFT, made)  # at once, for whoever asks in another thread
+            found = self.__dict__.setdefault(OWN_DRAFT, made)  # atomic, for calls in other threads
             if found is not made:
                 made.close()
         if self.closed:

@@ -130,15 +130,15 @@ class SnapshotMethods:
     ) -> Chunks | Session | Conversation | BeamRounds:
         """Goes on with what was saved, in this engine, beside all else that it does.
 
-        A request for text gives its further chunks, beginning with those that nobody had read, several completions
+        A request for text gives its further chunks, beginning with those that were not read, several completions
         those of all; a beam search gives `BeamRounds`, a session a `Session`, a conversation a `Conversation`. What is
         taken from a snapshot is never lent to other requests: it may be anybody's.
 
         snapshot: path or bytes. sampler, logits_processors, stopping_criteria: functions of the caller's own, which no
             file can hold, given again; `sampler` is a chain with the same stages. Of a session, those of its sampler.
-        draft: who guesses ahead from here on, as for `generate`, with the options of the request. Without it, "lookup"
-            and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs time
-            alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
+        draft: source of draft tokens from here on, as for `generate`, with the options of the request. Without it,
+        "lookup" and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs
+        time alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
 
         Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError, and
         ModelFileError if the model's file was changed since it was loaded.

@@ -3,7 +3,7 @@
 ``search``: limit (tokens of a result at most), beam_width, length_penalty, early_stopping, ignore_eos, priority,
 seconds_left, deadline_from ("start": they count from the first step); ``shaping``, settings that say which tokens may
 come; ``over``; ``found``, [log-probability, tokens, reason] of each result; ``beams``, by rank, [log-probability,
-whether it has told what may follow]; ``candidates``, what was told in this round, [log-probability, rank of the beam,
+whether it is expanded]; ``candidates``, what may follow in this round, [log-probability, rank of the beam,
 token]; ``dead_end``, [whether a grammar left it, why], or null.
 """
 
