@@ -122,7 +122,7 @@ def left_over(engine: Any) -> list[str]:
         "guests": len(loop.background_requests),
         "changes that wait": len(loop._mail),
         "threads that sleep": len(loop._sleepers),
-        "blocks that are held": len(core.scheduler.held),
+        "blocks that are held": len(core.scheduler.blocks.held),
         "a turn that is taken": int(loop._owner is not None),
         "requests in the metrics": core.meter._n_live,
     }
