@@ -10,6 +10,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.core.beam_search import BeamSearchConfig
+from oxillama.core.options import read_options
 from oxillama.engine.async_engine import AsyncEngine
 from tests.fakes import assert_idle, make_engine, runner_of
 from tests.snapshot.models import load
@@ -59,7 +60,7 @@ def test_coroutines_and_conversations_have_it_too(clock):
 
     assert asyncio.run(both()) == ("deadline", "deadline")
     given = {"max_tokens": 40, "deadline": 2.5, **TEXT}
-    options = ox.engine.options.read_options("stream", given, engine.sampling_defaults)
+    options = read_options("stream", given, engine.sampling_defaults)
     with engine.conversation() as talk:
         assert list(talk.stream([3], options))[-1].finish_reason == "deadline"
     assert_idle(engine)
