@@ -333,7 +333,7 @@ def check_replayed(resumer: TextResumer, request: GenerationRequest) -> None:
         if type(found[name]) is not type(given.get(name)) or found[name] != given[name]:
             raise given.wrong(name, f"{found[name]!r:.60}, as its tokens say,")
     if steps != resumer.state.sub("sampler").maybe_integer("grammar_steps"):
-        raise SnapshotDamagedError(f"{resumer.label}: its place in the grammar is not where its tokens lead")
+        raise SnapshotDamagedError(f"{resumer.label}: the state of its grammar is not the one that its tokens lead to")
 
 
 def check_together(resumers: SequenceOf[TextResumer]) -> None:

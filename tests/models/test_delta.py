@@ -7,8 +7,8 @@ import oxillama.gguf as gguf
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.kernels.delta import Delta
-from oxillama.models import ModelSpec
 from oxillama.models.delta_spec import DeltaSpec, read_delta_spec
+from oxillama.models.registry import read_model_spec
 
 from . import naive
 from .test_references import path_of
@@ -74,7 +74,7 @@ def test_without_a_list_the_last_of_an_interval_has_attention(tmp_path):
         listed = file.metadata["qwen35.attention.recurrent_layers"]
     path = rewritten(path_of("qwen35"), tmp_path, {"qwen35.attention.recurrent_layers": None})
     with gguf.open(path) as file:
-        assert [not layer.n_heads for layer in ModelSpec.read(file).layers] == list(listed) == [True] * 3 + [False]
+        assert [not layer.n_heads for layer in read_model_spec(file).layers] == list(listed) == [True] * 3 + [False]
     assert (logits(path, FEW) == logits(path_of("qwen35"), FEW)).all()
     bare = {"qwen35.attention.recurrent_layers": None, "qwen35.full_attention_interval": None}
     path = rewritten(path_of("qwen35"), tmp_path, bare)  # four, where metadata don't say
