@@ -26,6 +26,7 @@ __all__ = ["Grammar", "GrammarState", "apply_grammar_mask"]
 
 _TOKEN = re.compile(r"<\[(\d{1,9})\]>")
 NO_TOKEN = (1 << 31) - 1
+UNIT = 64  # bytes of a text that are stepped over at once: of an ambiguous grammar each can take megabytes
 
 
 class Grammar:
@@ -109,25 +110,33 @@ class Grammar:
             text = [int(part) if i % 2 else part for i, part in enumerate(parts)]
         pieces: Sequence[str | bytes | int] = [text] if isinstance(text, str | bytes) else text
         with self._lock:
-            stacks = Stacks(self.automaton) if self._stacks.crowded else self._stacks
-            node = stacks.root
+            self.make_room()
+            at = array("i", [self._stacks.root])
             for piece in pieces:
-                node = self._after(stacks, node, piece)
-            return stacks.is_end(node)
+                for unit in self._units(piece):
+                    at[0] = self._after(at[0], unit)
+                    self.make_room(at)
+            return self._stacks.is_end(at[0])
 
-    def _after(self, stacks: Stacks, node: int, piece: str | bytes | int) -> int:
+    def _units(self, piece: str | bytes | int) -> Iterable[bytes | int]:
+        """The parts of a text that are stepped over at once: between them, stacks that are in the way can go."""
         if isinstance(piece, int) and not isinstance(piece, bool):
-            return stacks.step_token(node, piece)
+            return (piece,)
         if not isinstance(piece, str | bytes):
             raise GrammarError(f"text must be str, bytes or a list of these and token ids, not {type(piece).__name__}")
+        if self.automaton.has_tokens and isinstance(piece, str):
+            return (c.encode("utf-8", "surrogatepass") for c in piece)
+        data = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece
+        size = 1 if self.automaton.has_tokens else UNIT
+        return (data[i : i + size] for i in range(0, len(data), size))
+
+    def _after(self, node: int, unit: bytes | int) -> int:
+        stacks = self._stacks
+        if isinstance(unit, int):
+            return stacks.step_token(node, unit)
         if not self.automaton.has_tokens:
-            return stacks.step_bytes(node, piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece)
-        units = [c.encode("utf-8", "surrogatepass") for c in piece] if isinstance(piece, str) else [
-            piece[i : i + 1] for i in range(len(piece))
-        ]  # fmt: skip
-        for unit in units:
-            node = stacks.either(stacks.step_bytes(node, unit), stacks.step_token(node, NO_TOKEN))
-        return node
+            return stacks.step_bytes(node, unit)
+        return stacks.either(stacks.step_bytes(node, unit), stacks.step_token(node, NO_TOKEN))
 
     def masks(self, vocabulary: Vocabulary) -> Masks:
         """The masks over a vocabulary. Raises GrammarError if the grammar refers to tokens that it doesn't have."""
@@ -141,10 +150,11 @@ class Grammar:
         """State of a new text. With `triggers`, the grammar holds from the first of these strings on, that included."""
         return GrammarState(self, vocabulary, triggers=triggers)
 
-    def make_room(self) -> None:
-        """Drops nodes that no state needs any more, once there are many. The caller holds the lock."""
+    def make_room(self, *others: "array[int]") -> None:
+        """Drops nodes that no state needs any more, nor any of `others`, once there are many. The caller holds the
+        lock."""
         if self._stacks.crowded:
-            self._stacks.compact([state._nodes for state in self._states])
+            self._stacks.compact([*(state._nodes for state in self._states), *others])
             for masks in self._masks.values():
                 masks.forget()
 

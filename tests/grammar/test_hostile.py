@@ -104,8 +104,11 @@ def test_what_is_known_of_stacks_is_forgotten_like_the_stacks():
     bodies = [" ".join(f"r{j}?" for j in range(20)) + ' "a"'] * 20
     grammar = Grammar.parse("root ::= r0\n" + "\n".join(f"r{i} ::= {body}" for i, body in enumerate(bodies)))
     assert not grammar._stacks.crowded
-    assert grammar.accepts("a" * 150)
+    assert grammar._stacks.step_bytes(grammar._stacks.root, b"a" * 150)
     assert grammar._stacks.crowded
     grammar.make_room()
     assert not grammar._stacks.crowded
+    assert grammar.accepts("a" * 300)  # which makes room on its way
+    assert not grammar._stacks.crowded
+    assert not grammar.accepts("a" * 300 + "b")
     assert grammar.accepts("a" * 10)

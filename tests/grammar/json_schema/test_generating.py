@@ -128,6 +128,7 @@ def test_multiples_of_large_divisors_end(step, n_digits):
     assert not narrow.accepts(str(10**19 // step * step))
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.integers(-4000, 4000), st.integers(0, 60_000), st.sampled_from([997, 1001, 3999]), st.booleans())
 def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_open):
     below, above = ("exclusiveMinimum", "exclusiveMaximum") if is_open else ("minimum", "maximum")
@@ -143,6 +144,7 @@ def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_
         assert not narrow.accepts(f"{value}.0")
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e6, 1e6) | st.floats(width=32))
 def test_all_floats_of_32_bits_but_the_greatest_may_be_generated(value):
     assume(math.isfinite(value))
