@@ -145,7 +145,7 @@ def _of_large_divisors(numbers: Numbers) -> tuple[int, list[Edge], list[int]]:
     whole = replace(numbers, narrow=False)
     n, edges, finals = _Builder(whole).build()
     n_digits = MAX_NARROW_STATES // n
-    if n_digits > max(len(str(int(m))) for m in numbers.multiples):
+    if n_digits > max((len(str(int(m))) for m in numbers.multiples), default=0):
         with suppress(GrammarError):
             return _Builder(numbers, MAX_NARROW_STATES, n_digits).build()
     return n, edges, finals

@@ -128,6 +128,12 @@ def test_multiples_of_large_divisors_end(step, n_digits):
     assert not narrow.accepts(str(10**19 // step * step))
 
 
+def test_numbers_that_a_large_divisor_must_not_divide():
+    narrow = generating({"type": "integer", "not": {"multipleOf": 997}})
+    assert narrow.accepts("998")
+    assert not narrow.accepts("9970")
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(-4000, 4000), st.integers(0, 60_000), st.sampled_from([997, 1001, 3999]), st.booleans())
 def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_open):
