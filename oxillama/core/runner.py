@@ -156,7 +156,7 @@ Poll = Callable[[], None]
 
 
 class RunnerProtocol(Protocol):
-    """What the engine needs of a runner; `engine/runner.py` has the real one."""
+    """A runner, as the engine core knows it; `Runner` is the one of a loaded model."""
 
     num_threads: int
 

@@ -225,8 +225,6 @@ class AsyncEngine:
             call.leave()
         return search.results()
 
-    # ---- life
-
     # ---- snapshots: files and models are read and written in another thread
 
     async def snapshot(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -269,6 +267,8 @@ class AsyncEngine:
         from oxillama.snapshot.resume import resume_async
 
         return await resume_async(self.engine.context, snapshot, options)
+
+    # ---- life
 
     @property
     def closed(self) -> bool:

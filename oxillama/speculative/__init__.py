@@ -3,10 +3,16 @@
 The names of drafts in general (`oxillama.drafts`) can be imported from here too.
 """
 
-from oxillama.drafts.draft import Draft, DraftTask, Proposal, SpecStats, Target
-from oxillama.drafts.grammar_draft import GrammarDraft
-from oxillama.drafts.prompt_lookup import PromptLookup
-from oxillama.sampling import Distribution
+from oxillama.drafts import (
+    Distribution,
+    Draft,
+    DraftTask,
+    GrammarDraft,
+    PromptLookup,
+    Proposal,
+    SpecStats,
+    Target,
+)
 
 __all__ = [
     "Distribution",

@@ -26,7 +26,7 @@ SECONDS = 60.0  # after which a thread hangs
 class Planted:
     """Raises at call n of a function of the package's, in this thread or one that it starts; counts the calls.
 
-    where: of call n. Functions that run when an object is dropped have nobody to raise to, and are left out.
+    where: of call n. Functions that run when an object is dropped raise to no caller, and are left out.
     """
 
     def __init__(self, kind: type[BaseException], n: int) -> None:
@@ -71,7 +71,7 @@ def in_thread(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without words for errors that have nobody to raise to."""
+    """Silences errors of finalisers, which no caller gets."""
     before, sys.unraisablehook = sys.unraisablehook, lambda *ignored: None
     logging.disable()
     try:

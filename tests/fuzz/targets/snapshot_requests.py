@@ -52,7 +52,7 @@ REQUESTS = (
 
 
 def requests(own):
-    """Requests in the middle and before the beginning; of some, chunks that nobody has read."""
+    """Requests in the middle and before the beginning; of some, unread chunks."""
     for prompt, given, n_read in REQUESTS:
         asked = {"max_tokens": 7, "seed": 1, **given}
         asked.pop("prefill_first", None)
@@ -67,7 +67,7 @@ def requests(own):
 
 
 def unread(own):
-    """Ended, with chunks that nobody has read."""
+    """Ended, with unread chunks."""
     stream = own.stream(PROMPT, max_tokens=3, seed=1, n=2, logprobs=1)
     next(stream)
     while stream._outbox.n_open:
