@@ -123,7 +123,7 @@ def test_a_child_imports_nothing():
     run(code)
 
 
-@pytest.mark.parametrize("module", ["oxillama.snapshot.resume", "oxillama.tokenizer.sandbox", "jinja2"])
+@pytest.mark.parametrize("module", ["oxillama.snapshot.v1_convert", "oxillama.tokenizer.sandbox", "jinja2"])
 def test_a_fork_waits_for_an_import(module):
     run(f"""
     engine = ox.load(num_threads=1)
@@ -133,6 +133,7 @@ def test_a_fork_waits_for_an_import(module):
 
     def use():
         engine.resume(saved).close()
+        engine.snapshot_bytes(format=1)
         engine.chat([{{"role": "user", "content": "hi"}}], max_tokens=2)
 
     assert in_child(use) == 0
@@ -173,12 +174,12 @@ def test_a_fork_from_within_an_import():
 
     class Forks:
         def find_spec(self, name, path=None, target=None):
-            if name == "oxillama.snapshot.resume" and not found:
+            if name == "oxillama.snapshot.v1_convert" and not found:
                 found.append(0)
                 found[0] = in_child(lambda: ox.snapshot.snapshot_info)
 
     sys.meta_path.insert(0, Forks())
-    importlib.import_module("oxillama.snapshot.resume")
+    importlib.import_module("oxillama.snapshot.v1_convert")
     assert found == [0]
     """)
 
@@ -194,7 +195,7 @@ def test_what_cant_be_imported_keeps_nobody_from_forking():
 
     sys.meta_path.insert(0, Broken())
     assert in_child(lambda: engine.generate("Once", max_tokens=2)) == 0
-    assert "oxillama.snapshot.resume" in sys.modules
+    assert "oxillama.snapshot.v1_convert" in sys.modules
     """)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import GeneratorType, TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama._util.pickling import stays_here
 from oxillama._util.signals import DeferredInterrupt, Finalizer
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
-from oxillama.core.options import Prompt, StreamOptions, TextOptions, read_options
+from oxillama.core.options import Progress, TextOptions, read_options
 from oxillama.core.prompts import check_no_table, read_prompt
 from oxillama.core.request import Bell, Request, ResultQueue
 from oxillama.core.request_factory import RequestFactory
@@ -28,12 +28,11 @@ from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, Gener
 __all__ = [
     "MAX_IN_FLIGHT",
     "Batch",
-    "BatchMethods",
     "BatchRunner",
     "BatchSettings",
     "Errors",
     "Outcome",
-    "Progress",
+    "batch_runner",
     "read_settings",
 ]
 
@@ -46,34 +45,52 @@ PLAIN: tuple[type, ...] = tuple(map(type, map(iter, ([], (), {}, {}.values(), se
 
 Errors = Literal["raise", "yield"]
 Outcome = Completion | list[Completion] | BatchFailure
-Progress = bool | Callable[[int, int | None], object]
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How a batch is done; the keywords of `Engine.batch` of these names. total: prompts, if they are counted."""
+    """Options of a batch, checked.
 
-    ordered: bool
-    max_in_flight: int
-    errors: Errors
-    progress: Progress
-    total: int | None
+    ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
+    max_in_flight: prompts taken whose results were not given yet, at most.
+    errors: a prompt that fails has its error raised in its place, and asking for the next result goes on after it; or
+        "yield": a `BatchFailure` in its place. No other result is lost either way, nor by an interrupt: after Ctrl-C,
+        too, asking for the next result goes on.
+    progress: True shows a bar on stderr; a function is called with the number of results given, and of all if `prompts`
+        has a length, else None.
+
+    Other options are those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more
+    prompts. A deadline counts from each prompt's own first step unless `deadline_from` says "submit"; a prompt that has
+    no token by then fails with DeadlineError.
+    """
+
+    ordered: bool = True
+    max_in_flight: int = MAX_IN_FLIGHT
+    errors: Errors = "raise"
+    progress: Progress = False
+    total: int | None = None  # prompts, if they are counted
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for values out of range."""
+        check_bool("ordered", self.ordered)
+        object.__setattr__(self, "max_in_flight", check_int("max_in_flight", self.max_in_flight, 1, MOST_IN_FLIGHT))
+        check_choice("errors", self.errors, ("raise", "yield"))
+        if not callable(self.progress):
+            check_bool("progress", self.progress)
 
 
-def read_settings(prompts: Any, ordered: bool, max_in_flight: int, errors: Errors, progress: Progress) -> BatchSettings:
-    """Raises ConfigError for values out of range."""
+SETTINGS = ("ordered", "max_in_flight", "errors", "progress")
+
+
+def read_settings(prompts: Any, options: dict[str, Any]) -> BatchSettings:
+    """Takes a batch's own keywords out of `options`. Raises ConfigError for values out of range."""
     check_no_table("prompts", prompts)
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable | AsyncIterable):
         raise ConfigError(f"prompts must be an iterable of prompts, not {type(prompts).__name__}")
     if getattr(prompts, "ndim", 1) == 0:  # a NumPy array of one value, which looks like an iterable
         raise ConfigError(f"prompts must be an iterable of prompts, not one value ({type(prompts).__name__})")
-    return BatchSettings(
-        check_bool("ordered", ordered),
-        check_int("max_in_flight", max_in_flight, 1, MOST_IN_FLIGHT),
-        cast(Errors, check_choice("errors", errors, ("raise", "yield"))),
-        progress if callable(progress) else check_bool("progress", progress),
-        len(prompts) if isinstance(prompts, Sized) else None,
-    )
+    given = {name: options.pop(name) for name in SETTINGS if name in options}
+    return BatchSettings(**given, total=len(prompts) if isinstance(prompts, Sized) else None)
 
 
 class _Item(ResultQueue):
@@ -437,99 +454,12 @@ class Batch(Iterator[T]):
         self.close()
 
 
-class BatchMethods:
-    """Methods of the engine for any number of prompts."""
+def batch_runner(core: EngineCore, maker: RequestFactory, prompts: Any, options: dict[str, Any]) -> BatchRunner:
+    """A runner for the keywords of `Engine.batch`, with no prompt taken yet.
 
-    _core: EngineCore
-    _maker: RequestFactory
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        n: None = None,
-        **options: Unpack[StreamOptions],
-    ) -> Batch[Completion]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        n: int,
-        **options: Unpack[StreamOptions],
-    ) -> Batch[list[Completion]]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        n: None = None,
-        **options: Unpack[StreamOptions],
-    ) -> Batch[Completion | BatchFailure]: ...
-
-    @overload
-    def batch(
-        self,
-        prompts: Iterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        n: int,
-        **options: Unpack[StreamOptions],
-    ) -> Batch[list[Completion] | BatchFailure]: ...
-
-    def batch(
-        self,
-        prompts: Iterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors = "raise",
-        progress: Progress = False,
-        n: int | None = None,
-        **options: Unpack[StreamOptions],
-    ) -> Batch[Any]:
-        """Continues any number of prompts, computed together; an iterator over the completions.
-
-        Prompts are taken as they are needed, by the thread that asks for results: a generator of millions is fine.
-        Those that were taken are computed while it asks for the next result, and also while it does something else, if
-        that takes a few milliseconds.
-
-        ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
-        max_in_flight: prompts taken whose results were not given yet, at most.
-        errors: a prompt that fails has its error raised in its place, and asking for the next result goes on after it;
-            or "yield": a `BatchFailure` in its place. No other result is lost either way, nor by an interrupt: after
-            Ctrl-C, too, asking for the next result goes on.
-        progress: True shows a bar on stderr; a function is called with the number of results given, and of all if
-            `prompts` has a length, else None.
-        n: so many completions of each prompt: a list of them is its result.
-        options: those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more prompts. A
-            deadline counts from each prompt's own first step unless `deadline_from` says "submit"; a prompt that has no
-            token by then fails with DeadlineError.
-
-        An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
-        ConfigError and TypeError for the options; EngineClosedError ends the batch.
-        """
-        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
-        if not isinstance(prompts, Iterable):
-            raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
-        parsed = read_options("batch", {"n": n, **options}, self._maker.sampling_defaults)
-        self._core.check_generates()
-        return Batch(self._core, BatchRunner(self._core, self._maker, parsed, settings), iter(prompts))
+    Raises ConfigError and TypeError for the options, EngineClosedError, GenerateError if the model is an encoder.
+    """
+    settings = read_settings(prompts, options)
+    parsed = read_options("batch", options, maker.sampling_defaults)
+    core.check_generates()
+    return BatchRunner(core, maker, parsed, settings)

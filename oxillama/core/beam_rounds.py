@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypedDict, cast
 
-from oxillama._util.checks import check_bool, check_keywords, check_type
+from oxillama._util.checks import check_keywords, check_type
 from oxillama._util.pickling import stays_here
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
@@ -25,9 +25,11 @@ from oxillama.sampler_config import CONSTRAINTS, JsonSchema, SchemaMode
 from oxillama.sampling import SamplerChain
 
 __all__ = [
+    "BeamKeywords",
     "BeamRounds",
+    "BeamSearchOptions",
+    "start_search",
 ]
-
 
 # Fields of SamplerConfig that say what may come, and not how to draw.
 SHAPING = (*CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens")
@@ -37,7 +39,7 @@ PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.
 
 
 class BeamKeywords(TypedDict, total=False):
-    """The keywords of `beam_search` beside those in its signature."""
+    """Keywords of `beam_search` that are fields of `BeamSearchConfig`, `SamplerConfig` and `ServingOptions`."""
 
     beam_width: int
     max_new_tokens: int
@@ -56,6 +58,13 @@ class BeamKeywords(TypedDict, total=False):
     cache_prompt: bool
     cache_salt: str | None
     lora: Any
+
+
+class BeamSearchOptions(BeamKeywords, total=False):
+    """All keywords of `beam_search`; `BeamOptions` says what they mean."""
+
+    ignore_eos: bool
+    cancel_token: CancelToken | None
 
 
 class BeamRounds(Iterator[list[BeamHypothesis]]):
@@ -142,8 +151,6 @@ def start_search(
     maker: RequestFactory,
     prompt: Prompt,
     config: BeamSearchConfig | None,
-    ignore_eos: bool,
-    cancel_token: CancelToken | None,
     options: Mapping[str, Any],
     bell: Bell | None = None,
 ) -> BeamSearch:
@@ -152,15 +159,12 @@ def start_search(
     one = read_prompt("prompt", prompt, "beam_search() takes")
     check_options(options)
     fields = dict(options)
+    chosen = check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig)
     found = BeamOptions(
-        replace(
-            check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig),
-            **_taken(fields, field_names(BeamSearchConfig)),
-        ),
+        replace(chosen, **_taken(fields, field_names(BeamSearchConfig))),
         SamplerChain.from_config(replace(PLAIN, **_taken(fields, SHAPING))),
         split_options(fields),
-        check_bool("ignore_eos", ignore_eos),
-        cancel_token if cancel_token is None else check_type("cancel_token", cancel_token, CancelToken),
+        **fields,
     )
     return BeamSearch(core, maker, maker.ids("prompt", one), found, bell)
 
@@ -172,7 +176,7 @@ def check_options(options: Iterable[str]) -> None:
             raise ConfigError(f"{name} is not for beam_search(), which follows several texts and ends with the best")
         if name in DRAFT_FIELDS:
             raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
-    check_keywords("beam_search", options, ("config", "ignore_eos", "cancel_token", *BeamKeywords.__annotations__))
+    check_keywords("beam_search", options, ("config", *BeamSearchOptions.__annotations__))
 
 
 def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_float, check_int, suggests_fields
+from oxillama._util.checks import check_bool, check_float, check_int, check_type, suggests_fields
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import ServingOptions
@@ -186,13 +186,27 @@ class BeamOutbox(ResultQueue):
 
 @dataclass(frozen=True)
 class BeamOptions:
-    """What a caller asks for, checked. chain: what the grammar bans; it ends with `draw`, which isn't used."""
+    """Options of a beam search, checked.
+
+    config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come: `grammar`,
+        `json_schema` (with `schema_mode`), `regex`, `choices` and `banned_tokens` leave log-probabilities as they are,
+        and `logit_bias` adds to them; and `priority`, `deadline`, `deadline_from`, `cache_prompt`, `cache_salt`.
+        Nothing is drawn at random: other fields of `SamplerConfig` have no place here.
+    ignore_eos: end-of-generation tokens are tokens like others.
+    cancel_token: lets another thread stop it; what there is by then is returned, unfinished beams included.
+    """
 
     config: BeamSearchConfig
-    chain: SamplerChain
+    chain: SamplerChain  # what the grammar bans; it ends with `draw`, which isn't used
     serving: ServingOptions
-    ignore_eos: bool
-    cancel_token: CancelToken | None
+    ignore_eos: bool = False
+    cancel_token: CancelToken | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for other values."""
+        check_bool("ignore_eos", self.ignore_eos)
+        if self.cancel_token is not None:
+            check_type("cancel_token", self.cancel_token, CancelToken)
 
 
 class BeamSearch:

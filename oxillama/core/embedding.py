@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_int, check_keywords, check_type
 from oxillama._util.json_values import fields_as_json
-from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import Prompt, ServingOptions
+from oxillama.core.context import EngineContext
+from oxillama.core.options import ServingOptions
 from oxillama.core.pooling import Kept, PoolingSettings, choose_pooling, pool, result_of
 from oxillama.core.prompts import plain, read_prompts
 from oxillama.core.request import Bell, LogitsRequest, Request, ResultQueue, Want
-from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
 from oxillama.errors import ConfigError, UnsupportedModelError
 from oxillama.lora import check_wanted
-from oxillama.models import ModelSpec
 from oxillama.models.classifier import Classifier
 from oxillama.scheduling.sequence import Sequence
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
-    "EMBED_KEYWORDS",
     "EmbedOptions",
     "EmbedPooling",
     "EmbeddingRequest",
     "Embeddings",
-    "NumberMethods",
-    "RankMethods",
     "RankedDocument",
+    "RerankOptions",
+    "embedding_requests",
+    "logits_request",
     "pair_ids",
+    "ranking_requests",
 ]
 
 # Poolings that give one vector for a text.
@@ -53,7 +52,16 @@ class EmbedOptions(TypedDict, total=False):
     lora: Any
 
 
+class RerankOptions(TypedDict, total=False):
+    """What `Engine.rerank` takes beside the query and the documents."""
+
+    top_n: int | None
+    template: str | None
+    lora: Any
+
+
 EMBED_KEYWORDS = ("input", "pooling", *EmbedOptions.__annotations__)
+RERANK_KEYWORDS = ("query", "documents", *RerankOptions.__annotations__)
 
 
 class EmbeddingRequest(Request):
@@ -87,112 +95,52 @@ class EmbeddingRequest(Request):
         return "stop"
 
 
-class NumberMethods:
-    """Methods of the engine that compute whole texts."""
+def embedding_requests(
+    context: EngineContext,
+    input: Any,
+    pooling: str | None,
+    options: Mapping[str, Any],
+    bell: Bell | None = None,
+    *,
+    name: str = "input",
+) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:
+    """Requests of `Engine.embed`, their outbox, and what gives the results when they are finished.
 
-    _core: EngineCore
-    _maker: RequestFactory
-    _pooling: str
-    _classifier: Classifier | None
-    model_config: ModelSpec
-    n_vocab: int
+    Texts of like length are computed together, whatever their order. Raises what `embed` raises, but for what is wrong
+    with the model's numbers.
+    """
+    check_keywords("embed", options, EMBED_KEYWORDS)
+    context.core.check_open()
+    fields = dict(options)
+    loras = context.loras.select(check_wanted("lora", fields.pop("lora", None)))
+    settings = choose_pooling(context.pooling, context.classifier, context.spec.n_embd, pooling=pooling, **fields)
+    single, named = read_prompts(name, input)
+    outbox, factory = ResultQueue(len(named), bell), context.factory
+    # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
+    shares = settings.classifier is not None and not settings.classifier.of_first
+    key = ServingOptions().cache_key(factory.kv_type, loras) if shares else None
+    requests = [
+        EmbeddingRequest(factory.fitting(part, p), settings, outbox, index=i, loras=loras, cache_key=key)
+        for i, (part, p) in enumerate(named)
+    ]
 
-    # A text is also a sequence of texts to the type system; the first signature that fits counts.
-    @overload
-    def embed(self, input: Prompt, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> NDArray[Any]: ...
+    def results() -> Embeddings:
+        found = [request.result for request in requests]
+        return found[0] if single else found if settings.pooling == "none" else np.stack(found)
 
-    @overload
-    def embed(
-        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, **options: Unpack[EmbedOptions]
-    ) -> NDArray[Any]: ...
+    return sorted(requests, key=lambda r: len(r.sequence.tokens), reverse=True), outbox, results
 
-    @overload
-    def embed(
-        self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
-    ) -> Embeddings: ...
 
-    def embed(
-        self,
-        input: Prompt | SequenceOf[Prompt],
-        *,
-        pooling: Any = None,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        dtype: str = "float32",
-        lora: Any = None,
-        **unknown: object,
-    ) -> Embeddings:
-        """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
-
-        pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
-            "rank" gives the scores of the model's classifier, [labels] for each text; see `labels`. None is what the
-            model's file says (`pooling_type`), or "mean".
-        normalize: divide by the Euclidean length (for "none", each row by its own); None: yes, but for "rank".
-        dimensions: keep the first so many values only, before dividing: of models trained for it (Matryoshka).
-        dtype: "int8" gives round(127 * x / max|x|) of each vector, whose cosines need no scale; "binary" uint8
-            [ceil(d / 8)], a bit for each value above zero, the first in the highest bit.
-        lora: adapters, as for `generate`.
-        Texts of like length are computed together, whatever their order. Raises ConfigError, TokenizerError,
-        ContextOverflowError; UnsupportedModelError for "rank" without a classifier; GenerateError if the model
-        computes NaN or infinity.
-        """
-        check_keywords("embed", unknown, EMBED_KEYWORDS)
-        options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
-        requests, outbox, results = self._embedding(input, pooling, options, lora)
-        self._core.run(requests, outbox)
-        return results()
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the scores that pooling "rank" gives; empty if the model has no classifier, or nameless ones."""
-        return () if self._classifier is None else self._classifier.labels
-
-    def _embedding(
-        self,
-        input: Any,
-        pooling: str | None,
-        options: dict[str, Any],
-        lora: Any,
-        bell: Bell | None = None,
-        *,
-        name: str = "input",
-    ) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:
-        """Requests, their outbox, and what gives the results when they are finished."""
-        self._core.check_open()
-        n_embd = self.model_config.n_embd
-        settings = choose_pooling(self._pooling, self._classifier, n_embd, pooling=pooling, **options)
-        single, named = read_prompts(name, input)
-        outbox, loras = ResultQueue(len(named), bell), self._maker.loras.select(check_wanted("lora", lora))
-        # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
-        shares = settings.classifier is not None and not settings.classifier.of_first
-        key = ServingOptions().cache_key(self._maker.kv_type, loras) if shares else None
-        requests = [
-            EmbeddingRequest(self._maker.fitting(part, p), settings, outbox, index=i, loras=loras, cache_key=key)
-            for i, (part, p) in enumerate(named)
-        ]
-
-        def results() -> Embeddings:
-            found = [request.result for request in requests]
-            return found[0] if single else found if settings.pooling == "none" else np.stack(found)
-
-        return sorted(requests, key=lambda r: len(r.sequence.tokens), reverse=True), outbox, results
-
-    def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
-        """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
-
-        lora: adapters, as for `generate`.
-        Raises TokenizerError, ConfigError (no ids), ContextOverflowError; GenerateError if the model is an encoder.
-        """
-        request = self._logits(ids, lora)
-        self._core.run([request], request.outbox)
-        return request.out
-
-    def _logits(self, ids: SequenceOf[int], lora: Any, bell: Bell | None = None) -> LogitsRequest:
-        self._core.check_generates()
-        if isinstance(ids, str):
-            raise ConfigError("ids must be token ids, not text: tokenize() it first")
-        loras = self._maker.loras.select(check_wanted("lora", lora))
-        return LogitsRequest(self._maker.fitting("ids", ids), self.n_vocab, ResultQueue(1, bell), loras=loras)
+def logits_request(
+    context: EngineContext, ids: SequenceOf[int], lora: Any = None, bell: Bell | None = None
+) -> LogitsRequest:
+    """The request of `Engine.forward_logits`."""
+    context.core.check_generates()
+    if isinstance(ids, str):
+        raise ConfigError("ids must be token ids, not text: tokenize() it first")
+    loras = context.loras.select(check_wanted("lora", lora))
+    fitting = context.factory.fitting("ids", ids)
+    return LogitsRequest(fitting, context.spec.n_vocab, ResultQueue(1, bell), loras=loras)
 
 
 # The name under which files have the template of a query and a document, and its fields.
@@ -225,64 +173,45 @@ class RankedDocument:
         return hash(self._key())
 
 
-class RankMethods(NumberMethods):
-    """The engine's method that ranks documents."""
+def ranking_requests(
+    context: EngineContext, query: Any, documents: Any, options: Mapping[str, Any], bell: Bell | None = None
+) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], list[RankedDocument]]]:
+    """Requests of `Engine.rerank`, their outbox, and what gives the documents when they are finished.
 
-    tokenizer: Tokenizer
+    top_n: how many to return; None: all.
+    template: text with {query} and {document} instead of the model's. Control tokens are read in the template alone.
+    lora: adapters, as for `generate`.
+    """
+    check_keywords("rerank", options, RERANK_KEYWORDS)
+    context.core.check_open()
+    top_n, lora = options.get("top_n"), options.get("lora")
+    pairs = read_pairs(context, query, documents, options.get("template"))
+    n = len(pairs) if top_n is None else check_int("top_n", top_n, 1, 1 << 31)
+    requests, outbox, scores = embedding_requests(context, pairs, "rank", {"lora": lora}, bell, name="documents")
 
-    def rerank(
-        self,
-        query: str,
-        documents: SequenceOf[str],
-        *,
-        top_n: int | None = None,
-        template: str | None = None,
-        lora: Any = None,
-    ) -> list[RankedDocument]:
-        """The documents, best first; of equal ones, the first that was given.
+    def results() -> list[RankedDocument]:
+        found = [RankedDocument(i, float(row[0]), row) for i, row in enumerate(scores())]
+        return sorted(found, key=lambda document: -document.score)[:n]
 
-        Query and document are read together, as the model's file says (its chat template named "rerank"), or else as
-        two texts with the encoder's separators. LogprobRecorder are the encoder's logits, or a decoder's probabilities.
+    return requests, outbox, results
 
-        top_n: how many to return; None: all. template: text with {query} and {document} instead of the model's. Control
-        tokens are read in the template alone. lora: adapters, as for `generate`.
-        Raises ConfigError, ContextOverflowError (a pair is too long), TokenizerError; UnsupportedModelError if the
-        model has no classifier, or no template and no separators.
-        """
-        requests, outbox, results = self._ranking(query, documents, top_n, template, lora)
-        self._core.run(requests, outbox)
-        return results()
 
-    def _ranking(
-        self, query: Any, documents: Any, top_n: Any, template: Any, lora: Any, bell: Bell | None = None
-    ) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], list[RankedDocument]]]:
-        """Requests, their outbox, and what gives the documents when they are finished."""
-        self._core.check_open()
-        pairs = self._pairs(query, documents, template)
-        n = len(pairs) if top_n is None else check_int("top_n", top_n, 1, 1 << 31)
-        requests, outbox, scores = self._embedding(pairs, "rank", {}, lora, bell, name="documents")
-
-        def results() -> list[RankedDocument]:
-            found = [RankedDocument(i, float(row[0]), row) for i, row in enumerate(scores())]
-            return sorted(found, key=lambda document: -document.score)[:n]
-
-        return requests, outbox, results
-
-    def _pairs(self, query: Any, documents: Any, template: Any) -> list[list[int]]:
-        if self._classifier is None:
-            raise UnsupportedModelError(
-                "the model has no classifier that scores a pair of texts: load a reranker, or compare by embed()"
-            )
-        query, documents = check_type("query", plain("query", query), str), plain("documents", documents)
-        if isinstance(documents, str | bytes) or not isinstance(documents, SequenceOf) or not documents:
-            raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
-        texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
-        chosen = pair_template(self.tokenizer, self._classifier, template)
-        check = self._maker.check_length
-        return [
-            pair_ids(self.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
-            for i, text in enumerate(texts)
-        ]
+def read_pairs(context: EngineContext, query: Any, documents: Any, template: Any) -> list[list[int]]:
+    """Token ids of the query with each document. Raises what `Engine.rerank` raises for what can't be read."""
+    if context.classifier is None:
+        raise UnsupportedModelError(
+            "the model has no classifier that scores a pair of texts: load a reranker, or compare by embed()"
+        )
+    query, documents = check_type("query", plain("query", query), str), plain("documents", documents)
+    if isinstance(documents, str | bytes) or not isinstance(documents, SequenceOf) or not documents:
+        raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
+    texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
+    chosen = pair_template(context.tokenizer, context.classifier, template)
+    check = context.factory.check_length
+    return [
+        pair_ids(context.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
+        for i, text in enumerate(texts)
+    ]
 
 
 def pair_template(tokenizer: Tokenizer, classifier: Classifier, template: str | None) -> str | None:

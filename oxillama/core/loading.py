@@ -17,14 +17,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import oxillama.gguf as gguf
 from oxillama._util.checks import check_keywords
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, SamplerConfig, field_names
+from oxillama.core.context import EngineContext
+from oxillama.core.engine_core import EngineCore
+from oxillama.core.options import ServingOptions
 from oxillama.core.pooling import read_pooling
+from oxillama.core.request import SnapshotProtocol
+from oxillama.core.request_factory import RequestFactory
 from oxillama.core.runner import Runner, RunnerProtocol
+from oxillama.core.session import Session
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.pages import release_pages
 from oxillama.kernels._cores import default_num_threads
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.layer_state import LayerShape, largest_window
+from oxillama.lora import LoraRegistry
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
 from oxillama.models.registry import read_model_spec
@@ -32,12 +39,12 @@ from oxillama.models.weights import Weights
 from oxillama.offload import LayerPager
 from oxillama.sampling.file_defaults import read_sampling_defaults
 from oxillama.scheduling.block_manager import n_alive
+from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import MAX_RUNNING
 from oxillama.scheduling.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from oxillama.core.context import EngineContext
     from oxillama.gguf import GGUFFile
     from oxillama.models.registry import Model
 
@@ -52,6 +59,7 @@ __all__ = [
     "kept_bytes",
     "load_parts",
     "make_config",
+    "make_context",
     "parts_beside",
     "shipped_draft",
     "shipped_model",
@@ -410,3 +418,41 @@ def parts_beside(loaded: EngineContext, config: EngineConfig) -> EngineParts:
         step_tokens(spec, config.prefill_chunk_size, runner.pager.step_budget if runner.pager else None),
         loaded.factory.sampling_defaults,
     )  # fmt: skip
+
+
+WriterFactory = Callable[[EngineCore, EngineConfig, EngineParts, LoraRegistry], SnapshotProtocol]
+
+
+def make_context(config: EngineConfig, parts: EngineParts, writer: WriterFactory) -> EngineContext:
+    """The core of an engine around the parts that were loaded, and what its calls need; `writer` makes its snapshots.
+
+    Raises ConfigError for what the settings and the model don't allow together.
+    """
+    pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
+    core = EngineCore(
+        parts.runner,
+        pool,
+        config.kv_block_size,
+        parts.step_tokens or config.prefill_chunk_size,
+        encoder="" if parts.spec.causal else parts.spec.arch,
+        prefix_cache=config.prefix_cache,
+        max_waiting=config.max_queue_size,
+    )
+    loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
+    capacity, n_vocab, kv_type = core.scheduler.capacity, parts.spec.n_vocab, config.kv_type
+    factory = RequestFactory(parts.tokenizer, n_vocab, parts.context_size, capacity, loras, kv_type, parts.sampling)
+    snapshots = writer(core, config, parts, loras)
+    return EngineContext(
+        config=config,
+        core=core,
+        factory=factory,
+        loras=loras,
+        snapshots=snapshots,
+        session=Session(core, factory, ServingOptions(), snapshots),
+        tokenizer=parts.tokenizer,
+        spec=parts.spec,
+        metadata=parts.metadata,
+        context_size=parts.context_size,
+        pooling=parts.pooling,
+        classifier=parts.classifier,
+    )

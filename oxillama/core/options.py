@@ -11,7 +11,7 @@ from oxillama._util.checks import check_bool, check_choice, check_float, check_i
 from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
 from oxillama.core.draft_options import NO_DRAFTS, Acceptance, DraftLike, DraftOptions, split_draft_options
 from oxillama.core.logprobs import check_logprobs
-from oxillama.core.prompts import check_stop, make_chain
+from oxillama.core.prompts import Tools, check_stop, make_chain
 from oxillama.core.results import CancelToken
 from oxillama.core.stopping import Criteria, StoppingCriterion, check_criteria
 from oxillama.core.tool_use import ToolUse, check_tool_use
@@ -22,11 +22,16 @@ from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY
+from oxillama.tools import ToolFormat
 
 __all__ = [
+    "BatchOptions",
     "CacheKey",
+    "ChatOptions",
     "DeadlineFrom",
     "GenerateOptions",
+    "InfillOptions",
+    "Progress",
     "Prompt",
     "RequestOptions",
     "ServingOptions",
@@ -34,7 +39,6 @@ __all__ = [
     "StreamOptions",
     "TextOptions",
     "check_options",
-    "parse_options",
     "read_options",
     "split_options",
 ]
@@ -140,12 +144,13 @@ def split_options(options: dict[str, Any]) -> ServingOptions:
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
+Progress = bool | Callable[[int, int | None], object]
 
 MAX_COMPLETIONS = 1024  # of one prompt; each takes a place in the queue
 
 
 class StreamOptions(RequestOptions, total=False):
-    """The keywords of `Engine.stream` and `Engine.batch`."""
+    """The keywords of `Engine.stream`; `TextOptions` says what they mean."""
 
     max_tokens: int | None
     stop: Stop
@@ -165,40 +170,112 @@ class GenerateOptions(StreamOptions, total=False):
     on_token: Callable[..., object] | None
 
 
-# n decides what comes back, so that each function has it in its own signature.
-_STREAM_FIELDS = {"n"} | set(StreamOptions.__annotations__) - set(RequestOptions.__annotations__)
-_ALL = ("n", *StreamOptions.__annotations__)
-# Every keyword of each function that takes these options.
+class ChatOptions(GenerateOptions, total=False):
+    """The keywords of `Engine.chat`."""
+
+    tools: Tools
+    chat_template: str | None
+    tool_choice: str | Mapping[str, Any] | None
+    tool_format: ToolFormat | str | None
+    constrain_tools: bool | None
+
+
+class InfillOptions(GenerateOptions, total=False):
+    """The keywords of `Engine.infill`."""
+
+    suffix_first: bool
+
+
+class BatchOptions(StreamOptions, total=False):
+    """The keywords of `Engine.batch`; `BatchSettings` says what its own mean."""
+
+    ordered: bool
+    max_in_flight: int
+    progress: Progress
+
+
+# n, stream and errors decide what comes back, so that each function has them in its own signature.
 _KEYWORDS = {
-    "generate": ("on_token", *_ALL),
-    "stream": _ALL,
-    "batch": ("ordered", "max_in_flight", "errors", "progress", *_ALL),
-    "chat": (
-        *("tools", "tool_choice", "tool_format", "constrain_tools", "chat_template", "stream", "on_token"),
-        *_ALL,
-    ),
-    "infill": ("suffix_first", "stream", "on_token", *_ALL),
+    "generate": ("n", *GenerateOptions.__annotations__),
+    "stream": ("n", *StreamOptions.__annotations__),
+    "batch": ("n", "errors", *BatchOptions.__annotations__),
+    "chat": ("n", "stream", *ChatOptions.__annotations__),
+    "infill": ("n", "stream", *InfillOptions.__annotations__),
 }
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What a caller asks for, checked. max_tokens None: up to the context's end; logprobs None: none; n None: one."""
+    """Options of a text, checked.
 
-    max_tokens: int | None
-    stops: tuple[str, ...]
-    ignore_eos: bool
+    max_tokens: tokens to generate at most; None: up to the context's end.
+    stop: strings that end the text; they are cut off, with what follows.
+    ignore_eos: go on after end-of-generation tokens.
+    sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use the
+        same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given. Also `lora`,
+        `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and `draft`,
+        `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
+    logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
+        place before everything else; they run inside the engine's step. What one raises ends its request alone.
+    stopping_criteria: a function (token ids so far, logits) -> bool, or a list of them, called after each token. The
+        ids are those of prompt and text. True from one ends the text, whose last token this is, with finish_reason
+        "stop". The logits, float32 [n_vocab], are the model's that the token was drawn from, and can't be written.
+        They run inside the engine's step; what one raises ends its request alone.
+    echo: the prompt stands before the text of each completion: as given, or of token ids their text without control
+        tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it first.
+    cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
+    logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts and
+        grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.
+    prompt_logprobs: the same for the tokens of the prompt, which then is computed whole: what others left in the prefix
+        cache is not used.
+    n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
+        Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
+    """
+
     chain: SamplerChain
-    cancel_token: CancelToken | None
-    serving: ServingOptions
-    processors: tuple[LogitsProcessor, ...] = ()
+    serving: ServingOptions = ServingOptions()
+    drafts: DraftOptions = NO_DRAFTS
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    stopping_criteria: tuple[StoppingCriterion, ...] = ()
+    echo: bool = False
+    cancel_token: CancelToken | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int | None = None
     tool_use: ToolUse | None = None
-    drafts: DraftOptions = NO_DRAFTS
-    criteria: tuple[StoppingCriterion, ...] = ()
-    echo: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for values out of range, and for options that exclude each other."""
+        if self.max_tokens is not None:
+            self._set("max_tokens", check_int("max_tokens", self.max_tokens, 1, MAX_CONTEXT))
+        self._set("stop", check_stop(self.stop))
+        check_bool("ignore_eos", self.ignore_eos)
+        self._set("logits_processors", check_processors(self.logits_processors))
+        self._set("stopping_criteria", check_criteria(self.stopping_criteria))
+        check_bool("echo", self.echo)
+        if self.cancel_token is not None and not isinstance(self.cancel_token, CancelToken):
+            raise ConfigError(f"cancel_token must be a CancelToken, not {type(self.cancel_token).__name__}")
+        for name in ("logprobs", "prompt_logprobs"):
+            self._set(name, check_logprobs(name, getattr(self, name)))
+        if self.n is not None:
+            self._set("n", check_int("n", self.n, 1, MAX_COMPLETIONS))
+        if (tool_use := check_tool_use(self.tool_use)) is not None:
+            self._check_tool_use(tool_use)
+        if self.drafts.acceptance == "rejection":
+            check_chain(self.chain)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_tool_use(self, tool_use: ToolUse) -> None:
+        constraint = self.chain.config.constraint
+        if tool_use.choice != "auto" and constraint is not None:
+            raise ConfigError(f"{constraint[0]} is given, and calls of tools are required: give one of them")
+        if self.echo:
+            raise ConfigError("echo and tool_use are both given: calls are found in what is generated alone")
 
     @property
     def n_each(self) -> int:
@@ -213,59 +290,22 @@ class TextOptions:
         return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
 
 
+# Fields of TextOptions that are keywords by themselves.
+_OWN = tuple(name for name in field_names(TextOptions) if name not in ("chain", "serving", "drafts"))
+
+
 def check_options(function: str, options: Mapping[str, Any]) -> None:
     """Raises TypeError for keywords that `function` (a key of _KEYWORDS) doesn't have."""
     check_keywords(function, options, _KEYWORDS[function])
 
 
-def parse_options(
-    function: str,
-    *,
-    max_tokens: int | None = None,
-    stop: Any = None,
-    ignore_eos: bool = False,
-    sampler: SamplerConfig | SamplerChain | None = None,
-    logits_processors: Any = None,
-    stopping_criteria: Any = None,
-    echo: bool = False,
-    cancel_token: CancelToken | None = None,
-    logprobs: int | None = None,
-    prompt_logprobs: int | None = None,
-    n: int | None = None,
-    sampling: Mapping[str, Any],
-    defaults: SamplerConfig,
-) -> TextOptions:
-    """`sampling` has fields of `SamplerConfig`, `ServingOptions` and `DraftOptions`, and `tool_use`; `defaults` are the
-    engine's for fields of `SamplerConfig`.
+def read_options(function: str, options: Mapping[str, Any], defaults: SamplerConfig) -> TextOptions:
+    """The keywords of a call, checked; `defaults` are the engine's for fields of `SamplerConfig`.
 
     Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
     """
-    if max_tokens is not None:
-        max_tokens = check_int("max_tokens", max_tokens, 1, MAX_CONTEXT)
-    if cancel_token is not None and not isinstance(cancel_token, CancelToken):
-        raise ConfigError(f"cancel_token must be a CancelToken, not {type(cancel_token).__name__}")
-    fields = dict(sampling)
-    check_options(function, fields)
-    tool_use = check_tool_use(fields.pop("tool_use", None))
+    check_options(function, options)
+    fields = dict(options)
+    own = {name: fields.pop(name) for name in _OWN if name in fields}
     serving, drafts = split_options(fields), split_draft_options(fields)
-    chain = make_chain(sampler, fields, defaults)
-    if drafts.acceptance == "rejection":
-        check_chain(chain)
-    if tool_use is not None and tool_use.choice != "auto" and chain.config.constraint is not None:
-        raise ConfigError(f"{chain.config.constraint[0]} is given, and calls of tools are required: give one of them")
-    if check_bool("echo", echo) and tool_use is not None:
-        raise ConfigError("echo and tool_use are both given: calls are found in what is generated alone")
-    return TextOptions(
-        max_tokens, check_stop(stop), check_bool("ignore_eos", ignore_eos), chain, cancel_token, serving,
-        check_processors(logits_processors), check_logprobs("logprobs", logprobs),
-        check_logprobs("prompt_logprobs", prompt_logprobs),
-        None if n is None else check_int("n", n, 1, MAX_COMPLETIONS), tool_use, drafts,
-        check_criteria(stopping_criteria), echo,
-    )  # fmt: skip
-
-
-def read_options(function: str, options: Mapping[str, Any], defaults: SamplerConfig) -> TextOptions:
-    """`parse_options` of the keywords of a call; raises what that raises."""
-    known = {name: value for name, value in options.items() if name in _STREAM_FIELDS}
-    sampling = {name: value for name, value in options.items() if name not in known}
-    return parse_options(function, sampling=sampling, defaults=defaults, **known)
+    return TextOptions(make_chain(fields.pop("sampler", None), fields, defaults), serving, drafts, **own)

@@ -66,7 +66,18 @@ def choose_pooling(
     dimensions: int | None = None,
     dtype: str = "float32",
 ) -> PoolingSettings:
-    """Options of `embed`, checked against each other and what the model can do; raises what `embed` raises."""
+    """Options of `embed`, checked against each other and what the model can do.
+
+    pooling: "mean", "max", "last" or "cls" (first token); "none" gives [tokens, d], and a list of these for a list.
+        "rank" gives the scores of the model's classifier, [labels] for each text; see `labels`. None is what the
+        model's file says (`pooling_type`), or "mean".
+    normalize: divide by the Euclidean length (for "none", each row by its own); None: yes, but for "rank".
+    dimensions: keep the first so many values only, before dividing: of models trained for it (Matryoshka).
+    dtype: "int8" gives round(127 * x / max|x|) of each vector, whose cosines need no scale; "binary" uint8
+        [ceil(d / 8)], a bit for each value above zero, the first in the highest bit.
+
+    Raises ConfigError; UnsupportedModelError for "rank" without a classifier.
+    """
     chosen = check_choice("pooling", of_file if pooling is None else pooling, POOLINGS)
     check_choice("dtype", dtype, DTYPES)
     if chosen == "rank":

@@ -215,13 +215,16 @@ def chat_ids(
 
 
 def infill_ids(
-    tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: bool, context_size: int | None = None
+    tokenizer: Tokenizer, prefix: str, suffix: str, suffix_first: bool = False, context_size: int | None = None
 ) -> list[int]:
     """Token ids of the prompt for the text between `prefix` and `suffix`, with BOS where the model wants one.
 
-    The order is that of llama.cpp: prefix, suffix, middle, or with `suffix_first` suffix, prefix, middle. The suffix
-    gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens that the
-    model's file lacks, ConfigError, TokenizerError, and with a context_size ContextOverflowError for far more tokens.
+    prefix, suffix: the texts around the gap, which may be empty; what they hold is never read as control tokens.
+    suffix_first: the suffix comes first in the prompt, for models that were trained so (llama.cpp: spm_infill).
+
+    The suffix gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens
+    that the model's file lacks, ConfigError, TokenizerError, and with a context_size ContextOverflowError for far more
+    tokens.
     """
     check_bool("suffix_first", suffix_first)
     for name, text in (("prefix", prefix), ("suffix", suffix)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ __all__ = [
     "LogitsRequest",
     "Request",
     "ResultQueue",
+    "SnapshotOptions",
     "SnapshotProtocol",
     "Want",
     "unfinished",
@@ -42,6 +44,15 @@ class Bell(Protocol):
     def ring(self) -> None: ...
 
 
+class SnapshotOptions(TypedDict, total=False):
+    """Keywords of `snapshot`; `SnapshotProtocol.write` says what they mean."""
+
+    base: str | os.PathLike[str] | None
+    compress: bool
+    shared: bool
+    format: int
+
+
 class SnapshotProtocol(Protocol):
     """Writes snapshots of one engine: `oxillama/snapshot` has the one that is given to handles when they are made.
 
@@ -57,7 +68,16 @@ class SnapshotProtocol(Protocol):
     def write(
         self, take: Callable[[Any], Any], path: Any, *, base: Any = None, compress: bool = False,
         shared: bool = False, format: int = 2,
-    ) -> None: ...  # fmt: skip
+    ) -> None:  # fmt: skip
+        """Writes what `take` gives to a file.
+
+        base: a snapshot in the same folder that was written before: what it has isn't written again, and the new one
+            needs it, and what it needs. Nothing is taken from one with 1,024 others before it, or of kernels with other
+            digits: the new one is whole then. path must not be a file that base needs.
+        compress: with zstd. shared: what whole blocks of tokens hold goes to the folder `blocks` beside the file, once
+            for all snapshots there; `oxillama.snapshot.collect_garbage` removes what none needs.
+        format: 1 writes what the original reads: attention's KV as float32.
+        """
 
     def pack(self, take: Callable[[Any], Any], *, compress: bool = False, format: int = 2) -> bytes: ...
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from array import array
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from oxillama._util.checks import check_int, check_keywords, check_type
 from oxillama._util.pickling import stays_here
 from oxillama._util.signals import DeferredInterrupt
+from oxillama._util.signatures import takes
 from oxillama.config import SamplerConfig, SamplingOptions
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import GenerateOptions, ServingOptions
 from oxillama.core.prompts import check_token, check_tokens, make_chain
-from oxillama.core.request import Request, ResultQueue, SnapshotProtocol
+from oxillama.core.request import Request, ResultQueue, SnapshotOptions, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, GrammarError
@@ -34,7 +35,7 @@ from oxillama.scheduling.sequence import Sequence
 __all__ = [
     "SamplerLike",
     "Session",
-    "SessionMethods",
+    "SessionOptions",
     "SessionSampler",
 ]
 
@@ -163,6 +164,14 @@ def _n_common(history: array[int], tokens: list[int]) -> int:
 
 
 T = TypeVar("T")
+
+
+class SessionOptions(TypedDict, total=False):
+    """Keywords of `Engine.session`; see `ServingOptions`."""
+
+    cache_prompt: bool
+    cache_salt: str | None
+    lora: Any
 
 
 class _SessionRequest(Request):
@@ -346,19 +355,12 @@ class Session:
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)
         self._core.scheduler.blocks.fork(self._sequence, sequence, n_recompute=0)
 
-    def snapshot(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        base: str | os.PathLike[str] | None = None,
-        compress: bool = False,
-        shared: bool = False,
-        format: int = 2,
-    ) -> None:
+    @takes(SnapshotOptions, SnapshotProtocol.write)
+    def snapshot(self, path: str | os.PathLike[str], **options: Unpack[SnapshotOptions]) -> None:
         """Saves the session to a file; see `Engine.snapshot`."""
+        check_keywords("snapshot", options, ("path", *SnapshotOptions.__annotations__))
         self._check_open()
-        write = self._snapshots.write
-        self._alone(lambda: write(self._take, path, base=base, compress=compress, shared=shared, format=format))
+        self._alone(lambda: self._snapshots.write(self._take, path, **options))
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
         """What `snapshot` would write."""
@@ -467,71 +469,3 @@ class Session:
     def after_fork(self) -> None:
         """In a forked child: the thread that used the session may not be there to end its call."""
         self._in_use = threading.Lock()
-
-
-class SessionMethods:
-    """The engine's own session, as methods of the engine: each raises what that of `Session` raises."""
-
-    _core: EngineCore
-    _maker: RequestFactory
-    _session: Session
-    _snapshots: SnapshotProtocol
-    _end_ids: Collection[int]
-    n_vocab: int
-
-    def session(self, *, cache_prompt: bool = True, cache_salt: str | None = None, lora: Any = None) -> Session:
-        """A session of one's own, beside the engine's and as many others as are wanted.
-
-        cache_prompt, cache_salt, lora: as for `generate`, see `ServingOptions`. Raises ConfigError; EngineClosedError,
-        GenerateError if the model is an encoder.
-        """
-        self._core.check_generates()
-        serving = ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt, lora=lora)
-        return Session(self._core, self._maker, serving, self._snapshots)
-
-    def fork(self) -> Session:
-        """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
-        return self._session.fork()
-
-    @property
-    def position(self) -> int:
-        """Tokens in the session so far."""
-        return self._session.position
-
-    def reset(self) -> None:
-        """Empties the session and frees its blocks."""
-        self._session.reset()
-
-    def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
-        """Appends tokens to the session; logits of the last one, float32 [n_vocab]."""
-        return self._session.prefill(tokens)
-
-    def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
-        """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one."""
-        return self._session.forward_prefill(tokens, pos)
-
-    def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
-        """Puts one token at position `pos`, forgetting what was there and after; its logits."""
-        return self._session.forward_decode(token, pos)
-
-    def forward_one(self, token: int) -> NDArray[np.float32]:
-        """Appends one token to the session; its logits."""
-        return self._session.forward_one(token)
-
-    def sample(
-        self,
-        sampler: SamplerLike = None,
-        *,
-        logits_processors: SequenceOf[LogitsProcessor] | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> int:
-        """Draws a token to follow the session's; see `Session.sample`."""
-        return self._session.sample(sampler, logits_processors=logits_processors, **sampling)
-
-    def truncate(self, n: int) -> None:
-        """Forgets all but the session's first n tokens. Raises ConfigError outside 0 … position."""
-        self._session.truncate(n)
-
-    def is_eos(self, token: int) -> bool:
-        """Whether a token ends generation. Raises TokenizerError for an id out of range."""
-        return check_token("token", token, self.n_vocab) in self._end_ids

@@ -11,9 +11,11 @@ from typing import Any, TypeVar, cast
 
 from oxillama._util.checks import check_int
 from oxillama._util.pickling import stays_here
+from oxillama.core.context import EngineContext
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
+from oxillama.core.prompts import check_callback, read_prompt, read_prompts
 from oxillama.core.request import ResultQueue, SnapshotProtocol, unfinished
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
@@ -23,8 +25,10 @@ __all__ = [
     "Chunks",
     "answer",
     "chunks",
+    "complete",
     "completions_of",
     "shaped",
+    "start_stream",
 ]
 
 T = TypeVar("T")
@@ -153,6 +157,38 @@ def answer(
     outbox = ResultQueue(options.n_each)
     made = partial(maker.group, ids, options, outbox, **held)
     return Chunks(core, made, outbox, options.cancel_token, snapshots)
+
+
+def start_stream(context: EngineContext, prompt: Any, options: TextOptions) -> Chunks:
+    """The chunks of `Engine.stream`. Raises its errors, but for those of the computation."""
+    factory = context.factory
+    context.core.check_generates()
+    prompt = read_prompt("prompt", prompt, "stream() takes")
+    ids = factory.ids("prompt", prompt)
+    factory.limit("prompt", len(ids), options.max_tokens)
+    factory.prepare(options)
+    return answer(context.core, factory, ids, options, context.snapshots, echo=factory.echo(prompt, ids, options))
+
+
+def complete(context: EngineContext, prompt: Any, options: TextOptions, on_token: Callable[..., object] | None) -> Any:
+    """The completion of a prompt, or those of a list, when they are finished; `on_token` sees their text as it comes.
+
+    Raises the errors of `Engine.generate`.
+    """
+    check_callback(on_token)
+    context.core.check_generates()
+    single, prompts = read_prompts("prompt", prompt)
+    indexed = not single or options.n is not None
+    outbox = ResultQueue(len(prompts) * options.n_each)
+    requests = context.factory.requests(prompts, options, outbox)
+    found = []
+    running = chunks(context.core, requests, outbox, options.cancel_token, whole=on_token is None)
+    with closing(running):
+        for index, chunk in running:
+            found.append((index, chunk))
+            if on_token is not None and chunk.text:
+                on_token(index, chunk.text) if indexed else on_token(chunk.text)
+    return shaped(completions_of(requests, found, options.n_each), options.n, single)
 
 
 def completions_of(

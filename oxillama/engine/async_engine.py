@@ -8,33 +8,56 @@ import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.signatures import takes
 from oxillama.config import EngineOptions, ModelSource
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell, elsewhere
-from oxillama.core.batch import MAX_IN_FLIGHT, BatchRunner, Errors, Progress, read_settings
-from oxillama.core.beam_rounds import BeamKeywords, start_search
-from oxillama.core.beam_search import BeamSearchConfig
-from oxillama.core.embedding import EMBED_KEYWORDS, Embeddings, EmbedOptions, EmbedPooling, RankedDocument
+from oxillama.core.batch import BatchSettings, Errors, batch_runner
+from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions, start_search
+from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
+from oxillama.core.chat import chat_prompt, infill_prompt
+from oxillama.core.embedding import (
+    Embeddings,
+    EmbedOptions,
+    EmbedPooling,
+    RankedDocument,
+    RerankOptions,
+    embedding_requests,
+    logits_request,
+    ranking_requests,
+)
 from oxillama.core.generation_request import GenerationRequest
-from oxillama.core.options import GenerateOptions, Prompt, StreamOptions, TextOptions, check_options, read_options
-from oxillama.core.prompts import Messages, Tools, check_callback, plain, read_prompt, read_prompts
+from oxillama.core.options import (
+    BatchOptions,
+    ChatOptions,
+    GenerateOptions,
+    InfillOptions,
+    Prompt,
+    RequestOptions,
+    StreamOptions,
+    TextOptions,
+    read_options,
+)
+from oxillama.core.pooling import choose_pooling
+from oxillama.core.prompts import Messages, check_callback, infill_ids, plain, read_prompt, read_prompts
 from oxillama.core.request import ResultQueue
-from oxillama.core.results import BatchFailure, BeamHypothesis, CancelToken, Completion
+from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
 from oxillama.core.text_stream import completions_of, shaped
 from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatch, made, size_of
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import CONSTRAINTS
-
-if TYPE_CHECKING:
-    from oxillama.engine.engine import Engine
+from oxillama.snapshot.restore import restored
+from oxillama.snapshot.resume import ResumeOptions, resume_async, resumed
 
 __all__ = ["AsyncEngine"]
+
+Prompts = Iterable[Prompt] | AsyncIterable[Prompt]
 
 
 class AsyncEngine:
@@ -55,6 +78,7 @@ class AsyncEngine:
         if not isinstance(engine, Engine):
             raise ConfigError(f"engine must be a loaded Engine, not {type(engine).__name__}; see AsyncEngine.load()")
         self.engine = engine
+        self._core = engine.context.core
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.engine,)
@@ -93,9 +117,8 @@ class AsyncEngine:
         self, prompt: SequenceOf[Prompt], *, n: int, **options: Unpack[GenerateOptions]
     ) -> list[list[Completion]]: ...
 
-    async def generate(
-        self, prompt: Prompt | SequenceOf[Prompt], *, n: int | None = None, **options: Unpack[GenerateOptions]
-    ) -> Completion | list[Completion] | list[list[Completion]]:
+    @takes(GenerateOptions, TextOptions, rest=RequestOptions)
+    async def generate(self, prompt: Any, *, n: int | None = None, **options: Any) -> Any:
         """Continues a prompt, or a list of prompts together, as `Engine.generate` does.
 
         `on_token` runs in the event loop; what it returns is awaited if it can be, and what it raises ends this call
@@ -104,29 +127,30 @@ class AsyncEngine:
         on_token = options.pop("on_token", None)
         parsed = read_options("generate", {"n": n, **options}, self.engine.sampling_defaults)
         check_callback(on_token)
-        self.engine._core.check_generates()
+        self._core.check_generates()
         single, named = read_prompts("prompt", prompt)
         found = await self._complete(named, parsed, on_token, indexed=not single or n is not None)
-        return cast(Completion, shaped(found, n, single))
+        return shaped(found, n, single)
 
+    @takes(StreamOptions, TextOptions, rest=RequestOptions)
     def stream(self, prompt: Prompt, *, n: int | None = None, **options: Unpack[StreamOptions]) -> AsyncChunks:
         """Continues one prompt, piece by piece, as `Engine.stream` does; for `async for`.
 
         Errors in the options are raised here, those in the prompt by the first chunk that is asked for.
         """
         parsed = read_options("stream", {"n": n, **options}, self.engine.sampling_defaults)
-        self.engine._core.check_generates()
+        self._core.check_generates()
         one = read_prompt("prompt", prompt, "stream() takes")
-        return AsyncChunks(lambda: self._begin([("prompt", one)], parsed), self.engine._snapshots)
+        return AsyncChunks(lambda: self._begin([("prompt", one)], parsed), self.engine.context.snapshots)
 
     @overload
     async def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Any
+        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Unpack[ChatOptions]
     ) -> Completion: ...
 
     @overload
     async def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Any
+        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Unpack[ChatOptions]
     ) -> list[Completion]: ...
 
     @overload
@@ -137,86 +161,54 @@ class AsyncEngine:
         self, messages: Messages, *, stream: bool, **options: Any
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
-    async def chat(
-        self,
-        messages: Messages,
-        *,
-        stream: bool = False,
-        tools: Tools = None,
-        chat_template: str | None = None,
-        on_token: Callable[[str], object] | None = None,
-        **options: Any,
-    ) -> Completion | list[Completion] | AsyncChunks:
+    @takes(ChatOptions, chat_prompt, rest=StreamOptions)
+    async def chat(self, messages: Messages, *, stream: bool = False, **options: Any) -> Any:
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
-        engine = self.engine
-        check_options("chat", options)
-        engine._core.check_generates()
-        ids = await asyncio.to_thread(engine._chat_ids, messages, tools, chat_template, options)
-        if not check_bool("stream", stream):
-            return cast(Completion, await self.generate(ids, on_token=on_token, **options))
-        if on_token is not None:
-            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, **options)
+        ids = await asyncio.to_thread(chat_prompt, self.engine.context, messages, options)
+        return await self._answer(ids, stream, options)
 
     @overload
     async def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: None = None,
-        **options: Any,
-    ) -> Completion: ...  # fmt: skip
+        self, prefix: str, suffix: str, *, stream: Literal[False] = ..., n: None = ..., **options: Unpack[InfillOptions]
+    ) -> Completion: ...
 
     @overload
     async def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: int,
-        **options: Any,
-    ) -> list[Completion]: ...  # fmt: skip
+        self, prefix: str, suffix: str, *, stream: Literal[False] = False, n: int, **options: Unpack[InfillOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    async def infill(self, prefix: str, suffix: str, *, stream: Literal[True], **options: Any) -> AsyncChunks: ...
 
     @overload
     async def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[True], **options: Any
-    ) -> AsyncChunks: ...
-
-    @overload
-    async def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: bool, **options: Any
+        self, prefix: str, suffix: str, *, stream: bool, **options: Any
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
-    async def infill(
-        self,
-        prefix: str,
-        suffix: str,
-        *,
-        suffix_first: bool = False,
-        stream: bool = False,
-        on_token: Callable[..., object] | None = None,
-        **options: Any,
-    ) -> Completion | list[Completion] | AsyncChunks:
+    @takes(InfillOptions, infill_ids, rest=StreamOptions)
+    async def infill(self, prefix: str, suffix: str, *, stream: bool = False, **options: Any) -> Any:
         """The text between two others, as `Engine.infill` gives it."""
-        engine = self.engine
-        engine._check_infill(options)
-        ids = await made(
-            size_of([prefix, suffix]), lambda: engine.infill_tokens(prefix, suffix, suffix_first=suffix_first)
-        )
+        size = size_of([prefix, suffix])
+        ids = await made(size, lambda: infill_prompt(self.engine.context, prefix, suffix, options))
+        return await self._answer(ids, stream, options)
+
+    async def _answer(self, ids: list[int], stream: bool, options: dict[str, Any]) -> Any:
         if not check_bool("stream", stream):
-            return cast(Completion, await self.generate(ids, on_token=on_token, **options))
-        if on_token is not None:
+            return await self.generate(ids, **options)
+        if options.pop("on_token", None) is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
         return self.stream(ids, **options)
 
+    @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
     async def beam_search(
-        self,
-        prompt: Prompt,
-        config: BeamSearchConfig | None = None,
-        *,
-        ignore_eos: bool = False,
-        cancel_token: CancelToken | None = None,
-        **options: Unpack[BeamKeywords],
+        self, prompt: Prompt, config: BeamSearchConfig | None = None, **options: Unpack[BeamSearchOptions]
     ) -> list[BeamHypothesis]:
         """The likeliest continuations of a prompt, as `Engine.beam_search` finds them."""
-        core, maker = self.engine._core, self.engine._maker
+        core, factory = self._core, self.engine.context.factory
         bell = CoroutineBell(core.loop)
         search = await made(
             INLINE_CHARACTERS + 1 if any(map(options.get, CONSTRAINTS)) else size_of([plain("prompt", prompt)]),
-            lambda: start_search(core, maker, prompt, config, ignore_eos, cancel_token, options, bell),
+            lambda: start_search(core, factory, prompt, config, options, bell),
         )
         call = Call(core, search.beams, search.outbox, bell)
         try:
@@ -229,11 +221,11 @@ class AsyncEngine:
 
     async def snapshot(self, path: str | os.PathLike[str], **options: Any) -> None:
         """`Engine.snapshot`."""
-        await elsewhere(self.engine._core, self.engine.snapshot, path, **options)
+        await elsewhere(self._core, self.engine.snapshot, path, **options)
 
     async def snapshot_bytes(self, **options: Any) -> bytes:
         """`Engine.snapshot_bytes`."""
-        return await elsewhere(self.engine._core, self.engine.snapshot_bytes, **options)
+        return await elsewhere(self._core, self.engine.snapshot_bytes, **options)
 
     @classmethod
     async def restore(
@@ -251,22 +243,18 @@ class AsyncEngine:
 
     @classmethod
     async def _restored(cls, place: Any, model_path: ModelSource | Engine, options: dict[str, Any]) -> Self:
-        from oxillama.snapshot.restore import restored
+        return cls(await asyncio.to_thread(lambda: restored(Engine, place, model_path, **options)))
 
-        adapters, allow_download = options.pop("adapters", ()), options.pop("allow_download", False)
-        engine = await asyncio.to_thread(restored, Engine, place, model_path, adapters, allow_download, options)
-        return cls(engine)
-
+    @takes(ResumeOptions, resumed)
     async def resume(
-        self, snapshot: str | os.PathLike[str] | bytes | bytearray | memoryview, **options: Any
+        self, snapshot: str | os.PathLike[str] | bytes | bytearray | memoryview, **options: Unpack[ResumeOptions]
     ) -> AsyncChunks:
         """`Engine.resume` of a request for text: its further chunks, for `async for`.
 
         Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
         """
-        from oxillama.snapshot.resume import resume_async
-
-        return await resume_async(self.engine.context, snapshot, options)
+        check_keywords("resume", options, ResumeOptions.__annotations__)
+        return await resume_async(self.engine.context, snapshot, dict(options))
 
     # ---- life
 
@@ -278,7 +266,7 @@ class AsyncEngine:
         """Ends what is under way, of threads too, with EngineClosedError, and frees the model when the present step has
         ended. Further calls do nothing.
         """
-        core = self.engine._core
+        core = self._core
         bell = CoroutineBell(core.loop)
         core.loop.check_outside()
         core.shut(bell.ring)
@@ -287,7 +275,7 @@ class AsyncEngine:
         self.engine.close()  # adapters, too
 
     async def __aenter__(self) -> Self:
-        self.engine._core.check_open()
+        self._core.check_open()
         return self
 
     async def __aexit__(
@@ -303,7 +291,7 @@ class AsyncEngine:
     async def _begin(
         self, prompts: list[tuple[str, Any]], options: TextOptions, *, whole: bool = False
     ) -> Call[GenerationRequest]:
-        core, maker = self.engine._core, self.engine._maker
+        core, maker = self._core, self.engine.context.factory
         bell = CoroutineBell(core.loop)
         outbox = ResultQueue(len(prompts) * options.n_each, bell, whole=whole)
         size = size_of([prompt for _, prompt in prompts], options)
@@ -335,66 +323,27 @@ class AsyncEngine:
 
     @overload
     def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        n: None = None,
-        **options: Unpack[StreamOptions],
+        self, prompts: Prompts, *, errors: Literal["raise"] = "raise", n: None = None, **options: Unpack[BatchOptions]
     ) -> AsyncBatch[Completion]: ...
 
     @overload
     def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Literal["raise"] = "raise",
-        progress: Progress = False,
-        n: int,
-        **options: Unpack[StreamOptions],
+        self, prompts: Prompts, *, errors: Literal["raise"] = "raise", n: int, **options: Unpack[BatchOptions]
     ) -> AsyncBatch[list[Completion]]: ...
 
     @overload
     def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        n: None = None,
-        **options: Unpack[StreamOptions],
+        self, prompts: Prompts, *, errors: Errors, n: None = None, **options: Unpack[BatchOptions]
     ) -> AsyncBatch[Completion | BatchFailure]: ...
 
     @overload
     def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors,
-        progress: Progress = False,
-        n: int,
-        **options: Unpack[StreamOptions],
+        self, prompts: Prompts, *, errors: Errors, n: int, **options: Unpack[BatchOptions]
     ) -> AsyncBatch[list[Completion] | BatchFailure]: ...
 
+    @takes(BatchOptions, BatchSettings, rest=StreamOptions)
     def batch(
-        self,
-        prompts: Iterable[Prompt] | AsyncIterable[Prompt],
-        *,
-        ordered: bool = True,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        errors: Errors = "raise",
-        progress: Progress = False,
-        n: int | None = None,
-        **options: Unpack[StreamOptions],
+        self, prompts: Prompts, *, errors: Errors = "raise", n: int | None = None, **options: Unpack[BatchOptions]
     ) -> AsyncBatch[Any]:
         """Continues any number of prompts, computed together, as `Engine.batch` does; for `async for`.
 
@@ -402,12 +351,8 @@ class AsyncEngine:
         those that were taken while the task does something else. A task that is cancelled while it waits
         (`asyncio.wait_for`) leaves the batch as it was; `aclose` or dropping it ends what is under way.
         """
-        settings = read_settings(prompts, ordered, max_in_flight, errors, progress)
-        parsed = read_options("batch", {"n": n, **options}, self.engine.sampling_defaults)
-        core = self.engine._core
-        core.check_generates()
-        pipeline = BatchRunner(core, self.engine._maker, parsed, settings)
-        return AsyncBatch(core, pipeline, prompts)
+        given = {"errors": errors, "n": n, **options}
+        return AsyncBatch(self._core, batch_runner(self._core, self.engine.context.factory, prompts, given), prompts)
 
     # ---- numbers of whole texts
 
@@ -426,49 +371,37 @@ class AsyncEngine:
         self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
     ) -> Embeddings: ...
 
-    async def embed(
-        self,
-        input: Prompt | SequenceOf[Prompt],
-        *,
-        pooling: Any = None,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        dtype: str = "float32",
-        lora: Any = None,
-        **unknown: object,
-    ) -> Embeddings:
+    @takes(EmbedOptions, choose_pooling)
+    async def embed(self, input: Any, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> Embeddings:
         """Pooled hidden states of a text, or of each of a list, as `Engine.embed` gives them."""
-        check_keywords("embed", unknown, EMBED_KEYWORDS)
-        options = {"normalize": normalize, "dimensions": dimensions, "dtype": dtype}
-        core = self.engine._core
-        bell = CoroutineBell(core.loop)
+        bell = CoroutineBell(self._core.loop)
         _, named = read_prompts("input", input)
+        size = size_of([prompt for _, prompt in named])
         requests, outbox, results = await made(
-            size_of([prompt for _, prompt in named]),
-            lambda: self.engine._embedding(input, pooling, options, lora, bell),
+            size, lambda: embedding_requests(self.engine.context, input, pooling, options, bell)
         )
-        await _finish(Call(core, requests, outbox, bell))
+        await _finish(Call(self._core, requests, outbox, bell))
         return results()
 
+    @takes(RerankOptions, ranking_requests)
     async def rerank(
-        self, query: str, documents: SequenceOf[str], *, top_n: Any = None, template: Any = None, lora: Any = None
+        self, query: str, documents: SequenceOf[str], **options: Unpack[RerankOptions]
     ) -> list[RankedDocument]:
         """The documents, best first, as `Engine.rerank` gives them."""
-        bell = CoroutineBell(self.engine._core.loop)
+        bell = CoroutineBell(self._core.loop)
         texts = plain("documents", documents)
+        size = size_of(texts) if isinstance(texts, list) else 0
         requests, outbox, results = await made(
-            size_of(texts) if isinstance(texts, list) else 0,
-            lambda: self.engine._ranking(query, texts, top_n, template, lora, bell),
+            size, lambda: ranking_requests(self.engine.context, query, texts, options, bell)
         )
-        await _finish(Call(self.engine._core, requests, outbox, bell))
+        await _finish(Call(self._core, requests, outbox, bell))
         return results()
 
     async def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
         """Logits of every position, float32 [len(ids), n_vocab], as `Engine.forward_logits` gives them."""
-        core = self.engine._core
-        bell = CoroutineBell(core.loop)
-        request = self.engine._logits(ids, lora, bell)
-        await _finish(Call(core, [request], request.outbox, bell))
+        bell = CoroutineBell(self._core.loop)
+        request = logits_request(self.engine.context, ids, lora, bell)
+        await _finish(Call(self._core, [request], request.outbox, bell))
         return request.out
 
 

@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from contextlib import closing
-from typing import Any, Literal, Self, Unpack, cast, overload
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_keywords
-from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, field_names
-from oxillama.core.batch import BatchMethods
-from oxillama.core.context import EngineContext
+from oxillama._util.signatures import takes
+from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, field_names
+from oxillama.core import embedding
+from oxillama.core.batch import Batch, BatchSettings, Errors, batch_runner
+from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions, start_search
+from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
+from oxillama.core.chat import chat_prompt, infill_prompt
+from oxillama.core.context import EngineContext, LoadedEngine
 from oxillama.core.conversation import Conversation
-from oxillama.core.embedding import RankMethods
-from oxillama.core.engine_core import EngineCore
-from oxillama.core.loading import EngineParts, load_parts, make_config
+from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling, RankedDocument, RerankOptions
+from oxillama.core.loading import EngineParts, load_parts, make_config, make_context
 from oxillama.core.options import (
+    BatchOptions,
+    ChatOptions,
     GenerateOptions,
+    InfillOptions,
     Prompt,
     RequestOptions,
     ServingOptions,
-    Stop,
+    StreamOptions,
     TextOptions,
-    check_options,
-    parse_options,
+    read_options,
 )
-from oxillama.core.prompts import Messages, Tools, chat_ids, check_callback, infill_ids, read_prompt, read_prompts
-from oxillama.core.reopening import reopened_engine, ticket_of
-from oxillama.core.request import ResultQueue
-from oxillama.core.request_factory import RequestFactory
-from oxillama.core.results import CancelToken, Completion
-from oxillama.core.session import Session, SessionMethods
-from oxillama.core.stopping import Criteria
-from oxillama.core.text_stream import Chunks, answer, chunks, completions_of, shaped
-from oxillama.core.tool_use import tool_use_of
-from oxillama.engine.adapters import LoraMethods
-from oxillama.engine.beam_calls import BeamMethods
-from oxillama.engine.life import LifeMethods
-from oxillama.engine.snapshots import SnapshotMethods, make_snapshots
+from oxillama.core.pooling import choose_pooling
+from oxillama.core.prompts import Messages, Tools, chat_ids, check_token, infill_ids
+from oxillama.core.reopening import ENGINES, reopened_engine, ticket_of
+from oxillama.core.request import SnapshotOptions, SnapshotProtocol
+from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
+from oxillama.core.session import SamplerLike, Session, SessionOptions
+from oxillama.core.text_stream import Chunks, complete, start_stream
 from oxillama.errors import ConfigError
-from oxillama.lora import LoraRegistry
+from oxillama.lora import Lora, as_lora
+from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
-from oxillama.sampling import LogitsProcessor, SamplerChain
-from oxillama.scheduling.pools import SequencePool
+from oxillama.snapshot.engine_snapshots import EngineSnapshots
+from oxillama.snapshot.info import SnapshotInfo, snapshot_info
+from oxillama.snapshot.restore import RestoreOptions, restored
+from oxillama.snapshot.resume import ResumeOptions, resumed
+from oxillama.speculative.draft_model import DraftModel
+from oxillama.speculative.own_draft import OwnDraft
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
 
+Path = str | os.PathLike[str]
+Data = bytes | bytearray | memoryview
 
-class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMethods, LoraMethods, LifeMethods):
+
+class Engine:
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
@@ -70,32 +82,15 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         model can't be loaded.
         """
         self.config = make_config("Engine", config, fields)
-        parts = parts or load_parts(self.config)
-        self.tokenizer: Tokenizer = parts.tokenizer
-        self.model_config: ModelSpec = parts.spec
-        self.metadata = parts.metadata
-        self.context_size: int = parts.context_size
-        self.n_vocab: int = parts.spec.n_vocab
-        pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
-        encoder = "" if parts.spec.causal else parts.spec.arch
-        self._core = EngineCore(
-            parts.runner, pool, self.config.kv_block_size, parts.step_tokens or self.config.prefill_chunk_size,
-            encoder=encoder, prefix_cache=self.config.prefix_cache, max_waiting=self.config.max_queue_size,
-        )  # fmt: skip
-        core, kv_type = self._core, self.config.kv_type
-        self._loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
-        capacity = core.scheduler.capacity
-        self._maker = RequestFactory(
-            self.tokenizer, self.n_vocab, self.context_size, capacity, self._loras, kv_type, parts.sampling
-        )
-        self._snapshots = make_snapshots(core, self.config, parts, self._loras)
-        self._session = Session(core, self._maker, ServingOptions(), self._snapshots)
-        self._pooling, self._classifier = parts.pooling, parts.classifier
-        self._end_ids = self.tokenizer.eog_ids
-        self.context = EngineContext(
-            self.config, core, self._maker, self._loras, self._snapshots, self._session, self.tokenizer, parts.spec,
-            self.metadata, self.context_size, parts.pooling, parts.classifier,
-        )  # fmt: skip
+        self.context: EngineContext = make_context(self.config, parts or load_parts(self.config), EngineSnapshots)
+        self.tokenizer: Tokenizer = self.context.tokenizer
+        self.model_config: ModelSpec = self.context.spec
+        self.metadata = self.context.metadata
+        self.context_size: int = self.context.context_size
+        self.n_vocab: int = self.context.spec.n_vocab
+        self._core, self._maker = self.context.core, self.context.factory  # short names
+        self._session, self._snapshots = self.context.session, self.context.snapshots
+        self._own_draft = OwnDraft()
 
     @classmethod
     def load(cls, model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Self:
@@ -105,8 +100,7 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
 
     @property
     def sampling_defaults(self) -> SamplerConfig:
-        """What counts for the sampling options that a call doesn't give, unless it gives a `sampler`: what the model's
-        file says under `general.sampling.*`, and else the defaults of `SamplerConfig`, which tells of temperature 0."""
+        """Settings of calls without a `sampler`: `general.sampling.*` of the file, else those of `SamplerConfig`."""
         return self._maker.sampling_defaults
 
     # ---- text
@@ -132,111 +126,38 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         self, prompt: SequenceOf[Prompt], *, n: int, **options: Unpack[GenerateOptions]
     ) -> list[list[Completion]]: ...
 
-    def generate(
-        self,
-        prompt: Prompt | SequenceOf[Prompt],
-        *,
-        max_tokens: int | None = None,
-        stop: Stop = None,
-        ignore_eos: bool = False,
-        sampler: SamplerConfig | SamplerChain | None = None,
-        logits_processors: SequenceOf[LogitsProcessor] | None = None,
-        stopping_criteria: Criteria = None,
-        echo: bool = False,
-        on_token: Callable[..., object] | None = None,
-        cancel_token: CancelToken | None = None,
-        logprobs: int | None = None,
-        prompt_logprobs: int | None = None,
-        n: int | None = None,
-        **sampling: Any,
-    ) -> Completion | list[Completion] | list[list[Completion]]:
+    @takes(GenerateOptions, TextOptions, rest=RequestOptions)
+    def generate(self, prompt: Any, *, n: int | None = None, **options: Any) -> Any:
         """Continues a prompt (text or token ids), or a list of prompts together; a list gives a list.
 
-        max_tokens: tokens to generate at most; None: up to the context's end.
-        stop: strings that end the text; they are cut off, with what follows.
-        ignore_eos: go on after end-of-generation tokens.
-        sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use
-            the same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given. Also `lora`,
-            `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and `draft`,
-            `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
-        logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
-            place before everything else; they run inside the engine's step. What one raises ends its request alone.
-        stopping_criteria: a function (token ids so far, logits) -> bool, or a list of them, called after each token.
-            The ids are those of prompt and text. True from one ends the text, whose last token this is, with
-            finish_reason "stop". The logits, float32 [n_vocab], are the model's that the token was drawn from, and
-            can't be written. They run inside the engine's step; what one raises ends its request alone.
-        echo: the prompt stands before the text of each completion: as given, or of token ids their text without control
-            tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it first.
         on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with
             n always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends
             this call and nothing else.
-        cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
-        logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts
-            and grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.
-        prompt_logprobs: the same for the tokens of the prompt, which then is computed whole: what others left in the
-            prefix cache is not used.
-        n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
-            Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
 
-        Raises ConfigError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError (it could
-        never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder); TypeError for
-        unknown options.
+        Raises ConfigError, TypeError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError
+        (it could never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder).
         """
-        options = parse_options(
-            "generate", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            logits_processors=logits_processors, stopping_criteria=stopping_criteria, echo=echo,
-            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
-            defaults=self.sampling_defaults,
-        )  # fmt: skip
-        self._core.check_generates()
-        single, prompts = read_prompts("prompt", prompt)
-        found = self._complete(prompts, options, on_token, indexed=not single or n is not None)
-        return cast(Completion, shaped(found, options.n, single))
+        on_token = options.pop("on_token", None)
+        parsed = read_options("generate", {"n": n, **options}, self.sampling_defaults)
+        return complete(self.context, prompt, parsed, on_token)
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        stop: Stop = None,
-        ignore_eos: bool = False,
-        sampler: SamplerConfig | SamplerChain | None = None,
-        logits_processors: SequenceOf[LogitsProcessor] | None = None,
-        stopping_criteria: Criteria = None,
-        echo: bool = False,
-        cancel_token: CancelToken | None = None,
-        logprobs: int | None = None,
-        prompt_logprobs: int | None = None,
-        n: int | None = None,
-        **sampling: Unpack[RequestOptions],
-    ) -> Chunks:
-        """Continues one prompt, piece by piece; options and errors are those of `generate`.
+    @takes(StreamOptions, TextOptions, rest=RequestOptions)
+    def stream(self, prompt: Prompt, *, n: int | None = None, **options: Unpack[StreamOptions]) -> Chunks:
+        """Continues one prompt, piece by piece, from the first piece that is asked for; errors are those of `generate`.
 
-        Starts with the first piece that is asked for. Leaving early (`close`, or dropping the generator) ends the
-        request. Together the chunks are what `generate` returns; with n, those of each `index`.
+        Leaving early (`close`, or dropping the generator) ends the request. Together the chunks are what `generate`
+        returns; with n, those of each `index`.
         """
-        options = parse_options(
-            "stream", max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, sampler=sampler,
-            logits_processors=logits_processors, stopping_criteria=stopping_criteria, echo=echo,
-            cancel_token=cancel_token, logprobs=logprobs, prompt_logprobs=prompt_logprobs, n=n, sampling=sampling,
-            defaults=self.sampling_defaults,
-        )  # fmt: skip
-        self._core.check_generates()
-        prompt = read_prompt("prompt", prompt, "stream() takes")
-        ids = self._maker.ids("prompt", prompt)
-        self._maker.limit("prompt", len(ids), options.max_tokens)
-        self._maker.prepare(options)
-        echoed = self._maker.echo(prompt, ids, options)
-        return answer(self._core, self._maker, ids, options, self._snapshots, echo=echoed)
+        return start_stream(self.context, prompt, read_options("stream", {"n": n, **options}, self.sampling_defaults))
 
     @overload
     def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Any
+        self, messages: Messages, *, stream: Literal[False] = False, n: None = None, **options: Unpack[ChatOptions]
     ) -> Completion: ...
 
     @overload
     def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Any
+        self, messages: Messages, *, stream: Literal[False] = False, n: int, **options: Unpack[ChatOptions]
     ) -> list[Completion]: ...
 
     @overload
@@ -245,44 +166,19 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
     @overload
     def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | list[Completion] | Chunks: ...
 
-    def chat(
-        self,
-        messages: Messages,
-        *,
-        stream: bool = False,
-        tools: Tools = None,
-        chat_template: str | None = None,
-        on_token: Callable[[str], object] | None = None,
-        **options: Any,
-    ) -> Completion | list[Completion] | Chunks:
+    @takes(ChatOptions, chat_prompt, rest=StreamOptions)
+    def chat(self, messages: Messages, *, stream: bool = False, **options: Any) -> Any:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
         messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
             which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
-        chat_template: a Jinja template to use instead of the model's. stream: give chunks as they come. Other options
-        are those of `generate`, and with tools:
-
-        tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters":
-            schema}}; its calls are in `tool_calls` of the result.
-        tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or
-            "none": it doesn't see the tools, and all of its answer is text.
-        tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
-            "llama3", a `ToolFormat`, or "text": calls stay text.
-        constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't
-            either where a grammar, schema, pattern or choices say what the whole text is.
+        stream: give chunks as they come.
 
         Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails,
-        ToolFormatError if it isn't known how the model writes calls, GrammarError for a schema
-        that calls can't be held to, and what `generate` raises.
+        ToolFormatError if it isn't known how the model writes calls, GrammarError for a schema that calls can't be held
+        to, and what `generate` raises.
         """
-        check_options("chat", options)
-        self._core.check_generates()
-        ids = self._chat_ids(messages, tools, chat_template, options)
-        if not check_bool("stream", stream):
-            return cast(Completion, self.generate(ids, on_token=on_token, **options))
-        if on_token is not None:
-            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, **options)
+        return self._answer(chat_prompt(self.context, messages, options), stream, options)
 
     def chat_tokens(self, messages: Messages, *, tools: Tools = None, chat_template: str | None = None) -> list[int]:
         """The prompt that `chat` makes of messages, as token ids."""
@@ -290,56 +186,42 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
 
     @overload
     def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: None = None,
-        **options: Any,
-    ) -> Completion: ...  # fmt: skip
+        self, prefix: str, suffix: str, *, stream: Literal[False] = ..., n: None = ..., **options: Unpack[InfillOptions]
+    ) -> Completion: ...
 
     @overload
     def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[False] = False, n: int,
-        **options: Any,
-    ) -> list[Completion]: ...  # fmt: skip
+        self, prefix: str, suffix: str, *, stream: Literal[False] = False, n: int, **options: Unpack[InfillOptions]
+    ) -> list[Completion]: ...
+
+    @overload
+    def infill(self, prefix: str, suffix: str, *, stream: Literal[True], **options: Any) -> Chunks: ...
 
     @overload
     def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: Literal[True], **options: Any
-    ) -> Chunks: ...
-
-    @overload
-    def infill(
-        self, prefix: str, suffix: str, *, suffix_first: bool = False, stream: bool, **options: Any
+        self, prefix: str, suffix: str, *, stream: bool, **options: Any
     ) -> Completion | list[Completion] | Chunks: ...
 
-    def infill(
-        self,
-        prefix: str,
-        suffix: str,
-        *,
-        suffix_first: bool = False,
-        stream: bool = False,
-        on_token: Callable[..., object] | None = None,
-        **options: Any,
-    ) -> Completion | list[Completion] | Chunks:
+    @takes(InfillOptions, infill_ids, rest=StreamOptions)
+    def infill(self, prefix: str, suffix: str, *, stream: bool = False, **options: Any) -> Any:
         """The text between two others, by a model that was trained for fill-in-the-middle: code, mostly.
 
-        prefix, suffix: the texts around the gap, which may be empty; what they hold is never read as control tokens.
-        suffix_first: the suffix comes first in the prompt, for models that were trained so (llama.cpp: spm_infill).
         stream: give chunks as they come. Other options are those of `generate` but `echo`.
 
-        Raises UnsupportedModelError if the model's file lacks one of the tokens that mark prefix, suffix and middle,
-        and what `generate` raises.
+        Raises UnsupportedModelError if the file lacks a token that marks prefix, suffix or middle.
         """
-        self._check_infill(options)
-        ids = infill_ids(self.tokenizer, prefix, suffix, suffix_first, self.context_size)
-        if not check_bool("stream", stream):
-            return cast(Completion, self.generate(ids, on_token=on_token, **options))
-        if on_token is not None:
-            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, **options)
+        return self._answer(infill_prompt(self.context, prefix, suffix, options), stream, options)
 
     def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:
         """The prompt that `infill` makes of the texts around a gap, as token ids, for `batch` and others."""
         return infill_ids(self.tokenizer, prefix, suffix, suffix_first)
+
+    def _answer(self, ids: list[int], stream: bool, options: dict[str, Any]) -> Any:
+        if not check_bool("stream", stream):
+            return self.generate(ids, **options)
+        if options.pop("on_token", None) is not None:
+            raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
+        return self.stream(ids, **options)
 
     def conversation(self) -> Conversation:
         """A dialogue that keeps its KV between turns."""
@@ -353,7 +235,353 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         """Text of token ids. Raises TokenizerError for ids out of range."""
         return self.tokenizer.decode(ids)
 
-    # ---- to other processes
+    def is_eos(self, token: int) -> bool:
+        """Whether a token ends generation. Raises TokenizerError for an id out of range."""
+        return check_token("token", token, self.n_vocab) in self.tokenizer.eog_ids
+
+    # ---- many prompts, and several texts of one
+
+    @overload
+    def batch(
+        self, prompts: Iterable[Prompt], *, errors: Literal["raise"] = ..., n: None = ...,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[Completion]: ...  # fmt: skip
+
+    @overload
+    def batch(
+        self, prompts: Iterable[Prompt], *, errors: Literal["raise"] = "raise", n: int, **options: Unpack[BatchOptions]
+    ) -> Batch[list[Completion]]: ...
+
+    @overload
+    def batch(
+        self, prompts: Iterable[Prompt], *, errors: Errors, n: None = None, **options: Unpack[BatchOptions]
+    ) -> Batch[Completion | BatchFailure]: ...
+
+    @overload
+    def batch(
+        self, prompts: Iterable[Prompt], *, errors: Errors, n: int, **options: Unpack[BatchOptions]
+    ) -> Batch[list[Completion] | BatchFailure]: ...
+
+    @takes(BatchOptions, BatchSettings, rest=StreamOptions)
+    def batch(
+        self, prompts: Iterable[Prompt], *, errors: Errors = "raise", n: int | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[Any]:  # fmt: skip
+        """Continues any number of prompts, computed together; an iterator over the completions.
+
+        Prompts are taken as they are needed, by the thread that asks for results: a generator of millions is fine.
+        Those that were taken are computed while it asks for the next result, and also while it does something else, if
+        that takes a few milliseconds. n: so many completions of each prompt: a list of them is its result.
+
+        An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
+        ConfigError and TypeError for the options; EngineClosedError ends the batch.
+        """
+        runner = batch_runner(self._core, self._maker, prompts, {"errors": errors, "n": n, **options})
+        if not isinstance(prompts, Iterable):
+            raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
+        return Batch(self._core, runner, iter(prompts))
+
+    @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
+    def beam_search(
+        self, prompt: Prompt, config: BeamSearchConfig | None = None, **options: Unpack[BeamSearchOptions]
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt that are found with several beams, by falling score.
+
+        At most beam_width. One beam with early_stopping gives what greedy generation gives. Of equal candidates the one
+        of the better beam goes first, then the lower token. It counts as beam_width requests among the others.
+
+        Raises ConfigError (also for a beam_width above the number of tokens), TypeError for unknown options,
+        TokenizerError, ContextOverflowError, KvCacheFullError (the beams together could never fit the cache),
+        QueueFullError, GrammarError (also if no token can follow it), GenerateError, EngineClosedError.
+        """
+        return self.beam_rounds(prompt, config, **options).results()
+
+    @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
+    def beam_rounds(
+        self, prompt: Prompt, config: BeamSearchConfig | None = None, **options: Unpack[BeamSearchOptions]
+    ) -> BeamRounds:
+        """`beam_search` round by round, which can be saved meanwhile: an iterator over the beams that are followed."""
+        search = start_search(self._core, self._maker, prompt, config, options)
+        return BeamRounds(self._core, search, options.get("cancel_token"), self._snapshots)
+
+    # ---- numbers of whole texts
+
+    @overload
+    def embed(self, input: Prompt, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> NDArray[Any]: ...
+
+    @overload
+    def embed(
+        self, input: SequenceOf[Prompt], *, pooling: EmbedPooling, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]: ...
+
+    @overload
+    def embed(
+        self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
+    ) -> Embeddings: ...
+
+    @takes(EmbedOptions, choose_pooling)
+    def embed(self, input: Any, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> Embeddings:
+        """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
+
+        Texts of like length are computed together, whatever their order. lora: adapters, as for `generate`.
+        Raises ConfigError, TokenizerError, ContextOverflowError; GenerateError if the model computes NaN or infinity.
+        """
+        requests, outbox, results = embedding.embedding_requests(self.context, input, pooling, options)
+        self._core.run(requests, outbox)
+        return results()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the scores that pooling "rank" gives; empty if the model has no classifier, or nameless ones."""
+        return () if self.context.classifier is None else self.context.classifier.labels
+
+    @takes(RerankOptions, embedding.ranking_requests)
+    def rerank(self, query: str, documents: SequenceOf[str], **options: Unpack[RerankOptions]) -> list[RankedDocument]:
+        """The documents, best first; of equal ones, the first that was given.
+
+        Query and document are read together, as the model's file says (its chat template named "rerank"), or else as
+        two texts with the encoder's separators. Scores are the encoder's logits, or a decoder's probabilities.
+
+        Raises ConfigError, ContextOverflowError (a pair is too long), TokenizerError; UnsupportedModelError if the
+        model has no classifier, or no template and no separators.
+        """
+        requests, outbox, results = embedding.ranking_requests(self.context, query, documents, options)
+        self._core.run(requests, outbox)
+        return results()
+
+    def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
+        """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
+
+        Raises TokenizerError, ConfigError (no ids), ContextOverflowError; GenerateError if the model is an encoder.
+        """
+        request = embedding.logits_request(self.context, ids, lora)
+        self._core.run([request], request.outbox)
+        return request.out
+
+    # ---- the engine's own session: each method raises what that of `Session` raises
+
+    @takes(SessionOptions, ServingOptions)
+    def session(self, **options: Unpack[SessionOptions]) -> Session:
+        """A session of one's own, beside the engine's and as many others as are wanted.
+
+        Raises ConfigError; EngineClosedError, GenerateError if the model is an encoder.
+        """
+        check_keywords("session", options, SessionOptions.__annotations__)
+        self._core.check_generates()
+        return Session(self._core, self._maker, ServingOptions(**options), self._snapshots)
+
+    def fork(self) -> Session:
+        """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
+        return self._session.fork()
+
+    @property
+    def position(self) -> int:
+        """Tokens in the session so far."""
+        return self._session.position
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
+        return self._session.logits
+
+    def reset(self) -> None:
+        """Empties the session and frees its blocks."""
+        self._session.reset()
+
+    def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
+        """Appends tokens to the session; logits of the last one, float32 [n_vocab]."""
+        return self._session.prefill(tokens)
+
+    def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one."""
+        return self._session.forward_prefill(tokens, pos)
+
+    def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
+        """Puts one token at position `pos`, forgetting what was there and after; its logits."""
+        return self._session.forward_decode(token, pos)
+
+    def forward_one(self, token: int) -> NDArray[np.float32]:
+        """Appends one token to the session; its logits."""
+        return self._session.forward_one(token)
+
+    def sample(
+        self, sampler: SamplerLike = None, *, logits_processors: Any = None, **sampling: Unpack[SamplingOptions]
+    ) -> int:
+        """Draws a token to follow the session's; see `Session.sample`."""
+        return self._session.sample(sampler, logits_processors=logits_processors, **sampling)
+
+    def truncate(self, n: int) -> None:
+        """Forgets all but the session's first n tokens. Raises ConfigError outside 0 … position."""
+        self._session.truncate(n)
+
+    # ---- snapshots: a session, or a request for text, kept in a file and gone on with elsewhere, bit for bit
+
+    @takes(SnapshotOptions, SnapshotProtocol.write)
+    def snapshot(self, path: Path, **options: Unpack[SnapshotOptions]) -> None:
+        """Saves the engine's session to a file: its tokens, all that is computed of them, and the engine's settings.
+
+        The model isn't saved, only what it is known by. The file takes its name when all of it is on disk; until then,
+        and if anything fails, what had the name before stays.
+
+        Raises SnapshotError and its children, ConfigError, EngineClosedError; GenerateError while another thread uses
+        the session, or for an encoder; ModelFileError if the model's file was changed since it was loaded.
+        """
+        self._session.snapshot(path, **options)
+
+    def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
+        """What `snapshot` would write."""
+        return self._session.snapshot_bytes(compress=compress, format=format)
+
+    @classmethod
+    @takes(RestoreOptions, restored, rest=EngineOptions)
+    def restore(
+        cls, path: Path, model_path: ModelSource | LoadedEngine = None, **options: Unpack[RestoreOptions]
+    ) -> Self:
+        """Loads the model that a snapshot is of, with its settings and adapters, and the session that was saved.
+
+        Of a request for text, or a search's best beam, the session gets what was computed; `resume` goes on with it.
+
+        Raises SnapshotError and its children, LoadError and its children, ConfigError.
+        """
+        return restored(cls, path, model_path, **options)
+
+    @classmethod
+    @takes(RestoreOptions, restored, rest=EngineOptions)
+    def restore_bytes(
+        cls, data: Data, model_path: ModelSource | LoadedEngine = None, **options: Unpack[RestoreOptions]
+    ) -> Self:
+        """`restore` of the bytes of a snapshot."""
+        return restored(cls, data, model_path, **options)
+
+    @takes(ResumeOptions, resumed)
+    def resume(
+        self, snapshot: Path | Data, **options: Unpack[ResumeOptions]
+    ) -> Chunks | Session | Conversation | BeamRounds:
+        """Goes on with what was saved, in this engine, beside all else that it does.
+
+        A request for text gives its further chunks, beginning with those that were not read, several completions
+        those of all; a beam search gives `BeamRounds`, a session a `Session`, a conversation a `Conversation`. What is
+        taken from a snapshot, a path or bytes, is never lent to other requests: it may be anybody's.
+
+        Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError, and
+        ModelFileError if the model's file was changed since it was loaded.
+        """
+        check_keywords("resume", options, ResumeOptions.__annotations__)
+        return resumed(self.context, snapshot, **options)
+
+    @staticmethod
+    def snapshot_info(snapshot: Path | Data) -> SnapshotInfo:
+        """What a snapshot is of, without its model. Raises SnapshotError and its children."""
+        return snapshot_info(snapshot)
+
+    # ---- adapters: one that is unloaded or popped stays with the requests that were made with it, until they end
+
+    def load_lora(self, name: str, path: Path | Lora) -> Lora:
+        """Loads an adapter (a GGUF file, a PEFT folder, or what `Lora.load` gave) under a name.
+
+        Raises ConfigError if the name is taken, what `Lora.load` raises, and LoraError if it doesn't fit the model.
+        """
+        self._core.check_open()
+        lora = as_lora(path)
+        self.context.loras.load(name, lora)
+        return lora
+
+    def unload_lora(self, name: str) -> None:
+        """Forgets a name. Raises ConfigError, which lists the loaded ones, if there is no such."""
+        self.context.loras.unload(name)
+
+    @property
+    def loras(self) -> dict[str, Lora]:
+        """Loaded adapters by name."""
+        return self.context.loras.named
+
+    def apply_lora(self, path: Path | Lora, scale: float = 1.0) -> Lora:
+        """Loads an adapter and pushes it, without a name; raises what `load_lora` and `push_lora` raise."""
+        lora = as_lora(path)
+        self.push_lora(lora, scale)
+        return lora
+
+    def push_lora(self, lora: Path | Lora, scale: float = 1.0) -> None:
+        """Adds an adapter to those of all requests to come that give no `lora`: the one of a name, or else of a path.
+
+        Raises ConfigError for a name that is neither, or a scale that is not finite; what `load_lora` raises.
+        """
+        self._core.check_open()
+        if not isinstance(lora, str) or (lora not in self.loras and os.path.exists(lora)):
+            lora = as_lora(lora)
+        self.context.loras.push(lora, scale)
+
+    def pop_lora(self) -> Lora:
+        """Takes away the one that was pushed last. Raises ConfigError if there is none."""
+        return self.context.loras.pop()
+
+    def clear_loras(self) -> None:
+        """Takes away all that were pushed."""
+        self.context.loras.clear()
+
+    @property
+    def pushed_loras(self) -> list[tuple[Lora, float]]:
+        """What requests use that give no `lora`, the last pushed last."""
+        return self.context.loras.pushed
+
+    # ---- memory, metrics, life
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self._core.runner.num_threads
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes by part: repacked weights, KV cache and states (reserved; committed as used), workspace, adapters."""
+        return self._core.runner.memory_bytes() | {"loras": self.context.loras.nbytes}
+
+    def offload_counts(self) -> Mapping[str, float]:
+        """What it took to have the weights where they are needed, since the engine was loaded; empty without `offload`.
+
+        budget: bytes that weights may take now. hits, faults: pages that were in memory when needed, or not. bytes:
+        read; direct_bytes: of these, past the system's page cache. stalls, stall_seconds: waits of products.
+        """
+        return self._core.runner.paging_counts()
+
+    def prefix_cache_bytes(self) -> int:
+        """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""
+        pool = self._core.pool
+        return self._core.runner.cache_bytes(pool.blocks.n_kept, pool.windowed.n_kept, pool.slots.n_kept)
+
+    def shrink_to_fit(self) -> int:
+        """Forgets what only the prefix cache has, and gives the memory of free blocks back to the operating system.
+
+        Returns the bytes that left memory: 0 on systems other than Linux, which can't do that at once. It changes no
+        result, and waits for the step under way. Raises EngineClosedError.
+        """
+        return self._core.change(self._core.shrink)
+
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """What the engine has done and does, in numbers of one moment between two steps; also after `close`."""
+        self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
+        return self._core.meter.snapshot()
+
+    def as_draft(self) -> DraftModel:
+        """A draft model of the same weights with a cache of its own: the same one each time, closed with the engine."""
+        return self._own_draft.get(self)
+
+    def close(self) -> None:
+        """Ends what is under way with EngineClosedError and frees the model; further calls do nothing."""
+        self._core.close()
+        ENGINES.forget(self)
+        self._own_draft.close()
+        self.context.loras.forget()
+
+    def __enter__(self) -> Self:
+        self._core.check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reopened_engine, (ticket_of(self),)
@@ -368,45 +596,3 @@ class Engine(SessionMethods, SnapshotMethods, RankMethods, BatchMethods, BeamMet
         spec = self.model_config
         state = "closed" if self.closed else f"context_size {self.context_size}"
         return f"<Engine {spec.arch} {spec.name!r}, {spec.n_layers} layers, n_vocab {self.n_vocab}, {state}>"
-
-    # ---- how it is done
-
-    def _check_infill(self, options: dict[str, Any]) -> None:
-        """Raises TypeError and ConfigError for options that `infill` doesn't have."""
-        check_options("infill", options)
-        if options.get("echo"):
-            raise ConfigError("echo is not for infill(), whose text stands between two others")
-        self._core.check_generates()
-
-    def _chat_ids(
-        self, messages: Messages, tools: Tools, chat_template: str | None, options: dict[str, Any]
-    ) -> list[int]:
-        """The prompt. In `options`, `tool_use` takes the place of the options that `chat` alone has."""
-        if options.get("echo"):
-            raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
-        choice, form, held = (options.pop(f, None) for f in ("tool_choice", "tool_format", "constrain_tools"))
-        shown = None if choice == "none" else tools
-        ids = chat_ids(self.tokenizer, messages, shown, chat_template, self.context_size)
-        source = self.tokenizer.chat_template if chat_template is None else chat_template
-        use = tool_use_of(source, messages, tools, choice, form, held)
-        if use is not None and options.setdefault("tool_use", use) is not use:
-            raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
-        return ids
-
-    def _complete(
-        self,
-        prompts: list[tuple[str, Any]],
-        options: TextOptions,
-        on_token: Callable[..., object] | None,
-        indexed: bool = False,
-    ) -> list[Completion]:
-        check_callback(on_token)
-        outbox = ResultQueue(len(prompts) * options.n_each)
-        requests = self._maker.requests(prompts, options, outbox)
-        found = []
-        with closing(chunks(self._core, requests, outbox, options.cancel_token, whole=on_token is None)) as running:
-            for index, chunk in running:
-                found.append((index, chunk))
-                if on_token is not None and chunk.text:
-                    on_token(index, chunk.text) if indexed else on_token(chunk.text)
-        return completions_of(requests, found, options.n_each)

@@ -16,7 +16,7 @@ from oxillama.lora.names import to_gguf
 from oxillama.lora.peft import read_peft
 from oxillama.models import ModelSpec
 
-__all__ = ["Lora"]
+__all__ = ["Lora", "as_lora"]
 
 
 class Lora:
@@ -88,6 +88,11 @@ class Lora:
 
     def __repr__(self) -> str:
         return f"<Lora {self.path}, {len(self._changes)} tensors, rank {self.rank}, alpha {self.alpha:g}>"
+
+
+def as_lora(given: str | os.PathLike[str] | Lora) -> Lora:
+    """The adapter, loaded if it is a path. Raises what `Lora.load` raises."""
+    return given if isinstance(given, Lora) else Lora.load(given)
 
 
 def reopened_lora(place: str, digest: str) -> Lora:

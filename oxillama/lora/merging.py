@@ -19,7 +19,7 @@ from oxillama.gguf import GGUFFile, GGUFWriter, TensorInfo
 from oxillama.gguf.formats import format_by_name
 from oxillama.gguf.recoding import check_destination, check_threads
 from oxillama.gguf.shards import SPLIT_KEYS
-from oxillama.lora.adapter import Lora
+from oxillama.lora.adapter import Lora, as_lora
 from oxillama.lora.binding import EMBEDDING, OUTPUT, changed_tensors
 from oxillama.lora.factors import Change
 from oxillama.lora.peft import CONFIG, WEIGHTS
@@ -90,7 +90,7 @@ def read_adapters(adapter: Any, scale: float) -> list[tuple[Lora, float]]:
     for i, entry in enumerate(given):
         one, factor = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, scale)
         factor = check_scale(f"adapter[{i}]: scale", factor)
-        found.append((one if isinstance(one, Lora) else Lora.load(one), factor))
+        found.append((as_lora(one), factor))
     return found
 
 

@@ -17,7 +17,7 @@ from oxillama._util.json_fields import Fields
 from oxillama.config import ModelSource
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError, SnapshotFileError, SnapshotMismatchError
 from oxillama.gguf.fingerprint import ModelFingerprint
-from oxillama.lora import Lora
+from oxillama.lora import Lora, as_lora
 
 if TYPE_CHECKING:
     from oxillama.core.context import LoadedEngine
@@ -87,7 +87,7 @@ def check_tokenizer(described: Fields, settings: dict[str, Any], label: str) -> 
 
 def load_adapters(engine: LoadedEngine, state: Fields, given: list[Any], label: str) -> None:
     """Loads and pushes what the other engine had. Raises SnapshotMismatchError for an adapter that is another now."""
-    loaded = [lora if isinstance(lora, Lora) else Lora.load(lora) for lora in given]
+    loaded = [as_lora(lora) for lora in given]
     by_digest, files = {lora.digest: lora for lora in loaded}, state.sub("files")
 
     def find(digest: str) -> Lora:

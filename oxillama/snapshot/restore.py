@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from oxillama._util.checks import check_bool, check_keywords
 from oxillama._util.json_fields import Fields
-from oxillama.config import EngineConfig, field_names
+from oxillama.config import EngineConfig, EngineOptions, field_names
 from oxillama.core.context import EngineContext, LoadedEngine, context_of
 from oxillama.core.loading import OF_USE, config_beside, parts_beside
 from oxillama.errors import (
@@ -27,6 +27,7 @@ from oxillama.snapshot.request_state import config_fields
 from oxillama.snapshot.resume import fill_session, is_version1, load_saved
 
 __all__ = [
+    "RestoreOptions",
     "engine_settings",
     "restored",
 ]
@@ -36,15 +37,33 @@ SPECULATIVE = "it is of a speculative engine, several models in one: restore it 
 E = TypeVar("E", bound=LoadedEngine)
 
 
+class RestoreOptions(EngineOptions, total=False):
+    """Keywords of `restore`; `restored` says what they mean."""
+
+    adapters: Iterable[str | os.PathLike[str] | Lora]
+    allow_download: bool
+
+
 def restored(
     kind: Callable[..., E],
     snapshot: Place | Source,
     model_path: Any,
-    adapters: Iterable[str | os.PathLike[str] | Lora],
-    allow_download: bool,
-    fields: Mapping[str, Any],
+    *,
+    adapters: Iterable[str | os.PathLike[str] | Lora] = (),
+    allow_download: bool = False,
+    **fields: Any,
 ) -> E:
-    """`Engine.restore`."""
+    """What `Engine.restore` loads, an engine of class `kind`.
+
+    model_path: where the model is, if not where it was; a copy will do. Or a loaded engine: its weights are shared, and
+        stay after it is closed, and nothing is loaded.
+    adapters: those that are not where they were. fields: settings in place of those that were saved.
+    allow_download: a model of the Hub that is neither where it was nor in the Hub's local cache may be fetched, with
+        the token of this user; by the name that the snapshot has, which is anybody's.
+
+    Files that a snapshot names (model, tokenizer_path, adapters) are read where nothing is given in their place, if
+    they are regular files, and used if they have the size, the ends and the digest that it says.
+    """
     check_keywords("restore", fields, ("adapters", "allow_download", *field_names(EngineConfig)))
     check_bool("allow_download", allow_download)
     opened = open_source(snapshot)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from oxillama._util.json_fields import Fields
 from oxillama.config import SamplerConfig
@@ -15,7 +16,7 @@ from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import ServingOptions
 from oxillama.core.request import ResultQueue
 from oxillama.core.session import Session
-from oxillama.core.stopping import check_criteria
+from oxillama.core.stopping import Criteria, check_criteria
 from oxillama.core.text_stream import Chunks
 from oxillama.errors import (
     ConfigError,
@@ -26,7 +27,7 @@ from oxillama.errors import (
 )
 from oxillama.kernels._table import tier
 from oxillama.lora import LoraSet
-from oxillama.sampling import Sampler, SamplerChain
+from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import Sequence
 from oxillama.snapshot.beam_state import BeamResumer
@@ -42,9 +43,11 @@ from oxillama.snapshot.sequences import put
 
 if TYPE_CHECKING:
     from oxillama.core.context import EngineContext
+    from oxillama.core.draft_options import DraftLike
     from oxillama.core.results import CancelToken
 
 __all__ = [
+    "ResumeOptions",
     "fill_session",
     "load_saved",
     "resumed",
@@ -55,16 +58,36 @@ KINDS = ("session", "conversation", "text", "beam")
 log = logging.getLogger("oxillama")
 
 
+class ResumeOptions(TypedDict, total=False):
+    """Keywords of `resume`; `resumed` says what they mean."""
+
+    sampler: SamplerConfig | SamplerChain | None
+    logits_processors: SequenceOf[LogitsProcessor] | None
+    stopping_criteria: Criteria
+    cancel_token: CancelToken | None
+    draft: DraftLike
+
+
 def resumed(
     engine: EngineContext,
     place: Place,
-    sampler: SamplerConfig | SamplerChain | None,
-    processors: Any,
-    cancel_token: CancelToken | None,
+    *,
+    sampler: SamplerConfig | SamplerChain | None = None,
+    logits_processors: Any = None,
+    stopping_criteria: Any = None,
+    cancel_token: CancelToken | None = None,
     draft: Any = None,
-    criteria: Any = None,
 ) -> Chunks | Session | Conversation | BeamRounds:
-    """`Engine.resume`."""
+    """What `Engine.resume` goes on with.
+
+    sampler, logits_processors, stopping_criteria: functions of the caller's own, which no file can hold, given again;
+        `sampler` is a chain with the same stages. Of a session, those of its sampler.
+    cancel_token: lets another thread stop it.
+    draft: source of draft tokens from here on, as for `generate`, with the options of the request. Without it,
+        "lookup" and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs
+        time alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
+    """
+    processors, criteria = logits_processors, stopping_criteria
     found, label, parts = _loaded(engine, place)
     kind = parts.kind or found[0].state["kind"]
     if kind != "text" and any(given is not None for given in (draft, criteria)):

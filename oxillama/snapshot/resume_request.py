@@ -17,7 +17,6 @@ from oxillama.core.prompts import check_stop
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk, TokenLogprob, Usage
 from oxillama.core.stopping import StoppingCriterion
-from oxillama.drafts.rejection import check_chain
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
@@ -148,17 +147,22 @@ class TextResumer:
         try:
             serving = read_serving(given)
             check_given("stopping_criteria", self.given.maybe_integer("n_criteria"), len(own.criteria), self.label)
-            chain = read_chain_of(self.state.sub("sampler"), self.label, own.chain, len(own.processors))
-            if self.drafts.acceptance == "rejection":
-                check_chain(chain)
+            return TextOptions(
+                read_chain_of(self.state.sub("sampler"), self.label, own.chain, len(own.processors)),
+                serving,
+                self.drafts,
+                max_tokens=limit - self.n_prompt,
+                stop=tuple(given.texts("stops")),
+                ignore_eos=given.flag("ignore_eos"),
+                logits_processors=own.processors,
+                stopping_criteria=own.criteria,
+                cancel_token=own.cancel_token,
+                logprobs=given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
+                prompt_logprobs=given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
+                tool_use=read_tool_use(given.maybe_sub("tools"), self.label),
+            )
         except ConfigError as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
-        return TextOptions(
-            limit - self.n_prompt, tuple(given.texts("stops")), given.flag("ignore_eos"), chain, own.cancel_token,
-            serving, own.processors, given.maybe_integer("logprobs", 0, MAX_LOGPROBS),
-            given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
-            tool_use=read_tool_use(given.maybe_sub("tools"), self.label), drafts=self.drafts, criteria=own.criteria,
-        )  # fmt: skip
 
     def request(self, options: TextOptions, outbox: ResultQueue, index: int) -> GenerationRequest:
         """A request in the state of the saved one."""

@@ -285,7 +285,7 @@ def restored_speculative(
         source.close()
     with ExitStack() as closing:
         drafts = _restored_drafts(found, draft, source.label, closing, allow_download)
-        engine = restored(load, found.target, model_path, adapters, allow_download, given)
+        engine = restored(load, found.target, model_path, adapters=adapters, allow_download=allow_download, **given)
         closing.callback(engine.close)
         try:
             spec = kind(engine, drafts if len(drafts) > 1 else drafts[0], seed=found.seed, **found.options)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.core.embedding import embedding_requests, logits_request
 from oxillama.core.options import CacheKey, read_options
 from oxillama.core.request import ResultQueue
 from oxillama.errors import KvCacheFullError
@@ -178,8 +179,8 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
         engine._maker.request([5 + i] * 9, read_options("generate", LONG, engine.sampling_defaults), ResultQueue(1))
         for i in range(2)
     ]
-    logits = engine._logits(ids, None)
-    (embedding,), _, results = engine._embedding(ids, pooling, {"normalize": False}, None)
+    logits = logits_request(engine.context, ids)
+    (embedding,), _, results = embedding_requests(engine.context, ids, pooling, {"normalize": False})
     ticket = core.submit([first, logits, other, embedding])
     sent_back = set()
     for _ in range(5000):  # they could send back each other for ever

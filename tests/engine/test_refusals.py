@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import oxillama as ox
+from oxillama.core.embedding import logits_request
 from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, QueueFullError
 from oxillama.kernels.attention import kv_bytes
 from tests.fakes import assert_idle, make_engine, runner_of
@@ -76,7 +77,7 @@ def test_a_batch_that_tries_again_is_not_refused():
 
 def test_after_close_nothing_is_queued():
     engine = make_engine()
-    request = engine._logits([3], None)
+    request = logits_request(engine.context, [3])
     engine.close()
     with pytest.raises(EngineClosedError, match="load the model again"):
         engine._core.submit([request])

@@ -4,20 +4,14 @@ import pytest
 
 import oxillama as ox
 from oxillama.config import SamplerConfig
-from oxillama.core.options import parse_options
+from oxillama.core.options import read_options
 from oxillama.errors import SnapshotError, SnapshotMismatchError
 from tests.snapshot.models import load, tokens_of, told
 
 
 def options(seed=1, **more):
     given = {"max_tokens": 8, "seed": seed, "ignore_eos": True, "temperature": 0.8} | more
-    names = ("max_tokens", "ignore_eos")
-    sampling = {name: value for name, value in given.items() if name not in names}
-    return parse_options(
-        "stream", stop=None, sampler=None, logits_processors=None, cancel_token=None, logprobs=None,
-        prompt_logprobs=None, n=None, sampling=sampling, defaults=SamplerConfig.original(),
-        **{name: given[name] for name in names},
-    )  # fmt: skip
+    return read_options("stream", given, SamplerConfig.original())
 
 
 def say(talk, prompt, **more):

@@ -1,0 +1,41 @@
+"""Signatures of calls whose keywords are declared once, in a TypedDict."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["takes"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes(options: type, checked: Callable[..., Any], rest: type | None = None) -> Callable[[F], F]:
+    """Decorator that spells out a function's `**options` in its signature and its docstring, for `help` and editors.
+
+    options: the TypedDict of its keywords. rest: a TypedDict whose keywords stay behind `**options`. checked: the
+    dataclass or function that checks them: its parameters of these names have the defaults, where () in a dataclass
+    stands for None, and its docstring says what they mean.
+    """
+    known = inspect.signature(checked).parameters
+    hidden = getattr(rest, "__annotations__", {})
+
+    def parameter(name: str, annotation: Any) -> inspect.Parameter:
+        default = known[name].default if name in known else None
+        kind = inspect.Parameter.KEYWORD_ONLY
+        if default == () and isinstance(checked, type):
+            default = None
+        return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+    spelt = [parameter(name, given) for name, given in options.__annotations__.items() if name not in hidden]
+
+    def decorate(function: F) -> F:
+        own = inspect.signature(function)
+        kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        others = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD and rest is not None]
+        function.__signature__ = own.replace(parameters=[*kept, *spelt, *others])  # type: ignore[attr-defined]
+        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n\n{inspect.getdoc(checked)}"
+        return function
+
+    return decorate
