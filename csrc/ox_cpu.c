@@ -52,7 +52,7 @@ static ox_tier machine_tier(void) { return OX_TIER_SCALAR; }
 ox_tier ox_detect_tier(void)
 {
     int tier = (int)machine_tier();
-    while (tier > OX_TIER_SCALAR && !ox_table((ox_tier)tier)) /* those of other machines are not compiled */
+    while (tier > OX_TIER_SCALAR && !ox_tier_name((ox_tier)tier)) /* those of other machines are not compiled */
         tier--;
     return (ox_tier)tier;
 }

@@ -8,7 +8,23 @@ const ox_format_info ox_formats[] = {
 };
 const int ox_n_formats = (int)(sizeof ox_formats / sizeof *ox_formats);
 
-static const char *const names[OX_N_TIERS] = {"scalar", "avx2", "avx512", "neon", "neon_dot"};
+/* Of the tiers in this build; NULL for the others. Not ox_table() says which those are: it runs code of the tier, which
+ * may need instructions that this machine lacks. */
+static const char *const names[OX_N_TIERS] = {
+    [OX_TIER_SCALAR] = "scalar",
+#ifdef OX_HAVE_AVX2
+    [OX_TIER_AVX2] = "avx2",
+#endif
+#ifdef OX_HAVE_AVX512
+    [OX_TIER_AVX512] = "avx512",
+#endif
+#ifdef OX_HAVE_NEON
+    [OX_TIER_NEON] = "neon",
+#endif
+#ifdef OX_HAVE_NEON_DOT
+    [OX_TIER_NEON_DOT] = "neon_dot",
+#endif
+};
 const char *ox_tier_name(ox_tier tier) { return names[tier]; }
 
 #if defined(__clang__)

@@ -64,7 +64,7 @@ def writable_formats():
 
 def compiled_tiers():
     """Names of the tiers in this build, lowest first."""
-    return tuple(ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_table(<ox_tier>i) != NULL)
+    return tuple(ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_tier_name(<ox_tier>i) != NULL)
 
 
 def usable_tiers():
@@ -96,7 +96,7 @@ def multiplies_bf16():
 def tier_index(str name):
     """The number of a usable tier; ConfigError for others."""
     for i in range(OX_N_TIERS):
-        if ox_tier_name(<ox_tier>i).decode() == name and name in usable_tiers():
+        if ox_tier_name(<ox_tier>i) != NULL and ox_tier_name(<ox_tier>i).decode() == name and name in usable_tiers():
             return i
     raise ConfigError(f"OXILLAMA_TIER={name!r}: this build on this machine can use {', '.join(usable_tiers())}")
 

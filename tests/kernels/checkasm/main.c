@@ -142,9 +142,11 @@ int main(int n_args, char **args)
     signal(SIGILL, crashed);
     for (int tier = 0; tier <= (int)ox_detect_tier(); tier++) {
         const ox_kernels *t = ox_table((ox_tier)tier);
-        started = started || strcmp(args[1], ox_tier_name((ox_tier)tier)) == 0;
-        if (!t || !started)
-            continue; /* t is NULL for tiers of other machines */
+        if (!t)
+            continue; /* a tier of other machines */
+        started = started || strcmp(args[1], t->name) == 0;
+        if (!started)
+            continue;
         tier_name = t->name;
         memset(tested, 0, sizeof tested);
         check_rows(scalar, t);
