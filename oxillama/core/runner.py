@@ -13,7 +13,7 @@ from oxillama.core.request import Request
 from oxillama.errors import ConfigError, EngineClosedError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.lora import Adapters, LowRank
-from oxillama.kernels.rows import Rows, Workspace
+from oxillama.kernels.rows import Workspace
 from oxillama.kv_cache.arrays import StateArrays
 from oxillama.models import Model
 from oxillama.models.adaptable import Adaptable
@@ -87,38 +87,33 @@ class Runner:
         for s in spans:
             if s.want not in ("last", "all", "none"):
                 raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
-        try:
-            found = self.model.logits(self._hidden(spans, poll, [s.want for s in spans])).numpy()
-            self._check_mapped()
-            return found
-        finally:
-            self._workspace.adapters = None
+        batch = self._batch(spans, poll, [s.want for s in spans])
+        found = self.model.logits(self.model.forward(batch, self.arrays.layers), batch.outputs).numpy()
+        self._check_mapped()
+        return found
 
     def hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Hidden states after the final norm of every row, float32 [n, n_embd]: a view, valid until the next call."""
-        try:
-            found = self._hidden(spans, poll, None).numpy()
-            self._check_mapped()
-            return found
-        finally:
-            self._workspace.adapters = None
+        found = self.model.forward(self._batch(spans, poll, None), self.arrays.layers).numpy()
+        self._check_mapped()
+        return found
 
     def _check_mapped(self) -> None:
         """Raises ModelFileError if weights may have changed while they were multiplied by."""
         for source in self.model.mapped:
             source.check()
 
-    def _hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Rows:
+    def _batch(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Batch:
+        """The batch of a pass that begins now: the pager gets its turn, mapped files are watched."""
         if self.pager is not None:
             self.pager.between_steps()
         for source in self.model.mapped:
             source.watch()
         self._workspace.reset()
         rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
-        batch = Batch(rows, self._workspace, poll, wants)
         used = any(s.loras for s in spans)
-        self._workspace.adapters = Adapters(batch, [s.loras for s in spans]) if used else None
-        return self.model.forward(batch, self.arrays.layers)
+        adapters = Adapters([len(s.tokens) for s in spans], [s.loras for s in spans]) if used else None
+        return Batch(rows, self._workspace, poll, wants, adapters)
 
     @property
     def adaptable(self) -> Mapping[str, Adaptable]:

@@ -22,7 +22,7 @@ cdef class Batch:
     cdef object _tables, _spans
     cdef const int32_t *position
     cdef span *span
-    cdef readonly object poll
+    cdef readonly object poll, adapters
     cdef object _outputs, _output_rows
     cdef readonly Workspace workspace
     cdef int _place(self, spans) except -1
@@ -30,3 +30,8 @@ cdef class Batch:
     cdef int _set_slots(self, span *p, int i, slots) except -1
     cdef int _check_slots(self) except -1
     cdef int _fill(self, spans) except -1
+
+
+cdef inline object adapters_of(Batch batch):
+    """The adapters of a pass; None if it has none, or if there is no batch."""
+    return None if batch is None else batch.adapters

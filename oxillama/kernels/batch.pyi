@@ -3,6 +3,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.kernels.lora import Adapters
 from oxillama.kernels.rows import Workspace
 
 Slots = tuple[int, int] | None
@@ -18,6 +19,7 @@ class Batch:
     tokens: NDArray[np.int32]
     positions: NDArray[np.int32]
     poll: Callable[[], None]
+    adapters: Adapters | None
     workspace: Workspace
     @property
     def outputs(self) -> Batch: ...
@@ -29,4 +31,5 @@ class Batch:
         workspace: Workspace,
         poll: Callable[[], None] | None = None,
         wants: Sequence[str] | None = None,
+        adapters: Adapters | None = None,
     ) -> None: ...

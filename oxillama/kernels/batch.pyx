@@ -31,14 +31,18 @@ cdef class Batch:
     are those rows, and ``outputs`` the batch of them alone, or this one if it is all of them; without slots, since
     recurrent layers need all rows.
 
+    ``adapters``: the changes of matrices in this pass (:class:`.lora.Adapters`), made for the same spans, or None.
+    Products apply them to rows of the batch; ``outputs`` has those of its own rows.
+
     Raises ConfigError for an empty span, for positions, tokens, block or slot ids that can't be, and for a slot that is
     written by one span and used by another.
     """
 
-    def __init__(self, spans, Workspace workspace, poll=None, wants=None):
+    def __init__(self, spans, Workspace workspace, poll=None, wants=None, adapters=None):
         self.n_spans = len(spans)
         self.workspace = workspace
         self.poll = poll or _no_poll
+        self.adapters = adapters
         self._spans = np.empty(max(self.n_spans, 1) * sizeof(span), np.uint8)
         cdef uint8_t[::1] memory = self._spans
         self.span = <span *>&memory[0]
@@ -148,4 +152,6 @@ cdef class Batch:
             rows.extend(range(end - n, end))
             if n:
                 parts.append((tokens[len(tokens) - n:], start + len(tokens) - n, blocks, None, *more[1:]))
-        self._outputs, self._output_rows = Batch(parts, self.workspace, self.poll), np.array(rows, np.int32)
+        self._output_rows = np.array(rows, np.int32)
+        adapters = None if self.adapters is None else self.adapters.of_rows(self._output_rows)
+        self._outputs = Batch(parts, self.workspace, self.poll, None, adapters)

@@ -1,3 +1,4 @@
+from oxillama.kernels.batch import Batch
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.routing import Routing
 from oxillama.kernels.rows import Rows
@@ -10,6 +11,9 @@ def expert_hidden(
     activation: str = "silu",
     codes: bool = False,
     limit: float = 0.0,
+    batch: Batch | None = None,
 ) -> Rows: ...
-def expert_hidden_joint(x: Rows, routing: Routing, both: Matrix, activation: str = "silu") -> Rows: ...
-def expert_add_(y: Rows, hidden: Rows, routing: Routing, down: Matrix) -> None: ...
+def expert_hidden_joint(
+    x: Rows, routing: Routing, both: Matrix, activation: str = "silu", batch: Batch | None = None
+) -> Rows: ...
+def expert_add_(y: Rows, hidden: Rows, routing: Routing, down: Matrix, batch: Batch | None = None) -> None: ...

@@ -13,6 +13,7 @@ from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, _task, job, prepare, run, set_input
 from oxillama.kernels.routing cimport Routing
 from oxillama.kernels.rows cimport Rows, Workspace, row_threads
@@ -202,7 +203,7 @@ cdef int _run_layer(const layer *h, uint8_t *scratch, size_t scratch_bytes, floa
 
 
 def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activation="silu", bint codes=False,
-                  float limit=0):
+                  float limit=0, Batch batch=None):
     """``activation(x @ gate[e].T) * (x @ up[e].T)``, biases included, of all pairs: Rows [n * k, n_out].
 
     ``activation`` is "silu", "gelu" by the formula with tanh, "relu", or "swiglu_oai" as
@@ -229,8 +230,9 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
     h.limit = limit
     cdef Rows y = ws.rows(routing.n * routing.k, up.n_out)
     paged = up.pager is not None or gate is not None and gate.pager is not None
-    if paged or ws.adapters is not None and ws.adapters.changes(gate, up):
-        return _changed(&h, x, routing, gate, up, y, nt)
+    adapters = adapters_of(batch)
+    if paged or adapters is not None and adapters.changes(gate, up):
+        return _changed(&h, x, routing, gate, up, y, nt, adapters)
     if codes:
         y.make_room()
     _prepare_layer(&h, x, routing, gate, up, y, codes, nt)
@@ -243,7 +245,7 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
     return y
 
 
-cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, int nt):
+cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, int nt, adapters):
     """The same bits where nothing changes, product by product: changes come before the activation.
 
     Weights that a pager brings in are taken so, too: of both products what is there first.
@@ -261,10 +263,10 @@ cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, 
             both[n + i] = h.right[i]
             both[n + i].y = other.data
     run(both, <int>(n if h.right == NULL else 2 * n), ws)
-    if ws.adapters is not None:
-        ws.adapters.add_experts(y, x, r, up if gate is None else gate, False)
+    if adapters is not None:
+        adapters.add_experts(y, x, r, up if gate is None else gate, False)
         if h.right != NULL:
-            ws.adapters.add_experts(other, x, r, up, False)
+            adapters.add_experts(other, x, r, up, False)
     nt = row_threads(y)
     for pair in prange(pairs, nogil=True, num_threads=nt, schedule="static"):
         _activate(h, r.chosen[pair] * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
@@ -272,7 +274,7 @@ cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, 
     return y
 
 
-def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="silu"):
+def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="silu", Batch batch=None):
     """:func:`expert_hidden` of experts whose gate and other matrix are one: its rows are the gate's, then the other's.
 
     The same bits as with two matrices. Raises QuantError for a matrix that doesn't hold two, or has biases.
@@ -292,8 +294,9 @@ def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="si
     n_active = _experts_in_use(routing)
     jobs = _expert_jobs(x, routing, both, joint, False, n_active, usable_threads(ws.num_threads))
     run(jobs, n_active, ws)
-    if ws.adapters is not None:
-        ws.adapters.add_experts(joint, x, routing, both, False)
+    adapters = adapters_of(batch)
+    if adapters is not None:
+        adapters.add_experts(joint, x, routing, both, False)
     nt = row_threads(y)
     if nt == 1:
         with nogil:
@@ -305,7 +308,7 @@ def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="si
     return y
 
 
-def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down):
+def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down, Batch batch=None):
     """``y[r] += sum_i weight[r, i] * (hidden[r * k + i] @ down[e].T)``, biases included, in place, in the order of i.
 
     Raises QuantError for rows or stacks that the routing isn't made for.
@@ -321,8 +324,9 @@ def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down):
     pairs = ws.rows(routing.n * routing.k, down.n_out)
     jobs = _expert_jobs(hidden, routing, down, pairs, True, n_active, usable_threads(ws.num_threads))
     run(jobs, n_active, ws)
-    if ws.adapters is not None:
-        ws.adapters.add_experts(pairs, hidden, routing, down, True)
+    adapters = adapters_of(batch)
+    if adapters is not None:
+        adapters.add_experts(pairs, hidden, routing, down, True)
     nt = row_threads(y)
     if nt == 1:
         with nogil:

@@ -9,6 +9,7 @@ from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, _task, describe, job
 from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_
 from oxillama.kernels.matmul import matmul
@@ -101,7 +102,7 @@ cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, float limit
     return 0
 
 
-def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, float limit=0):
+def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, float limit=0, Batch batch=None):
     """``activation(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
 
     ``activation`` is "silu", "gelu" by the formula with tanh, or "gelu_erf". With a ``limit`` other than 0, of "silu"
@@ -120,8 +121,9 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, floa
         raise ConfigError(f"a limit of {limit} for {activation}; it must be positive and finite, and is one of silu")
     if up.n_in != gate.n_in or up.n_out != gate.n_out or codes and gate.n_out % 32:
         raise QuantError(f"{gate.name} {gate.shape} and {up.name} {up.shape} don't make a gated layer")
-    if gate.pager is not None or up.pager is not None or ws.adapters is not None and ws.adapters.changes(gate, up):
-        left, right = matmul(x, gate, up)
+    adapters = adapters_of(batch)
+    if gate.pager is not None or up.pager is not None or adapters is not None and adapters.changes(gate, up):
+        left, right = matmul(x, gate, up, batch=batch)
         return _change(left, right, activation, limit)
     cdef Rows y = ws.rows(x.n, gate.n_out)
     if codes:

@@ -12,11 +12,12 @@ from libc.string cimport memcpy
 from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
 from oxillama.kernels.rows cimport Rows, Workspace, row_threads
 
 
-def heads_matmul(Rows x, Matrix w):
+def heads_matmul(Rows x, Matrix w, Batch batch=None):
     """``y[:, h] = x[:, h] @ w[h].T`` for each head h: Rows [n, heads * n_in] to Rows [n, heads * n_out].
 
     ``w`` is a stack of one matrix per head, in any format that has kernels; each head's values are rounded to 8 bits by
@@ -42,8 +43,9 @@ def heads_matmul(Rows x, Matrix w):
             jobs[i].group = jobs[i].n_panels    # enough heads to share out: each is one task
     run(jobs, n_heads, ws)
     ws.release(mark)
-    if ws.adapters is not None:
-        ws.adapters.add_heads(y, x, w)
+    adapters = adapters_of(batch)
+    if adapters is not None:
+        adapters.add_heads(y, x, w)
     return y
 
 

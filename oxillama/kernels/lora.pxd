@@ -17,8 +17,3 @@ cdef class _Users:
     cdef const int32_t *row
     cdef const float *scale
     cdef readonly object rows, scales
-
-
-cdef class _Turns:
-    cdef readonly int64_t n
-    cdef readonly list turns

@@ -16,7 +16,6 @@ from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.batch cimport Batch
 from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
 from oxillama.kernels.matmul import embed
 from oxillama.kernels.routing cimport Routing
@@ -72,41 +71,40 @@ cdef class _Users:
         self.row, self.scale = &r[0], &s[0]
 
 
-cdef class _Turns:
-    """For Rows of one length, the rows that use each change. No row is twice in a turn, and its turns are in the order
-    of its adapters."""
-
-    def __init__(self, n, turns):
-        self.n, self.turns = n, turns
-
-
 cdef class Adapters:
-    """What the rows of a step use.
+    """What the rows of a batch use.
 
-    ``sets``: for each span of the batch ``((changes, scale), ...)``, where ``changes`` maps what is changed, a Matrix
-    or whatever stands for a table, to its LowRank. Two spans that use the same adapter give the same mapping, and the
-    order of each is that in which changes are added: it must not depend on the other sequences of the batch.
-
-    Rows of a step are all of the batch's or only those that leave the model: their number tells which.
+    ``lengths``: the number of rows of each span. ``sets``: for each span ``((changes, scale), ...)``, where ``changes``
+    maps what is changed, a Matrix or whatever stands for a table, to its LowRank. Two spans that use the same adapter
+    give the same mapping, and the order of each is that in which changes are added: it must not depend on the other
+    sequences of the batch.
     """
 
-    cdef list _lengths
+    cdef int64_t _n
+    cdef list _turns                # of users: no row is twice in one, and a row's are in the order of its adapters
     cdef dict _changed
 
-    def __init__(self, Batch batch, sets):
-        cdef int i
-        if len(sets) != batch.n_spans:
-            raise ConfigError(f"{len(sets)} sets of adapters for {batch.n_spans} spans")
+    def __init__(self, lengths, sets):
+        if len(sets) != len(lengths):
+            raise ConfigError(f"{len(sets)} sets of adapters for {len(lengths)} spans")
         spans = []
-        for i in range(batch.n_spans):
-            spans.append(np.arange(batch.span[i].row, batch.span[i].row + batch.span[i].n, dtype=np.int32))
-        turns = _take_turns(spans, sets)
-        self._lengths = [_Turns(batch.n_rows, turns)]
-        if batch.outputs is not batch:
-            self._lengths.append(_Turns(batch.outputs.n_rows, _outputs_of(turns, batch)))
+        for n in lengths:
+            spans.append(np.arange(self._n, self._n + n, dtype=np.int32))
+            self._n += n
+        self._turns = _take_turns(spans, sets)
         self._changed = {}
         for changes in {id(c): c for one in sets for c, _ in one}.values():
             self._changed.update(changes)
+
+    def of_rows(self, rows):
+        """What these rows use, in a batch of them alone."""
+        cdef Adapters found = Adapters.__new__(Adapters)
+        place = np.full(self._n, -1, np.int32)
+        place[rows] = np.arange(len(rows), dtype=np.int32)
+        found._n, found._changed = len(rows), self._changed
+        found._turns = [[users for users in (_placed(u, place) for u in turn) if users is not None]
+                        for turn in self._turns]
+        return found
 
     def changes(self, *weights):
         """Whether any row may use a change of any of these."""
@@ -180,12 +178,10 @@ cdef class Adapters:
         y.q8 = NULL
 
     cdef list _turns_of(self, int64_t n):
-        """The rows that use each change, for Rows of this length, turn by turn."""
-        cdef _Turns found
-        for found in self._lengths:
-            if found.n == n:
-                return found.turns
-        raise ConfigError(f"{n} rows in a step of {' and '.join(str(t.n) for t in self._lengths)}")
+        """The rows that use each change, turn by turn, for Rows of this length, which must be the batch's."""
+        if n != self._n:
+            raise ConfigError(f"{n} rows in a step of {self._n}")
+        return self._turns
 
 
 def _take_turns(spans, sets):
@@ -203,14 +199,8 @@ def _take_turns(spans, sets):
     return turns
 
 
-def _outputs_of(turns, Batch batch):
-    """The same for the rows that leave the model."""
-    place = np.full(batch.n_rows, -1, np.int32)
-    place[batch.output_rows] = np.arange(len(batch.output_rows), dtype=np.int32)
-    return [[users for users in (_placed(users, place) for users in turn) if users is not None] for turn in turns]
-
-
 def _placed(users, place):
+    """Users of one adapter among the rows that have a place; None if there are none."""
     rows = place[users.rows]
     kept = rows >= 0
     return _Users(users.changes, rows[kept], users.scales[kept]) if kept.any() else None

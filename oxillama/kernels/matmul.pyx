@@ -18,6 +18,7 @@ from oxillama.kernels._table cimport (
     ox_q8_row_bytes, table,
 )
 from oxillama.kernels._threads cimport ox_await_zero, ox_count_down, usable_threads
+from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.convert import block_size, dequantize, quantize  # no-cython-lint (names that are public here)
 from oxillama.kernels.rows cimport Rows, Workspace, add_bias_
 
@@ -316,16 +317,21 @@ cdef int describe(job *j, Matrix w, Rows x, int nt) except -1:
     return 0
 
 
-cdef int _run_changed(job *jobs, int n_jobs, Rows x, tuple weights) except -1:
-    """The jobs of these weights, with what adapters change in them."""
+cdef int _run_changed(job *jobs, int n_jobs, Rows x, tuple weights, Batch batch) except -1:
+    """The jobs of these weights, with what the batch's adapters change in them."""
     cdef uintptr_t address = <uintptr_t>jobs
-    if x.workspace.adapters is not None:
-        address, n_jobs = x.workspace.adapters.beside(x, weights, address)
+    adapters = adapters_of(batch)
+    if adapters is not None:
+        address, n_jobs = adapters.beside(x, weights, address)
     return run(<job *>address, n_jobs, x.workspace)
 
 
-def matmul(Rows x, *weights):
-    """``x @ w.T`` (+ bias) for each of up to eight matrices, in one region: a list of Rows [x.n, w.n_out]."""
+def matmul(Rows x, *weights, Batch batch=None):
+    """``x @ w.T`` (+ bias) for each of up to eight matrices, in one region: a list of Rows [x.n, w.n_out].
+
+    ``batch``, here and in all products: the one that ``x`` are rows of, whose adapters change the result; None for rows
+    that no adapter changes.
+    """
     cdef job jobs[MAX_JOBS]
     cdef int i = 0
     cdef Matrix w
@@ -342,7 +348,7 @@ def matmul(Rows x, *weights):
         biased = biased or w.bias is not None
         out.append(y)
         i += 1
-    _run_changed(jobs, i, x, weights)
+    _run_changed(jobs, i, x, weights, batch)
     if biased:
         for y, w in zip(out, weights):
             if w.bias is not None:
@@ -350,26 +356,26 @@ def matmul(Rows x, *weights):
     return out
 
 
-def linear(Rows x, Matrix w):
+def linear(Rows x, Matrix w, Batch batch=None):
     """``x @ w.T`` (+ bias): Rows [x.n, w.n_out]."""
     cdef job j
     cdef Rows y = x.workspace.rows(x.n, w.n_out)
     describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y = y.data
-    _run_changed(&j, 1, x, (w,))
+    _run_changed(&j, 1, x, (w,), batch)
     if w.bias is not None:
         add_bias_(y, w.bias)
     return y
 
 
-def linear_add_(Rows y, Rows x, Matrix w):
+def linear_add_(Rows y, Rows x, Matrix w, Batch batch=None):
     """``y += x @ w.T`` (+ bias), in place."""
     cdef job j
     if y.n != x.n or y.dim != w.n_out:
         raise QuantError(f"{w.name}: output of {y.n} x {y.dim} for {x.n} rows and a matrix of shape {w.shape}")
     describe(&j, w, x, usable_threads(x.workspace.num_threads))
     j.y, j.accumulate = y.data, 1
-    _run_changed(&j, 1, x, (w,))
+    _run_changed(&j, 1, x, (w,), batch)
     if w.bias is not None:
         add_bias_(y, w.bias)
     y.q8 = NULL

@@ -3,7 +3,6 @@ from libc.stdint cimport int64_t, uint8_t
 
 cdef class Workspace:
     cdef readonly int num_threads
-    cdef public object adapters
     cdef list _chunks
     cdef object _chunk
     cdef uint8_t *_base

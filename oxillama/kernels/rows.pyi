@@ -3,11 +3,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oxillama.kernels.lora import Adapters
-
 class Workspace:
     num_threads: int
-    adapters: Adapters | None
     nbytes: int
     def __init__(self, num_threads: int, n_bytes: int = ...) -> None: ...
     def mark(self) -> tuple[int, int]: ...

@@ -26,10 +26,7 @@ cdef enum: SERIAL_VALUES = 8192
 
 
 cdef class Workspace:
-    """Memory for one forward pass at a time, and the number of threads it may use.
-
-    ``adapters``: the changes of matrices in this pass (:class:`.lora.Adapters`), or None; read by products.
-    """
+    """Memory for one forward pass at a time, and the number of threads it may use."""
 
     def __init__(self, int num_threads, size_t n_bytes=1 << 20):
         if num_threads < 1:

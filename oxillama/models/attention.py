@@ -47,19 +47,19 @@ class SelfAttention:
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        q, k, v = matmul(h, self.q, self.k, self.v)
+        q, k, v = matmul(h, self.q, self.k, self.v, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
-        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out)
+        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         (slab,) = slabs
-        k, v = matmul(h, self.k, self.v)
+        k, v = matmul(h, self.k, self.v, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            q = linear(take_rows(h, batch.output_rows), self.q)
-            self.residual.add_product(x, self.attend(q, angles, slab, batch.outputs), self.out)
+            q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
+            self.residual.add_product(x, self.attend(q, angles, slab, batch.outputs), self.out, batch.outputs)
 
     def remember(self, k: Rows, v: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(k, self.k_norm, cos_sin)

@@ -57,10 +57,10 @@ class Bidirectional:
             batch.workspace.release(mark)
         x = self.norm(x if batch.outputs is batch else take_rows(x, batch.output_rows))
         for projection in self.projections:
-            x = linear(x, projection)
+            x = linear(x, projection, batch.outputs)
         return x
 
-    def logits(self, hidden: Rows) -> Rows:
+    def logits(self, hidden: Rows, batch: Batch) -> Rows:
         """Raises GenerateError: there are none."""
         raise no_logits(self.spec)
 

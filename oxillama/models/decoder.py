@@ -80,9 +80,9 @@ class Decoder:
         last = self.layers[-1]
         return self.norm(last.outputs(x, last.angles(tables), states[-1], batch))
 
-    def logits(self, hidden: Rows) -> Rows:
-        """Scores over the vocabulary: Rows [hidden.n, n_vocab]."""
-        logits = linear(hidden, self.output)
+    def logits(self, hidden: Rows, batch: Batch) -> Rows:
+        """Scores over the vocabulary: Rows [hidden.n, n_vocab]. batch: the one whose rows ``hidden`` has."""
+        logits = linear(hidden, self.output, batch)
         if self.spec.scales.logits != 1.0:
             scale_(logits, self.spec.scales.logits)
         if self.spec.scales.logit_cap:
@@ -117,8 +117,8 @@ class Embedding:
 def look_up(batch: Batch, table: Table, ids: NDArray[np.int32]) -> Rows:
     """A row of the table for each row of the batch."""
     x = table.rows(batch.workspace, ids)
-    if batch.workspace.adapters is not None:
-        batch.workspace.adapters.add_rows(x, table, ids)
+    if batch.adapters is not None:
+        batch.adapters.add_rows(x, table, ids)
     return x
 
 
@@ -143,10 +143,10 @@ class Layer:
         if self.parallel:
             g = self.ffn_input(x, h)
             self.mixer.add_to(x, h, cos_sin, slabs, batch)
-            self.ffn.add_to(x, g)
+            self.ffn.add_to(x, g, batch)
         else:
             self.mixer.add_to(x, h, cos_sin, slabs, batch)
-            self.ffn.add_to(x, h if self.ffn_norm is None else self.ffn_norm(x, self.ffn.codes))
+            self.ffn.add_to(x, h if self.ffn_norm is None else self.ffn_norm(x, self.ffn.codes), batch)
 
     def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
         """The last layer: all rows store their state, but only those of the output are computed further."""
@@ -158,7 +158,7 @@ class Layer:
         g = self.ffn_input(x, take_rows(h, batch.output_rows)) if self.parallel else None
         self.mixer.add_outputs_to(x, h, cos_sin, slabs, batch)
         if x.n:
-            self.ffn.add_to(x, self.ffn_input(x, h) if g is None else g)
+            self.ffn.add_to(x, self.ffn_input(x, h) if g is None else g, batch.outputs)
         return x
 
     def ffn_input(self, x: Rows, h: Rows) -> Rows:

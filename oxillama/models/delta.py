@@ -47,7 +47,7 @@ class GatedDelta(Recurrent):
         self.at, self.codes = sizes.rule_at, self.project.integer
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
-        projected, z, steps, beta = matmul(h, self.project, self.gate, self.steps, self.beta)
+        projected, z, steps, beta = matmul(h, self.project, self.gate, self.steps, self.beta, batch=batch)
         return delta(conv1d(projected, 0, self.conv, slab, batch), z, steps, beta, self.rule, self.at, slab, batch)
 
 

@@ -68,7 +68,7 @@ class Encoder:
             batch.workspace.release(mark)
         return x if batch.outputs is batch else take_rows(x, batch.output_rows)
 
-    def logits(self, hidden: Rows) -> Rows:
+    def logits(self, hidden: Rows, batch: Batch) -> Rows:
         """Raises GenerateError: there are none."""
         raise no_logits(self.spec)
 
@@ -85,7 +85,7 @@ class EncoderLayer:
     def forward(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         self.attention.add_to(x, x, cos_sin, slabs, batch)
         self.attention_norm(x)
-        self.ffn.add_to(x, x)
+        self.ffn.add_to(x, x, batch)
         self.ffn_norm(x)
 
 

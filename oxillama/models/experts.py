@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf import Metadata
+from oxillama.kernels.batch import Batch
 from oxillama.kernels.experts import expert_add_, expert_hidden, expert_hidden_joint
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.matrix import Matrix
@@ -239,34 +240,34 @@ class Experts:
         self.shared_gate = w.matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n_embd) if has_gate else None
         self.codes = self.up.integer
 
-    def add_to(self, x: Rows, h: Rows) -> None:
-        self.add_routed(x, h, self.route(h))
+    def add_to(self, x: Rows, h: Rows, batch: Batch) -> None:
+        self.add_routed(x, h, self.route(h, batch), batch)
 
-    def hidden(self, h: Rows, routing: Routing) -> Rows:
+    def hidden(self, h: Rows, routing: Routing, batch: Batch) -> Rows:
         if self.joint:
-            return expert_hidden_joint(h, routing, self.up, self.spec.activation)
+            return expert_hidden_joint(h, routing, self.up, self.spec.activation, batch)
         codes = self.down.integer
-        return expert_hidden(h, routing, self.gate, self.up, self.spec.activation, codes, self.limit)
+        return expert_hidden(h, routing, self.gate, self.up, self.spec.activation, codes, self.limit, batch)
 
-    def add_routed(self, x: Rows, h: Rows, routing: Routing) -> None:
+    def add_routed(self, x: Rows, h: Rows, routing: Routing, batch: Batch) -> None:
         """As `add_to`, with experts that were chosen before."""
-        hidden = self.hidden(h, routing)
+        hidden = self.hidden(h, routing, batch)
         if self.shared is None and self.residual.plain:
-            expert_add_(x, hidden, routing, self.down)
+            expert_add_(x, hidden, routing, self.down, batch)
             return
         y = zeros(x.workspace, x.n, x.dim)
         if self.shared is not None:
-            self.shared.add_to(y, h)
+            self.shared.add_to(y, h, batch)
             if self.shared_gate is not None:
-                gate_sigmoid_(y, linear(h, self.shared_gate))
-        expert_add_(y, hidden, routing, self.down)
+                gate_sigmoid_(y, linear(h, self.shared_gate, batch))
+        expert_add_(y, hidden, routing, self.down, batch)
         self.residual.add(x, y)
 
-    def route(self, h: Rows) -> Routing:
+    def route(self, h: Rows, batch: Batch) -> Routing:
         """Which experts each row of ``h`` uses."""
         s = self.spec
         return route(
-            linear(h, self.router),
+            linear(h, self.router, batch),
             s.n_used,
             gating=s.gating,
             normalise=s.normalise,
@@ -295,12 +296,13 @@ class LatentExperts(Experts):
         self.narrow = w.linear(prefix + "ffn_latent_down", spec.n_latent, n_embd)
         self.wide = w.linear(prefix + "ffn_latent_up", n_embd, spec.n_latent)
 
-    def add_routed(self, x: Rows, h: Rows, routing: Routing) -> None:
+    def add_routed(self, x: Rows, h: Rows, routing: Routing, batch: Batch) -> None:
         latent = zeros(x.workspace, x.n, self.spec.n_latent)
-        expert_add_(latent, self.hidden(linear(h, self.narrow), routing), routing, self.down)
-        y = linear(latent, self.wide)
+        hidden = self.hidden(linear(h, self.narrow, batch), routing, batch)
+        expert_add_(latent, hidden, routing, self.down, batch)
+        y = linear(latent, self.wide, batch)
         if self.shared is not None:
-            self.shared.add_to(y, h)
+            self.shared.add_to(y, h, batch)
         self.residual.add(x, y)
 
 

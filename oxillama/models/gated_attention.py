@@ -29,28 +29,28 @@ class GatedAttention(SelfAttention):
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        q, k, v, gate = matmul(h, self.q, self.k, self.v, self.gate)
+        q, k, v, gate = matmul(h, self.q, self.k, self.v, self.gate, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
-        self.add_gated(x, self.attend(q, cos_sin, slab, batch), gate)
+        self.add_gated(x, self.attend(q, cos_sin, slab, batch), gate, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         (slab,) = slabs
-        k, v = matmul(h, self.k, self.v)
+        k, v = matmul(h, self.k, self.v, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            h = take_rows(h, batch.output_rows)
-            gate = linear(h, self.gate)
-            self.add_gated(x, self.attend(linear(h, self.q), angles, slab, batch.outputs), gate)
+            h, outputs = take_rows(h, batch.output_rows), batch.outputs
+            gate = linear(h, self.gate, outputs)
+            self.add_gated(x, self.attend(linear(h, self.q, outputs), angles, slab, outputs), gate, outputs)
 
-    def add_gated(self, x: Rows, y: Rows, gate: Rows) -> None:
+    def add_gated(self, x: Rows, y: Rows, gate: Rows, batch: Batch) -> None:
         self.function(gate)
         if self.by_head:
             mul_heads_(y, gate)
         else:
             mul_(y, gate)
-        self.residual.add_product(x, y, self.out)
+        self.residual.add_product(x, y, self.out, batch)
 
 
 class JointlyGatedAttention(SelfAttention):
@@ -74,18 +74,18 @@ class JointlyGatedAttention(SelfAttention):
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        both, k, v = matmul(h, self.q, self.k, self.v)
+        both, k, v = matmul(h, self.q, self.k, self.v, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
         self.add_gated(x, both, cos_sin, slab, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
         (slab,) = slabs
-        k, v = matmul(h, self.k, self.v)
+        k, v = matmul(h, self.k, self.v, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            both = linear(take_rows(h, batch.output_rows), self.q)
+            both = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
             self.add_gated(x, both, angles, slab, batch.outputs)
 
     def add_gated(self, x: Rows, both: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
@@ -93,7 +93,7 @@ class JointlyGatedAttention(SelfAttention):
         y = self.attend(q, cos_sin, slab, batch)
         sigmoid_(gate)
         mul_(y, gate)
-        self.residual.add_product(x, y, self.out)
+        self.residual.add_product(x, y, self.out, batch)
 
 
 def read_gate(spec: ModelSpec, w: Weights, i: int) -> tuple[Matrix, bool]:

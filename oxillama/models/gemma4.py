@@ -106,26 +106,26 @@ class NormedAttention(SelfAttention):
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        q, k, v = (*matmul(h, self.q), *self.keys_and_values(h))
+        q, k, v = (linear(h, self.q, batch), *self.keys_and_values(h, batch))
         self.remember(k, v, cos_sin, slab, batch)
-        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out)
+        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         (slab,) = slabs
-        k, v = self.keys_and_values(h)
+        k, v = self.keys_and_values(h, batch)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:
             cos_sin = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            q = linear(take_rows(h, batch.output_rows), self.q)
-            self.residual.add_product(x, self.attend(q, cos_sin, slab, batch.outputs), self.out)
+            q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
+            self.residual.add_product(x, self.attend(q, cos_sin, slab, batch.outputs), self.out, batch.outputs)
 
-    def keys_and_values(self, h: Rows) -> tuple[Rows, Rows]:
+    def keys_and_values(self, h: Rows, batch: Batch) -> tuple[Rows, Rows]:
         if self.v is self.k:
-            k = linear(h, self.k)
+            k = linear(h, self.k, batch)
             v = columns(k, 0, k.dim)
         else:
-            k, v = matmul(h, self.k, self.v)
+            k, v = matmul(h, self.k, self.v, batch=batch)
         self.value_norm(v, self.eps)
         return k, v
 
@@ -149,15 +149,16 @@ class BorrowingAttention(SelfAttention):
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        self.residual.add_product(x, self.attend(linear(h, self.q), cos_sin, slab, batch), self.out)
+        q = linear(h, self.q, batch)
+        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer, with only the rows of the output."""
         if x.n:
             (slab,) = slabs
             cos_sin = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            q = linear(take_rows(h, batch.output_rows), self.q)
-            self.residual.add_product(x, self.attend(q, cos_sin, slab, batch.outputs), self.out)
+            q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
+            self.residual.add_product(x, self.attend(q, cos_sin, slab, batch.outputs), self.out, batch.outputs)
 
 
 def read_attention(spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> Mixer:
@@ -185,16 +186,16 @@ class DenseAndExperts:
         self.expert_scale = w.values(f"{p}ffn_down_exps.scale", spec.experts.n_experts)
         self.residual, self.codes = Residual(norm("post_ffw_norm")), self.dense.codes
 
-    def add_to(self, x: Rows, h: Rows) -> None:
+    def add_to(self, x: Rows, h: Rows, batch: Batch) -> None:
         y = zeros(x.workspace, x.n, x.dim)
-        self.dense.add_to(y, h)
+        self.dense.add_to(y, h, batch)
         y = self.dense_norm(y)
         z = zeros(x.workspace, x.n, x.dim)
-        routing = self.experts.route(self.router_norm(x))
-        hidden = self.experts.hidden(self.norm_before(x, self.experts.codes), routing)
+        routing = self.experts.route(self.router_norm(x), batch)
+        hidden = self.experts.hidden(self.norm_before(x, self.experts.codes), routing, batch)
         scales = self.expert_scale[routing.experts.reshape(-1, 1)]
         mul_heads_(hidden, x.workspace.from_array(scales))
-        expert_add_(z, hidden, routing, self.experts.down)
+        expert_add_(z, hidden, routing, self.experts.down, batch)
         add_(y, self.norm_after(z))
         self.residual.add(x, y)
 
@@ -211,7 +212,7 @@ class PerLayerEmbeddings:
 
     def rows(self, x: Rows, batch: Batch) -> Rows:
         """Those of all layers side by side, Rows [x.n, n_layers * width], for embeddings ``x``."""
-        y = linear(x, self.projection)
+        y = linear(x, self.projection, batch)
         scale_(y, self.n_embd**-0.5)
         rms_norm_heads_(y, self.norm, self.eps)
         add_scaled_(y, look_up(batch, self.table, batch.tokens), self.width**0.5)
@@ -228,9 +229,9 @@ class PerLayerBranch:
         self.residual = Residual(RmsNorm(w.vector(p + "post_norm.weight", spec.n_embd), spec.norm_eps))
         self.first, self.width = i * width, width
 
-    def add_to(self, x: Rows, embeddings: Rows) -> None:
-        hidden = geglu_(linear(x, self.gate), columns(embeddings, self.first, self.width))
-        self.residual.add(x, linear(hidden, self.proj))
+    def add_to(self, x: Rows, embeddings: Rows, batch: Batch) -> None:
+        hidden = geglu_(linear(x, self.gate, batch), columns(embeddings, self.first, self.width))
+        self.residual.add(x, linear(hidden, self.proj, batch))
 
 
 class Gemma4Layer(Layer):
@@ -261,7 +262,7 @@ class Gemma4(Decoder):
             batch.poll()
             mark = batch.workspace.mark()
             layer.forward(x, layer.angles(tables), states[self.lenders[i]], batch)
-            self.finish(i, x, embeddings)
+            self.finish(i, x, embeddings, batch)
             batch.workspace.release(mark)
         batch.poll()
         last = self.layers[-1]
@@ -269,13 +270,13 @@ class Gemma4(Decoder):
         if x.n:
             if embeddings is not None and batch.outputs is not batch:
                 embeddings = take_rows(embeddings, batch.output_rows)
-            self.finish(len(self.layers) - 1, x, embeddings)
+            self.finish(len(self.layers) - 1, x, embeddings, batch.outputs)
         return self.norm(x)
 
-    def finish(self, i: int, x: Rows, embeddings: Rows | None) -> None:
+    def finish(self, i: int, x: Rows, embeddings: Rows | None, batch: Batch) -> None:
         """What comes after a layer's two parts, in place."""
         if embeddings is not None:
-            self.branches[i].add_to(x, embeddings)
+            self.branches[i].add_to(x, embeddings, batch)
         if self.scales[i] != 1.0:
             scale_(x, self.scales[i])
 

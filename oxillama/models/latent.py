@@ -107,16 +107,17 @@ class LatentAttention:
         self.rule = Attention(factor * sizes.head_dim**-0.5)
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        q, kv = matmul(h, self.q, self.kv)
+        q, kv = matmul(h, self.q, self.kv, batch=batch)
         self.remember(kv, cos_sin, slabs, batch)
         self.attend(x, q, cos_sin, slabs, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
-        self.remember(linear(h, self.kv), cos_sin, slabs, batch)
+        self.remember(linear(h, self.kv, batch), cos_sin, slabs, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            self.attend(x, linear(take_rows(h, batch.output_rows), self.q), angles, slabs, batch.outputs)
+            q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
+            self.attend(x, q, angles, slabs, batch.outputs)
 
     def remember(self, kv: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
@@ -128,11 +129,12 @@ class LatentAttention:
     def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
         if self.q_norm is not None:
-            q = linear(self.q_norm(q, self.q_b.integer), self.q_b)
+            q = linear(self.q_norm(q, self.q_b.integer), self.q_b, batch)
         plain, rotated = split_heads(q, self.sizes.n_heads, self.sizes.plain)
         self.rotate(rotated, cos_sin)
-        q = join_heads(heads_matmul(plain, self.k_b), rotated, self.sizes.n_heads)
-        self.residual.add_product(x, heads_matmul(attend(q, slab, batch, self.rule), self.v_b), self.out)
+        q = join_heads(heads_matmul(plain, self.k_b, batch), rotated, self.sizes.n_heads)
+        y = heads_matmul(attend(q, slab, batch, self.rule), self.v_b, batch)
+        self.residual.add_product(x, y, self.out, batch)
 
     def rotate(self, x: Rows, cos_sin: Rows | None) -> None:
         if cos_sin is not None:

@@ -59,11 +59,11 @@ class Residual:
     def __init__(self, norm: Norm | None = None, scale: float = 1.0) -> None:
         self.norm, self.scale = norm, scale
         self.plain = norm is None and scale == 1.0
-        # x += h @ w.T (+ bias), in place
-        self.add_product: Callable[[Rows, Rows, Matrix], None] = linear_add_ if self.plain else self._add_changed
+        # x += h @ w.T (+ bias), in place, in rows of a batch
+        self.add_product: Callable[[Rows, Rows, Matrix, Batch], None] = linear_add_ if self.plain else self._add_changed
 
-    def _add_changed(self, x: Rows, h: Rows, w: Matrix) -> None:
-        self.add(x, linear(h, w))
+    def _add_changed(self, x: Rows, h: Rows, w: Matrix, batch: Batch) -> None:
+        self.add(x, linear(h, w, batch))
 
     def add(self, x: Rows, y: Rows) -> None:
         """``x += y``, in place."""
@@ -92,8 +92,8 @@ class FeedForward(Protocol):
 
     codes: bool
 
-    def add_to(self, x: Rows, h: Rows) -> None:
-        """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place."""
+    def add_to(self, x: Rows, h: Rows, batch: Batch) -> None:
+        """Adds its output for the normalised input ``h`` to the residual stream ``x``, in place: rows of ``batch``."""
 
 
 class Gated:
@@ -112,11 +112,11 @@ class Gated:
         self.activation, self.codes, self.residual = traits.activation, self.gate.integer, residual
         self.limit = limit  # of what both matrices give; 0: none
 
-    def hidden(self, h: Rows) -> Rows:
-        return gated(h, self.gate, self.up, self.activation, self.down.integer, self.limit)
+    def hidden(self, h: Rows, batch: Batch) -> Rows:
+        return gated(h, self.gate, self.up, self.activation, self.down.integer, self.limit, batch)
 
-    def add_to(self, x: Rows, h: Rows) -> None:
-        self.residual.add_product(x, self.hidden(h), self.down)
+    def add_to(self, x: Rows, h: Rows, batch: Batch) -> None:
+        self.residual.add_product(x, self.hidden(h, batch), self.down, batch)
 
 
 class Plain:
@@ -129,10 +129,10 @@ class Plain:
         self.down = w.linear(f"{prefix}ffn_down{suffix}", n_embd, n_ff, bias=biased)
         self.activate, self.codes, self.residual = ACTIVATIONS[traits.activation], self.up.integer, residual
 
-    def add_to(self, x: Rows, h: Rows) -> None:
-        hidden = linear(h, self.up)
+    def add_to(self, x: Rows, h: Rows, batch: Batch) -> None:
+        hidden = linear(h, self.up, batch)
         self.activate(hidden)
-        self.residual.add_product(x, hidden, self.down)
+        self.residual.add_product(x, hidden, self.down, batch)
 
 
 class NoFeedForward:
@@ -140,5 +140,5 @@ class NoFeedForward:
 
     codes = False
 
-    def add_to(self, x: Rows, h: Rows) -> None:
+    def add_to(self, x: Rows, h: Rows, batch: Batch) -> None:
         pass

@@ -114,13 +114,13 @@ class Recurrent(ABC):
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
-        self.residual.add_product(x, self.mix(h, slab, batch), self.out)
+        self.residual.add_product(x, self.mix(h, slab, batch), self.out, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs
         y = self.mix(h, slab, batch)
         if x.n:
-            self.residual.add_product(x, take_rows(y, batch.output_rows), self.out)
+            self.residual.add_product(x, take_rows(y, batch.output_rows), self.out, batch.outputs)
 
 
 class Mamba(Recurrent):
@@ -149,12 +149,12 @@ class Mamba(Recurrent):
         return [(first, w.vector(f"{p}{part}_norm.weight", size)) for part, first, size in parts]
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
-        projected = linear(h, self.project)
+        projected = linear(h, self.project, batch)
         u = conv1d(projected, 0, self.conv, slab, batch)
-        selected = linear(u, self.select)
+        selected = linear(u, self.select, batch)
         for first, weight in self.norms:
             rms_norm_columns_(selected, first, weight, self.eps)
-        steps = linear(columns(selected, 0, self.ssm.rank), self.steps)
+        steps = linear(columns(selected, 0, self.ssm.rank), self.steps, batch)
         return scan1(u, steps, selected, projected, self.scan, self.ssm.scan_at, slab, batch)
 
 
@@ -177,7 +177,7 @@ class Mamba2(Recurrent):
         self.codes = self.project.integer
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
-        projected = linear(h, self.project)
+        projected = linear(h, self.project, batch)
         u = conv1d(projected, self.ssm.n_inner, self.conv, slab, batch)
         y = scan2(u, projected, self.scan, self.ssm.scan_at, slab, batch)
         if self.norm is None:
@@ -196,7 +196,7 @@ class ShortConvolution(Recurrent):
         self.codes = self.project.integer
 
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
-        return gated_conv1d(linear(h, self.project), self.conv, slab, batch)
+        return gated_conv1d(linear(h, self.project, batch), self.conv, slab, batch)
 
 
 def read_taps(m: Metadata) -> int:

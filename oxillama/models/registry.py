@@ -37,8 +37,8 @@ class Model(Protocol):
         ``states`` has, for each layer, the slabs of what ``spec.states`` says that it remembers.
         """
 
-    def logits(self, hidden: Rows) -> Rows:
-        """Scores over the vocabulary of each row: Rows [hidden.n, n_vocab]."""
+    def logits(self, hidden: Rows, batch: Batch) -> Rows:
+        """Scores over the vocabulary of each row of a batch: Rows [hidden.n, n_vocab]."""
 
 
 Build = Callable[[ModelSpec, Traits, Weights, int], Model]

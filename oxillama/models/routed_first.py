@@ -25,9 +25,9 @@ class RoutedFirst(Layer):
         self.experts = self.ffn
 
     def forward(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        routing = self.experts.route(x)
+        routing = self.experts.route(x, batch)
         self.mixer.add_to(x, self.attn_norm(x, self.mixer.codes), cos_sin, slabs, batch)
-        self.experts.add_routed(x, self.ffn_input(x, x), routing)
+        self.experts.add_routed(x, self.ffn_input(x, x), routing, batch)
 
     def outputs(self, x: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
         """The last layer: all rows store their state, but only those of the output are computed further."""
@@ -36,8 +36,8 @@ class RoutedFirst(Layer):
             return x
         h = self.attn_norm(x, self.mixer.codes)
         x = take_rows(x, batch.output_rows)
-        routing = self.experts.route(x) if x.n else None
+        routing = self.experts.route(x, batch.outputs) if x.n else None
         self.mixer.add_outputs_to(x, h, cos_sin, slabs, batch)
         if routing is not None:
-            self.experts.add_routed(x, self.ffn_input(x, x), routing)
+            self.experts.add_routed(x, self.ffn_input(x, x), routing, batch.outputs)
         return x

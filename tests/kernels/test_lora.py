@@ -33,9 +33,8 @@ def low_rank(seed, rank, n_out=N_OUT, n_in=N_IN, type="F32", scale=1.0):
 def workspace(sets, threads=1, wants=None):
     """For spans of these numbers of rows: ``(n, set)``."""
     ws = Workspace(threads)
-    batch = Batch([([1] * n, 0, [0]) for n, _ in sets], ws, None, wants)
-    ws.adapters = Adapters(batch, [used for _, used in sets])
-    return ws, batch
+    adapters = Adapters([n for n, _ in sets], [used for _, used in sets])
+    return ws, Batch([([1] * n, 0, [0]) for n, _ in sets], ws, None, wants, adapters)
 
 
 @pytest.mark.parametrize("type", ["F32", "F16"])
@@ -45,8 +44,8 @@ def test_products_in_double(type, rank, base):
     w, x = matrix(floats(0, N_OUT, N_IN), base), floats(1, 6, N_IN)
     change, (a, b) = low_rank(2, rank, type=type, scale=0.5)
     plain = linear(Workspace(1).from_array(x), w).numpy().astype(np.float64)
-    ws, _ = workspace([(2, ()), (4, (({w: change}, 3.0),))])
-    got = linear(ws.from_array(x), w).numpy()
+    ws, batch = workspace([(2, ()), (4, (({w: change}, 3.0),))])
+    got = linear(ws.from_array(x), w, batch).numpy()
     assert np.array_equal(got[:2], plain[:2])
     wanted = plain[2:] + 1.5 * (x[2:].astype(np.float64) @ a.T) @ b.T
     # Each of N_IN and rank products and sums is rounded once.
@@ -64,12 +63,12 @@ def test_every_way_to_multiply_gives_each_row_its_own_bits():
     counts, x = [1, 3, 2, 2], floats(13, 8, N_IN)
 
     def all_of_it(rows, sets, threads):
-        ws, _ = workspace(sets, threads)
+        ws, batch = workspace(sets, threads)
         h = ws.from_array(rows)
-        hidden = gated(h, gate, up, "silu", True)
+        hidden = gated(h, gate, up, "silu", True, batch=batch)
         y = ws.from_array(rows)
-        linear_add_(y, hidden, down)
-        return [r.numpy().copy() for r in (hidden, y, *matmul(h, gate, up, gate))]
+        linear_add_(y, hidden, down, batch)
+        return [r.numpy().copy() for r in (hidden, y, *matmul(h, gate, up, gate, batch=batch))]
 
     together = all_of_it(x, list(zip(counts, used, strict=True)), 1)
     for got, again in zip(together, all_of_it(x, list(zip(counts, used, strict=True)), 3), strict=True):
@@ -95,8 +94,8 @@ def test_shared_out_among_threads(type, n):
     plain = [y.numpy().astype(np.float64) for y in matmul(Workspace(1).from_array(x), *w)]
     found = []
     for threads in (1, 2, 7):
-        ws, _ = workspace([(n, sets[0])], threads)
-        found.append([y.numpy().copy() for y in matmul(ws.from_array(x), *w)])
+        ws, batch = workspace([(n, sets[0])], threads)
+        found.append([y.numpy().copy() for y in matmul(ws.from_array(x), *w, batch=batch)])
     for got, base, k in zip(found[0], plain, range(2), strict=True):
         factors = [one[k][1] for one in made]
         wanted = base + sum((x.astype(np.float64) @ a.T) @ b.T for a, b in factors)
@@ -114,23 +113,35 @@ def test_tables():
     ws, batch = workspace([(2, (({"table": change}, 2.0),)), (2, ())])
     y = embed(ws, table, "F32", N_OUT, tokens)
     before = y.numpy().copy()
-    batch.workspace.adapters.add_rows(y, "table", tokens)
+    batch.adapters.add_rows(y, "table", tokens)
     wanted = before[:2] + 2.0 * a[tokens[:2]].astype(np.float64) @ b.T
     assert np.abs(y.numpy()[:2] - wanted).max() <= 1e-6 * np.abs(wanted).max()
     assert np.array_equal(y.numpy()[2:], before[2:])
 
 
 def test_rows_that_leave_the_model():
-    """Their number tells them from all rows of the batch."""
+    """They are a batch of their own, with its share of the adapters."""
     w, x = matrix(floats(0, N_OUT, N_IN)), floats(1, 6, N_IN)
     used = (({w: low_rank(2, 4)[0]}, 1.0),)
     ws, batch = workspace([(3, used), (2, ()), (1, used)], wants=["last", "all", "none"])
-    whole = linear(ws.from_array(x), w).numpy().copy()
+    whole = linear(ws.from_array(x), w, batch).numpy().copy()
     kept = batch.output_rows
     assert kept.tolist() == [2, 3, 4]
-    assert np.array_equal(linear(ws.from_array(x[kept]), w).numpy(), whole[kept])
-    with pytest.raises(ConfigError, match="4 rows in a step of 6 and 3"):
-        linear(ws.from_array(x[:4]), w)
+    assert np.array_equal(linear(ws.from_array(x[kept]), w, batch.outputs).numpy(), whole[kept])
+    for rows, taken, n in ((batch, 4, 6), (batch, 3, 6), (batch.outputs, 6, 3)):
+        with pytest.raises(ConfigError, match=f"{taken} rows in a step of {n}"):
+            linear(ws.from_array(x[:taken]), w, rows)
+
+
+def test_adapters_stay_with_their_batch():
+    """Another batch in the same workspace has none of them, nor have rows that are of no batch."""
+    w, x = matrix(floats(0, N_OUT, N_IN)), floats(1, 2, N_IN)
+    plain = linear(Workspace(1).from_array(x), w).numpy()
+    ws, changed = workspace([(2, (({w: low_rank(2, 4)[0]}, 1.0),))])
+    other = Batch([([1, 1], 0, [0])], ws)
+    assert not np.array_equal(linear(ws.from_array(x), w, changed).numpy(), plain)
+    assert np.array_equal(linear(ws.from_array(x), w, other).numpy(), plain)
+    assert np.array_equal(linear(ws.from_array(x), w).numpy(), plain)
 
 
 def test_factors_that_dont_fit():
@@ -142,8 +153,8 @@ def test_factors_that_dont_fit():
         LowRank(matrix(floats(0, 32, N_IN), "Q8_0"), matrix(floats(1, N_OUT, 32)))
     w = matrix(floats(2, N_OUT, N_IN))
     for n_out, n_in in ((N_OUT, N_IN + 1), (N_OUT + 1, N_IN)):
-        ws, _ = workspace([(1, (({w: low_rank(3, 4, n_out, n_in)[0]}, 1.0),))])
+        ws, batch = workspace([(1, (({w: low_rank(3, 4, n_out, n_in)[0]}, 1.0),))])
         with pytest.raises(QuantError):
-            linear(ws.from_array(floats(4, 1, N_IN)), w)
+            linear(ws.from_array(floats(4, 1, N_IN)), w, batch)
     with pytest.raises(ConfigError, match="2 sets of adapters for 1 spans"):
-        Adapters(Batch([([1], 0, [0])], Workspace(1)), [(), ()])
+        Adapters([1], [(), ()])
