@@ -304,7 +304,9 @@ class BatchRunner:
     def entrust(self) -> None:
         """Has what is under way computed while this thread does something else, if there can be another one."""
         loop, requests = self._core.loop, self._under_way()
-        loop.post(lambda: loop.background_requests.update(r for r in requests if r.submitted_at and r.outcome is None))
+        loop.post(
+            lambda: loop.background_requests.update(r for r in requests if r.clock.submitted_at and r.outcome is None)
+        )
         with suppress(RuntimeError):  # else it is computed when this thread comes back
             loop.start_worker()
 

@@ -389,10 +389,11 @@ class BeamSearch:
         self.n_rounds += 1
 
     def _count(self, beam: Beam) -> None:
-        if not beam.first_at:
-            beam.first_at = time.perf_counter()
-            if not beam.started_at:
-                beam.started_at = self.beams[0].started_at
+        clock = beam.clock
+        if not clock.first_at:
+            clock.first_at = time.perf_counter()
+            if not clock.started_at:
+                clock.started_at = self.beams[0].clock.started_at
                 self._core.meter.started(beam)
             self._core.meter.forked(beam)
 
@@ -482,10 +483,9 @@ def _begin(search: BeamSearch, beam: Beam, fill: Fill, sequence: Sequence) -> No
     beam.begin = None  # which keeps what was saved
     fill(sequence)
     if beam.generated:
-        beam.first_at = beam.counted_at = time.perf_counter()
-        beam.n_counted = len(sequence.tokens)
+        beam.clock.resume(len(sequence.tokens))
     if beam.expanded:
-        beam.started_at = time.perf_counter()
+        beam.clock.started_at = time.perf_counter()
         search._core.meter.started(beam)
     if beam is search._live[0]:
         search._core.loop.post(search.take_up)

@@ -178,14 +178,14 @@ class EngineCore:
             self.runner.copy_block(source, target, windowed=kind == WINDOWED)
         self.scheduler.copies.clear()
         for request, _ in plan:
-            request.n_beside = len(request.sequence.draft_tokens) + request.sequence.n_recompute
-            if not request.started_at:
+            request.clock.n_beside = len(request.sequence.draft_tokens) + request.sequence.n_recompute
+            if not request.clock.started_at:
                 self._started(request, time.perf_counter())
         return plan
 
     def _started(self, request: Request, at: float) -> None:
         """A request takes part in a step for the first time: its deadline may count from there."""
-        request.started_at = at
+        request.clock.started_at = at
         self.meter.started(request)
         if request.time_limit < math.inf:
             self.scheduler.set_deadline(request.sequence, at + request.time_limit)
@@ -265,7 +265,7 @@ class EngineCore:
         for request in followers:
             if request.outcome is None:
                 request.sequence.n_cached = leader.sequence.n_cached
-                self._started(request, leader.started_at)
+                self._started(request, leader.clock.started_at)
                 self._absorb(request, rows)
                 self.meter.forked(request)
             if request.outcome is None:
@@ -297,7 +297,7 @@ class EngineCore:
             self.drafting.forget(request)
         request.finish(reason, error)
         self.open.pop(request, None)
-        if request.submitted_at:
+        if request.clock.submitted_at:
             self.meter.ended(request, error)
 
     def _end_all(self, requests: list[Request], reason: FinishReason, error: BaseException | None = None) -> None:
@@ -310,7 +310,7 @@ class EngineCore:
         for request in requests:
             if request.outcome is not None:  # with the one that it follows
                 continue
-            request.submitted_at = now
+            request.clock.submitted_at = now
             self.meter.queued()
             try:
                 if request.begin is not None:

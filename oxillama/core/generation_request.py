@@ -188,8 +188,8 @@ class GenerationRequest(Request):
         """The next token, from a row of logits; why the request is finished, or None."""
         speculation = self.speculation
         token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
-        if not self.first_at:
-            self.first_at = time.perf_counter()
+        if not self.clock.first_at:
+            self.clock.first_at = time.perf_counter()
         if token in self.end_ids:
             self.stop_reason = token
             if self.scores is not None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from operator import mul
 from types import MappingProxyType
 from typing import Any
 
@@ -29,8 +28,17 @@ __all__ = [
 # Steps of a small model take 0.2 ms, of which publishing each would be 3 %.
 PUBLISH_SECONDS = 0.01
 
-# In the order of the snapshot's fields.
 PAGING = ("budget", "hits", "faults", "bytes", "direct_bytes", "stalls", "stall_seconds")
+COUNTERS = (
+    "prompt_tokens", "generation_tokens", "prefill_tokens", "spec_rounds", "spec_drafted", "spec_accepted",
+)  # fmt: skip
+BUCKETS = {
+    "time_to_first_token": FIRST_TOKEN_BUCKETS,
+    "inter_token_latency": INTER_TOKEN_BUCKETS,
+    "queue_time": REQUEST_BUCKETS,
+    "request_latency": REQUEST_BUCKETS,
+    "iteration_tokens": ITERATION_BUCKETS,
+}
 
 
 class MetricsRecorder:
@@ -54,16 +62,11 @@ class MetricsRecorder:
         self.paging: Mapping[str, float] = {}
         self._block_bytes = block_bytes
         self._n_live = 0
-        self._prompt_tokens = self._generation_tokens = self._prefill_tokens = 0
-        self._prefill_seconds = self._decode_seconds = 0.0
-        self._rounds = self._drafted = self._accepted = 0
+        # By the names of the snapshot's fields.
+        self._counts = dict.fromkeys(COUNTERS, 0) | {"prefill_seconds": 0.0, "decode_seconds": 0.0}
         self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
         self._rejected = MappingProxyType(dict.fromkeys(REJECTED_REASONS, 0))
-        self._first_token = Histogram(FIRST_TOKEN_BUCKETS)
-        self._inter_token = Histogram(INTER_TOKEN_BUCKETS)
-        self._queue_time = Histogram(REQUEST_BUCKETS)
-        self._latency = Histogram(REQUEST_BUCKETS)
-        self._iteration = Histogram(ITERATION_BUCKETS)
+        self._histograms = {name: Histogram(bounds) for name, bounds in BUCKETS.items()}
         self._step_at = 0.0
         self._published_at = 0.0
         self._changed = True  # requests came or went since the last publication
@@ -83,18 +86,18 @@ class MetricsRecorder:
 
     def started(self, request: Request) -> None:
         """A request takes part in a step for the first time."""
-        self._queue_time.observe(request.started_at - request.submitted_at)
+        self._histograms["queue_time"].observe(request.clock.started_at - request.clock.submitted_at)
         self._changed = True
 
     def forked(self, request: Request) -> None:
         """A request had its first token from the last row of a prompt that another one computed."""
-        self._generation_tokens += self._first(request, time.perf_counter())
+        self._counts["generation_tokens"] += self._first(request, time.perf_counter())
 
     def guessed(self, n_right: int, n_guessed: int) -> None:
         """So many of a request's guesses came true."""
-        self._rounds += 1
-        self._drafted += n_guessed
-        self._accepted += n_right
+        self._counts["spec_rounds"] += 1
+        self._counts["spec_drafted"] += n_guessed
+        self._counts["spec_accepted"] += n_right
 
     def ended(self, request: Request, error: BaseException | None) -> None:
         """A request is finished; it was queued before."""
@@ -102,7 +105,7 @@ class MetricsRecorder:
         failed = error is not None and not isinstance(error, EngineClosedError)
         reason = "error" if failed else request.finish_reason or "cancelled"
         self._finished = MappingProxyType({**self._finished, reason: self._finished[reason] + 1})
-        self._latency.observe(request.ended_at - request.submitted_at)
+        self._histograms["request_latency"].observe(request.clock.ended_at - request.clock.submitted_at)
         self._changed = True
 
     def emptied(self) -> None:
@@ -122,49 +125,51 @@ class MetricsRecorder:
 
         Returns how many of the tokens are of prompts, and the seconds that it took.
         """
-        now = time.perf_counter()
+        now, counts, inter_token = time.perf_counter(), self._counts, self._histograms["inter_token_latency"]
         n_prefill = n_decode = n_new = n_usual = 0
         for request, n in plan:
-            if not request.counted_at:
+            clock = request.clock
+            if not clock.counted_at:
                 n_prefill += n
                 n_new += self._first(request, now)
                 continue
-            if n == 1 + request.n_beside:
+            if n == 1 + clock.n_beside:
                 n_decode += n
             else:  # again, since preemption took it
                 n_prefill += n
             n_tokens = len(request.sequence.tokens)
-            new = n_tokens - request.n_counted
+            new = n_tokens - clock.n_counted
             if not new:  # it drew nothing yet, or the end
                 continue
             n_new += new
-            if new == 1 and request.counted_at == self._step_at:
+            if new == 1 and clock.counted_at == self._step_at:
                 n_usual += 1
             else:
-                self._inter_token.observe((now - request.counted_at) / new, new)
-            request.n_counted, request.counted_at = n_tokens, now
+                inter_token.observe((now - clock.counted_at) / new, new)
+            clock.n_counted, clock.counted_at = n_tokens, now
         if n_usual:  # those had their last token with the last step, so all waited for the same time
-            self._inter_token.observe(now - self._step_at, n_usual)
+            inter_token.observe(now - self._step_at, n_usual)
         self._step_at = now
-        self._prefill_tokens += n_prefill
-        self._generation_tokens += n_new
+        counts["prefill_tokens"] += n_prefill
+        counts["generation_tokens"] += n_new
         prefill_seconds = (now - began) * n_prefill / (n_prefill + n_decode)
-        self._prefill_seconds += prefill_seconds
-        self._decode_seconds += now - began - prefill_seconds
-        self._iteration.observe(n_prefill + n_decode)
+        counts["prefill_seconds"] += prefill_seconds
+        counts["decode_seconds"] += now - began - prefill_seconds
+        self._histograms["iteration_tokens"].observe(n_prefill + n_decode)
         return n_prefill, now - began
 
     def _first(self, request: Request, now: float) -> int:
         """New tokens of a request that had none before this step."""
-        if request.first_at:
-            self._prompt_tokens += request.n_prompt
-            self._first_token.observe(request.first_at - request.submitted_at)
+        clock = request.clock
+        if clock.first_at:
+            self._counts["prompt_tokens"] += request.n_prompt
+            self._histograms["time_to_first_token"].observe(clock.first_at - clock.submitted_at)
             new = len(request.sequence.tokens) - request.n_prompt
             if new:
-                request.n_counted, request.counted_at = request.n_prompt + new, now
+                clock.n_counted, clock.counted_at = request.n_prompt + new, now
             return new
         if request.finish_reason == "stop":  # no tokens were wanted
-            self._prompt_tokens += request.n_prompt
+            self._counts["prompt_tokens"] += request.n_prompt
         return 0
 
     # ---- to the outside
@@ -178,25 +183,38 @@ class MetricsRecorder:
     def publish(self) -> None:
         """Lets others see what was counted up to now."""
         self._changed, self._published_at = False, self._step_at
-        scheduler = self._scheduler
-        pool, prefix, n_running = scheduler.pool, scheduler.prefix, len(scheduler.running)
-        hits, misses = (prefix.hit_tokens, prefix.miss_tokens) if prefix else (0, 0)
-        groups = pool.blocks, pool.windowed
-        used, cached = [p.n - p.n_available for p in groups], [p.n_idle for p in groups]
-        numbers: tuple[Any, ...] = (  # in the order of the snapshot's fields, which is made on demand
-            self._prompt_tokens, self._generation_tokens, self._prefill_tokens, self._prefill_seconds,
-            self._decode_seconds, hits + misses, hits, scheduler.n_preempted,
-            self._rounds, self._drafted, self._accepted,
-            self._finished, self._rejected, n_running, self._n_live - n_running,
-            sum(p.n for p in groups), sum(used), sum(cached), pool.n_slots, pool.n_slots - pool.slots.n_available,
-            sum(map(mul, used, self._block_bytes)), sum(map(mul, cached, self._block_bytes)),
-            *(self.memory.get(part, 0) for part in ("weights", "kv_cache", "recurrent_state", "workspace")),
-            *(self.paging.get(count, 0) for count in PAGING),
-        )  # fmt: skip
-        histograms = (self._first_token, self._inter_token, self._queue_time, self._latency, self._iteration)
-        self._published = numbers, tuple(histogram.values() for histogram in histograms)
+        scheduler, memory = self._scheduler, self.memory
+        prefix, n_running = scheduler.prefix, len(scheduler.running)
+        blocks, windowed, slots = scheduler.pool.blocks, scheduler.pool.windowed, scheduler.pool.slots
+        used, used_windowed = blocks.n - blocks.n_available, windowed.n - windowed.n_available
+        block_bytes, windowed_bytes = self._block_bytes
+        numbers: dict[str, Any] = {
+            **self._counts,
+            "prefix_queries": prefix.hit_tokens + prefix.miss_tokens if prefix else 0,
+            "prefix_hits": prefix.hit_tokens if prefix else 0,
+            "preemptions": scheduler.n_preempted,
+            "finished": self._finished,
+            "rejected": self._rejected,
+            "running": n_running,
+            "waiting": self._n_live - n_running,
+            "kv_blocks": blocks.n + windowed.n,
+            "kv_blocks_used": used + used_windowed,
+            "kv_blocks_cached": blocks.n_idle + windowed.n_idle,
+            "slots": slots.n,
+            "slots_used": slots.n - slots.n_available,
+            "kv_bytes_used": used * block_bytes + used_windowed * windowed_bytes,
+            "kv_bytes_cached": blocks.n_idle * block_bytes + windowed.n_idle * windowed_bytes,
+            "weights_bytes": memory.get("weights", 0),
+            "kv_bytes": memory.get("kv_cache", 0),
+            "recurrent_bytes": memory.get("recurrent_state", 0),
+            "workspace_bytes": memory.get("workspace", 0),
+            **{f"offload_{count}": self.paging.get(count, 0) for count in PAGING},
+        }
+        # Plain values: snapshots are made on demand.
+        self._published = numbers, {name: histogram.values() for name, histogram in self._histograms.items()}
 
     def snapshot(self) -> MetricsSnapshot:
         """What was last published; from any thread."""
         numbers, histograms = self._published
-        return MetricsSnapshot(*numbers, *(HistogramSnapshot(*histogram) for histogram in histograms))
+        observed: dict[str, Any] = {name: HistogramSnapshot(*values) for name, values in histograms.items()}
+        return MetricsSnapshot(**numbers, **observed)

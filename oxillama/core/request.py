@@ -21,6 +21,7 @@ __all__ = [
     "Bell",
     "LogitsRequest",
     "Request",
+    "RequestClock",
     "ResultQueue",
     "SnapshotOptions",
     "SnapshotProtocol",
@@ -131,6 +132,37 @@ class ResultQueue:
             self.bell.ring()
 
 
+class RequestClock:
+    """Times of one request, in seconds of `time.perf_counter`, and how many of its tokens the metrics have counted.
+
+    submitted_at, started_at, first_at, ended_at: when it was queued, had its first step, had its first token, and was
+    finished; 0 before. n_counted: tokens that were counted, prompt included. counted_at: when the last of them was; 0
+    before the first new one. n_beside: tokens that the step computes beside the last one of a decoding request.
+    """
+
+    __slots__ = ("counted_at", "ended_at", "first_at", "n_beside", "n_counted", "started_at", "submitted_at")
+
+    def __init__(self) -> None:
+        self.submitted_at = self.started_at = self.first_at = self.ended_at = self.counted_at = 0.0
+        self.n_counted = self.n_beside = 0
+
+    def resume(self, n_tokens: int) -> None:
+        """The request goes on from a snapshot with tokens that were drawn, and counted, before."""
+        self.first_at = self.counted_at = time.perf_counter()
+        self.n_counted = n_tokens
+
+    @property
+    def timings(self) -> Timings:
+        """Those of a finished request."""
+        if not self.first_at:
+            return Timings(0.0, self.ended_at - self.started_at if self.started_at else 0.0, 0.0)
+        return Timings(
+            time_to_first_token=self.first_at - self.submitted_at,
+            prefill_seconds=self.first_at - self.started_at,
+            decode_seconds=self.ended_at - self.first_at,
+        )
+
+
 class Request:
     """One sequence with a purpose. `absorb` gets the rows that were asked for, in order, and says when it is enough.
 
@@ -180,10 +212,7 @@ class Request:
         self.reported = False
         self.outcome: tuple[FinishReason, BaseException | None] | None = None  # how it ended, before that is reported
         self.finish_reason: FinishReason | None = None
-        self.submitted_at = self.started_at = self.first_at = self.ended_at = 0.0
-        self.n_beside = 0  # tokens that the step computes beside the last one of a decoding request
-        # For the meter: how many tokens it has counted, prompt included, and when the last; 0 before the first new one.
-        self.n_counted, self.counted_at = 0, 0.0
+        self.clock = RequestClock()
 
     @property
     def cancelled(self) -> bool:
@@ -213,7 +242,7 @@ class Request:
     def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Tells the outbox; what `close` raises is the request's error. To be repeated if it was left in the middle."""
         if self.finish_reason is None:
-            self.ended_at = time.perf_counter()
+            self.clock.ended_at = time.perf_counter()
             try:
                 self.finish_reason = self.close(reason)
             except BaseException as caught:
@@ -223,16 +252,6 @@ class Request:
                 self.finish_reason, self.outcome = reason, (reason, error)
         self.loras = NO_LORAS  # so that a request that is kept keeps no adapter that was unloaded
         self.outbox.end(self, error)
-
-    @property
-    def timings(self) -> Timings:
-        if not self.first_at:
-            return Timings(0.0, self.ended_at - self.started_at if self.started_at else 0.0, 0.0)
-        return Timings(
-            time_to_first_token=self.first_at - self.submitted_at,
-            prefill_seconds=self.first_at - self.started_at,
-            decode_seconds=self.ended_at - self.first_at,
-        )
 
 
 def unfinished(requests: Iterable[R]) -> list[R]:

@@ -214,7 +214,7 @@ def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> 
         finish_reason=request.finish_reason or "cancelled",
         prompt_tokens=request.n_prompt,
         logprobs=request.scores.tokens if request.scores else None,
-        timings=request.timings,
+        timings=request.clock.timings,
         index=index,
         prompt_logprobs=request.scores.prompt if request.scores else None,
         tool_calls=[call for piece in pieces for call in piece.tool_calls],

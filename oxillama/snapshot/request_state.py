@@ -354,7 +354,7 @@ def read_sampler(given: Fields, tensors: Mapping[str, ArrayRows], tokens: list[i
 
 def deadline_state(request: Request) -> dict[str, Any]:
     """Seconds until the deadline. A deadline that counts from the first step, not yet run, does so again."""
-    if request.time_limit < math.inf and not request.started_at:
+    if request.time_limit < math.inf and not request.clock.started_at:
         return {"seconds_left": request.time_limit, "deadline_from": "start"}
     left = request.sequence.deadline - time.perf_counter()
     return {"seconds_left": None if math.isinf(left) else max(left, 1e-9)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -207,8 +206,7 @@ class TextResumer:
         request = made.pop()
         request.begin = None  # it would keep the engine alive
         if len(sequence.tokens) > self.n_prompt:
-            request.first_at = request.counted_at = time.perf_counter()
-            request.n_counted = len(sequence.tokens)
+            request.clock.resume(len(sequence.tokens))
 
 
 # ---- checks of its fields against each other, before anything of it runs

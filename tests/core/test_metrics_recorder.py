@@ -342,7 +342,7 @@ class _Drawing(Request):
     """Draws the same token for ever."""
 
     def absorb(self, rows):
-        self.first_at = self.first_at or time.perf_counter()
+        self.clock.first_at = self.clock.first_at or time.perf_counter()
         self.sequence.tokens.append(3)
 
 
@@ -355,7 +355,7 @@ class _Steps:
 
     def request(self, n_prompt):
         request = _Drawing(Sequence([3] * n_prompt, 9), ResultQueue(1))
-        request.submitted_at = request.started_at = self.clock.now
+        request.clock.submitted_at = request.clock.started_at = self.clock.now
         self.meter.queued()
         self.meter.started(request)
         return request

@@ -1,0 +1,107 @@
+"""Hot path: Python functions that a decode step and a whole call enter. Prints them: python -m tests.engine.hot_path
+
+Counted are functions (code objects) of Python, also those of the standard library and constructors that `dataclasses`
+generates, as `sys.setprofile` reports them, and files, without those of generated code. Cython functions are not.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import oxillama as ox
+
+PACKAGE = Path(ox.__file__).parent
+GENERATED = "<string>"  # file of functions that `dataclasses` compiles
+# The forward pass, which a step is measured without.
+MODEL = ("models", "kernels")
+
+
+class Entered(NamedTuple):
+    """Functions that ran, each with how often."""
+
+    calls: dict[CodeType, int]
+
+    @property
+    def functions(self) -> list[str]:
+        """Each as "file:name", sorted."""
+        return sorted(f"{_place(code.co_filename)}:{code.co_qualname}" for code in self.calls)
+
+    @property
+    def files(self) -> set[str]:
+        return {_place(code.co_filename) for code in self.calls} - {GENERATED}
+
+    def without(self, *parts: str) -> "Entered":
+        """Those that are in none of these folders of the package."""
+        return Entered({c: n for c, n in self.calls.items() if _place(c.co_filename).split("/")[0] not in parts})
+
+
+def _place(filename: str) -> str:
+    """Path in the package, or else the whole path."""
+    path = Path(filename)
+    return path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else filename
+
+
+def entered(run: Callable[[], object]) -> Entered:
+    """Functions that `run` enters in this thread, itself left out."""
+    calls: dict[CodeType, int] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls[frame.f_code] = calls.get(frame.f_code, 0) + 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    calls.pop(getattr(run, "__code__", None), None)  # type: ignore[call-overload]
+    return Entered(calls)
+
+
+@contextmanager
+def decoding(engine: ox.Engine, n_sequences: int = 1) -> Iterator[Callable[[], None]]:
+    """The step of an engine in which so many requests decode greedily."""
+    options = {"max_tokens": 400, "temperature": 0.0, "ignore_eos": True}
+    streams = [engine.stream([5 + i, 6, 7], **options) for i in range(n_sequences)]  # type: ignore[arg-type]
+    try:
+        for stream in streams:  # submitted, and the prompt computed
+            next(stream)
+        yield engine._core.step
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def steady_step(engine: ox.Engine) -> Entered:
+    """Functions outside the model of the median of some decode steps of one request.
+
+    In some of them the request gets another KV block, or metrics are published.
+    """
+    with decoding(engine) as step:
+        for _ in range(3):
+            step()
+        found = [entered(step).without(*MODEL) for _ in range(11)]
+    return sorted(found, key=lambda one: len(one.calls))[len(found) // 2]
+
+
+def one_call(engine: ox.Engine) -> Entered:
+    """Functions of `generate` for one token, with those of the model."""
+    for _ in range(2):  # what is made once is made
+        engine.generate("x", max_tokens=1)
+    return entered(lambda: engine.generate("x", max_tokens=1))
+
+
+def main() -> None:
+    engine = ox.load(num_threads=1)
+    for what, found in ("decode step", steady_step(engine)), ("generate", one_call(engine)):
+        print("\n".join(found.functions))
+        n = sum(found.calls.values())
+        print(f"--- {what}: {len(found.calls)} functions in {len(found.files)} files, {n} calls\n")
+
+
+if __name__ == "__main__":
+    main()
