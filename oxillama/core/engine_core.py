@@ -19,14 +19,13 @@ from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.metrics_recorder import MetricsRecorder
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason
-from oxillama.core.runner import ClosedRunner, RunnerProtocol, n_rows, span_of
+from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, n_rows, next_plan
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.verification import n_right, verify
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.prefill_throttle import PrefillThrottle
-from oxillama.scheduling.prefix_cache import WINDOWED
 from oxillama.scheduling.scheduler import Scheduler
 
 __all__ = [
@@ -72,10 +71,6 @@ class ForkListener(Protocol):
     """A handle that lets go, in a forked child, of what another thread of the parent was using."""
 
     def after_fork(self) -> None: ...
-
-
-class _StepAbandoned(Exception):
-    """No request wants the step that is under way any more."""
 
 
 class EngineCore:
@@ -173,10 +168,8 @@ class EngineCore:
         return [cast(Request, guest) for guest in self.loop.background_requests]
 
     def _schedule(self) -> Plan:
-        plan = [(cast(Request, sequence.handle), n) for sequence, n in self.scheduler.step(self.pace.chunk)]
-        for kind, source, target in self.scheduler.copies:
-            self.runner.copy_block(source, target, windowed=kind == WINDOWED)
-        self.scheduler.copies.clear()
+        found = next_plan(self.runner, self.scheduler, self.pace.chunk)
+        plan = [(cast(Request, sequence.handle), n) for sequence, n in found]
         for request, _ in plan:
             request.clock.n_beside = len(request.sequence.draft_tokens) + request.sequence.n_recompute
             if not request.clock.started_at:
@@ -192,12 +185,8 @@ class EngineCore:
 
     def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
         """Rows of the model for the plan; None if the step was abandoned or failed."""
-        spans = [span_of(request, n) for request, n in plan]
-        forward = self.runner.hidden if want_hidden else self.runner.forward
         try:
-            return forward(spans, self._poll)
-        except _StepAbandoned:
-            return None
+            return execute_plan(self.runner, plan, self._poll, hidden=want_hidden)
         except Exception as error:  # nothing has changed yet
             requests = [request for request, _ in plan]
             one = len({request.outbox for request in requests}) == 1  # call, whose error it is
@@ -210,7 +199,7 @@ class EngineCore:
             for request, _ in self._plan:
                 if not (request.cancelled or request.late):
                     return
-        raise _StepAbandoned
+        raise StepAbandoned
 
     def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
         row = 0
@@ -441,6 +430,14 @@ class EngineCore:
         if errors:
             raise errors[0]
         return done[0]
+
+    def post(self, change: Callable[[], object]) -> None:
+        """Runs a short change, also of a closed engine: now, or at the end of the step that is under way."""
+        self.loop.post(change)
+
+    def tell_of_fork(self, listener: ForkListener) -> None:
+        """Calls the listener's `after_fork` in forked children, as long as it lives."""
+        self.sessions.add(listener)
 
     def drive(self, ready: Callable[[], object]) -> None:
         """Returns once ready() is true, having taken the steps that were needed for that."""

@@ -9,21 +9,26 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.core.request import Request
 from oxillama.errors import ConfigError, EngineClosedError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.lora import Adapters, LowRank
 from oxillama.kernels.rows import Workspace
 from oxillama.kv_cache.arrays import StateArrays
+from oxillama.lora import LoraSet
 from oxillama.models import Model
 from oxillama.models.adaptable import Adaptable
 from oxillama.offload import LayerPager
+from oxillama.scheduling.prefix_cache import WINDOWED
+from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.sequence import Sequence as Tokens
 
 __all__ = [
     "ClosedRunner",
     "RunnerProtocol",
+    "StepAbandoned",
+    "execute_plan",
     "n_rows",
-    "span_of",
+    "next_plan",
 ]
 
 
@@ -151,9 +156,12 @@ Poll = Callable[[], None]
 
 
 class RunnerProtocol(Protocol):
-    """A runner, as the engine core knows it; `Runner` is the one of a loaded model."""
+    """A runner, as the engine core and draft models know it; `Runner` is the one of a loaded model."""
 
     num_threads: int
+
+    @property
+    def arrays(self) -> StateArrays: ...
 
     @property
     def adaptable(self) -> Mapping[str, Adaptable]: ...
@@ -177,6 +185,10 @@ class ClosedRunner:
     """In a closed engine: the model's memory is free."""
 
     num_threads = 0
+
+    @property
+    def arrays(self) -> StateArrays:
+        raise EngineClosedError("the engine is closed")
 
     @property
     def adaptable(self) -> Mapping[str, Adaptable]:
@@ -203,7 +215,48 @@ class ClosedRunner:
     hidden = forward
 
 
-def span_of(request: Request, n: int) -> Span:
+class StepAbandoned(Exception):
+    """Raised by a poll: the step under way is not needed any more."""
+
+
+class Work(Protocol):
+    """Owner of a sequence in a plan: a request, or the drafting of one. want: as in `Request`."""
+
+    @property
+    def sequence(self) -> Tokens: ...
+
+    @property
+    def want(self) -> str: ...
+
+    @property
+    def loras(self) -> LoraSet: ...
+
+
+def next_plan(runner: RunnerProtocol, scheduler: Scheduler, beside: int | None = None) -> list[tuple[Tokens, int]]:
+    """The scheduler's plan for the next step (`Scheduler.step`), after the copies of blocks that it asks for."""
+    plan = scheduler.step(beside)
+    for kind, source, target in scheduler.copies:
+        runner.copy_block(source, target, windowed=kind == WINDOWED)
+    scheduler.copies.clear()
+    return plan
+
+
+def execute_plan(
+    runner: RunnerProtocol, plan: Sequence[tuple[Work, int]], poll: Poll | None, *, hidden: bool = False
+) -> NDArray[np.float32] | None:
+    """Rows of the model for the next n tokens of each sequence, `n_rows` each in the order of the plan.
+
+    None if poll raised StepAbandoned. No state has changed in any case: that is for `Scheduler.advance`. hidden: rows
+    are hidden states of all tokens. Raises what the forward pass raises.
+    """
+    spans = [span_of(work, n) for work, n in plan]
+    try:
+        return (runner.hidden if hidden else runner.forward)(spans, poll)
+    except StepAbandoned:
+        return None
+
+
+def span_of(request: Work, n: int) -> Span:
     """The next n tokens of a request."""
     sequence = request.sequence
     start = sequence.n_computed
@@ -219,7 +272,7 @@ def span_of(request: Request, n: int) -> Span:
     return Span(tokens, start, blocks, want, slots, windowed, request.loras.members)
 
 
-def n_rows(request: Request, n: int) -> int:
+def n_rows(request: Work, n: int) -> int:
     """Rows that the model returns for a span of n tokens of this request."""
     if request.want != "last" or request.sequence.draft_tokens:
         return n

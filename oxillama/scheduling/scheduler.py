@@ -410,10 +410,11 @@ class Scheduler:
                 return True
         return False
 
-    def advance(self, sequence: Sequence, n: int) -> None:
+    def advance(self, sequence: Sequence, n: int, *, provisional: bool = False) -> None:
         """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed.
 
-        With draft tokens, n is the token before them and the accepted ones. Raises ConfigError if it has fewer tokens.
+        With draft tokens, n is the token before them and the accepted ones. provisional: the tokens may be taken back
+        (`BlockManager.rewind`). Raises ConfigError if it has fewer tokens.
         """
         if not 0 < n <= len(sequence.tokens) - sequence.n_computed:
             left = len(sequence.tokens) - sequence.n_computed
@@ -426,7 +427,7 @@ class Scheduler:
                 if sequence.slots is not None:  # the step left the state after all of its tokens alone
                     sequence.n_recompute = n
                     return
-        self.blocks.commit(sequence, n)
+        self.blocks.commit(sequence, n, provisional=provisional)
 
     def check_invariants(self, plan: Plan) -> None:
         """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.json_fields import Fields
 from oxillama._util.lazy import lazy
+from oxillama._util.signals import Finalizer
 from oxillama.config import EngineConfig
 from oxillama.core.loading import shipped_model
 from oxillama.errors import (
@@ -31,10 +32,9 @@ from oxillama.kernels._table import tier
 from oxillama.snapshot.format.layout import Section
 from oxillama.snapshot.format.reader import MAX_CHAIN, ArrayRows, Contents, SnapshotReader, open_reader
 from oxillama.snapshot.request_state import config_state, plain, sampler_state, text_state
-from oxillama.snapshot.sequences import UNKNOWN, Since, check_shape, save_sequence
+from oxillama.snapshot.sequences import UNKNOWN, SequenceOwner, Since, check_shape, save_sequence
 
 if TYPE_CHECKING:
-    from oxillama.core.engine_core import EngineCore
     from oxillama.core.generation_request import GenerationRequest
     from oxillama.core.loading import EngineParts
     from oxillama.core.options import ServingOptions
@@ -59,12 +59,12 @@ class HeldBlocks:
     A forked child releases the blocks of another thread's save, since that thread doesn't exist there.
     """
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: SequenceOwner) -> None:
         self._thread = threading.get_ident()
         self._held: list[Callable[[], None]] = []
-        core.sessions.add(self)
-        self._loop = core.loop
-        self._dropped = self._loop.finalizer(partial(_let_go, self._held))
+        core.tell_of_fork(self)
+        self._post = core.post
+        self._dropped = Finalizer(partial(core.post, partial(_let_go, self._held)))
 
     def keep(self, saved: Contents) -> Contents:
         """Holds the blocks of contents, in the turn of the step loop in which these were captured."""
@@ -72,7 +72,7 @@ class HeldBlocks:
         return saved
 
     def end(self) -> None:
-        self._loop.post(partial(_let_go, self._held))
+        self._post(partial(_let_go, self._held))
 
     def after_fork(self) -> None:
         """Releases another thread's blocks in a forked child, in a turn of the step loop."""
@@ -119,15 +119,15 @@ Capture = Callable[[BaseContents], Contents]
 
 
 class SnapshotWriter:
-    """Writer of one engine's snapshots; nothing that it owns refers back to the engine.
+    """Writer of the snapshots of one engine or draft model; nothing that it owns refers back to it.
 
-    model_path: absolute; None for a model in memory. context_size, num_threads: those in use. given_as: the argument
-    that names the model.
+    core: the owner of the sequences that are saved. model_path: absolute; None for a model in memory. context_size,
+    num_threads: those in use. given_as: the argument that names the model.
     """
 
     given_as = "model_path"
 
-    def __init__(self, core: EngineCore, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
+    def __init__(self, core: SequenceOwner, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
         self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
         self.arch, self.n_vocab, self.context_size = parts.spec.arch, parts.spec.n_vocab, parts.context_size
         self.num_threads = core.runner.num_threads

@@ -1,9 +1,9 @@
-"""Sequences of an engine's KV cache as snapshot arrays, and back. Functions run in a turn of the engine's step loop."""
+"""Sequences of a KV cache as snapshot arrays, and back. Functions run in a turn of the owner of the sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from oxillama.snapshot.format.layout import Section
 from oxillama.snapshot.format.reader import ArrayRows
 
 if TYPE_CHECKING:
-    from oxillama.core.engine_core import EngineCore
+    from oxillama.core.engine_core import ForkListener
+    from oxillama.core.runner import RunnerProtocol
     from oxillama.kv_cache.arrays import StateArrays
     from oxillama.scheduling.pools import KvCachePool
+    from oxillama.scheduling.scheduler import Scheduler
     from oxillama.scheduling.sequence import Sequence
 
-__all__ = ["UNKNOWN", "Since", "check_shape", "put", "save_sequence"]
+__all__ = ["UNKNOWN", "SequenceOwner", "Since", "check_shape", "named_slabs", "put", "save_sequence"]
 
 UNKNOWN = -1  # stands for the tokens of a version 1 file, which doesn't hold them
 
@@ -40,8 +42,30 @@ SINGLE: dict[str, tuple[str, int]] = {
 }
 
 
-def arrays_of(core: EngineCore) -> StateArrays:
-    return cast("StateArrays", cast(Any, core.runner).arrays)
+T = TypeVar("T")
+
+
+class SequenceOwner(Protocol):
+    """Owner of sequences whose state is saved and restored: the core of an engine (`EngineCore`) or of a draft model
+    (`DraftCore`)."""
+
+    @property
+    def runner(self) -> RunnerProtocol: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    def check_open(self) -> None:
+        """Raises EngineClosedError once it is closed."""
+
+    def change(self, action: Callable[[], T]) -> T:
+        """Runs a short change of state between two steps; its result, or its error, when that is done."""
+
+    def post(self, change: Callable[[], object]) -> None:
+        """Runs a short change of state: now, or after the step under way."""
+
+    def tell_of_fork(self, listener: ForkListener) -> None:
+        """Calls the listener's `after_fork` in forked children that have the same sequences."""
 
 
 def named_slabs(arrays: StateArrays) -> Iterator[tuple[str, Slab]]:
@@ -52,7 +76,7 @@ def named_slabs(arrays: StateArrays) -> Iterator[tuple[str, Slab]]:
 
 
 def save_sequence(
-    core: EngineCore, sequence: Sequence, n: int, since: Since, n_common: int
+    core: SequenceOwner, sequence: Sequence, n: int, since: Since, n_common: int
 ) -> tuple[dict[str, ArrayRows], Callable[[], None]]:
     """Tokens, and the keys, values and states of the first n; and a function that releases the blocks of these.
 
@@ -61,7 +85,7 @@ def save_sequence(
     """
     tensors = {"tokens": ArrayRows.whole(np.array(sequence.tokens, np.int32))}
     windows, used = core.scheduler.blocks.windows, {BLOCK: n, WINDOWED: n}
-    for name, slab in named_slabs(arrays_of(core)) if n else ():
+    for name, slab in named_slabs(core.runner.arrays) if n else ():
         if isinstance(slab, RecurrentSlab):
             assert sequence.slots is not None
             tensors[name] = ArrayRows.whole(slab.data[sequence.slots.current].copy())
@@ -98,7 +122,7 @@ def _first(start: int, stop: int, known: tuple[int, int] | None, n_common: int) 
     return max(start, min(stop, known[1], n_common))
 
 
-def check_shape(core: EngineCore, context_size: int, n_vocab: int, section: Section, label: str) -> None:
+def check_shape(core: SequenceOwner, context_size: int, n_vocab: int, section: Section, label: str) -> None:
     """Raises SnapshotMismatchError unless an array is one that this engine can have, before it is read."""
     name, rows, row = section.name, section.shape[0], section.shape[1:]
     wanted: tuple[str, int, tuple[int, ...]] | None = None
@@ -106,7 +130,7 @@ def check_shape(core: EngineCore, context_size: int, n_vocab: int, section: Sect
         wanted = (*SINGLE[name], ())
     elif name == "logits":
         wanted = "<f4", n_vocab, ()
-    for known, slab in named_slabs(arrays_of(core)) if wanted is None else ():
+    for known, slab in named_slabs(core.runner.arrays) if wanted is None else ():
         if isinstance(slab, RecurrentSlab):
             if name == known:
                 wanted = "<f4", slab.n_values, ()
@@ -122,7 +146,7 @@ def check_shape(core: EngineCore, context_size: int, n_vocab: int, section: Sect
         )
 
 
-def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, ArrayRows], n_computed: int, label: str) -> None:
+def put(core: SequenceOwner, sequence: Sequence, tensors: Mapping[str, ArrayRows], n_computed: int, label: str) -> None:
     """Restores the first n_computed tokens of a new sequence, which has its tokens already.
 
     Without room in the cache now, or if the engine keeps more of the past than was saved, they are computed again.
@@ -130,7 +154,7 @@ def put(core: EngineCore, sequence: Sequence, tensors: Mapping[str, ArrayRows], 
     """
     if not n_computed:
         return
-    slabs = list(named_slabs(arrays_of(core)))
+    slabs = list(named_slabs(core.runner.arrays))
     _check_complete(slabs, tensors, n_computed, label)
     scheduler = core.scheduler
     if _reaches(core, slabs, tensors, n_computed) and scheduler.blocks.allocate_restored(
@@ -159,7 +183,7 @@ def _check_complete(
 
 
 def _reaches(
-    core: EngineCore, slabs: list[tuple[str, Slab]], tensors: Mapping[str, ArrayRows], n_computed: int
+    core: SequenceOwner, slabs: list[tuple[str, Slab]], tensors: Mapping[str, ArrayRows], n_computed: int
 ) -> bool:
     """Whether the snapshot has every row that this engine would still keep."""
     windows = core.scheduler.blocks.windows

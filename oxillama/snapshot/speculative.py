@@ -6,18 +6,15 @@ In version 2 a bundle holds whole snapshots: the sections ``target`` and ``draft
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
-from oxillama._util.signals import Finalizer
 from oxillama.core.context import LoadedEngine, context_of
 from oxillama.core.draft_options import MAX_SPECULATIVE, NAMED
 from oxillama.core.loading import OF_USE
@@ -58,41 +55,13 @@ __all__ = [
 ]
 
 
-class _Core:
-    """Adapter that lets a SnapshotWriter use a draft model in place of an engine; changes run in the draft's turn."""
-
-    def __init__(self, draft: DraftModel) -> None:
-        self._draft, self.loop = draft, self
-        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()  # a forked child starts without any sequence
-
-    @property
-    def runner(self) -> Any:
-        return self._draft._runner
-
-    @property
-    def scheduler(self) -> Any:
-        return self._draft._scheduler
-
-    def check_open(self) -> None:
-        self._draft.turn(bool)
-
-    def change(self, action: Callable[[], object]) -> None:
-        self._draft.turn(action)
-
-    def post(self, action: Callable[[], object]) -> None:
-        self._draft.post(action)
-
-    def finalizer(self, change: Callable[[], object]) -> Finalizer:
-        return Finalizer(partial(self._draft.post, change))
-
-
 class DraftSession:
     """Session of a draft model that was loaded from a file. key: the draft's key of the engine's session."""
 
     def __init__(self, draft: DraftModel, key: int) -> None:
-        self._draft, self._key = draft, key
+        self._draft, self._core, self._key = draft, draft._core, key
         loras = LoraRegistry(draft._parts.spec, dict)
-        self.maker = EngineSnapshots(cast(Any, _Core(draft)), draft.config, draft._parts, loras)
+        self.maker = EngineSnapshots(draft._core, draft.config, draft._parts, loras)
         self.maker.given_as = "draft"
 
     def pack(self, *, compress: bool = False) -> bytes:
@@ -101,7 +70,7 @@ class DraftSession:
 
     def version1(self, tokens: list[int]) -> bytes:
         """The snapshot in version 1, with all the session's tokens computed. Raises SnapshotError if that can't be."""
-        known = self._draft._texts.find(self._key) is not None
+        known = self._core.sequences.find(self._key) is not None
         if not tokens or (UNKNOWN in tokens and self._has(tokens)):
             return self.maker.version1(self._take)
         if UNKNOWN in tokens:
@@ -120,11 +89,11 @@ class DraftSession:
                 self._draft.forget(self._key)
 
     def _has(self, tokens: list[int]) -> bool:
-        text = self._draft._texts.find(self._key)
+        text = self._core.sequences.find(self._key)
         return text is not None and text.sequence.n_computed == len(tokens) and text.agrees(tokens)
 
     def _take(self, known: BaseContents) -> Contents:
-        text = self._draft._texts.find(self._key)
+        text = self._core.sequences.find(self._key)
         sequence = Sequence([], 0) if text is None else text.sequence
         n = sequence.n_computed
         saved = self.maker.session(sequence, ServingOptions(), None, None, known)
@@ -144,11 +113,11 @@ class DraftSession:
             )
 
         def fill() -> None:
-            text = self._draft._texts.sync(self._key, None, tokens, None)
+            text = self._core.sequences.sync(self._key, None, tokens, None)
             try:
-                put(self.maker.core, text.sequence, saved.tensors, n, label)
+                put(self._core, text.sequence, saved.tensors, n, label)
             except Exception:
-                self._draft._texts.forget(self._key)
+                self._core.sequences.forget(self._key)
                 raise
 
         if tokens:

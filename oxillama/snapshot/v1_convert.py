@@ -22,7 +22,7 @@ from oxillama.sampling import SamplerChain
 from oxillama.snapshot.format.reader import ArrayRows, Contents
 from oxillama.snapshot.format.v1 import EngineV1, KvV1, SamplerV1
 from oxillama.snapshot.request_state import chain_state, config_of, sampler_config_state
-from oxillama.snapshot.sequences import UNKNOWN, arrays_of, named_slabs
+from oxillama.snapshot.sequences import UNKNOWN, named_slabs
 
 if TYPE_CHECKING:
     from oxillama.snapshot.capture import SnapshotWriter
@@ -117,7 +117,7 @@ def _attention_of(v: EngineV1, label: str) -> KvV1:
 def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, ArrayRows]:
     if not kv.seq_len:
         return {}
-    slabs = list(named_slabs(arrays_of(maker.core)))
+    slabs = list(named_slabs(maker.core.runner.arrays))
     dims = {
         d for _, s in slabs for d in ((s.n_heads * s.k_dim, s.n_heads * s.v_dim) if isinstance(s, KvSlab) else (0,))
     }
@@ -185,7 +185,7 @@ def from_saved(maker: SnapshotWriter, saved: Contents) -> EngineV1:
 
 def _kv_of(maker: SnapshotWriter, saved: Contents, n: int) -> KvV1:
     keys, values, dims = [], [], set()
-    for name, slab in named_slabs(arrays_of(maker.core)):
+    for name, slab in named_slabs(maker.core.runner.arrays):
         if not isinstance(slab, KvSlab):
             raise SnapshotError("format=1 has no place for the whole state of recurrent layers: use format=2")
         dims |= {slab.n_heads * slab.k_dim, slab.n_heads * slab.v_dim}

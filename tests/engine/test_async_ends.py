@@ -65,7 +65,7 @@ def test_a_step_that_nobody_needs_any_more_is_given_up():
     run_on = make_engine(hook=hook)
     asyncio.run(asyncio.wait_for(use(AsyncEngine(run_on)), 60))
     assert_no_thread()
-    assert given_up == ["_StepAbandoned"]
+    assert given_up == ["StepAbandoned"]
     assert_idle(run_on)
 
 

@@ -375,7 +375,7 @@ def test_bits_do_not_depend_on_other_users_of_the_draft(pair):
         beside = other.stream(REPEATED, draft=busy, **options | {"max_tokens": 40})
         next(beside)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("oxillama.speculative.draft_model.CATCH_UP", 1)
+            patch.setattr("oxillama.speculative.draft_core.CATCH_UP", 1)
             assert told(other.resume(saved, draft=busy)) == rest
         beside.close()
         assert first

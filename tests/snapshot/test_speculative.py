@@ -249,7 +249,7 @@ def test_version_1_is_written(engine):
             target.prefill(tokens)
             v = SpeculativeV1.decode(spec.snapshot_bytes(format=1))
             wanted = EngineV1.decode(target.snapshot_bytes(format=1))
-            assert len(draft._texts) == 0
+            assert len(draft._core.sequences) == 0
         same_fields(wanted, v.target)
         same_fields(wanted, v.draft, but=("max_context_length",))  # the same model, and so the same bits
         assert (v.num_speculative, v.spec_seed, v.rng_state, v.accepted_tokens) == (7, 11, 11, [])

@@ -49,12 +49,12 @@ def make_draft(
     spec = SimpleNamespace(arch="fake", name="draft", n_vocab=N_VOCAB, causal=causal)
     parts = EngineParts(made, FakeTokenizer(), spec, context_size, n_blocks, n_slots, "mean", {}, *windows)
     draft = DraftModel(parts=parts, **fields)
-    draft._scheduler.debug = True
+    draft._core.scheduler.debug = True
     return draft
 
 
 def runner_of(draft):
-    return draft._runner
+    return draft._core.runner
 
 
 def twice(draft):
@@ -65,11 +65,11 @@ def twice(draft):
 
 def idle(draft, n_texts=0):
     """Nothing runs; without texts, nothing but the prefix cache has anything."""
-    scheduler = draft._scheduler
+    scheduler = draft._core.scheduler
     scheduler.check_invariants([])
     assert scheduler.live == {}
     assert scheduler.running == list(scheduler.waiting) == []
-    assert len(draft._texts) == n_texts
+    assert len(draft._core.sequences) == n_texts
     if not n_texts:
         for pool in (scheduler.pool.blocks, scheduler.pool.windowed, scheduler.pool.slots):
             assert pool.n_available == pool.n

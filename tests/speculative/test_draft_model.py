@@ -188,7 +188,7 @@ def test_unused_sequences_are_evicted(kind):
             assert len(proposal.tokens) == 3 or EOS in proposal.tokens
             if not text.ended:
                 text.step(proposal.tokens)
-    assert 0 < len(draft._texts) < 6
+    assert 0 < len(draft._core.sequences) < 6
     for text in texts:
         draft.forget(text.key)
     idle(draft)
@@ -199,7 +199,7 @@ def test_the_most_recently_used_sequence_stays():
     texts = [Text([BOS, *range(2, 18), 2, 3 + i], WARM) for i in range(3)]  # two blocks each
     for i in (0, 1, 0, 2):
         draft.propose([texts[i].task(1)])
-    assert draft._texts.find(texts[1].key) is None
+    assert draft._core.sequences.find(texts[1].key) is None
     n = draft.n_computed
     draft.propose([texts[0].task(1)])
     assert draft.n_computed == n  # the draft tokens are still valid

@@ -217,7 +217,7 @@ def test_the_shipped_model_with_itself_as_a_draft(engine):
                 found = engine.generate(prompts, draft=one, num_speculative=k, adaptive=False, **options)
                 assert [c.token_ids for c in found] == expected
                 assert config.mirostat or all(c.speculation.rejected == 0 for c in found)
-    assert len(draft._texts) == 0
+    assert len(draft._core.sequences) == 0
 
 
 def test_a_schema_is_kept_with_drafts(engine):
