@@ -43,18 +43,21 @@ def check_int(name: str, value: Any, minimum: int, maximum: int) -> int:
 
 def check_float(name: str, value: Any, minimum: float, maximum: float = math.inf, *, above: bool = False) -> float:
     """`value` as a float; ConfigError unless it is a finite number in [minimum, maximum] (`above`: > minimum)."""
-    bounds = f"a finite number {'above' if above else 'of at least'} {minimum:g}"
-    if maximum < math.inf:
-        bounds = f"a number from {minimum:g} to {maximum:g}"
     try:
         if isinstance(value, bool | str | bytes):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{name} must be {bounds}, not {value!r}") from None
+        raise ConfigError(f"{name} must be {_bounds(minimum, maximum, above)}, not {value!r}") from None
     if not minimum <= number <= maximum or math.isinf(number) or (above and number == minimum):
-        raise ConfigError(f"{name} must be {bounds}, not {number:g}")
+        raise ConfigError(f"{name} must be {_bounds(minimum, maximum, above)}, not {number:g}")
     return number
+
+
+def _bounds(minimum: float, maximum: float, above: bool) -> str:
+    if maximum < math.inf:
+        return f"a number from {minimum:g} to {maximum:g}"
+    return f"a finite number {'above' if above else 'of at least'} {minimum:g}"
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -106,7 +106,7 @@ class EngineCore:
         self.sessions: weakref.WeakSet[ForkListener] = weakref.WeakSet()
         self.drafting = Drafting()
         self._began = 0.0  # start of the step, where requests have drafts
-        self._plan: Plan = []
+        self._plans: tuple[Plan, Plan] = [], []
         self.open: dict[Request, None] = {}
 
     # ---- in a turn of the loop
@@ -114,29 +114,32 @@ class EngineCore:
     def step(self) -> None:
         """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
         self._drop_cancelled()
-        self._draft()
-        self._plan = self._schedule()
+        if self.drafting.requests:
+            self._draft()
+        self._plans = self._schedule()
         self.meter.begin()
-        for want_hidden in (False, True):
-            plan = [(r, n) for r, n in self._plan if (r.want == "hidden") == want_hidden]
+        for plan in self._plans:
             if plan:
-                began = time.perf_counter()
-                rows = self._forward(plan, want_hidden)
-                if rows is not None:
-                    self._advance(plan, rows)
-                    self._measure(plan, *self.meter.count(plan, began))
+                self._compute(plan)
         self.meter.end()
 
     def _draft(self) -> None:
         """Asks drafts for the tokens of requests that have some."""
-        if self.drafting.requests:
-            self._began = time.perf_counter()
-            for requests, error in self.drafting.ask(len(self.scheduler.running)):
-                self._end_all(list(requests), "cancelled", error)
+        self._began = time.perf_counter()
+        for requests, error in self.drafting.ask(len(self.scheduler.running)):
+            self._end_all(list(requests), "cancelled", error)
 
-    def _measure(self, plan: Plan, n_prompt: int, seconds: float) -> None:
-        self.pace.observe(n_prompt, seconds)
-        if self.drafting.requests and not n_prompt:  # with all that a step takes beside the model, but the drafts
+    def _compute(self, plan: Plan) -> None:
+        """One forward pass, what follows from its rows, and how long it took."""
+        began = time.perf_counter()
+        rows = self._forward(plan)
+        if rows is None:
+            return
+        self._advance(plan, rows)
+        n_prompt, seconds = self.meter.count(plan, began)
+        if n_prompt:
+            self.pace.observe(n_prompt, seconds)
+        elif self.drafting.requests:  # with all that a step takes beside the model, but the drafts
             whole = time.perf_counter() - self._began - self.drafting.seconds
             self.drafting.costs.observe(sum(n for _, n in plan), whole)
 
@@ -154,27 +157,34 @@ class EngineCore:
         return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
 
     def _drop_cancelled(self) -> None:
+        """Ends requests that are not wanted any more, or whose deadline has passed."""
+        scheduler = self.scheduler
+        expired = scheduler.deadlines.soonest < math.inf and scheduler.expired(time.perf_counter())
         # A waiting request's cancel token is looked at by the thread that waits for it.
-        seen = [cast(Request, s.handle) for s in self.scheduler.running] + self._guests()
-        late = [cast(Request, s.handle) for s in self.scheduler.expired(time.perf_counter())]
-        for request in seen:
-            if request.cancelled:
+        for sequence in list(scheduler.running):
+            request = sequence.handle
+            if (request.unwanted or request.watched) and request.cancelled:
                 self._end(request, "cancelled", request.failure)
-        self._tell_ended()
-        if late:
-            self._end_all(late, "deadline")
+        if self.loop.background_requests:
+            for request in list(self.loop.background_requests):
+                if request.cancelled:
+                    self._end(request, "cancelled", request.failure)
+        if scheduler.ended:
+            self._tell_ended()
+        if expired:
+            self._end_all([sequence.handle for sequence in expired], "deadline")
 
-    def _guests(self) -> list[Request]:
-        return [cast(Request, guest) for guest in self.loop.background_requests]
-
-    def _schedule(self) -> Plan:
-        found = next_plan(self.runner, self.scheduler, self.pace.chunk)
-        plan = [(cast(Request, sequence.handle), n) for sequence, n in found]
-        for request, _ in plan:
-            request.clock.n_beside = len(request.sequence.draft_tokens) + request.sequence.n_recompute
+    def _schedule(self) -> tuple[Plan, Plan]:
+        """The plans of the step: for requests of logits, and for those of hidden states."""
+        logits: Plan = []
+        hidden: Plan = []
+        for sequence, n in next_plan(self.runner, self.scheduler, self.pace.chunk):
+            request: Request = sequence.handle
+            request.clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
             if not request.clock.started_at:
                 self._started(request, time.perf_counter())
-        return plan
+            (hidden if request.want == "hidden" else logits).append((request, n))
+        return logits, hidden
 
     def _started(self, request: Request, at: float) -> None:
         """A request takes part in a step for the first time: its deadline may count from there."""
@@ -183,10 +193,10 @@ class EngineCore:
         if request.time_limit < math.inf:
             self.scheduler.set_deadline(request.sequence, at + request.time_limit)
 
-    def _forward(self, plan: Plan, want_hidden: bool) -> NDArray[np.float32] | None:
+    def _forward(self, plan: Plan) -> NDArray[np.float32] | None:
         """Rows of the model for the plan; None if the step was abandoned or failed."""
         try:
-            return execute_plan(self.runner, plan, self._poll, hidden=want_hidden)
+            return execute_plan(self.runner, plan, self._poll, hidden=plan[0][0].want == "hidden")
         except Exception as error:  # nothing has changed yet
             requests = [request for request, _ in plan]
             one = len({request.outbox for request in requests}) == 1  # call, whose error it is
@@ -196,9 +206,10 @@ class EngineCore:
     def _poll(self) -> None:
         """Called while the model computes: gives the step up for Ctrl-C, or when none of its requests is wanted."""
         if not self.loop.interrupt.pending:
-            for request, _ in self._plan:
-                if not (request.cancelled or request.late):
-                    return
+            for plan in self._plans:
+                for request, _ in plan:
+                    if request.wanted:
+                        return
         raise StepAbandoned
 
     def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
@@ -213,7 +224,8 @@ class EngineCore:
             if n_wanted:
                 self._absorb(request, rows[row : row + n_wanted])
                 row += n_wanted
-        self._tell_ended()
+        if self.scheduler.ended:
+            self._tell_ended()
 
     def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
         reason: FinishReason | None = "cancelled"
@@ -277,7 +289,7 @@ class EngineCore:
 
     def _tell_ended(self) -> None:
         for sequence in self.scheduler.drain_finished():
-            self._tell(cast(Request, sequence.handle))
+            self._tell(sequence.handle)
 
     def _tell(self, request: Request) -> None:
         reason, error = request.outcome or ("cancelled", None)
@@ -322,7 +334,7 @@ class EngineCore:
             self._shut()
 
     def _live(self) -> list[Request]:
-        return [cast(Request, sequence.handle) for sequence in self.scheduler.live.values()]
+        return [sequence.handle for sequence in self.scheduler.live.values()]
 
     def _shut(self) -> None:  # repeated, it does nothing more
         self.closed = True

@@ -35,14 +35,15 @@ class StopMatcher:
     still waits while one that began further left may become complete too, so that where the cut is depends on the text
     alone.
 
-    found: the stop string that was found; the shortest of those that begin in the same place.
+    stops: the strings, the shortest first. found: the stop string that was found; the shortest of those that begin in
+    the same place.
     """
 
-    __slots__ = ("_held", "_stops", "found")
+    __slots__ = ("_held", "found", "stops")
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
-        # The shortest first: it is complete first, however the text is divided.
-        self._stops = tuple(sorted(stops, key=len))
+        # The shortest is complete first, however the text is divided.
+        self.stops = tuple(sorted(stops, key=len))
         self._held = ""
         self.found: str | None = None
 
@@ -53,15 +54,15 @@ class StopMatcher:
 
     def push(self, piece: str) -> tuple[str, bool]:
         """(text that is safe to show, whether a stop string was found: then that text is the last)."""
-        if not self._stops:
+        if not self.stops:
             return piece, False
         text = self._held + piece
         for start in range(len(text)):
-            for stop in self._stops:
+            for stop in self.stops:
                 if text.startswith(stop, start):
                     self._held, self.found = "", stop
                     return text[:start], True
-            if any(stop.startswith(text[start:]) for stop in self._stops):
+            if any(stop.startswith(text[start:]) for stop in self.stops):
                 self._held = text[start:]
                 return text[:start], False
         self._held = ""
@@ -70,7 +71,7 @@ class StopMatcher:
     def flush(self) -> tuple[str, bool]:
         """The text ends here: what was held back, up to the leftmost stop string if there is one."""
         held, self._held = self._held, ""
-        found = [(start, len(stop), stop) for stop in self._stops if (start := held.find(stop)) >= 0]
+        found = [(start, len(stop), stop) for stop in self.stops if (start := held.find(stop)) >= 0]
         if not found:
             return held, False
         start, _, self.found = min(found)
@@ -200,10 +201,12 @@ class GenerationRequest(Request):
             self.scores.add(row, token)
         tokens = self.sequence.tokens
         tokens.append(token)
-        text, self._stopped = self._stops.push(self._stream.push(token))
-        if self._stopped:
-            self._last_text = text
-            return "stop"
+        text = self._stream.push(token)
+        if self._stops.stops:
+            text, self._stopped = self._stops.push(text)
+            if self._stopped:
+                self._last_text = text
+                return "stop"
         if text:
             self._put(text, None)
         if self._criteria and is_met(self._criteria, tokens, row):

@@ -164,8 +164,10 @@ def make_chain(
     if isinstance(sampler, SamplerChain):
         return sampler.with_config(replace(sampler.config, **options)) if options else sampler
     if sampler is None:
-        sampler = replace(defaults, **LIKELIEST) if asks_for_likeliest(options) else defaults
-    return SamplerChain.from_config(replace(sampler, **options))
+        sampler = defaults
+        if asks_for_likeliest(options):
+            options = {**LIKELIEST, **options}
+    return SamplerChain.from_config(replace(sampler, **options) if options else sampler)
 
 
 def asks_for_likeliest(options: Mapping[str, Any]) -> bool:

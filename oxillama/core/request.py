@@ -205,6 +205,7 @@ class Request:
         self.outbox = outbox
         self.index = index
         self.cancel_token = cancel_token
+        self.watched = cancel_token is not None or outbox.bell is not None  # so that it may be `cancelled` by itself
         self.time_limit = time_limit
         self.thread = threading.get_ident()
         self.unwanted = False  # its caller is gone
@@ -227,9 +228,11 @@ class Request:
             return True
 
     @property
-    def late(self) -> bool:
-        """Whether its deadline has passed."""
-        return self.sequence.deadline < math.inf and time.perf_counter() >= self.sequence.deadline
+    def wanted(self) -> bool:
+        """Whether a step is to go on for it: it is not cancelled, and its deadline has not passed."""
+        if self.unwanted or (self.watched and self.cancelled):
+            return False
+        return self.sequence.deadline == math.inf or time.perf_counter() < self.sequence.deadline
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
         """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""

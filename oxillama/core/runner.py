@@ -235,9 +235,10 @@ class Work(Protocol):
 def next_plan(runner: RunnerProtocol, scheduler: Scheduler, beside: int | None = None) -> list[tuple[Tokens, int]]:
     """The scheduler's plan for the next step (`Scheduler.step`), after the copies of blocks that it asks for."""
     plan = scheduler.step(beside)
-    for kind, source, target in scheduler.copies:
+    copies = scheduler.blocks.copies
+    for kind, source, target in copies:
         runner.copy_block(source, target, windowed=kind == WINDOWED)
-    scheduler.copies.clear()
+    copies.clear()
     return plan
 
 

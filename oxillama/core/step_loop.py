@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oxillama._util.fork import STEPS, ForkRegistry, check_running, ended
 from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack, frames_left
@@ -77,7 +77,7 @@ class StepLoop:
         self._mail: deque[Callable[[], object]] = deque()
         self._worker: threading.Thread | None = None
         self._stopping = False
-        self.background_requests: set[object] = set()
+        self.background_requests: set[Any] = set()
         self.rung: list[tuple[Bell, asyncio.Future[None]]] = []
         self.interrupt = DeferredInterrupt()
 

@@ -7,7 +7,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.distribution import Distribution, certain, distribution_of
-from oxillama.sampling.stages import CHOOSING, DEFAULT_ORDER, STAGES, Stage, draw
+from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar
 from oxillama.sampling.state import SamplerState
 
 __all__ = ["SamplerChain"]
@@ -25,28 +25,29 @@ class SamplerChain:
     can be given, a chain can.
     """
 
-    __slots__ = ("config", "stages")
+    __slots__ = ("_unheld", "config", "stages")
 
     def __init__(self, stages: Sequence[Stage | str], config: SamplerConfig | None = None) -> None:
         """Raises ConfigError if there is no stage, or for arguments of a wrong type."""
         if isinstance(stages, str | bytes) or not isinstance(stages, Iterable):
             raise ConfigError(f"stages must be a list of functions or names, not {type(stages).__name__}")
-        self.stages = tuple(_stage(f"stages[{i}]", stage) for i, stage in enumerate(stages))
-        if not self.stages:
+        found = [_stage(f"stages[{i}]", stage) for i, stage in enumerate(stages)]
+        if not found:
             raise ConfigError("stages must hold at least one stage that chooses a token, not an empty list")
-        self.config = check_type("config", SamplerConfig() if config is None else config, SamplerConfig)
+        self._take(found, check_type("config", SamplerConfig() if config is None else config, SamplerConfig))
+
+    def _take(self, stages: list[Stage], config: SamplerConfig) -> None:
+        self.stages, self.config = tuple(stages), config
+        # Of a text without a grammar. Where settings name a constraint, the stage says that its state is missing.
+        unheld = [stage for stage in stages if stage is not grammar] if config.constraint is None else stages
+        self._unheld = tuple(unheld)
 
     @classmethod
     def from_config(cls, config: SamplerConfig) -> "SamplerChain":
         """The default order, without the stages that `config` makes idle. Raises ConfigError for another type."""
-        check_type("config", config, SamplerConfig)
-        stages: list[Stage | str] = []
-        for stage, needed in DEFAULT_ORDER:
-            if needed(config):
-                stages.append(stage)
-                if stage in CHOOSING:
-                    break
-        return cls(stages, config)
+        chain = object.__new__(cls)
+        chain._take(default_stages(check_type("config", config, SamplerConfig)), config)
+        return chain
 
     def insert(
         self, stage: Stage | str, *, before: Stage | str | None = None, after: Stage | str | None = None
@@ -81,7 +82,7 @@ class SamplerChain:
 
     def choose(self, candidates: Candidates, state: SamplerState) -> int:
         """Runs the stages on loaded candidates and returns the token. Raises GenerateError if no stage chooses one."""
-        for stage in self.stages:
+        for stage in self._unheld if state.grammar is None else self.stages:
             token = stage(candidates, self.config, state)
             if token is not None:
                 return token
@@ -92,7 +93,7 @@ class SamplerChain:
 
         Numbers that stages take from the generator (`xtc`) are taken, that of `draw` is not. Raises what they raise.
         """
-        for stage in self.stages:
+        for stage in self._unheld if state.grammar is None else self.stages:
             if stage is draw:
                 return distribution_of(candidates)
             token = stage(candidates, self.config, state)

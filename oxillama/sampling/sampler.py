@@ -20,6 +20,7 @@ from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
 
 __all__ = ["LogitsProcessor", "Sampler", "check_processors"]
 
+FLOAT32 = np.dtype(np.float32)
 # (token ids so far, logits): changes the logits, float32 [n_vocab], in place.
 LogitsProcessor = Callable[[list[int], NDArray[np.float32]], object]
 
@@ -97,7 +98,7 @@ class Sampler:
         return self.chain.distribution(self.scratch, self.memory)
 
     def _load(self, logits: NDArray[np.float32]) -> None:
-        if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1:
+        if not isinstance(logits, np.ndarray) or logits.dtype != FLOAT32 or logits.ndim != 1:
             raise ConfigError(f"logits must be a float32 array of one dimension, not {_described(logits)}")
         self.scratch.load(np.ascontiguousarray(logits))
         if self.processors:
@@ -126,7 +127,9 @@ class Sampler:
 
         Raises ConfigError for an invalid id, GrammarError for a token that the grammar doesn't allow.
         """
-        self.memory.push(check_int("token", token, 0, MAX_TOKEN))
+        if type(token) is not int or not 0 <= token <= MAX_TOKEN:
+            token = check_int("token", token, 0, MAX_TOKEN)
+        self.memory.push(token)
 
     def rewind(self, n: int) -> None:
         """Takes back the last n tokens, and the draws since then. Raises ConfigError if fewer were accepted."""

@@ -18,9 +18,9 @@ from oxillama.sampling.state import SamplerState
 
 __all__ = [
     "CHOOSING",
-    "DEFAULT_ORDER",
     "STAGES",
     "Stage",
+    "default_stages",
     "draw",
     "dry",
     "epsilon_cutoff",
@@ -168,38 +168,47 @@ def draw(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> 
     return candidates.draw(state.rng.uniform())
 
 
-def _heats(config: SamplerConfig) -> bool:
-    return config.temperature != 1.0 or config.dynatemp_range > 0.0
+def default_stages(config: SamplerConfig) -> list[Stage]:
+    """The stages in their default order, without those that `config` makes idle, up to the first that chooses."""
+    c = config
+    heats = c.temperature != 1.0 or c.dynatemp_range > 0.0
+    penalises = (c.repetition_penalty, c.frequency_penalty, c.presence_penalty) != (1.0, 0.0, 0.0)
+    order: tuple[tuple[Stage, bool], ...] = (
+        (logit_bias, bool(c.logit_bias or c.banned_tokens)),
+        (penalties, c.repetition_penalty_window > 0 and penalises),
+        (dry, c.dry_multiplier > 0.0),
+        (top_n_sigma, c.top_n_sigma > 0.0),
+        (grammar, True),  # also where settings say nothing: a text may be held to calls of tools
+        (temperature, c.mirostat > 0 and heats),
+        (mirostat_v1, c.mirostat == 1),
+        (mirostat_v2, c.mirostat == 2),
+        (greedy, c.temperature <= 0.0),
+        (top_k, c.top_k > 0),
+        (typical_p, c.typical_p < 1.0),
+        (top_p, c.top_p < 1.0),
+        (min_p, c.min_p > 0.0),
+        (top_a, c.top_a > 0.0),
+        (eta_cutoff, c.eta_cutoff > 0.0),
+        (epsilon_cutoff, c.epsilon_cutoff > 0.0),
+        (xtc, c.xtc_probability > 0.0),
+        (temperature, heats),
+        (draw, True),
+    )
+    stages = []
+    for stage, needed in order:
+        if needed:
+            stages.append(stage)
+            if stage in CHOOSING:
+                break
+    return stages
 
 
-# Each stage with the test that says whether a configuration needs it.
-DEFAULT_ORDER: tuple[tuple[Stage, Callable[[SamplerConfig], bool]], ...] = (
-    (logit_bias, lambda c: bool(c.logit_bias or c.banned_tokens)),
-    (
-        penalties,
-        lambda c: (
-            c.repetition_penalty_window > 0
-            and (c.repetition_penalty, c.frequency_penalty, c.presence_penalty) != (1.0, 0.0, 0.0)
-        ),
-    ),
-    (dry, lambda c: c.dry_multiplier > 0.0),
-    (top_n_sigma, lambda c: c.top_n_sigma > 0.0),
-    (grammar, lambda c: True),  # also where settings say nothing: a text may be held to calls of tools
-    (temperature, lambda c: c.mirostat > 0 and _heats(c)),
-    (mirostat_v1, lambda c: c.mirostat == 1),
-    (mirostat_v2, lambda c: c.mirostat == 2),
-    (greedy, lambda c: c.temperature <= 0.0),
-    (top_k, lambda c: c.top_k > 0),
-    (typical_p, lambda c: c.typical_p < 1.0),
-    (top_p, lambda c: c.top_p < 1.0),
-    (min_p, lambda c: c.min_p > 0.0),
-    (top_a, lambda c: c.top_a > 0.0),
-    (eta_cutoff, lambda c: c.eta_cutoff > 0.0),
-    (epsilon_cutoff, lambda c: c.epsilon_cutoff > 0.0),
-    (xtc, lambda c: c.xtc_probability > 0.0),
-    (temperature, _heats),
-    (draw, lambda c: True),
-)
-STAGES: dict[str, Stage] = {stage.__name__: stage for stage, _ in DEFAULT_ORDER}
 # They end a chain.
 CHOOSING: tuple[Stage, ...] = (mirostat_v1, mirostat_v2, greedy, draw)
+STAGES: dict[str, Stage] = {
+    stage.__name__: stage
+    for stage in (
+        *(logit_bias, penalties, dry, top_n_sigma, grammar, temperature, mirostat_v1, mirostat_v2, greedy),
+        *(top_k, typical_p, top_p, min_p, top_a, eta_cutoff, epsilon_cutoff, xtc, draw),
+    )
+}

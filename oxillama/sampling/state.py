@@ -46,10 +46,10 @@ class History:
 
     def push(self, token: int) -> None:
         """Adds a token; the oldest leaves the window when that is full."""
-        tokens, size = self.tokens, self.size
+        tokens, size, counts = self.tokens, self.size, self.counts
         tokens.append(token)
         if size:
-            self._count(token, 1)
+            counts[token] = counts.get(token, 0) + 1
             if len(tokens) > size:
                 self._count(tokens[-size - 1], -1)
 

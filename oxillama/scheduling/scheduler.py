@@ -56,7 +56,9 @@ class Scheduler:
     room. After the step, the accepted ones are at the end of `tokens`, and `advance` gets the number of computed tokens
     that count.
 
-    blocks: the block manager. running: by rank. live: sequences that wait or run, by id. n_steps, n_preempted: counts.
+    pool: ids of blocks and slots. prefix: the radix cache; None if no prefixes are shared. block_size: tokens of a KV
+    block. blocks: the block manager. running: by rank. live: sequences that wait or run, by id. ended: those that ended
+    and were not drained yet. deadlines: of live sequences. n_steps, n_preempted: counts.
     preempting: whether the last step preempted a sequence. debug: check everything in each step.
     """
 
@@ -84,6 +86,7 @@ class Scheduler:
             raise ConfigError(f"a recurrent model needs at least {RUNNING_SLOTS} slots to run, not {pool.n_slots}")
         block_size = check_int("block_size", block_size, 1, MOST)
         prefix = PrefixKvCache(pool, block_size) if prefix_cache else None
+        self.pool, self.prefix, self.block_size = pool, prefix, block_size
         self.blocks = BlockManager(pool, block_size, self.token_budget, prefix)
         self.max_waiting = check_int("max_waiting", max_waiting, 1, MOST)
         self.whole = whole
@@ -96,25 +99,10 @@ class Scheduler:
         self.n_preempted = 0
         self.preempting = False
         self.debug = False
-        self._deadlines = Deadlines()
-        self._ended: list[Sequence] = []
+        self.deadlines = Deadlines()
+        self.ended: list[Sequence] = []
         # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
-
-    @property
-    def pool(self) -> SequencePool:
-        """Ids of blocks and slots."""
-        return self.blocks.pool
-
-    @property
-    def prefix(self) -> PrefixKvCache | None:
-        """The radix cache; None if no prefixes are shared."""
-        return self.blocks.prefix
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a KV block."""
-        return self.blocks.block_size
 
     @property
     def copies(self) -> list[tuple[int, int, int]]:
@@ -169,18 +157,18 @@ class Scheduler:
         sequence.finished = sequence.preempted = sequence.cancelled = False
         self.waiting.add(sequence, self.n_steps, beside)
         self.live[sequence.id] = sequence
-        self._deadlines.add(sequence, len(self.live))
+        self.deadlines.add(sequence, len(self.live))
         return sequence
 
     def set_deadline(self, sequence: Sequence, deadline: float) -> None:
         """Sets another deadline for a sequence, which waits or runs, or will."""
         sequence.deadline = deadline
         if sequence.is_scheduled:
-            self._deadlines.add(sequence, len(self.live))
+            self.deadlines.add(sequence, len(self.live))
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences whose deadline has passed, each reported once; they are to be ended by `cancel`."""
-        return self._deadlines.expired(now)
+        return self.deadlines.expired(now)
 
     def cancel(self, handle: Sequence | int, *, keep_blocks: bool = False) -> None:
         """`finish` for a sequence, or its id, that is given up.
@@ -191,7 +179,7 @@ class Scheduler:
         i = handle.id if isinstance(handle, Sequence) else handle
         sequence = self.live.get(i)
         if sequence is None:
-            if (isinstance(handle, Sequence) and handle.finished) or any(s.id == i for s in self._ended):
+            if (isinstance(handle, Sequence) and handle.finished) or any(s.id == i for s in self.ended):
                 raise GenerateError(f"sequence {i} is finished already")
             raise ConfigError(f"sequence {i!r} is not known here: it was never added, or has ended and was drained")
         sequence.cancelled = True
@@ -203,7 +191,7 @@ class Scheduler:
         Raises GenerateError if it does neither.
         """
         self.pause(sequence)
-        self._ended.append(sequence)
+        self.ended.append(sequence)
         if not keep_blocks:
             self.blocks.rewind(sequence, 0)
 
@@ -226,17 +214,17 @@ class Scheduler:
 
         Idle sequences keep their tokens. Sequences that waited or ran are not returned by `drain_finished`.
         """
-        for sequence in [*self.live.values(), *self._ended]:
+        for sequence in [*self.live.values(), *self.ended]:
             self.blocks.touch(sequence)
             sequence.queued = sequence.running = False
             sequence.finished = True
         self.blocks.reset()
-        self.running, self.live, self._ended = [], {}, []
-        self.waiting, self._deadlines = WaitingQueue(), Deadlines()
+        self.running, self.live, self.ended = [], {}, []
+        self.waiting, self.deadlines = WaitingQueue(), Deadlines()
 
     def drain_finished(self) -> list[Sequence]:
         """Sequences that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     # ---- steps
@@ -250,9 +238,11 @@ class Scheduler:
         """
         self.n_steps += 1
         self.preempting = False
-        plan = self._schedule_decodes()
-        budget = self.token_budget - sum(n for _, n in plan)
-        self._schedule_prefills(plan, budget if beside is None or not plan else min(budget, beside))
+        plan, budget = self._schedule_decodes()
+        if self.waiting.n or len(plan) < len(self.running):
+            self._schedule_prefills(plan, budget if beside is None or not plan else min(budget, beside))
+        if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
+            plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         self._schedule_drafts(plan)
         if not plan and self.live and not self.preempting:
             self._check_reserves()
@@ -260,8 +250,8 @@ class Scheduler:
             self.check_invariants(plan)
         return plan
 
-    def _schedule_decodes(self) -> Plan:
-        """One token of each decoding sequence, with those that it computes again."""
+    def _schedule_decodes(self) -> tuple[Plan, int]:
+        """One token of each decoding sequence, with those that it computes again; and what is left of the budget."""
         plan, can_append, budget = [], self.blocks.can_append, self.token_budget
         for sequence in list(self.running):
             n = len(sequence.tokens) - sequence.n_computed
@@ -270,7 +260,7 @@ class Scheduler:
             if (n == 1 and can_append(sequence)) or self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
-        return plan
+        return plan, budget
 
     def _schedule_prefills(self, plan: Plan, budget: int) -> None:
         """Adds chunks of prompts: of running sequences, then of admitted ones. Preempted ones leave the plan."""
@@ -286,17 +276,15 @@ class Scheduler:
             n = self._share(admitted, budget)
             plan.append((admitted, n))
             budget -= n
-        if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
-            chunk = self.blocks.chunk
-            plan[:] = [(sequence, chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
 
     def _schedule_drafts(self, plan: Plan) -> None:
         """Adds the draft tokens of decoding sequences, cut to what there is of budget and room."""
-        drafting = [i for i, (sequence, _) in enumerate(plan) if sequence.draft_tokens]
-        if drafting:
-            budget = 0 if self.preempting else min(MAX_DRAFT_TOKENS, self.token_budget - sum(n for _, n in plan))
-        for i in drafting:
-            sequence, n = plan[i]
+        budget = -1  # not known yet
+        for i, (sequence, n) in enumerate(plan):
+            if not sequence.draft_tokens:
+                continue
+            if budget < 0:
+                budget = 0 if self.preempting else min(MAX_DRAFT_TOKENS, self.token_budget - sum(n for _, n in plan))
             n_drafts = self._n_affordable(sequence, budget) if sequence.is_decoding and n == 1 else 0
             del sequence.draft_tokens[n_drafts:]
             plan[i] = sequence, n + n_drafts

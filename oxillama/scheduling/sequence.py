@@ -4,6 +4,7 @@ import enum
 import itertools
 import math
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 from oxillama._util.checks import check_int
 from oxillama.errors import ConfigError
@@ -88,7 +89,7 @@ class Sequence:
         self,
         tokens: Iterable[int],
         n_reserve: int,
-        handle: object = None,
+        handle: Any = None,
         *,
         priority: int = 0,
         deadline: float = math.inf,

@@ -67,10 +67,11 @@ class WaitingQueue:
 
 
 class Deadlines:
-    """Heap of sequences with a deadline, the earliest first."""
+    """Heap of sequences with a deadline. soonest: the earliest deadline, maybe of a sequence that has ended."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sequence]] = []
+        self.soonest = math.inf
 
     def add(self, sequence: Sequence, n_live: int) -> None:
         """Adds a sequence that has a deadline. n_live: sequences that wait or run."""
@@ -79,6 +80,7 @@ class Deadlines:
                 self._heap = [entry for entry in self._heap if entry[2].is_scheduled]
                 heapq.heapify(self._heap)
             heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
+            self.soonest = self._heap[0][0]
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences that wait or run beyond their deadline, each reported once."""
@@ -87,6 +89,7 @@ class Deadlines:
             sequence = heapq.heappop(self._heap)[2]
             if sequence.is_scheduled:
                 found.append(sequence)
+        self.soonest = self._heap[0][0] if self._heap else math.inf
         return found
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """Text out of tokens, one at a time."""
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Callable
 
 from oxillama._util.pickling import stays_here
@@ -17,19 +17,27 @@ class TokenStream:
     Args:
         token_bytes: id -> bytes; also checks the id.
         strip_first_space: drop one leading space of the first token (the one that encoding had put there).
+        known: bytes of the ids that were asked for, to which the stream adds; streams may share it.
     """
 
     __reduce_ex__ = stays_here("begin another with Tokenizer.stream() and push the same tokens")
 
-    def __init__(self, token_bytes: Callable[[int], bytes], *, strip_first_space: bool = False) -> None:
+    def __init__(
+        self,
+        token_bytes: Callable[[int], bytes],
+        *,
+        strip_first_space: bool = False,
+        known: dict[int, bytes] | None = None,
+    ) -> None:
         self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._known: dict[int, bytes] = {} if known is None else known
         self._strip = strip_first_space
+        self._pending = b""
 
     @property
     def pending(self) -> bytes:
         """Bytes of a character that is not finished."""
-        return self._decoder.getstate()[0]
+        return self._pending
 
     def push(self, token: int) -> str:
         """Text that ``token`` completes; empty while a character is unfinished.
@@ -37,14 +45,18 @@ class TokenStream:
         Raises:
             TokenizerError: the id is not one of the vocabulary.
         """
-        raw = self._token_bytes(token)
+        raw = self._known.get(token) if type(token) is int else None
+        if raw is None:
+            raw = self._known[token] = self._token_bytes(token)
         if self._strip and raw:
             self._strip = False
             raw = raw.removeprefix(b" ")
-        return self._decoder.decode(raw)
+        data = self._pending + raw
+        text, n_used = utf_8_decode(data, "replace", False)
+        self._pending = data[n_used:]
+        return text
 
     def flush(self) -> str:
         """End of the text: U+FFFD if a character was left unfinished, else nothing. The stream can be used again."""
-        rest = self._decoder.decode(b"", True)
-        self._decoder.reset()
-        return rest
+        data, self._pending = self._pending, b""
+        return utf_8_decode(data, "replace", True)[0]

@@ -64,6 +64,7 @@ class Tokenizer:
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
+        self._pieces: dict[int, bytes] = {}  # of ids in streams without control tokens, as they come
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._origin is None:
@@ -280,15 +281,16 @@ class Tokenizer:
         ``skip_special`` leaves out control tokens but those in ``shown``.
         """
         piece: Callable[[int], bytes] = self.token_bytes
+        known: dict[int, bytes] | None = None
         if skip_special:
-            types = self._vocab.types
+            types, known = self._vocab.types, None if shown else self._pieces
 
             def piece(token: int) -> bytes:
                 hidden = types[self._check(token, None)] == CONTROL and token not in shown
                 return b"" if hidden else self._raw_bytes(token)
 
         strips = not continuation and (self.add_space_prefix or self.model == "bert")
-        return TokenStream(piece, strip_first_space=strips)
+        return TokenStream(piece, strip_first_space=strips, known=known)
 
     # ---- about tokens
 

@@ -159,7 +159,7 @@ def test_ended_sequences_leave_the_queue():
         scheduler.finish(s)
     assert len(scheduler.waiting) == 0
     assert len(scheduler.waiting._heap) < 100
-    assert len(scheduler._deadlines) < 100
+    assert len(scheduler.deadlines) < 100
 
 
 # ---- all of it
