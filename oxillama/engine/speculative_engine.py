@@ -212,11 +212,15 @@ class SpeculativeEngine:
         self, snapshot: Path | bytes | bytearray | memoryview, **options: Any
     ) -> Chunks | Session | Conversation | BeamRounds:
         """`Engine.resume`, with this draft for what is saved of a text, unless another is given."""
-        from oxillama.snapshot import snapshot_info
+        from oxillama.snapshot.format.opened import open_snapshot
 
-        if snapshot_info(snapshot).kind in ("text", "texts") and options.get("draft") is None:
-            options["draft"] = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
-        return self.engine.resume(snapshot, **options)
+        opened = open_snapshot(snapshot)
+        try:
+            if options.get("draft") is None and opened.kind in ("text", "texts"):
+                options["draft"] = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
+            return self.engine.resume(opened, **options)  # type: ignore[arg-type]
+        finally:
+            opened.close()
 
     def go_on(self, stats: SpecStats, accepted: tuple[int, ...], rng_state: int | None, closing: ExitStack) -> None:
         """As another one that had come so far; `closing` is done when this is closed."""

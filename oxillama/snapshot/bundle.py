@@ -16,9 +16,9 @@ from oxillama._util.json_fields import Fields
 from oxillama.errors import ConfigError, SnapshotDamagedError
 from oxillama.kernels._table import tier
 from oxillama.snapshot.capture import EMPTY_BASE, WRITER, BaseContents, path_of
-from oxillama.snapshot.format.layout import MAGIC
+from oxillama.snapshot.format.opened import OpenSnapshot
 from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, check_part
-from oxillama.snapshot.format.source import MemorySource, Source
+from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed, write_file
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __all__ = [
     "Bundle",
     "interleave",
     "open_bundle",
+    "parts_of",
     "save_bundle",
     "save_several",
 ]
@@ -103,25 +104,32 @@ def _saved(
 class Bundle(NamedTuple):
     """Snapshots of one file. kind: theirs. state: the common state; None if the file is a single snapshot."""
 
-    sources: list[Source]
+    parts: list[OpenSnapshot]
     kind: str = ""
     state: Fields | None = None
 
 
-def open_bundle(source: Source) -> Bundle:
+def open_bundle(snapshot: OpenSnapshot) -> Bundle:
     """The snapshots of a bundle; of any other snapshot, itself alone. Raises SnapshotDamagedError."""
-    if bytes(source.read(0, min(9, source.n_bytes))) != MAGIC + b"\2":
-        return Bundle([source])
-    reader = SnapshotReader(source)
+    if not snapshot.is_version2:
+        return Bundle([snapshot])
+    reader = snapshot.reader
     kind = reader.state.get("kind")
     if not isinstance(kind, str) or kind not in PARTS:
-        return Bundle([source])
-    n, label, name = len(reader.ranges), source.label, PARTS[kind]
+        return Bundle([snapshot])
+    n, label, name = len(reader.ranges), snapshot.label, PARTS[kind]
     if set(reader.ranges) != {f"{name}.{i}" for i in range(n)} or not 0 < n <= MAX_PARTS:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)[:9]}, not {name}.0 and so on")
+    found = parts_of(reader)
+    return Bundle([found[f"{name}.{i}"] for i in range(n)], name, reader.state)
+
+
+def parts_of(reader: SnapshotReader) -> dict[str, OpenSnapshot]:
+    """The snapshots that are sections of another one, by name. Raises SnapshotDamagedError."""
+    label = reader.label
     arrays = reader.saved(lambda section: check_part(section, label)).tensors
-    views = {part: memoryview(cast(Any, arrays[part].array)) for part in (f"{name}.{i}" for i in range(n))}
-    return Bundle([MemorySource(view, f"{label}: {part}") for part, view in views.items()], name, reader.state)
+    views = {name: memoryview(cast(Any, rows.array)) for name, rows in arrays.items()}
+    return {name: OpenSnapshot(MemorySource(view, f"{label}: {name}")) for name, view in views.items()}
 
 
 def interleave(items: deque[tuple[int, Chunk]], state: Fields | None, label: str) -> deque[tuple[int, Chunk]]:

@@ -8,8 +8,10 @@ from oxillama._util.json_fields import Fields
 from oxillama.errors import SnapshotDamagedError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.snapshot.format.layout import MAGIC, VERSION
+from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
 from oxillama.snapshot.format.reader import SnapshotReader, check_part
-from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
+from oxillama.snapshot.format.source import MemorySource, Place
+from oxillama.snapshot.format.v1 import SPEC_MAGIC
 
 __all__ = ["SnapshotInfo", "snapshot_info"]
 
@@ -57,18 +59,16 @@ def snapshot_info(snapshot: Place) -> SnapshotInfo:
 
     snapshot: a path, or the bytes. Raises SnapshotError's children.
     """
-    source = open_source(snapshot)
+    opened = open_snapshot(snapshot)
     try:
-        magic = bytes(source.read(0, min(9, source.n_bytes)))
-        if magic[:8] == b"OXISPEC1" or magic == MAGIC + b"\x01":
-            return _info_of_version1(bytes(source.read(0, source.n_bytes)), source.label)
-        return _info(source)
+        if opened.is_version1 or opened.is_speculative_version1:
+            return _info_of_version1(opened)
+        return _info(opened.reader)
     finally:
-        source.close()
+        opened.close()
 
 
-def _info(source: Source) -> SnapshotInfo:
-    reader = SnapshotReader(source)
+def _info(reader: SnapshotReader) -> SnapshotInfo:
     state = reader.state
     kind = state.text("kind")
     if kind in FIRST:
@@ -76,7 +76,7 @@ def _info(source: Source) -> SnapshotInfo:
     model, engine, sequence = state.sub("model"), state.sub("engine"), state.sub("sequence")
     hub = model.maybe_sub("hub")
     if "tokens" not in reader.ranges:
-        raise SnapshotDamagedError(f"{source.label}: its tokens are missing")
+        raise SnapshotDamagedError(f"{reader.label}: its tokens are missing")
     return SnapshotInfo(
         magic=MAGIC,
         version=VERSION,
@@ -106,8 +106,8 @@ def _info_of_several(reader: SnapshotReader, kind: str, first: str) -> SnapshotI
     if section is None:
         raise SnapshotDamagedError(f"{reader.label}: section {first} is missing")
     check_part(section, reader.label)
-    inner = MemorySource(reader.array(first).tobytes(), f"{reader.label}: {first}")
-    if SnapshotReader(inner).state.text("kind") not in ("session", "conversation", "text", "beam"):
+    inner = SnapshotReader(MemorySource(reader.array(first).tobytes(), f"{reader.label}: {first}"))
+    if inner.state.text("kind") not in ("session", "conversation", "text", "beam"):
         raise SnapshotDamagedError(f"{inner.label}: it is neither a session nor a request")
     return replace(_info(inner), kind=kind, sections=tuple((s.name, s.n_stored) for s in reader.sections.values()))
 
@@ -116,16 +116,14 @@ def _n_blocks(state: Fields) -> int:
     return len(state.sub("blocks").texts("digests")) if "blocks" in state else 0
 
 
-def _info_of_version1(data: bytes, label: str) -> SnapshotInfo:
+def _info_of_version1(opened: OpenSnapshot) -> SnapshotInfo:
     """Of a speculative session, what its target is."""
-    from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
-
-    speculative = data[:8] == SPEC_MAGIC
-    v = SpeculativeV1.decode(data, label).target if speculative else EngineV1.decode(data, label)
+    speculative = opened.is_speculative_version1
+    v = opened.speculative_version1.target if speculative else opened.version1
     return SnapshotInfo(
-        magic=data[:8],
+        magic=SPEC_MAGIC if speculative else MAGIC,
         version=1,
-        kind="speculative" if speculative else "session",
+        kind=opened.kind,
         arch_id=v.arch_id,
         model_path=v.model_path,
         tokenizer_path=v.tokenizer_path,

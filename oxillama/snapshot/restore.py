@@ -19,12 +19,11 @@ from oxillama.errors import (
 from oxillama.lora import Lora
 from oxillama.snapshot.bundle import open_bundle
 from oxillama.snapshot.engine_snapshots import writer_of
-from oxillama.snapshot.format.reader import SnapshotReader
-from oxillama.snapshot.format.source import Place, Source, open_source
-from oxillama.snapshot.format.v1 import SPEC_MAGIC
+from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
+from oxillama.snapshot.format.source import Place
 from oxillama.snapshot.named_files import check_tokenizer, load_adapters, model_source
 from oxillama.snapshot.request_state import config_fields
-from oxillama.snapshot.resume import fill_session, is_version1, load_saved
+from oxillama.snapshot.resume import fill_session, load_saved
 
 __all__ = [
     "RestoreOptions",
@@ -46,7 +45,7 @@ class RestoreOptions(EngineOptions, total=False):
 
 def restored(
     kind: Callable[..., E],
-    snapshot: Place | Source,
+    snapshot: Place | OpenSnapshot,
     model_path: Any,
     *,
     adapters: Iterable[str | os.PathLike[str] | Lora] = (),
@@ -66,21 +65,21 @@ def restored(
     """
     check_keywords("restore", fields, ("adapters", "allow_download", *field_names(EngineConfig)))
     check_bool("allow_download", allow_download)
-    opened = open_source(snapshot)
+    opened = open_snapshot(snapshot)
     try:
-        source = open_bundle(opened).sources[0]  # of several completions or beams, the first
-        settings, described = engine_settings(source)
+        part = open_bundle(opened).parts[0]  # of several completions or beams, the first
+        settings, described = engine_settings(part)
         if (loaded := context_of(model_path)) is not None:
             engine = _beside(kind, loaded, settings, fields)
         else:
             if "tokenizer_path" not in fields:
-                check_tokenizer(described, settings, source.label)
-            place = model_source(described, model_path, source.label, allow_download=allow_download)
+                check_tokenizer(described, settings, part.label)
+            place = model_source(described, model_path, part.label, allow_download=allow_download)
             engine = kind(model_path=place, **{**settings, **fields})
         try:
-            load_adapters(engine, described.sub("adapters"), list(adapters), source.label)
+            load_adapters(engine, described.sub("adapters"), list(adapters), part.label)
             context = engine.context
-            fill_session(context, context.session, load_saved(writer_of(context), source), source.label)
+            fill_session(context, context.session, load_saved(writer_of(context), part), part.label)
         except BaseException:
             engine.close()
             raise
@@ -98,23 +97,21 @@ def _beside(kind: Callable[..., E], loaded: EngineContext, settings: Mapping[str
     return kind(config, parts=parts_beside(loaded, config))
 
 
-def engine_settings(source: Source) -> tuple[dict[str, Any], Fields]:
+def engine_settings(snapshot: OpenSnapshot) -> tuple[dict[str, Any], Fields]:
     """Settings of the engine, and its other fields."""
-    if is_version1(source):
+    if snapshot.is_version1:
         from oxillama.snapshot.v1_convert import described_engine
 
-        settings, state = described_engine(bytes(source.read(0, source.n_bytes)), source.label)
-        return _checked(settings, source.label), state
-    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
-        raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
-    state = SnapshotReader(source).state
-    if state.text("kind") == "speculative":
-        raise SnapshotFormatError(f"{source.label}: {SPECULATIVE}")
-    settings = config_fields(state.sub("engine").sub("config"), source.label)
+        settings, state = described_engine(snapshot.version1, snapshot.label)
+        return _checked(settings, snapshot.label), state
+    if snapshot.kind == "speculative":
+        raise SnapshotFormatError(f"{snapshot.label}: {SPECULATIVE}")
+    state = snapshot.reader.state
+    settings = config_fields(state.sub("engine").sub("config"), snapshot.label)
     settings["context_size"] = state.sub("engine").integer("context_size", 2)
     tokenizer = state.sub("model").maybe_text("tokenizer_path")
     settings |= {} if tokenizer is None else {"tokenizer_path": tokenizer}
-    return _checked(settings, source.label), state
+    return _checked(settings, snapshot.label), state
 
 
 def _checked(settings: dict[str, Any], label: str) -> dict[str, Any]:

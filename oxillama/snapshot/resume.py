@@ -34,9 +34,9 @@ from oxillama.snapshot.beam_state import BeamResumer
 from oxillama.snapshot.bundle import Bundle, interleave, open_bundle
 from oxillama.snapshot.capture import SnapshotWriter
 from oxillama.snapshot.engine_snapshots import writer_of
-from oxillama.snapshot.format.reader import Contents, SnapshotReader
-from oxillama.snapshot.format.source import Place, Source, open_source
-from oxillama.snapshot.format.v1 import SPEC_MAGIC
+from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
+from oxillama.snapshot.format.reader import Contents
+from oxillama.snapshot.format.source import Place
 from oxillama.snapshot.request_state import read_chain_of, read_sampler
 from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, check_together, tokens_of
 from oxillama.snapshot.sequences import put
@@ -70,7 +70,7 @@ class ResumeOptions(TypedDict, total=False):
 
 def resumed(
     engine: EngineContext,
-    place: Place,
+    place: Place | OpenSnapshot,
     *,
     sampler: SamplerConfig | SamplerChain | None = None,
     logits_processors: Any = None,
@@ -148,18 +148,18 @@ async def resume_async(engine: EngineContext, place: Place, options: dict[str, A
     return AsyncChunks(start, engine.snapshots)
 
 
-def _loaded(engine: EngineContext, place: Place) -> tuple[list[Contents], str, Bundle]:
+def _loaded(engine: EngineContext, place: Place | OpenSnapshot) -> tuple[list[Contents], str, Bundle]:
     """What is saved, of what goes on together each; and what is said of all."""
     engine.core.check_generates()
-    source = open_source(place)
+    snapshot = open_snapshot(place)
     try:
-        parts = open_bundle(source)
-        found = [load_saved(writer_of(engine), part) for part in parts.sources]
+        bundle = open_bundle(snapshot)
+        found = [load_saved(writer_of(engine), part) for part in bundle.parts]
     finally:
-        source.close()
-    if parts.kind and any(saved.state["kind"] != parts.kind for saved in found):
-        raise SnapshotDamagedError(f"{source.label}: not all that it holds are of kind {parts.kind!r}")
-    return found, source.label, parts
+        snapshot.close()
+    if bundle.kind and any(saved.state["kind"] != bundle.kind for saved in found):
+        raise SnapshotDamagedError(f"{snapshot.label}: not all that it holds are of kind {bundle.kind!r}")
+    return found, snapshot.label, bundle
 
 
 def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelToken | None) -> Given:
@@ -168,30 +168,24 @@ def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelTok
     return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
 
 
-def load_saved(maker: SnapshotWriter, source: Source) -> Contents:
+def load_saved(maker: SnapshotWriter, snapshot: OpenSnapshot) -> Contents:
     """The contents of a snapshot, checked against an engine. Raises SnapshotError's children."""
-    if is_version1(source):
+    label = snapshot.label
+    if snapshot.is_version1:
         from oxillama.snapshot.v1_convert import to_saved
 
-        return to_saved(maker, bytes(source.read(0, source.n_bytes)), source.label)
-    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
-        raise SnapshotFormatError(f"{source.label}: it is of a speculative engine, two models in one: not for this one")
-    reader = SnapshotReader(source)
+        return to_saved(maker, snapshot.version1, label)
+    if snapshot.is_speculative_version1:
+        raise SnapshotFormatError(f"{label}: it is of a speculative engine, two models in one: not for this one")
+    reader = snapshot.reader
     kind = reader.state.text("kind")
     if kind not in KINDS:
-        raise SnapshotFormatError(f"{source.label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
+        raise SnapshotFormatError(f"{label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
     maker.check(reader)
     written = reader.state.text("tier")
     if written != tier():
-        log.warning(
-            "%s was written with kernels for %s: here, with %s, digits may differ", source.label, written, tier()
-        )
-    return reader.saved(maker.expecting(source.label))
-
-
-def is_version1(source: Source) -> bool:
-    """Whether a source begins like a version 1 file, whose version is a number of variable length."""
-    return bytes(source.read(0, min(9, source.n_bytes))) == b"OXISNAP1\x01"
+        log.warning("%s was written with kernels for %s: here, with %s, digits may differ", label, written, tier())
+    return reader.saved(maker.expecting(label))
 
 
 def _sequence_of(engine: EngineContext, saved: Contents, label: str) -> tuple[list[int], int, LoraSet]:

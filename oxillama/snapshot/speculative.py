@@ -32,11 +32,13 @@ from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
+from oxillama.snapshot.bundle import parts_of
 from oxillama.snapshot.capture import WRITER, BaseContents, check_format, path_of
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
-from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, check_part
-from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
-from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
+from oxillama.snapshot.format.reader import ArrayRows, Contents
+from oxillama.snapshot.format.source import Place
+from oxillama.snapshot.format.v1 import EngineV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed, write_file, write_version
 from oxillama.snapshot.named_files import check_tokenizer, model_source
 from oxillama.snapshot.request_state import check_same, described, descriptions, model_of, read_options, remade
@@ -102,9 +104,9 @@ class DraftSession:
         saved.tensors["tokens"] = ArrayRows.whole(np.array(sequence.tokens[:n], np.int32))
         return saved
 
-    def restore(self, source: Source) -> None:
+    def restore(self, snapshot: OpenSnapshot) -> None:
         """Restores saved contents. Raises SnapshotError's children; the draft stays unchanged then."""
-        saved, label = load_saved(self.maker, source), source.label
+        saved, label = load_saved(self.maker, snapshot), snapshot.label
         tokens = tokens_of(saved, self.maker.n_vocab, label)
         n = Fields(saved.state, label).sub("sequence").integer("n_computed", 0, len(tokens))
         if len(tokens) > self._draft.context_size:
@@ -153,9 +155,9 @@ S = TypeVar("S", bound=Speculative)
 class _Found:
     """Contents of a file. drafts: their descriptions; sessions: those of draft models, by number."""
 
-    target: Source
+    target: OpenSnapshot
     drafts: list[Fields]
-    sessions: dict[int, Source]
+    sessions: dict[int, OpenSnapshot]
     options: dict[str, Any]
     seed: int | None
     stats: SpecStats = field(default_factory=SpecStats)
@@ -247,49 +249,48 @@ def restored_speculative(
 ) -> S:
     """`SpeculativeEngine.restore`."""
     check_bool("allow_download", allow_download)
-    source = open_source(place)
+    snapshot = open_snapshot(place)
     try:
-        found = _found(source)
+        found = _found(snapshot)
     finally:
-        source.close()
+        snapshot.close()
     with ExitStack() as closing:
-        drafts = _restored_drafts(found, draft, source.label, closing, allow_download)
+        drafts = _restored_drafts(found, draft, snapshot.label, closing, allow_download)
         engine = restored(load, found.target, model_path, adapters=adapters, allow_download=allow_download, **given)
         closing.callback(engine.close)
         try:
             spec = kind(engine, drafts if len(drafts) > 1 else drafts[0], seed=found.seed, **found.options)
         except ConfigError as error:
-            raise SnapshotMismatchError(f"{source.label}: {error}") from None
+            raise SnapshotMismatchError(f"{snapshot.label}: {error}") from None
         for i, session in found.sessions.items():
             model = model_of(drafts[i])
             assert model is not None
             DraftSession(model, _key(engine)).restore(session)
         if any(token >= engine.context.spec.n_vocab for token in found.accepted_tokens):
             raise SnapshotDamagedError(
-                f"{source.label}: accepted_tokens are not all below {engine.context.spec.n_vocab}"
+                f"{snapshot.label}: accepted_tokens are not all below {engine.context.spec.n_vocab}"
             )
         spec.go_on(found.stats, found.accepted_tokens, found.rng_state, closing.pop_all())
         return spec
 
 
-def _found(source: Source) -> _Found:
-    if bytes(source.read(0, min(8, source.n_bytes))) == SPEC_MAGIC:
-        return _found_version1(bytes(source.read(0, source.n_bytes)), source.label)
-    reader = SnapshotReader(source)
-    state, label = reader.state, source.label
+def _found(snapshot: OpenSnapshot) -> _Found:
+    if snapshot.is_speculative_version1:
+        return _found_version1(snapshot.speculative_version1, snapshot.label)
+    reader = snapshot.reader
+    state, label = reader.state, snapshot.label
     if state.text("kind") != KIND:
         raise SnapshotFormatError(f"{label}: it is of kind {state.text('kind')!r}: restore it with Engine.restore")
     drafts = descriptions(state, label)
     names = {TARGET} | {f"draft.{i}" for i, one in enumerate(drafts) if one.text("kind") == "model"}
     if set(reader.ranges) != names:
         raise SnapshotDamagedError(f"{label}: it has the sections {sorted(reader.ranges)}, not {sorted(names)}")
-    arrays = reader.saved(lambda section: check_part(section, label)).tensors
-    parts = {n: MemorySource(memoryview(cast(Any, rows.array)), f"{label}: {n}") for n, rows in arrays.items()}
+    parts = parts_of(reader)
     for part in parts.values():
-        kind = SnapshotReader(part).state.text("kind")
+        kind = part.reader.state.text("kind")
         if kind != "session":
             raise SnapshotDamagedError(f"{part.label}: it must be of a session, not of kind {kind!r}")
-    sessions: dict[int, Source] = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
+    sessions = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
     return _Found(
         parts[TARGET], drafts, sessions, read_options(state, label), state.maybe_integer("seed", 0, MAX_SEED),
         _read_stats(state.sub("stats")), tuple(_read_tokens(state)), state.maybe_integer("rng_state", 0, MAX_SEED),
@@ -307,16 +308,15 @@ def _read_stats(given: Fields) -> SpecStats:
     )
 
 
-def _found_version1(data: bytes, label: str) -> _Found:
-    v = SpeculativeV1.decode(data, label)
+def _found_version1(v: SpeculativeV1, label: str) -> _Found:
     if v.num_speculative > MAX_SPECULATIVE:
         raise SnapshotMismatchError(
             f"{label}: it drafts {v.num_speculative} tokens at a time; the most here are {MAX_SPECULATIVE}"
         )
     return _Found(
-        MemorySource(v.target.encode(), f"{label}: target"),
+        OpenSnapshot.of_version1(v.target, f"{label}: target"),
         [Fields({"kind": "model"}, f"{label}: draft")],
-        {0: MemorySource(v.draft.encode(), f"{label}: draft")},
+        {0: OpenSnapshot.of_version1(v.draft, f"{label}: draft")},
         {"num_speculative": v.num_speculative},
         v.spec_seed,
         accepted_tokens=tuple(v.accepted_tokens),
@@ -355,19 +355,19 @@ def _other(one: Fields, given: Any, label: str) -> Any:
     return draft
 
 
-def _model(source: Source, given: Any, closing: ExitStack, allow_download: bool) -> Draft:
+def _model(snapshot: OpenSnapshot, given: Any, closing: ExitStack, allow_download: bool) -> Draft:
     """A draft model with the saved settings; a loaded one keeps its own."""
     named = isinstance(given, str) and given in NAMED
     if named or (isinstance(given, Draft) and not isinstance(given, type)):
         if model_of(given) is None:
-            raise SnapshotMismatchError(f"{source.label}: its draft was a model, not {given!r:.80}")
+            raise SnapshotMismatchError(f"{snapshot.label}: its draft was a model, not {given!r:.80}")
         return cast(Draft, given)
-    settings, stated = engine_settings(source)
+    settings, stated = engine_settings(snapshot)
     if context_of(given) is not None:
         draft = DraftModel(given, **{name: value for name, value in settings.items() if name in OF_USE})
     else:
-        check_tokenizer(stated, settings, source.label)
-        place = model_source(stated, given, source.label, "draft", allow_download=allow_download)
+        check_tokenizer(stated, settings, snapshot.label)
+        place = model_source(stated, given, snapshot.label, "draft", allow_download=allow_download)
         draft = DraftModel(place, **settings)
     closing.callback(draft.close)
     return draft

@@ -44,9 +44,8 @@ SAMPLER = {
 }  # fmt: skip
 
 
-def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
+def described_engine(v: EngineV1, label: str) -> tuple[dict[str, Any], Fields]:
     """Settings of the engine, and the fields of version 2 for its model and adapters."""
-    v = EngineV1.decode(data, label)
     settings: dict[str, Any] = {"context_size": v.max_context_length, "kv_type": KV_TYPE}
     if v.num_threads:  # zero leaves both to the engine
         settings["num_threads"] = v.num_threads
@@ -64,9 +63,8 @@ def described_engine(data: bytes, label: str) -> tuple[dict[str, Any], Fields]:
 # ---- resumption
 
 
-def to_saved(maker: SnapshotWriter, data: bytes, label: str) -> Contents:
+def to_saved(maker: SnapshotWriter, v: EngineV1, label: str) -> Contents:
     """Contents as in version 2. Raises SnapshotMismatchError for state that can't be resumed."""
-    v = EngineV1.decode(data, label)
     _check_model(maker, v, label)
     kv = _attention_of(v, label)
     if maker.config.kv_type != KV_TYPE:

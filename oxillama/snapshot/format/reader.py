@@ -142,11 +142,12 @@ class SnapshotReader:
     digest: of the header, in hexadecimal; the header holds the digests of everything else in the file.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, header: bytes | None = None) -> None:
+        """header: the first bytes of the source, where they were read before."""
         self.source, label = source, source.label
-        header = bytes(source.read(0, min(HEADER, source.n_bytes)))
-        size = read_size(header, label)
-        head = bytes(source.read(0, size))
+        if header is None:
+            header = bytes(source.read(0, min(HEADER, source.n_bytes)))
+        head = header + bytes(source.read(HEADER, read_size(header, label) - HEADER))
         self.sections = {s.name: s for s in read_head(head, source.n_bytes, label)}
         self.digest = head[SIGNED_BYTES:HEADER].hex()
         state = self.sections.get(STATE)
