@@ -117,7 +117,8 @@ class EngineCore:
         if self.drafting.requests:
             self._draft()
         self._plans = self._schedule()
-        self.meter.begin()
+        if self.meter.changed:  # which must not wait for the end of a step that may take long
+            self.meter.publish()
         for plan in self._plans:
             if plan:
                 self._compute(plan)

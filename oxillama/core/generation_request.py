@@ -207,8 +207,10 @@ class GenerationRequest(Request):
             if self._stopped:
                 self._last_text = text
                 return "stop"
-        if text:
-            self._put(text, None)
+        if text and self._tools is None:
+            self._put(text, [], None)
+        elif text:
+            self._put_divided(text, None)
         if self._criteria and is_met(self._criteria, tokens, row):
             return "stop"
         return "length" if len(tokens) == self._limit else None
@@ -224,21 +226,23 @@ class GenerationRequest(Request):
             reason = "stop"
         if self._stopped and reason == "stop":
             self.stop_reason = self._stops.found
-        self._put(text, reason)
+        if self._tools is None:
+            self._put(text, [], reason)
+        else:
+            self._put_divided(text, reason)
         return reason
 
-    def _put(self, text: str, reason: FinishReason | None) -> None:
-        """Text as it comes, and the reason with the last; calls of tools are taken out of it."""
-        if self._tools is None:
-            self._show(text, [], reason)
-            return
+    def _put_divided(self, text: str, reason: FinishReason | None) -> None:
+        """Text as it comes, without the calls of tools that are in it, and these."""
+        assert self._tools is not None
         pieces = divided(self._tools.push(text) + (self._tools.finish() if reason else []))
         if reason and not pieces:
             pieces = [("", [])]
         for i, (said, calls) in enumerate(pieces, 1):
-            self._show(said, calls, reason if i == len(pieces) else None)
+            self._put(said, calls, reason if i == len(pieces) else None)
 
-    def _show(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
+    def _put(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
+        """A chunk of text as it comes, and the reason with the last."""
         if self._echo:
             text, self._echo = self._echo + text, ""
         first = self._n_shown - self.n_prompt

@@ -48,7 +48,8 @@ class MetricsRecorder:
     need no lock, never see half of a step, and never make one wait.
 
     memory: bytes by part, as `Engine.memory_bytes` has them. paging: what `LayerPager.counts` has.
-    block_bytes: of a KV block, and of one of windows.
+    block_bytes: of a KV block, and of one of windows. changed: whether requests came or went since the last
+    publication.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class MetricsRecorder:
         self._histograms = {name: Histogram(bounds) for name, bounds in BUCKETS.items()}
         self._step_at = 0.0
         self._published_at = 0.0
-        self._changed = True  # requests came or went since the last publication
+        self.changed = True
         self.publish()
 
     # ---- of a request
@@ -77,17 +78,17 @@ class MetricsRecorder:
     def queued(self) -> None:
         """A request was submitted."""
         self._n_live += 1
-        self._changed = True
+        self.changed = True
 
     def rejected(self, reason: RejectedReason, n: int) -> None:
         """So many requests were refused."""
         self._rejected = MappingProxyType({**self._rejected, reason: self._rejected[reason] + n})
-        self._changed = True
+        self.changed = True
 
     def started(self, request: Request) -> None:
         """A request takes part in a step for the first time."""
         self._histograms["queue_time"].observe(request.clock.started_at - request.clock.submitted_at)
-        self._changed = True
+        self.changed = True
 
     def forked(self, request: Request) -> None:
         """A request had its first token from the last row of a prompt that another one computed."""
@@ -106,19 +107,14 @@ class MetricsRecorder:
         reason = "error" if failed else request.finish_reason or "cancelled"
         self._finished = MappingProxyType({**self._finished, reason: self._finished[reason] + 1})
         self._histograms["request_latency"].observe(request.clock.ended_at - request.clock.submitted_at)
-        self._changed = True
+        self.changed = True
 
     def emptied(self) -> None:
         """No request is left."""
         self._n_live = 0
-        self._changed = True
+        self.changed = True
 
     # ---- of a step
-
-    def begin(self) -> None:
-        """A step was chosen, and may take long: what came or went before it must not wait for its end to be seen."""
-        if self._changed:
-            self.publish()
 
     def count(self, plan: Iterable[tuple[Request, int]], began: float) -> tuple[int, float]:
         """Requests have advanced by so many tokens each, in a forward pass that began at that time.
@@ -177,12 +173,12 @@ class MetricsRecorder:
     def end(self) -> None:
         """Publishes a step that is over, unless another was published a moment ago and no request came or went
         since."""
-        if self._changed or self._step_at - self._published_at >= PUBLISH_SECONDS:
+        if self.changed or self._step_at - self._published_at >= PUBLISH_SECONDS:
             self.publish()
 
     def publish(self) -> None:
         """Lets others see what was counted up to now."""
-        self._changed, self._published_at = False, self._step_at
+        self.changed, self._published_at = False, self._step_at
         scheduler, memory = self._scheduler, self.memory
         prefix, n_running = scheduler.prefix, len(scheduler.running)
         blocks, windowed, slots = scheduler.pool.blocks, scheduler.pool.windowed, scheduler.pool.slots

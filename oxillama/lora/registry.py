@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,11 @@ class LoraSet:
 
     loras: tuple[tuple[BoundLora, float], ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> tuple[tuple[str, float], ...]:
         return tuple((bound.lora.digest, scale) for bound, scale in self.loras)
 
-    @property
+    @cached_property
     def members(self) -> tuple[tuple[Mapping[Any, LowRank], float], ...]:
         return tuple((bound.changes, scale) for bound, scale in self.loras)
 

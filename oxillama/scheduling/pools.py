@@ -217,7 +217,7 @@ class SequencePool:
     layers. A model without layers of one kind has none of those.
     """
 
-    __slots__ = ("blocks", "slots", "window", "windowed")
+    __slots__ = ("blocks", "n_blocks", "n_slots", "slots", "window", "windowed")
 
     def __init__(self, n_blocks: int, n_slots: int = 0, n_windowed: int = 0, window: int = 0) -> None:
         """Raises ConfigError for negative numbers, and unless there is a window just where there are blocks for it."""
@@ -227,14 +227,7 @@ class SequencePool:
         self.windowed = KvCachePool(n_windowed, "windowed KV block")
         self.window = window
         self.slots = RefCountedPool(n_slots, "recurrent slot")
-
-    @property
-    def n_blocks(self) -> int:
-        return self.blocks.n
-
-    @property
-    def n_slots(self) -> int:
-        return self.slots.n
+        self.n_blocks, self.n_slots = n_blocks, n_slots
 
     def acquire(self, n_blocks: int = 0, n_slots: int = 0) -> tuple[list[int], list[int]]:
         """Takes free blocks and slots: their ids.

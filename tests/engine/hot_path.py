@@ -7,6 +7,7 @@ generates, as `sys.setprofile` reports them, and files, without those of generat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -45,7 +46,7 @@ def _place(filename: str) -> str:
 
 
 def entered(run: Callable[[], object]) -> Entered:
-    """Functions that `run` enters in this thread, itself left out."""
+    """Functions that `run` enters in this thread, with itself."""
     calls: dict[CodeType, int] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -58,7 +59,6 @@ def entered(run: Callable[[], object]) -> Entered:
         run()
     finally:
         sys.setprofile(before)
-    calls.pop(getattr(run, "__code__", None), None)  # type: ignore[call-overload]
     return Entered(calls)
 
 
@@ -94,7 +94,7 @@ def one_call(engine: ox.Engine) -> Entered:
     """Functions of `generate` for one token, with those of the model."""
     for _ in range(2):  # what is made once is made
         engine.generate("x", max_tokens=1)
-    return entered(lambda: engine.generate("x", max_tokens=1))
+    return entered(partial(engine.generate, "x", max_tokens=1))
 
 
 def main() -> None:
