@@ -12,6 +12,7 @@ import numpy as np
 
 from oxillama.config import EngineConfig, SamplerConfig
 from oxillama.core.loading import EngineParts
+from oxillama.core.options import read_options
 from oxillama.engine import Engine
 from oxillama.tokenizer import TokenStream
 
@@ -256,3 +257,7 @@ def slots_of(sequence):
         return set()
     assert sequence.slots.spare == []
     return {sequence.slots.current, *(slot for _, slot in sequence.slots.checkpoints)} - {-1}
+
+
+def options(**given):
+    return read_options("chat", given, PENALISED)

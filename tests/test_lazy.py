@@ -3,7 +3,7 @@
 import threading
 
 from oxillama._util.lazy import lazy
-from tests.core.test_threads import fork, in_child
+from tests.processes import fork, in_child
 
 
 class Slow:

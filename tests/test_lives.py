@@ -6,7 +6,7 @@ import threading
 
 from oxillama._util.fork import DRAFTS, READS, STEPS, ForkRegistry
 from oxillama.lora import LoraRegistry
-from tests.core.test_threads import fork, in_child
+from tests.processes import fork, in_child
 
 
 class Recorder:

@@ -24,6 +24,8 @@ from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora
+from oxillama.snapshot.format.opened import open_snapshot
+from oxillama.snapshot.resume import resumed
 from oxillama.speculative.draft_model import DraftModel
 
 __all__ = ["SpeculativeEngine"]
@@ -212,13 +214,11 @@ class SpeculativeEngine:
         self, snapshot: Path | bytes | bytearray | memoryview, **options: Any
     ) -> Chunks | Session | Conversation | BeamRounds:
         """`Engine.resume`, with this draft for what is saved of a text, unless another is given."""
-        from oxillama.snapshot.format.opened import open_snapshot
-
         opened = open_snapshot(snapshot)
         try:
             if options.get("draft") is None and opened.kind in ("text", "texts"):
                 options["draft"] = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
-            return self.engine.resume(opened, **options)  # type: ignore[arg-type]
+            return resumed(self.engine.context, opened, **options)
         finally:
             opened.close()
 

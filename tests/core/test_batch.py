@@ -8,38 +8,15 @@ import pytest
 
 import oxillama as ox
 from oxillama.core.results import BatchFailure, CancelToken
-from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, SnapshotError, TokenizerError
-from tests.engine.test_generate import plain_tokens
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
-
-SEED = drawn(seed=1)
-PROMPTS = [[3 + i % 7, 4 + i % 3] * (1 + i % 4) for i in range(50)]
+from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, SnapshotError
+from tests.core.batches import BAD, KINDS, PROMPTS, Source, alone
+from tests.fakes import assert_idle, make_engine, runner_of
 
 
 @pytest.fixture(autouse=True)
 def collecting(monkeypatch):
     """Nobody here is away for so long that the engine's own thread begins, however busy the machine."""
     monkeypatch.setattr("oxillama.core.batch.AWAY_SECONDS", float("inf"))
-
-
-def alone(ids, n=12):
-    return plain_tokens(ids, SEED, n)[0]
-
-
-class Source:
-    """A generator's prompts, counted as they are taken."""
-
-    def __init__(self, prompts):
-        self.prompts, self.taken, self.threads = iter(prompts), 0, set()
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        prompt = next(self.prompts)
-        self.taken += 1
-        self.threads.add(threading.get_ident())
-        return prompt
 
 
 def test_results_in_order_are_those_of_each_alone():
@@ -117,10 +94,6 @@ def test_leaving_early_frees_everything(leave):
     gc.collect()
     assert_idle(engine)
     assert not engine._core.scheduler.waiting
-
-
-BAD = [[3], [99], "", [4], [[3]], 7, [3] * 80, [5]]
-KINDS = {1: TokenizerError, 2: ConfigError, 4: ConfigError, 5: ConfigError, 6: ox.ContextOverflowError}
 
 
 def test_errors_in_their_places():

@@ -10,10 +10,10 @@ import pytest
 
 from oxillama.core.batch import AWAY_SECONDS
 from oxillama.errors import EngineClosedError, GenerateError
-from tests.core.test_batch import PROMPTS, alone
-from tests.core.test_threads import fork, in_child, in_threads
-from tests.engine.test_async import assert_no_thread, own_threads, run
+from tests.core.batches import PROMPTS, alone
+from tests.engine.coroutines import assert_no_thread, own_threads, run
 from tests.fakes import assert_idle, make_engine, runner_of
+from tests.processes import fork, in_child, in_threads
 
 
 def work():

@@ -20,9 +20,8 @@ from oxillama.errors import (
     GrammarError,
     KvCacheFullError,
 )
-from tests.engine.test_generate import PROMPTS, text_of
 from tests.fakes import EOS, N_VOCAB, PIECES, assert_idle, logits_of, make_engine, runner_of
-from tests.kernels.test_logprobs import plain_log_sum_exp
+from tests.plain_loop import PROMPTS, plain_log_sum_exp, text_of
 
 
 def plain_continuations(tokens, allowed=None):

@@ -7,14 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.core.options import read_options
 from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
-from tests.core.test_session import TOKENS
-from tests.fakes import PENALISED, assert_idle, make_engine, runner_of
-
-
-def options(**given):
-    return read_options("chat", given, PENALISED)
+from tests.fakes import assert_idle, make_engine, options, runner_of
+from tests.plain_loop import TOKENS
 
 
 @settings(deadline=None)

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from oxillama._util.signals import DeferredInterrupt, Finalizer
-from tests.engine.test_generate import plain_tokens
 from tests.fakes import assert_idle, drawn, logits_of, make_engine, runner_of
+from tests.plain_loop import plain_tokens
 
 SEED = drawn(seed=1)
 

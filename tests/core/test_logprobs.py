@@ -12,24 +12,8 @@ from oxillama.config import SamplerConfig
 from oxillama.core.results import CancelToken, TokenLogprob
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, GenerateError
-from tests.core.test_conversation import options
-from tests.engine.test_generate import CONFIGS, PROMPTS, plain_tokens
-from tests.fakes import EOS, N_VOCAB, PIECES, assert_idle, logits_of, make_engine
-from tests.kernels.test_logprobs import plain_log_sum_exp
-
-
-def plain_logprob(tokens, token, k):
-    """Of a token after others, by a loop over the whole row."""
-    row = logits_of(tokens).tolist()
-    total = plain_log_sum_exp(row)
-    made = [TokenLogprob(i, x - total, PIECES[i]) for i, x in enumerate(row)]
-    top = sorted(made, key=lambda t: (-t.logprob, t.token_id))[:k]
-    return TokenLogprob(token, made[token].logprob, PIECES[token], tuple(top))
-
-
-def plain_logprobs(tokens, first, k):
-    """Of tokens[first:]."""
-    return [plain_logprob(tokens[:i], tokens[i], k) for i in range(first, len(tokens))]
+from tests.fakes import EOS, N_VOCAB, assert_idle, make_engine, options
+from tests.plain_loop import CONFIGS, PROMPTS, plain_log_sum_exp, plain_logprobs, plain_tokens
 
 
 @settings(deadline=None)

@@ -18,8 +18,8 @@ from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
-from tests.core.test_threads import fork, in_child, in_threads
 from tests.fakes import EOS, N_VOCAB, logits_of, make_engine, runner_of
+from tests.processes import fork, in_child, in_threads
 from tests.test_metrics import parse
 
 

@@ -15,9 +15,7 @@ from oxillama.scheduling.pools import KvCachePool, RefCountedPool
 from oxillama.scheduling.prefix_cache import PrefixKvCache
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.state_slots import StateSlots
-from tests.engine.test_exactness import BLOCK, QUICK, machine, model
-
-__all__ = ["model"]  # a fixture
+from tests.engine.serving import BLOCK, QUICK, machine
 
 
 def write_to_shared_blocks(patch):

@@ -11,16 +11,11 @@ from oxillama.core.engine_core import _StepAbandoned
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
-from tests.core.test_conversation import options
-from tests.engine.test_generate import plain_tokens
-from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of, slots_of
+from tests.core.counted import KINDS, rows
+from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, options, runner_of, slots_of
+from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20)
-KINDS = pytest.mark.parametrize("blocks", [{"n_blocks": 0}, {}], ids=["recurrent", "hybrid"])
-
-
-def rows(steps):
-    return sum(sum(step) for step in steps)
 
 
 def say(talk, prompt, **given):

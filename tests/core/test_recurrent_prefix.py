@@ -1,16 +1,8 @@
 """Recurrent and hybrid models begin prompts with states that earlier ones left: which, and that they are right."""
 
-from tests.core.test_recurrent import KINDS, rows
-from tests.engine.test_generate import plain_tokens
+from tests.core.counted import KINDS, generate
 from tests.fakes import assert_idle, drawn, make_engine, runner_of
-
-
-def generate(engine, prompt, **given):
-    """What it gives, and how many tokens were computed for it; it must be what a fresh engine gives."""
-    runner_of(engine).steps.clear()
-    got = engine.generate(prompt, max_tokens=3, seed=1, ignore_eos=True, **given).token_ids
-    assert got == plain_tokens(prompt, drawn(seed=1), 3, ignore_eos=True)[0]
-    return rows(runner_of(engine).steps) - 2  # of the prompt
+from tests.plain_loop import plain_tokens
 
 
 @KINDS

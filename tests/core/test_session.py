@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, KvCacheFullError, TokenizerError
 from tests.fakes import EOS, N_VOCAB, assert_idle, logits_of, make_engine, runner_of
-
-TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20)
+from tests.plain_loop import TOKENS
 
 
 @settings(deadline=None)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.core.options import CacheKey
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError
-from tests.engine.test_generate import plain_tokens
-from tests.engine.test_serving import computed
+from tests.core.counted import computed
 from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of
+from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(3, 5), min_size=1, max_size=20)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from oxillama.errors import EngineClosedError
-from tests.engine.test_generate import plain_tokens
 from tests.fakes import assert_idle, drawn, logits_of, make_engine
+from tests.plain_loop import plain_tokens
 
 PROMPT = [3 + i % 7 for i in range(100)]
 KINDS = pytest.mark.parametrize(

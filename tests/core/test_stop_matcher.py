@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.core.generation_request import StopMatcher
+from tests.core.stop_strings import STOPS, TEXT, search
 
 
 def cut(stops, pieces):
@@ -17,17 +18,6 @@ def cut(stops, pieces):
             return shown, True, n
     text, stopped = matcher.flush()
     return shown + text, stopped, len(pieces)
-
-
-def search(stops, text):
-    """By brute force: the leftmost place of any stop string in the whole text."""
-    places = [text.find(s) for s in stops if s in text]
-    return (text[: min(places)], True) if places else (text, False)
-
-
-# Two letters make every kind of overlap likely.
-TEXT = st.text("ab", max_size=12)
-STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=4)
 
 
 @given(STOPS, st.lists(TEXT, max_size=8))

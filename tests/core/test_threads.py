@@ -1,38 +1,13 @@
 """Many threads on one engine, and forks, on the fake model."""
 
-import os
 import threading
 import time
 
-import pytest
-
-from tests.engine.test_generate import plain_tokens
 from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.plain_loop import plain_tokens
+from tests.processes import fork, in_child, in_threads
 
 SEED = drawn(seed=1)
-
-
-def in_threads(*calls, timeout=60):
-    """Runs the calls together; their results, or the first error."""
-    results, errors = [None] * len(calls), []
-    barrier = threading.Barrier(len(calls))
-
-    def work(i, call):
-        try:
-            barrier.wait(timeout)
-            results[i] = call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(calls)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(timeout)
-        assert not t.is_alive(), "stuck"
-    if errors:
-        raise errors[0]
-    return results
 
 
 def test_threads_get_what_they_get_alone():
@@ -94,38 +69,6 @@ def test_a_thread_that_leaves_hands_the_work_on():
     assert got[0] == got[2] == "left"
     assert got[1] == got[3] == plain_tokens([6], SEED, 50, ignore_eos=True)[0]
     assert_idle(engine)
-
-
-def wait_for_child(pid, seconds=30):
-    """The child's exit status; kills it if it hangs."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    pytest.fail("the child hangs")
-
-
-def in_child(action):
-    """Runs `action` in a forked child; its exit status, 0 if it returned something true."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if action() else 3
-        finally:
-            os._exit(status)
-    return wait_for_child(pid)
-
-
-def fork(test):
-    """Marks a test that forks."""
-    # Newer Pythons warn that a process with threads is forked: that this works is what is tested.
-    test = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")(test)
-    return pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")(test)
 
 
 @fork

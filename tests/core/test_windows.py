@@ -10,9 +10,9 @@ from oxillama.core.request import ResultQueue
 from oxillama.errors import KvCacheFullError
 from oxillama.layer_state import first_read
 from oxillama.scheduling.block_manager import Windows, n_alive
-from tests.core.test_recurrent_prefix import generate
-from tests.engine.test_generate import plain_tokens
+from tests.core.counted import generate
 from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of
+from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=90)
 KINDS = pytest.mark.parametrize(

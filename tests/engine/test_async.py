@@ -1,7 +1,6 @@
 """Coroutines on one engine, on the fake model: results as alone, nothing left behind, a loop that keeps going."""
 
 import asyncio
-import gc
 import threading
 import time
 
@@ -12,42 +11,9 @@ import oxillama as ox
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
-from tests.core.test_threads import in_threads
-from tests.engine.test_generate import plain_tokens
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
-
-SEED = drawn(seed=1)
-
-
-def alone(ids, n, **options):
-    return plain_tokens(ids, SEED, n, **options)[0]
-
-
-def own_threads():
-    return [t for t in threading.enumerate() if t.name == "oxillama"]
-
-
-def assert_no_thread():
-    """The engine's thread has nothing to do, and ends."""
-    deadline = time.monotonic() + 20
-    while own_threads():
-        assert time.monotonic() < deadline, "the thread goes on"
-        time.sleep(0.001)
-
-
-def run(use, **options):
-    """Runs `use(AsyncEngine)` on a fake engine that is idle afterwards, and has no thread; its result."""
-    engine = make_engine(**options)
-    result = asyncio.run(asyncio.wait_for(use(AsyncEngine(engine)), 60))
-    gc.collect()
-    assert_no_thread()
-    assert_idle(engine)
-    return result
-
-
-async def tokens_of(stream):
-    return [t async for chunk in stream for t in chunk.token_ids]
-
+from tests.engine.coroutines import alone, assert_no_thread, run, tokens_of
+from tests.fakes import assert_idle, make_engine, runner_of
+from tests.processes import in_threads
 
 # ---- results
 

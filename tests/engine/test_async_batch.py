@@ -11,8 +11,8 @@ from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, SnapshotError
-from tests.core.test_batch import BAD, KINDS, PROMPTS, Source, alone
-from tests.engine.test_async import own_threads, run
+from tests.core.batches import BAD, KINDS, PROMPTS, Source, alone
+from tests.engine.coroutines import own_threads, run
 from tests.fakes import assert_idle, make_engine, runner_of
 
 

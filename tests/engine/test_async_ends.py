@@ -12,9 +12,9 @@ import pytest
 from oxillama.core.results import CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError
-from tests.core.test_threads import fork, in_child
-from tests.engine.test_async import alone, assert_no_thread, own_threads, run, tokens_of
+from tests.engine.coroutines import alone, assert_no_thread, own_threads, run, tokens_of
 from tests.fakes import assert_idle, make_engine, runner_of
+from tests.processes import fork, in_child
 
 # ---- leaving early
 

@@ -7,7 +7,7 @@ import pytest
 
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, TokenizerError
-from tests.engine.test_async import alone, run, tokens_of
+from tests.engine.coroutines import alone, run, tokens_of
 from tests.fakes import runner_of
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from oxillama.engine.async_engine import AsyncEngine
-from tests.engine.test_async import alone, assert_no_thread
+from tests.engine.coroutines import alone, assert_no_thread
 from tests.fakes import assert_idle, make_engine
 
 

@@ -16,8 +16,8 @@ import pytest
 from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError, GenerateError
-from tests.core.test_batch import PROMPTS, alone
-from tests.engine.test_async import run
+from tests.core.batches import PROMPTS, alone
+from tests.engine.coroutines import run
 from tests.fakes import assert_idle, make_engine, runner_of
 
 # Between these and the caller Python looks for no signals: that is done where a function begins and after calls.

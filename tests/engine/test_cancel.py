@@ -7,8 +7,8 @@ import pytest
 
 from oxillama.core.results import CancelToken
 from oxillama.errors import GenerateError
-from tests.engine.test_generate import plain_tokens
 from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.plain_loop import plain_tokens
 
 SEED = drawn(seed=1)
 

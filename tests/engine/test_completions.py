@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, QueueFullError
-from tests.core.test_conversation import options
-from tests.core.test_logprobs import plain_logprobs
-from tests.engine.test_generate import PROMPTS, plain_tokens
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.fakes import assert_idle, drawn, make_engine, options, runner_of
+from tests.plain_loop import PROMPTS, plain_logprobs, plain_tokens
 
 TOP = (1 << 64) - 1
 

@@ -9,8 +9,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.sampling import Sampler
-from tests.core.test_threads import fork, in_child, in_threads
 from tests.fakes import assert_idle
+from tests.processes import fork, in_child, in_threads
 
 STORY = "Once upon a time, in a village by the sea, there lived"
 PROMPTS = [STORY, "Once upon a time", "The cat", "In the morning, the old man went to the"]

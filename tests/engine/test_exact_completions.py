@@ -13,18 +13,8 @@ from oxillama.errors import KvCacheFullError, OxiLlamaError
 from oxillama.scheduling.block_manager import BlockManager
 from oxillama.scheduling.pools import KvCachePool
 from oxillama.scheduling.prefix_cache import PrefixKvCache
-from tests.core.test_conversation import options
-from tests.engine.test_exactness import (
-    BLOCK,
-    CONTEXT,
-    LENGTHS,
-    PROMPTS,
-    QUICK,
-    SERVED,
-    Serving,
-    engine_of,
-    model,  # noqa: F401
-)
+from tests.engine.serving import BLOCK, CONTEXT, LENGTHS, PROMPTS, QUICK, SERVED, Serving, engine_of
+from tests.fakes import options
 
 WIDTH = 3
 ALONE = {}

@@ -7,31 +7,9 @@ from hypothesis import strategies as st
 from oxillama.config import SamplerConfig
 from oxillama.core.results import Completion, Timings
 from oxillama.errors import ConfigError, GenerateError
-from oxillama.sampling import Sampler
-from tests.core.test_stop_matcher import search
-from tests.fakes import EOS, PIECES, assert_idle, drawn, logits_of, make_engine, runner_of
-
-
-def plain_tokens(prompt, config, max_tokens, *, ignore_eos=False):
-    """The same by a loop of five lines: no batches, chunks or blocks."""
-    sampler, tokens = Sampler(config, prompt=prompt), []
-    while len(tokens) < max_tokens:
-        token = sampler.sample(logits_of([*prompt, *tokens]))
-        if token == EOS and not ignore_eos:
-            return tokens, "stop"
-        sampler.accept(token)
-        tokens.append(token)
-    return tokens, "length"
-
-
-def text_of(tokens):
-    return b"".join(PIECES[t] for t in tokens).decode("utf-8", "replace")
-
-
-PROMPTS = st.lists(st.integers(2, len(PIECES) - 1), min_size=1, max_size=30)
-CONFIGS = st.builds(
-    SamplerConfig, temperature=st.sampled_from([0.0, 1.0]), repetition_penalty=st.just(1.1), seed=st.integers(0, 99)
-)
+from tests.core.stop_strings import search
+from tests.fakes import EOS, assert_idle, drawn, make_engine, runner_of
+from tests.plain_loop import CONFIGS, PROMPTS, plain_tokens, text_of
 
 
 @settings(deadline=None)

@@ -9,7 +9,7 @@ from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, U
 from tests.engine.test_reranking import changed
 from tests.fakes import make_engine
 from tests.models.tiny import Shape, tiny
-from tests.speculative.test_generate import same
+from tests.speculative.drafting import same
 from tests.tokenizer.build import P, byte_level, make, recorded
 
 QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")

@@ -13,7 +13,7 @@ from oxillama.drafts.draft import Proposal
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
 from oxillama.sampling import SamplerChain
-from tests.engine.test_async import alone
+from tests.engine.coroutines import alone
 from tests.fakes import assert_idle, make_engine, runner_of
 from tests.faults.raised import in_thread, outcome_of, quietly
 

@@ -12,27 +12,15 @@ from oxillama.core.results import CancelToken
 from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.models import load_model
-from oxillama.tokenizer import TokenStream
-from tests.fakes import FakeTokenizer, assert_idle
-from tests.models.tiny import Shape, tiny
+from tests.fakes import assert_idle
+from tests.models.letters import N_VOCAB, Letters, same
+from tests.models.tiny import tiny
 
 MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent", "qwen35",
           "qwen3next")  # fmt: skip
-N_VOCAB = Shape().n_vocab
+
+
 CONTEXT = 200
-
-
-class Letters(FakeTokenizer):
-    """A letter for each token; none ends the text."""
-
-    n_vocab = N_VOCAB
-    eog_ids = frozenset()
-
-    def token_bytes(self, token):
-        return b"%c" % (97 + token % 26)
-
-    def stream(self, *, skip_special=False):
-        return TokenStream(self.token_bytes)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -47,10 +35,6 @@ def engine_of(model, n_slots=None, **fields):
     n_slots = n_slots or slots
     runner = Runner(model, num_threads=2, n_blocks=n_blocks, n_slots=n_slots)
     return Engine(config, parts=EngineParts(runner, Letters(), model.spec, CONTEXT, n_blocks, n_slots))
-
-
-def same(a, b):
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def test_memory_is_told(model):

@@ -7,19 +7,11 @@ import pytest
 import oxillama as ox
 from oxillama.core.request import ResultQueue
 from oxillama.scheduling.scheduler import Scheduler
-from tests.core.test_conversation import options
-from tests.engine.test_generate import plain_tokens
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.core.counted import computed
+from tests.fakes import assert_idle, drawn, make_engine, options, runner_of
+from tests.plain_loop import plain_tokens
 
 SEED = drawn(seed=1)
-
-
-def computed(engine):
-    """Tokens computed since the last call."""
-    steps = runner_of(engine).steps
-    n = sum(sum(step) for step in steps)
-    steps.clear()
-    return n
 
 
 # ---- the prefix cache

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError, GrammarError, SnapshotError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
-from tests.engine.test_generate import PROMPTS
 from tests.fakes import EOS, N_VOCAB, PENALISED, logits_of, make_engine
+from tests.plain_loop import PROMPTS
 from tests.snapshot.models import load, tokens_of
-from tests.speculative.test_generate import CHAINS, GRAMMARS
+from tests.speculative.drafting import CHAINS, GRAMMARS
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["b", "cab"]}}, "required": ["a"]}
 

@@ -11,9 +11,8 @@ import oxillama as ox
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.speculative_engine import SpeculativeEngine
 from oxillama.errors import ConfigError, SnapshotMismatchError
-from tests.core.test_conversation import options
-from tests.engine.test_generate import CONFIGS, PROMPTS, plain_tokens
-from tests.fakes import EOS, N_VOCAB, assert_idle, logits_of, make_engine
+from tests.fakes import EOS, N_VOCAB, assert_idle, logits_of, make_engine, options
+from tests.plain_loop import CONFIGS, PROMPTS, plain_tokens
 from tests.snapshot.models import load, tokens_of, told
 from tests.speculative.drafts import Oracle
 

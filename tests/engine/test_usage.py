@@ -11,11 +11,9 @@ import oxillama as ox
 from oxillama.config import SamplerConfig
 from oxillama.core.generation_request import StopMatcher
 from oxillama.engine.async_engine import AsyncEngine
-from tests.core.test_conversation import options
-from tests.core.test_logprobs import plain_logprob
-from tests.core.test_stop_matcher import STOPS, TEXT
-from tests.engine.test_generate import CONFIGS, PROMPTS, plain_tokens
-from tests.fakes import EOS, make_engine, runner_of
+from tests.core.stop_strings import STOPS, TEXT
+from tests.fakes import EOS, make_engine, options, runner_of
+from tests.plain_loop import CONFIGS, PROMPTS, plain_logprob, plain_tokens
 from tests.snapshot.models import load, tokens_of
 
 # Beginnings in common are likely.

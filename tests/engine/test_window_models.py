@@ -10,8 +10,8 @@ from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.kv_cache.arrays import block_bytes
 from oxillama.models import load_model
-from tests.engine.test_recurrent_models import Letters, same
 from tests.fakes import assert_idle
+from tests.models.letters import Letters, same
 from tests.models.tiny import Shape, tiny
 
 MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2", "gemma4-e4b")

@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.kernels.logprobs import log_sum_exp
+from tests.plain_loop import plain_log_sum_exp
 
 FLOATS = st.floats(width=32, allow_nan=False, max_value=float(np.finfo(np.float32).max))
-
-
-def plain_log_sum_exp(row):
-    """The same arithmetic, one term at a time."""
-    peak, sums = max(row), [0.0] * 4
-    for i, x in enumerate(row):
-        sums[i % 4] += math.exp(x - peak)
-    return peak + math.log((sums[0] + sums[1]) + (sums[2] + sums[3]))
 
 
 @given(st.lists(FLOATS, min_size=1, max_size=70).filter(lambda row: max(row) > -math.inf))

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
 from tests.fakes import assert_idle
 from tests.snapshot.models import load, tokens_of
+from tests.snapshot.served import after_each
 
 SETTINGS = {
     "plain": {"beam_width": 3, "max_new_tokens": 9},
@@ -73,23 +73,6 @@ def test_beams_that_have_ended_are_saved():
             n_found.append(len(state_of(saved)["search"]["found"]))
             assert other.resume(saved).results() == whole
         assert n_found[0] < n_found[-1]
-
-
-def after_each(engine, search, owner, name):
-    """Snapshots of a search in the turns after a method of `owner` was called; they grow as the search goes on."""
-    core, method, found = engine._core, getattr(owner, name), []
-
-    def save():
-        if search._search.outbox.error is None:
-            with patch.object(core, "change", lambda action: action()):  # it is a turn already
-                found.append(search.snapshot())
-
-    def called(*args):
-        method(*args)
-        core.loop.post(save)
-
-    setattr(owner, name, called)
-    return found
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba"])

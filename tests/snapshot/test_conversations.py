@@ -3,20 +3,9 @@
 import pytest
 
 import oxillama as ox
-from oxillama.config import SamplerConfig
-from oxillama.core.options import read_options
 from oxillama.errors import SnapshotError, SnapshotMismatchError
 from tests.snapshot.models import load, tokens_of, told
-
-
-def options(seed=1, **more):
-    given = {"max_tokens": 8, "seed": seed, "ignore_eos": True, "temperature": 0.8} | more
-    return read_options("stream", given, SamplerConfig.original())
-
-
-def say(talk, prompt, **more):
-    """The prompt with the answer."""
-    return prompt + [token for chunk in talk.stream(prompt, options(**more)) for token in chunk.token_ids]
+from tests.snapshot.served import options, say
 
 
 @pytest.mark.parametrize("name", ["llama", "jamba", "gemma3", "mamba2", "q8_0"])

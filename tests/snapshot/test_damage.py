@@ -1,7 +1,6 @@
 """Damaged files: loading ends in an error that names the file, and the engine stays usable."""
 
 import contextlib
-import json
 import os
 import random
 from dataclasses import replace
@@ -20,10 +19,11 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.snapshot import snapshot_info
-from oxillama.snapshot.format.layout import HEADER_BYTES, head_of, read_head, read_size
-from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader
+from oxillama.snapshot.format.layout import HEADER_BYTES, head_of
+from oxillama.snapshot.format.reader import ArrayRows, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
+from tests.snapshot.contents import paths, placed_state, sections_of, unpacked
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
 PROMPT = list(range(3, 40))
@@ -56,11 +56,6 @@ def unharmed(engine, request):
     assert not scheduler.live
     for pool in (engine._core.pool.blocks, engine._core.pool.slots):
         pool.check_invariants()
-
-
-def sections_of(data):
-    size = read_size(data[:HEADER_BYTES], "x")
-    return read_head(data[:size], len(data), "x"), size
 
 
 def test_a_file_cut_at_every_boundary_is_refused(engine, text):
@@ -122,31 +117,6 @@ def test_other_magic_and_versions_are_refused(engine, text):
 
 
 # ---- hostile: digests are right, and what they are of makes no sense
-
-
-def unpacked(data):
-    reader = SnapshotReader(MemorySource(data))
-    saved = Contents(
-        dict(reader.state), {name: ArrayRows.whole(reader.array(name), r[0]) for name, r in reader.ranges.items()}
-    )
-    del saved.state["tensors"]
-    return saved
-
-
-def placed_state(saved, path, value):
-    state = json.loads(json.dumps(saved.state))
-    at = state
-    for name in path[:-1]:
-        at = at[name]
-    at[path[-1]] = value
-    return replace(saved, state=state)
-
-
-def paths(state, prefix=()):
-    for name, value in state.items():
-        yield (*prefix, name)
-        if isinstance(value, dict):
-            yield from paths(value, (*prefix, name))
 
 
 VALUES = [None, -1, 0, 1, 3, 1 << 40, 10**30, 1.5, "", "x", [], [1], [[1, 2]], {}, True, [None], [["a", 1e308]]]

@@ -14,9 +14,9 @@ from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
 from oxillama.snapshot.format.writer import packed
+from tests.processes import in_process
+from tests.snapshot.contents import placed_state, unpacked
 from tests.snapshot.models import load, path_of, tokens_of, told
-from tests.snapshot.test_damage import placed_state, unpacked
-from tests.snapshot.test_files import in_process
 from tests.speculative.drafts import Oracle
 
 # Of the same few tokens over and over, so that looking them up finds something.

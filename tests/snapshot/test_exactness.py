@@ -10,8 +10,8 @@ from oxillama.snapshot.capture import EMPTY_BASE
 from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.reader import ArrayRows
 from oxillama.snapshot.format.writer import packed
+from tests.snapshot.contents import sections_of
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
-from tests.snapshot.test_damage import sections_of
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -20,22 +20,14 @@ from oxillama.snapshot.format.block_garbage import collect_garbage
 from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, open_reader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
+from tests.processes import ROOT, in_process
 from tests.snapshot.models import load, path_of, same, tokens_of, told
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def engine():
     with load("llama") as engine:
         yield engine
-
-
-def in_process(code, *arguments):
-    """The output of another Python, which computes with another number of threads."""
-    prelude = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import oxillama as ox; import numpy as np\n"
-    command = [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "mamba", "falcon-h1"])

@@ -23,10 +23,10 @@ from oxillama.snapshot.format.reader import ArrayRows, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.v1 import EngineV1, KvV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed
+from tests.processes import in_process
+from tests.snapshot.contents import paths, placed_state, sections_of, unpacked
 from tests.snapshot.models import load, path_of, same, tokens_of, told
-from tests.snapshot.test_damage import paths, placed_state, sections_of, unpacked
-from tests.snapshot.test_files import in_process
-from tests.snapshot.test_version1 import SPECULATIVE, same_fields
+from tests.snapshot.version1 import SPECULATIVE, same_fields
 from tests.speculative.drafts import Oracle
 
 MODEL = path_of("llama")

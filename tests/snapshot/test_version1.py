@@ -3,7 +3,6 @@
 import contextlib
 import random
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,24 +12,10 @@ from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFormatE
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format.v1 import Decoder, Encoder, EngineV1, KvV1, SpeculativeV1, SsmV1
 from tests.snapshot.models import load, path_of, same, tokens_of
+from tests.snapshot.version1 import ENGINE, FOLDER, SPECULATIVE, same_fields
 
-FOLDER = Path(__file__).parents[1] / "data" / "oxisnap"
-ENGINE = (FOLDER / "engine.oxsnap1").read_bytes()
-SPECULATIVE = (FOLDER / "speculative.oxispec1").read_bytes()
 # What the original was given, from which it computed what the file holds.
 PROMPT = [1, 300, 352, 305, 316, 299, 300, 318, 312, 265, 300, 302, 291, 307, 313, 299]
-
-
-def same_fields(a, b, but=()):
-    for name, value in vars(a).items():
-        other = getattr(b, name)
-        if isinstance(value, KvV1 | SsmV1):
-            same_fields(value, other)
-        elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-            assert len(value) == len(other)
-            assert all(same(x, y) for x, y in zip(value, other, strict=True)), name
-        elif name not in but:
-            assert value == other, name
 
 
 def test_every_field_of_a_session_is_read():

@@ -1,5 +1,6 @@
 """Draft models on the fake runner, and a plain loop that verifies draft tokens as the engine does, in a few lines."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -8,12 +9,35 @@ import numpy as np
 from oxillama.config import EngineConfig
 from oxillama.core.loading import EngineParts
 from oxillama.drafts.draft import DraftTask
+from oxillama.drafts.rejection import chosen
 from oxillama.sampling import Sampler
 from oxillama.speculative.draft_model import DraftModel
 from tests import fakes
-from tests.fakes import EOS, N_VOCAB, FakeRunner, FakeTokenizer, logits_of
+from tests.fakes import BOS, EOS, N_VOCAB, FakeRunner, FakeTokenizer, drawn, logits_of
 
 KEYS = itertools.count(1 << 40)
+PROMPT = [BOS, 4, 5, 6, 7, 8]
+WARM = drawn(temperature=1.3, seed=7)
+# Blocks, slots, blocks of windows with how far these see.
+KINDS = {
+    "attention": {},
+    "recurrent": {"n_blocks": 0, "n_slots": 20},
+    "hybrid": {"n_slots": 20},
+    "windows": {"n_blocks": 0, "windows": (20, 20)},
+    "both": {"windows": (20, 20)},
+}
+CHAINS = [
+    {"temperature": 0.0},
+    {},
+    {"temperature": 1.5, "top_k": 0, "top_p": 1.0},
+    {"min_p": 0.1, "typical_p": 0.9, "temperature": 1.2},
+    {"mirostat": 1},
+    {"mirostat": 2, "mirostat_tau": 3.0},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05, "dry_multiplier": 0.8, "dry_sequence_breakers": ()},
+    {"frequency_penalty": 0.7, "presence_penalty": 0.3, "repetition_penalty_window": 5},
+    {"dynatemp_range": 0.4, "logit_bias": {3: 2.0}, "banned_tokens": [4]},
+]
+GRAMMARS = [None, None, 'root ::= [a-h]+ " " [a-c]* "!"?', 'root ::= ("ab " | "the the " | [a-d]{3})*']
 
 
 class Recorder(FakeRunner):
@@ -129,3 +153,35 @@ def guessed(draft, texts, n, k):
     for text in texts:
         draft.forget(text.key)
     return [t.output[:n] for t in texts]
+
+
+def draft_of(kind, **options):
+    return make_draft(**KINDS[kind] | options)
+
+
+def same(found, expected):
+    """Equal in all but seconds, and what speculation did."""
+    plain = {"timings": None, "speculation": None}
+    return dataclasses.replace(found, **plain) == dataclasses.replace(expected, **plain)
+
+
+def by_hand(prompt, config, n, k, noise):
+    """The same text as the engine's, draft token by draft token; without draft tokens, the sampler samples."""
+    draft, sampler, tokens = make_draft(noise=noise), Sampler(config, prompt=prompt), list(prompt)
+    limit, guesses, probs = len(prompt) + n, [], []
+    while True:
+        for guess, q in itertools.zip_longest([*guesses, None], probs):
+            row = logits_of(tokens)
+            if guesses:
+                token = chosen(sampler.distribution(row), guess, q, sampler.memory.rng.uniform)
+            else:
+                token = sampler.sample(row)
+            if token == EOS:
+                return tokens[len(prompt) :]
+            sampler.accept(token)
+            tokens.append(token)
+            if len(tokens) == limit:
+                return tokens[len(prompt) :]
+            if token != guess:
+                break
+        guesses, probs = draft.propose([DraftTask(1, tokens, k, sampler, True)])[0]

@@ -14,9 +14,21 @@ from oxillama.drafts.draft import Draft
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError
 from oxillama.speculative.async_draft import SpeculativeDecoder
 from tests.fakes import BOS, EOS, N_VOCAB, FakeTokenizer, drawn, make_engine
-from tests.speculative.drafting import Recorder, Text, guessed, idle, make_draft, plain, runner_of, twice
-from tests.speculative.test_draft_model import KINDS, PROMPT, WARM, draft_of
-from tests.speculative.test_life import ended
+from tests.processes import wait_for_child
+from tests.speculative.drafting import (
+    KINDS,
+    PROMPT,
+    WARM,
+    Recorder,
+    Text,
+    draft_of,
+    guessed,
+    idle,
+    make_draft,
+    plain,
+    runner_of,
+    twice,
+)
 
 SECONDS = 30  # that nothing here takes
 
@@ -264,7 +276,7 @@ def test_a_forked_child_has_a_thread_and_texts_of_its_own():
                     decoder.close()
                 finally:
                     os._exit(0 if good else 1)
-            assert ended(child) == 0
+            assert wait_for_child(child) == 0
         assert guessed(decoder, [text], 30, 3) == [expected]
 
 

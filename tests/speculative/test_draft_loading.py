@@ -16,8 +16,8 @@ from oxillama.errors import ConfigError, EngineClosedError, GenerateError, Model
 from oxillama.models import load_model
 from oxillama.sampling import Sampler
 from oxillama.speculative.draft_model import DraftModel
-from tests.engine.test_recurrent_models import Letters
 from tests.fakes import EOS, make_engine
+from tests.models.letters import Letters
 from tests.models.tiny import Shape, tiny
 from tests.speculative.drafting import Text, guessed, make_draft
 

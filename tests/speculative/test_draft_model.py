@@ -13,24 +13,23 @@ from oxillama.errors import ConfigError, EngineClosedError, GenerateError, Gramm
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.sampling import Sampler, SamplerChain
 from tests.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer, drawn
-from tests.sampling.test_sampler import WILDER
-from tests.speculative.drafting import Recorder, Text, guessed, idle, make_draft, plain, runner_of, twice
+from tests.sampling.settings import WILDER
+from tests.speculative.drafting import (
+    KINDS,
+    PROMPT,
+    WARM,
+    Recorder,
+    Text,
+    draft_of,
+    guessed,
+    idle,
+    make_draft,
+    plain,
+    runner_of,
+    twice,
+)
 
-PROMPT = [BOS, 4, 5, 6, 7, 8]
-WARM = drawn(temperature=1.3, seed=7)
 GREEDY = SamplerConfig.greedy()
-# Blocks, slots, blocks of windows with how far these see.
-KINDS = {
-    "attention": {},
-    "recurrent": {"n_blocks": 0, "n_slots": 20},
-    "hybrid": {"n_slots": 20},
-    "windows": {"n_blocks": 0, "windows": (20, 20)},
-    "both": {"windows": (20, 20)},
-}
-
-
-def draft_of(kind, **options):
-    return make_draft(**KINDS[kind] | options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from oxillama.errors import EngineClosedError, GenerateError
 from oxillama.speculative.async_draft import SpeculativeDecoder
 from oxillama.speculative.draft_model import DraftModel
 from tests.fakes import BOS, N_VOCAB, assert_idle, logits_of, make_engine
-from tests.sampling.test_sampler import WILDER
+from tests.sampling.settings import WILDER
 from tests.speculative.drafting import Recorder, idle, make_draft, runner_of, twice
 
 GRAMMARS = [None, None, 'root ::= ("ab" | "the " [a-h] "!")+']

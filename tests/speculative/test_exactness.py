@@ -10,12 +10,10 @@ from oxillama.core.request import ResultQueue
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import OxiLlamaError
 from oxillama.scheduling.scheduler import Scheduler
-from tests.core.test_conversation import options
-from tests.engine.test_exactness import LENGTHS, NAMES, PROMPTS, QUICK, SERVED, Serving, alone, model, recorded
+from tests.engine.serving import LENGTHS, NAMES, PROMPTS, QUICK, SERVED, Serving, alone, recorded
+from tests.fakes import options
 from tests.models.tiny import Shape
 from tests.speculative.drafts import Oracle
-
-__all__ = ["model"]  # a fixture
 
 DRAFTS = st.one_of(
     st.just(()),

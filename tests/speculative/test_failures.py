@@ -6,8 +6,8 @@ from oxillama.core.results import CancelToken
 from oxillama.drafts.draft import Proposal
 from oxillama.errors import GenerateError, GrammarError
 from tests.fakes import N_VOCAB, assert_idle, make_engine, runner_of
+from tests.speculative.drafting import same
 from tests.speculative.drafts import Oracle
-from tests.speculative.test_generate import same
 
 
 class Broken(Oracle):

@@ -12,27 +12,10 @@ from oxillama.drafts.draft import SpecStats
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.engine.async_engine import AsyncEngine
 from tests.fakes import EOS, assert_idle, make_engine, runner_of
+from tests.speculative.drafting import CHAINS, GRAMMARS, same
 from tests.speculative.drafts import Oracle
 
-CHAINS = [
-    {"temperature": 0.0},
-    {},
-    {"temperature": 1.5, "top_k": 0, "top_p": 1.0},
-    {"min_p": 0.1, "typical_p": 0.9, "temperature": 1.2},
-    {"mirostat": 1},
-    {"mirostat": 2, "mirostat_tau": 3.0},
-    {"xtc_probability": 0.5, "xtc_threshold": 0.05, "dry_multiplier": 0.8, "dry_sequence_breakers": ()},
-    {"frequency_penalty": 0.7, "presence_penalty": 0.3, "repetition_penalty_window": 5},
-    {"dynatemp_range": 0.4, "logit_bias": {3: 2.0}, "banned_tokens": [4]},
-]
-GRAMMARS = [None, None, 'root ::= [a-h]+ " " [a-c]* "!"?', 'root ::= ("ab " | "the the " | [a-d]{3})*']
 PROMPTS = st.lists(st.integers(2, 14), min_size=1, max_size=40)
-
-
-def same(found, expected):
-    """Equal in all but seconds, and what speculation did."""
-    plain = {"timings": None, "speculation": None}
-    return dataclasses.replace(found, **plain) == dataclasses.replace(expected, **plain)
 
 
 def texts(prompts, found):

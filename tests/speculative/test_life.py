@@ -10,11 +10,12 @@ import pytest
 
 import oxillama as ox
 from tests.fakes import BOS, assert_idle, make_engine
+from tests.processes import wait_for_child
 from tests.speculative.drafting import Recorder, Text, idle, make_draft
 
+SECONDS = 30  # that nothing here takes
 PROMPT = [BOS, 4, 5, 6, 7]
 OPTIONS = {"max_tokens": 40, "ignore_eos": True, "temperature": 1.2}
-SECONDS = 30
 
 
 def joined(threads):
@@ -122,7 +123,7 @@ def test_a_fork_during_a_request_leaves_both_processes_usable(ahead):
                 good = mine == expected == again
             finally:
                 os._exit(0 if good else 1)
-        assert ended(child) == 0
+        assert wait_for_child(child) == 0
     for chunk in chunks:
         ids += chunk.token_ids
     assert ids == expected
@@ -132,18 +133,6 @@ def test_a_fork_during_a_request_leaves_both_processes_usable(ahead):
     if ahead:
         draft.close()
     idle(model)
-
-
-def ended(child):
-    """Its exit status; killed if it hangs."""
-    for _ in range(SECONDS * 100):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return "hangs"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -166,7 +155,7 @@ def test_a_fork_waits_for_a_run_that_holds_a_lock():
         child = os.fork()
         if not child:
             os._exit(0 if lock.acquire(timeout=5) else 1)
-        assert ended(child) == 0
+        assert wait_for_child(child) == 0
         draft.propose([Text(PROMPT, ox.SamplerConfig(seed=1, banned_tokens=[1])).task(2)])
         assert draft._run is not None  # it goes on guessing here
 

@@ -14,9 +14,8 @@ import oxillama as ox
 from oxillama.core import draft_options as speculation
 from oxillama.errors import ConfigError
 from tests.fakes import BOS, EOS, assert_idle, drawn, make_engine
-from tests.speculative.drafting import idle, make_draft
+from tests.speculative.drafting import by_hand, idle, make_draft
 from tests.speculative.drafts import Oracle
-from tests.speculative.test_rejection_served import by_hand
 
 PROMPT = [BOS, 4, 5, 6, 9, 4, 5]
 REJECTION = {"acceptance": "rejection", "num_speculative": 4}

@@ -1,6 +1,5 @@
 """Rejection sampling in the engine: the distribution of whole texts, computed by trying every drawn number."""
 
-import itertools
 from fractions import Fraction as F
 
 import numpy as np
@@ -8,14 +7,13 @@ import pytest
 
 from oxillama.config import SamplerConfig
 from oxillama.core import draft_options as speculation
-from oxillama.drafts.draft import DraftTask, Proposal
-from oxillama.drafts.rejection import chosen
+from oxillama.drafts.draft import Proposal
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.sampling import Distribution, Sampler, state
 from tests import fakes
-from tests.drafts.test_rejection import MUTANTS, Tables
+from tests.drafts.wrong_rejections import MUTANTS, Tables
 from tests.fakes import BOS, EOS, N_VOCAB, assert_idle, logits_of, make_engine
-from tests.speculative.drafting import make_draft
+from tests.speculative.drafting import by_hand, make_draft
 from tests.speculative.laws import exact_law
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -159,28 +157,6 @@ def test_drawn_end_tokens_can_t_be_left_out(monkeypatch):
 
 
 # ---- with a draft model
-
-
-def by_hand(prompt, config, n, k, noise):
-    """The same text as the engine's, draft token by draft token; without draft tokens, the sampler samples."""
-    draft, sampler, tokens = make_draft(noise=noise), Sampler(config, prompt=prompt), list(prompt)
-    limit, guesses, probs = len(prompt) + n, [], []
-    while True:
-        for guess, q in itertools.zip_longest([*guesses, None], probs):
-            row = logits_of(tokens)
-            if guesses:
-                token = chosen(sampler.distribution(row), guess, q, sampler.memory.rng.uniform)
-            else:
-                token = sampler.sample(row)
-            if token == EOS:
-                return tokens[len(prompt) :]
-            sampler.accept(token)
-            tokens.append(token)
-            if len(tokens) == limit:
-                return tokens[len(prompt) :]
-            if token != guess:
-                break
-        guesses, probs = draft.propose([DraftTask(1, tokens, k, sampler, True)])[0]
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])

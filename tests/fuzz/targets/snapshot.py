@@ -42,7 +42,7 @@ from tests.fuzz.targets.snapshot_requests import (
 )
 from tests.fuzz.targets.snapshot_states import changed_state
 from tests.snapshot.models import path_of
-from tests.snapshot.test_version1 import ENGINE, SPECULATIVE
+from tests.snapshot.version1 import ENGINE, SPECULATIVE
 
 OPTIONS = {
     "max_tokens": 8,

@@ -8,8 +8,7 @@ import oxillama as ox
 from oxillama.sampling import Sampler
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.snapshot.models import load, path_of
-from tests.snapshot.test_beams import after_each
-from tests.snapshot.test_conversations import options, say
+from tests.snapshot.served import after_each, options, say
 
 PROMPT = list(range(3, 12))
 LONG = [3 + i % 40 for i in range(75)]  # more than a block that is shared
