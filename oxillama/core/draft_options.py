@@ -137,7 +137,7 @@ NO_DRAFTS = DraftOptions()
 def split_draft_options(options: dict[str, Any]) -> DraftOptions:
     """Takes the fields of `DraftOptions` out of keywords. Raises ConfigError for their values."""
     given = {name: options.pop(name) for name in DRAFT_FIELDS if name in options}
-    found = DraftOptions(**given)
+    found = DraftOptions(**given) if given else NO_DRAFTS
     if not found.draft:
         for name, value in given.items():
             if name != "draft":

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.fork import check_running
-from oxillama._util.signals import Finalizer, check_stack
+from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack
 from oxillama.core.draft_scheduler import Drafting
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.metrics_recorder import MetricsRecorder
@@ -380,9 +380,11 @@ class EngineCore:
         try:
             for request in requests:
                 self.scheduler.check_fits(request.sequence.n_reserve)
-            with self.loop.locked():  # or two that come together could both find the last place
-                coming = sum(len(change.requests) for change in self.loop.mail if isinstance(change, _Arrival))
-                self.scheduler.check_queue(coming + len(requests))
+            with DeferredInterrupt(), self.loop.lock:  # or two that come together could both find the last place
+                n = len(requests)
+                for change in self.loop.mail:
+                    n += len(change.requests) if isinstance(change, _Arrival) else 0
+                self.scheduler.check_queue(n)
                 ticket = Finalizer(_Left(self, arrival.requests))
                 self.open.update(dict.fromkeys(requests))
                 self.loop.post(arrival)

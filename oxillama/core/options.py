@@ -135,11 +135,13 @@ class ServingOptions:
 
 
 _FIELDS = field_names(ServingOptions)
+_AS_USUAL = ServingOptions()
 
 
 def split_options(options: dict[str, Any]) -> ServingOptions:
     """Takes the fields of `ServingOptions` out of keywords. Raises ConfigError for their values."""
-    return ServingOptions(**{name: options.pop(name) for name in _FIELDS if name in options})
+    given = {name: options.pop(name) for name in _FIELDS if name in options}
+    return ServingOptions(**given) if given else _AS_USUAL
 
 
 Prompt = str | SequenceOf[int]

@@ -288,7 +288,7 @@ class RequestFactory:
             time_limit=options.serving.time_limit,
             loras=loras,
             # A request that is kept keeps no draft alive.
-            options=replace(options, drafts=NO_DRAFTS),
+            options=replace(options, drafts=NO_DRAFTS) if options.drafts.draft else options,
             **held,
         )
 

@@ -7,8 +7,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,7 +49,8 @@ class StepLoop:
     loop's own drives it like every other. It is a daemon, ended before the interpreter is.
 
     background_requests: requests of callers that don't drive. rung: bells that wake their owners at the end of the
-    turn, with one call for all of one event loop.
+    turn, with one call for all of one event loop. lock: while a thread holds it, for a moment and under a
+    `DeferredInterrupt`, no other one posts anything, and no turn begins or ends.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StepLoop:
         _lives.add(self)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._sleepers: deque[threading.Lock] = deque()
         self._owner: int | None = None
         self._settling = False
@@ -91,19 +91,13 @@ class StepLoop:
         self._mail.append(change)
         if frames_left() < CHANGE_FRAMES or sys.is_finalizing():
             return
-        with DeferredInterrupt(), self._lock:
+        with DeferredInterrupt(), self.lock:
             if self._owner is None:
                 self._settle()
 
     def finalizer(self, change: Callable[[], object]) -> Finalizer:
         """A part of an object, with which it posts a change when it is dropped."""
         return Finalizer(partial(self.post, change))
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """For a moment, no other thread posts anything, and no turn begins or ends."""
-        with DeferredInterrupt(), self._lock:
-            yield
 
     @property
     def mail(self) -> list[Callable[[], object]]:
@@ -160,7 +154,7 @@ class StepLoop:
     def _sleep(self, ready: Callable[[], object]) -> None:
         """Until a turn ends, or changes were made. Ctrl-C may come at any point of it: no lock is held while it waits,
         and no caller waits for it."""
-        with self._lock:
+        with self.lock:
             if (self._owner is None and not self._forks) or ready():
                 return
             sleeper = threading.Lock()
@@ -188,7 +182,7 @@ class StepLoop:
             with DeferredInterrupt() as interrupt:
                 if ready():
                     return
-                with self._lock:
+                with self.lock:
                     if self._owner is not None or self._forks:
                         continue
                     self._owner = me
@@ -202,7 +196,7 @@ class StepLoop:
                     self._broken = error
                     raise
                 finally:
-                    with self._lock:
+                    with self.lock:
                         try:
                             self._settle()
                         finally:
@@ -221,7 +215,7 @@ class StepLoop:
         """Sees to it that the guests' requests are computed. Raises RuntimeError if there can be no more threads."""
         if ended():
             raise RuntimeError("the interpreter is ending")
-        with DeferredInterrupt(), self._lock:
+        with DeferredInterrupt(), self.lock:
             self._stopping = False
             if self._worker is None and not self._idle():
                 worker = threading.Thread(target=self._work, name="oxillama", daemon=True)
@@ -230,7 +224,7 @@ class StepLoop:
 
     def stop_worker(self) -> None:
         """Ends the thread and waits for that; its step is given up, and what it computes stays unfinished."""
-        with DeferredInterrupt(), self._lock:
+        with DeferredInterrupt(), self.lock:
             self._stopping = True
             worker = self._worker
             if worker is not None and self._owner == worker.ident:
@@ -255,7 +249,7 @@ class StepLoop:
             except BaseException:
                 log.exception("the engine's thread goes on after an error")
             step = None  # which keeps the owner
-            with self._lock:
+            with self.lock:
                 if self._idle() or self._step() is None:
                     self._worker = None
                     return
@@ -265,20 +259,20 @@ class StepLoop:
 
     def before_fork(self) -> None:
         with DeferredInterrupt():
-            self._lock.acquire()
+            self.lock.acquire()
             self._forks += 1  # no step begins any more
             while self._owner not in (None, threading.get_ident()):
                 sleeper = threading.Lock()
                 sleeper.acquire()
                 self._sleepers.append(sleeper)
-                self._lock.release()
+                self.lock.release()
                 sleeper.acquire()
-                self._lock.acquire()
+                self.lock.acquire()
 
     def after_fork_in_parent(self) -> None:
         self._forks -= 1
         self._wake()
-        self._lock.release()
+        self.lock.release()
 
     def after_fork_in_child(self) -> None:
         self._reset()

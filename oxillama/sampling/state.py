@@ -27,9 +27,10 @@ def check_ids(name: str, tokens: Any) -> list[int]:
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         raise ConfigError(f"{name} must be token ids, not {type(tokens).__name__}")
     ids = list(tokens)
-    if all(type(token) is int and 0 <= token <= MAX_TOKEN for token in ids):
-        return ids
-    return [check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids)]
+    for token in ids:
+        if type(token) is not int or not 0 <= token <= MAX_TOKEN:
+            return [check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids)]
+    return ids
 
 
 class History:
@@ -42,7 +43,7 @@ class History:
         self.tokens = array("i", tokens)
         self.counts: dict[int, int] = {}
         for token in self.tokens[-size:] if size else ():
-            self._count(token, 1)
+            self.counts[token] = self.counts.get(token, 0) + 1
 
     def push(self, token: int) -> None:
         """Adds a token; the oldest leaves the window when that is full."""
