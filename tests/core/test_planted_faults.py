@@ -6,7 +6,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from oxillama.core import engine_core as core
+from oxillama.core import runner
 from oxillama.core.runner import Runner
 from oxillama.errors import OxiLlamaError
 from oxillama.layer_state import first_read
@@ -31,7 +31,7 @@ def forget_to_copy(patch):
 
 
 def keep_a_stale_table(patch):
-    real, tables = core.span_of, {}
+    real, tables = runner.span_of, {}
 
     def span(request, n):
         made = real(request, n)
@@ -40,7 +40,7 @@ def keep_a_stale_table(patch):
             old = tables[request] = list(made.block_table)
         return dataclasses.replace(made, block_table=old)
 
-    patch.setattr(core, "span_of", span)
+    patch.setattr(runner, "span_of", span)
 
 
 def count_one_too_many(patch):
@@ -120,7 +120,7 @@ def give_back_too_early(patch):
 
 def keep_a_stale_window_table(patch):
     """Blocks that were given back stay in the table, and others that are given in their place don't come in."""
-    real, tables = core.span_of, {}
+    real, tables = runner.span_of, {}
 
     def span(request, n):
         made = real(request, n)
@@ -132,7 +132,7 @@ def keep_a_stale_window_table(patch):
         tables[request.sequence.id] = windowed
         return dataclasses.replace(made, windowed=windowed)
 
-    patch.setattr(core, "span_of", span)
+    patch.setattr(runner, "span_of", span)
 
 
 def begin_without_a_window(patch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.core.engine_core import _StepAbandoned
+from oxillama.core.runner import StepAbandoned
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
@@ -117,7 +117,7 @@ def test_any_schedule_gives_what_each_gives_alone(blocks, jobs, turns, abandoned
 
     def hook(runner, spans, poll):
         if give_up and give_up.popleft():
-            raise _StepAbandoned
+            raise StepAbandoned
 
     engine = make_engine(context_size=120, prefill_chunk_size=chunk, n_slots=n_slots, hook=hook, **blocks)
     talk, said, session = engine.conversation(), [], []
