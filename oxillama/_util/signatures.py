@@ -16,7 +16,7 @@ def takes(options: type, checked: Callable[..., Any], rest: type | None = None) 
 
     options: the TypedDict of its keywords. rest: a TypedDict whose keywords stay behind `**options`. checked: the
     dataclass or function that checks them: its parameters of these names have the defaults, where () in a dataclass
-    stands for None, and its docstring says what they mean.
+    stands for None, and its docstring says after the first paragraph what they mean.
     """
     known = inspect.signature(checked).parameters
     hidden = getattr(rest, "__annotations__", {})
@@ -35,7 +35,8 @@ def takes(options: type, checked: Callable[..., Any], rest: type | None = None) 
         kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
         others = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD and rest is not None]
         function.__signature__ = own.replace(parameters=[*kept, *spelt, *others])  # type: ignore[attr-defined]
-        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n\n{inspect.getdoc(checked)}"
+        _, _, meanings = (inspect.getdoc(checked) or "").partition("\n\n")
+        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n\n{meanings}"
         return function
 
     return decorate

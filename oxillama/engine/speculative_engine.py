@@ -25,7 +25,8 @@ from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora
 from oxillama.snapshot.format.opened import open_snapshot
-from oxillama.snapshot.resume import resumed
+from oxillama.snapshot.resume import ResumeOptions, resumed
+from oxillama.snapshot.speculative import pack_speculative, restored_speculative, write_speculative
 from oxillama.speculative.draft_model import DraftModel
 
 __all__ = ["SpeculativeEngine"]
@@ -162,14 +163,10 @@ class SpeculativeEngine:
 
         Raises what `Engine.snapshot` raises.
         """
-        from oxillama.snapshot.speculative import write_speculative
-
         write_speculative(self, path, compress=compress, format=format)
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
         """What `snapshot` would write."""
-        from oxillama.snapshot.speculative import pack_speculative
-
         return pack_speculative(self, compress=compress, format=format)
 
     @classmethod
@@ -190,8 +187,6 @@ class SpeculativeEngine:
 
         Raises what `Engine.restore` raises; SnapshotMismatchError for another draft than the one that was saved.
         """
-        from oxillama.snapshot.speculative import restored_speculative
-
         return restored_speculative(cls, Engine, path, model_path, draft, adapters, allow_download, fields)
 
     @classmethod
@@ -206,14 +201,13 @@ class SpeculativeEngine:
         **fields: Unpack[EngineOptions],
     ) -> Self:
         """`restore` of the bytes of a snapshot."""
-        from oxillama.snapshot.speculative import restored_speculative
-
         return restored_speculative(cls, Engine, data, model_path, draft, adapters, allow_download, fields)
 
     def resume(
         self, snapshot: Path | bytes | bytearray | memoryview, **options: Any
     ) -> Chunks | Session | Conversation | BeamRounds:
         """`Engine.resume`, with this draft for what is saved of a text, unless another is given."""
+        check_keywords("resume", options, ResumeOptions.__annotations__)
         opened = open_snapshot(snapshot)
         try:
             if options.get("draft") is None and opened.kind in ("text", "texts"):
