@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from oxillama._util.checks import MAX_CONTEXT, check_bool, check_choice, check_float, check_int, suggests_fields
 from oxillama._util.pickling import with_fields
+from oxillama._util.places import Path, Place
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import SamplerConfig, SamplingOptions
 
@@ -97,7 +98,7 @@ def read_policy(given: OffloadPolicy | Mapping[str, Any] | int | None) -> Offloa
     return OffloadPolicy(budget=check_int("offload", given, 1, MAX_BYTES))
 
 
-ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | None
+ModelSource = Place | None
 
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
 KV_TYPES = ("f16", "f32", "q8_0")
@@ -213,7 +214,7 @@ class EngineConfig:
     """
 
     model_path: ModelSource = None
-    tokenizer_path: str | os.PathLike[str] | None = None
+    tokenizer_path: Path | None = None
     context_size: int | None = None
     num_threads: int | None = None
     prefill_chunk_size: int = PREFILL_CHUNK
@@ -281,7 +282,7 @@ class EngineConfig:
 class EngineOptions(TypedDict, total=False):
     """The fields of `EngineConfig` as keywords, without the model."""
 
-    tokenizer_path: str | os.PathLike[str] | None
+    tokenizer_path: Path | None
     context_size: int | None
     num_threads: int | None
     prefill_chunk_size: int

@@ -14,7 +14,7 @@ from oxillama.core.request_factory import RequestFactory
 from oxillama.core.text_stream import Chunks, answer
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.scheduling.scheduler import Scheduler
-from oxillama.scheduling.sequence import Sequence
+from oxillama.scheduling.sequence import Sequence, n_common
 
 __all__ = [
     "Conversation",
@@ -50,9 +50,7 @@ class _Memory:
         before = self.sequence
         same = before.weights == sequence.weights
         limit = max(0, min(before.n_computed, len(sequence.tokens) - 1)) if same else 0
-        common = 0
-        while common < limit and before.tokens[common] == sequence.tokens[common]:
-            common += 1
+        common = min(limit, n_common(before.tokens, sequence.tokens))
         if before.untrusted and common:
             sequence.cache_key, sequence.untrusted = None, True
         self.scheduler.blocks.rewind(before, common)

@@ -21,12 +21,13 @@ from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason
 from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, n_rows, next_plan
 from oxillama.core.step_loop import StepLoop
-from oxillama.core.verification import n_right, verify
+from oxillama.core.verification import verify
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.sequence import n_common
 
 __all__ = [
     "EngineCore",
@@ -252,7 +253,7 @@ class EngineCore:
             reason = verify(rows, ahead, request)
         except BaseException as caught:
             error = caught
-        n = n_right(sequence.tokens[n_before:], ahead)
+        n = n_common(sequence.tokens[n_before:], ahead)
         self.scheduler.advance(sequence, 1 + n)
         self.meter.guessed(n, len(ahead))
         if request.speculation is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.core.results import CancelToken, Chunk, FinishReason, Timings
+from oxillama.core.step_loop import Bell
 from oxillama.lora import NO_LORAS, LoraSet
 from oxillama.scheduling.sequence import Sequence
 
@@ -32,17 +33,6 @@ __all__ = [
 R = TypeVar("R", bound="Request")
 
 Want = Literal["last", "all", "hidden"]
-
-
-class Bell(Protocol):
-    """Wakes a caller that waits without driving the engine's loop; `core/async_requests.py` has the one for coroutines.
-
-    lost: its waiter is gone.
-    """
-
-    lost: bool
-
-    def ring(self) -> None: ...
 
 
 class SnapshotOptions(TypedDict, total=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from array import array
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.checks import check_int, check_keywords, check_type
 from oxillama._util.pickling import stays_here
+from oxillama._util.places import Path
 from oxillama._util.signals import DeferredInterrupt
 from oxillama._util.signatures import takes
 from oxillama.config import SamplerConfig, SamplingOptions
@@ -30,7 +30,7 @@ from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, Gr
 from oxillama.lora import NO_LORAS, LoraSet
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
-from oxillama.scheduling.sequence import Sequence
+from oxillama.scheduling.sequence import Sequence, n_common
 
 __all__ = [
     "SamplerLike",
@@ -42,7 +42,6 @@ __all__ = [
 SamplerLike = SamplerConfig | SamplerChain | Sampler | None
 Make = Callable[[SamplerChain, list[int], Iterable[LogitsProcessor]], Sampler]
 
-Path = str | os.PathLike[str]
 KEYWORDS = ("sampler", "logits_processors", *SamplingOptions.__annotations__)
 OPTIONS = ("n", *GenerateOptions.__annotations__)
 
@@ -116,7 +115,7 @@ class SessionSampler:
         if not sampler.memory.n_accepted:
             if history.tolist() != tokens:
                 sampler.restart(tokens)
-        elif _n_common(history, tokens) < len(history):
+        elif n_common(history, array("i", tokens)) < len(history):
             raise ConfigError(
                 "session.sampler has accepted other tokens than the session has: use it by hand, or give sample() "
                 "settings, with which it begins anew"
@@ -132,7 +131,7 @@ class SessionSampler:
         if sampler is None or not self.follows:
             return
         history = sampler.memory.history.tokens
-        n = _n_common(history, tokens)
+        n = n_common(history, array("i", tokens))
         if n == len(history) and lowest is None:
             return
         if min(n, n if lowest is None else lowest) < sampler.memory.n_prompt:
@@ -153,14 +152,6 @@ class SessionSampler:
         twin.sampler = None if self.sampler is None else self.sampler.copy()
         twin.follows, twin._lowest = self.follows, self._lowest
         return twin
-
-
-def _n_common(history: array[int], tokens: list[int]) -> int:
-    """Tokens that both begin with."""
-    most = min(len(history), len(tokens))
-    if history[:most] == array("i", tokens[:most]):
-        return most
-    return next(i for i in range(most) if history[i] != tokens[i])
 
 
 T = TypeVar("T")
@@ -356,7 +347,7 @@ class Session:
         self._core.scheduler.blocks.fork(self._sequence, sequence, n_recompute=0)
 
     @takes(SnapshotOptions, SnapshotProtocol.write)
-    def snapshot(self, path: str | os.PathLike[str], **options: Unpack[SnapshotOptions]) -> None:
+    def snapshot(self, path: Path, **options: Unpack[SnapshotOptions]) -> None:
         """Saves the session to a file; see `Engine.snapshot`."""
         check_keywords("snapshot", options, ("path", *SnapshotOptions.__annotations__))
         self._check_open()

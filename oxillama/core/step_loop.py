@@ -18,9 +18,7 @@ from oxillama.errors import GenerateError
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "StepLoop",
-]
+__all__ = ["Bell", "StepLoop"]
 
 # Calls that a step and a change nest at most, and as many again.
 STEP_FRAMES, CHANGE_FRAMES = 200, 100
@@ -31,9 +29,14 @@ _lives = ForkRegistry(STEPS)
 
 
 class Bell(Protocol):
-    """Wake-up of a coroutine that waits in an event loop. lost: that loop is closed."""
+    """Wakes a caller that waits without driving the loop; `core/async_requests.py` has the one for coroutines.
+
+    lost: its waiter is gone.
+    """
 
     lost: bool
+
+    def ring(self) -> None: ...
 
 
 class StepLoop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from oxillama._util.checks import check_int
 from oxillama._util.pickling import stays_here
+from oxillama._util.places import Path
 from oxillama.core.context import EngineContext
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
@@ -32,9 +32,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-Path = str | os.PathLike[str]
 
 
 class Chunks(Generator[Chunk, None, None]):

@@ -6,10 +6,7 @@ from numpy.typing import NDArray
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.results import FinishReason
 
-__all__ = [
-    "n_right",
-    "verify",
-]
+__all__ = ["verify"]
 
 
 def verify(rows: NDArray[np.float32], ahead: list[int], request: GenerationRequest) -> FinishReason | None:
@@ -25,13 +22,3 @@ def verify(rows: NDArray[np.float32], ahead: list[int], request: GenerationReque
         if reason is not None or tokens[-1] != guess:
             return reason
     return None
-
-
-def n_right(new: list[int], ahead: list[int]) -> int:
-    """Draft tokens that came true: with what follows the text now in common."""
-    n = 0
-    for token, guess in zip(new, ahead, strict=False):
-        if token != guess:
-            break
-        n += 1
-    return n

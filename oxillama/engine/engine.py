@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, field_names
 from oxillama.core import embedding
@@ -56,7 +57,6 @@ from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
 
-Path = str | os.PathLike[str]
 Data = bytes | bytearray | memoryview
 
 

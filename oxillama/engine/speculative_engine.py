@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from oxillama._util.checks import check_keywords
+from oxillama._util.places import Path
 from oxillama.config import EngineOptions, ModelSource, SamplerConfig
 from oxillama.core.batch import Batch
 from oxillama.core.beam_rounds import BeamRounds
@@ -31,7 +32,6 @@ from oxillama.speculative.draft_model import DraftModel
 
 __all__ = ["SpeculativeEngine"]
 
-Path = str | os.PathLike[str]
 
 # Those of the constructor.
 KEYWORDS = (

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.json_fields import Fields
 from oxillama._util.lazy import lazy
+from oxillama._util.places import Place
 from oxillama.errors import ModelNotFoundError, OxiLlamaError, SnapshotMismatchError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
@@ -30,8 +31,6 @@ PROBE_BYTES = 8 << 20  # bytes of a file's head and tail that are hashed
 READ_BYTES = 1 << 20  # bytes read at a time
 
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
-
-Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class ModelFingerprint:
     tensor_hash: bytes = b""
 
     @classmethod
-    def of(cls, source: Source, probe_size: int = PROBE_BYTES) -> ModelFingerprint:
+    def of(cls, source: Place, probe_size: int = PROBE_BYTES) -> ModelFingerprint:
         """Fingerprint of a GGUF file, the first one of a split model, or of its bytes. Raises LoadError if it can't be
         read."""
         with open_gguf(source) as file:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.pickling import stays_here
+from oxillama._util.places import Place
 from oxillama.errors import ConfigError, GGUFError, ModelFileError, ModelNotFoundError, OxiLlamaError
 from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.shards import Shard, join_shards, shard_paths
@@ -16,8 +17,6 @@ from oxillama.gguf.source import FileSource
 from oxillama.gguf.tensors import TensorInfo
 
 __all__ = ["GGUFFile", "open_gguf"]
-
-Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 class GGUFFile:
@@ -127,7 +126,7 @@ class GGUFFile:
         return f"<GGUFFile {self.path or '<memory>'}{' (closed)' if self.closed else ''}>"
 
 
-def open_gguf(source: Source, *, overrides: Mapping[str, object] | None = None) -> GGUFFile:
+def open_gguf(source: Place, *, overrides: Mapping[str, object] | None = None) -> GGUFFile:
     """Open a GGUF file: version 2 or 3, little-endian.
 
     Everything but the tensors' values is checked here: after this, no offset or size in the file can lead outside it.

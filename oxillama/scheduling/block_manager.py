@@ -11,7 +11,7 @@ import sys
 from oxillama.layer_state import TILE, first_read
 from oxillama.scheduling.pools import KvCachePool, SequencePool
 from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED, PrefixKvCache, PrefixNode
-from oxillama.scheduling.sequence import Sequence
+from oxillama.scheduling.sequence import Sequence, n_common
 from oxillama.scheduling.state_slots import StateSlots
 
 __all__ = ["BlockManager", "Windows", "n_alive"]
@@ -289,10 +289,8 @@ class BlockManager:
         """
         if sequence.slots is None:
             return
-        size, mine = self.block_size, sequence.tokens
-        end = sequence.n_computed // size * size
-        while end + size < min(len(tokens), len(mine)) and tokens[end : end + size] == mine[end : end + size]:
-            end += size
+        size, most = self.block_size, min(len(tokens), len(sequence.tokens)) - 1
+        end = max(sequence.n_computed, min(n_common(tokens, sequence.tokens), most)) // size * size
         if end not in sequence.slots.shared_marks:
             sequence.slots.shared_marks.append(end)
 

@@ -1,8 +1,11 @@
 """Sequences: tokens, block tables and counts of one request. Ids and counts only."""
 
+from __future__ import annotations
+
 import enum
 import itertools
 import math
+from array import array
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -11,7 +14,7 @@ from oxillama.errors import ConfigError
 from oxillama.scheduling.prefix_cache import PrefixNode
 from oxillama.scheduling.state_slots import StateSlots
 
-__all__ = ["MAX_PRIORITY", "Sequence", "SequenceState"]
+__all__ = ["MAX_PRIORITY", "Sequence", "SequenceState", "n_common"]
 
 MAX_PRIORITY = 100
 
@@ -149,3 +152,20 @@ class Sequence:
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.state.value}, {self.n_computed} of {len(self.tokens)} tokens computed>"
+
+
+def n_common(a: list[int] | array[int], b: list[int] | array[int]) -> int:
+    """Length of the common prefix of two lists of tokens, or of two arrays of the same type.
+
+    It compares slices, which is quicker than token by token.
+    """
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

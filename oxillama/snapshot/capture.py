@@ -29,6 +29,7 @@ from oxillama.errors import (
 )
 from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
 from oxillama.kernels._table import tier
+from oxillama.scheduling.sequence import n_common
 from oxillama.snapshot.format.layout import Section
 from oxillama.snapshot.format.reader import MAX_CHAIN, ArrayRows, Contents, SnapshotReader, open_reader
 from oxillama.snapshot.request_state import config_state, plain, sampler_state, text_state
@@ -98,7 +99,7 @@ class BaseContents:
     """Contents of the base file: rows of arrays, for these tokens computed with these adapters."""
 
     since: Since = field(default_factory=dict)
-    tokens: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list)
     weights: tuple[tuple[str, float], ...] = ()
     base: tuple[str, str] | None = None
 
@@ -106,10 +107,8 @@ class BaseContents:
         """Number of first tokens that are the same, and computed, in a sequence and the file."""
         if self.weights != sequence.weights:
             return 0
-        most = min(len(self.tokens), sequence.n_computed)
-        mine = sequence.tokens[:most]
-        others = (i for i in range(most) if self.tokens[i] != mine[i] or mine[i] == UNKNOWN)
-        return next(others, most)
+        n = min(n_common(self.tokens, sequence.tokens), sequence.n_computed)
+        return sequence.tokens.index(UNKNOWN, 0, n) if UNKNOWN in sequence.tokens[:n] else n
 
 
 EMPTY_BASE = BaseContents()
@@ -281,7 +280,7 @@ class SnapshotWriter:
             tokens = reader.saved(expect, ("tokens",)).tensors["tokens"].array.tolist()
             fields = reader.state.sub("sequence")
             n, weights = fields.integer("n_computed", 0, len(tokens)), fields.scaled("weights")
-            return BaseContents(reader.ranges, tuple(tokens[:n]), tuple(weights), (old.name, reader.digest))
+            return BaseContents(reader.ranges, tokens[:n], tuple(weights), (old.name, reader.digest))
 
     def check(self, reader: SnapshotReader) -> None:
         """Raises SnapshotMismatchError, which names the difference, unless a snapshot is of an engine like this one."""

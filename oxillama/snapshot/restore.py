@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from oxillama._util.checks import check_bool, check_keywords
 from oxillama._util.json_fields import Fields
+from oxillama._util.places import Place
 from oxillama.config import EngineConfig, EngineOptions, field_names
 from oxillama.core.context import EngineContext, LoadedEngine, context_of
 from oxillama.core.loading import OF_USE, config_beside, parts_beside
@@ -20,7 +21,6 @@ from oxillama.lora import Lora
 from oxillama.snapshot.bundle import open_bundle
 from oxillama.snapshot.engine_snapshots import writer_of
 from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
-from oxillama.snapshot.format.source import Place
 from oxillama.snapshot.named_files import check_tokenizer, load_adapters, model_source
 from oxillama.snapshot.request_state import config_fields
 from oxillama.snapshot.resume import fill_session, load_saved

@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from oxillama._util.json_fields import Fields
+from oxillama._util.places import Place
 from oxillama.config import SamplerConfig
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
 from oxillama.core.beam_rounds import BeamRounds
@@ -36,7 +37,6 @@ from oxillama.snapshot.capture import SnapshotWriter
 from oxillama.snapshot.engine_snapshots import writer_of
 from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
 from oxillama.snapshot.format.reader import Contents
-from oxillama.snapshot.format.source import Place
 from oxillama.snapshot.request_state import read_chain_of, read_sampler
 from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, check_together, tokens_of
 from oxillama.snapshot.sequences import put

@@ -15,6 +15,7 @@ import numpy as np
 
 from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
+from oxillama._util.places import Place
 from oxillama.core.context import LoadedEngine, context_of
 from oxillama.core.draft_options import MAX_SPECULATIVE, NAMED
 from oxillama.core.loading import OF_USE
@@ -37,7 +38,6 @@ from oxillama.snapshot.capture import WRITER, BaseContents, check_format, path_o
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
 from oxillama.snapshot.format.reader import ArrayRows, Contents
-from oxillama.snapshot.format.source import Place
 from oxillama.snapshot.format.v1 import EngineV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed, write_file, write_version
 from oxillama.snapshot.named_files import check_tokenizer, model_source

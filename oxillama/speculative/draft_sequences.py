@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence as Tokens
+from oxillama.scheduling.sequence import n_common
 from oxillama.scheduling.state_slots import StateSlots
 
 __all__ = [
@@ -56,7 +57,7 @@ class DraftSequences:
         """The sequence of a key; None if there is none."""
         return self._texts.get(key)
 
-    def sync(self, key: int, cache_key: Hashable, tokens: Sequence[int], mark: Mark | None) -> DraftSequence:
+    def sync(self, key: int, cache_key: Hashable, tokens: list[int], mark: Mark | None) -> DraftSequence:
         """Updates a sequence to the request's tokens. KV of their common prefix stays; rejected draft tokens go.
 
         mark: state of the request's sampler. Draft tokens after `tokens` stay if the sampler had this state when they
@@ -102,15 +103,3 @@ class DraftSequences:
         text = self._texts.pop(key, None)
         if text is not None:
             self.scheduler.blocks.rewind(text.sequence, 0)
-
-
-def n_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix of two lists. Compares slices, which is quicker than token by token."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

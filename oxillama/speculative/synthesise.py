@@ -14,6 +14,7 @@ from typing import cast, overload
 
 import oxillama.gguf as gguf
 from oxillama._util.checks import check_int
+from oxillama._util.places import Place
 from oxillama.config import RopeConfig
 from oxillama.core.context import LoadedEngine, context_of
 from oxillama.core.loading import shipped_model
@@ -181,7 +182,7 @@ def check_same(old: ModelSpec, new: ModelSpec, traits: Traits, kept: tuple[int, 
         )
 
 
-Source = LoadedEngine | str | os.PathLike[str] | bytes | bytearray | memoryview
+Source = LoadedEngine | Place
 
 
 @overload

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from oxillama._util.lazy import lazy
+from oxillama._util.places import Place
 from oxillama.snapshot.format.layout import HEADER_BYTES, MAGIC
 from oxillama.snapshot.format.reader import SnapshotReader
-from oxillama.snapshot.format.source import MemorySource, Place, Source, open_source
+from oxillama.snapshot.format.source import MemorySource, Source, open_source
 from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
 
 __all__ = ["OpenSnapshot", "open_snapshot"]

@@ -37,13 +37,14 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from oxillama._util.json_fields import Fields
+from oxillama._util.places import Place
 from oxillama.errors import SnapshotDamagedError, SnapshotFormatError
 from oxillama.kv_cache.kv_io import HeldPanels
 from oxillama.snapshot.format.block_store import read_blocks
 from oxillama.snapshot.format.codec import Hashing, decompress
 from oxillama.snapshot.format.layout import ALIGNMENT, BYTES, RAW, SIGNED_BYTES, Section, read_head, read_size
 from oxillama.snapshot.format.layout import HEADER_BYTES as HEADER
-from oxillama.snapshot.format.source import FileSource, Place, Source, open_source
+from oxillama.snapshot.format.source import FileSource, Source, open_source
 
 __all__ = [
     "MAX_CHAIN",

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from oxillama._util.places import Place
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotFileError
 from oxillama.kernels.files import Descriptor
@@ -17,12 +18,9 @@ from oxillama.snapshot.format.layout import ALIGNMENT
 __all__ = [
     "FileSource",
     "MemorySource",
-    "Place",
     "Source",
     "open_source",
 ]
-
-Place = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 class MemorySource:
