@@ -1,24 +1,20 @@
 """Models from a hub: a stand-in server on this machine, and the cache alone. In processes of their own, since the Hub's
 library reads its settings from the environment when it is imported."""
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
 
 import pytest
 
 import oxillama as ox
-from oxillama.core.loading import shipped_model
 from oxillama.hub import download, shard_names
+from tests.hub import Hub
 
 pytest.importorskip("huggingface_hub")
 
-COMMIT = "c0ffee" + "0" * 34
+
 SCRIPT = """
 import json, sys
 import oxillama as ox
@@ -29,61 +25,6 @@ try:
 except ox.OxiLlamaError as error:
     print(json.dumps([type(error).__name__, str(error)]))
 """
-
-
-class Hub(BaseHTTPRequestHandler):
-    """What a download asks of the Hub: the file's size, hash and commit by HEAD, then its bytes by GET."""
-
-    files: ClassVar[dict[str, bytes]] = {}
-    requests: ClassVar[list[str]] = []
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, body):
-        self.requests.append(f"{self.command} {self.path}")
-        data = self.files.get(self.path)
-        if self.path.startswith("/owner/locked/"):
-            self.reply(403, b"", {}, body)
-            return
-        if data is None:
-            known_repo = self.path.startswith("/owner/model/")
-            code = "EntryNotFound" if known_repo else "RepoNotFound"
-            if known_repo and "/resolve/main/" not in self.path:
-                code = "RevisionNotFound"
-            self.reply(404, b"", {"X-Error-Code": code}, body)
-            return
-        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(data).hexdigest()}"'}
-        start = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0]
-        self.reply(200, data[int(start or 0) :], headers, body)
-
-    def reply(self, status, data, headers, body):
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def hub():
-    with open(shipped_model(), "rb") as f:
-        Hub.files = {"/owner/model/resolve/main/tiny.gguf": f.read(), "/owner/model/resolve/main/bad.gguf": b"junk"}
-    Hub.requests = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def from_hub(endpoint, home, offline=False, **arguments):

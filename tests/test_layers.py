@@ -196,3 +196,21 @@ BAD = {
 def test_the_rules_find_what_they_forbid(module, suffix, source):
     files = {f"oxillama.{module}": (suffix, source), "oxillama.models": (".py", "")}
     assert len(violations(read_imports(files))) >= 1
+
+
+def names_of_test_files(source: str) -> list[str]:
+    """Test files from which a file of tests imports, or that it imports."""
+    found = (f"{module}.{name}" for module, name in python_imports(source) if module.startswith((".", "tests")))
+    return [name for name in found if re.search(r"(^|\.)test_\w+\.", f"{name}.")]
+
+
+def test_no_test_file_is_imported():
+    """What several of them need has a module with a plain name, or is a fixture of a conftest.py."""
+    files = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+    assert {name: names for name, source in files.items() if (names := names_of_test_files(source))} == {}
+
+
+@pytest.mark.parametrize("source", ["from tests.a.test_b import c", "from . import test_b", "from .test_b import c"])
+def test_imports_of_test_files_are_found(source):
+    assert names_of_test_files(f"def f():\n    {source}") != []
+    assert names_of_test_files("from tests.core.batches import alone\nfrom . import naive") == []

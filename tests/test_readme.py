@@ -17,8 +17,8 @@ from oxillama.core.options import ServingOptions
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.models.__main__ import table
-from tests.engine.test_reranking import BERT, HEADS, changed, with_head
 from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft
+from tests.models.bert import BERT, HEADS, changed, with_head
 
 ROOT = Path(__file__).parents[1]
 TEXTS = {

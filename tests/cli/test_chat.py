@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import oxillama as ox
-from tests.models.test_references import path_of
+from tests.models.references import path_of
 
 ONE_THREAD = ["-t", "1"]
 CAT = "Tell me a story about a cat."

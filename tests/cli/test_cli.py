@@ -11,8 +11,7 @@ import pytest
 import oxillama as ox
 from oxillama.cli.bench import measure
 from oxillama.core.loading import shipped_model
-from tests.engine.test_reranking import BERT, DOCUMENTS, QUERY, changed
-from tests.models.test_classifier import HEADS, with_head
+from tests.models.bert import BERT, DOCUMENTS, HEADS, QUERY, changed, with_head
 
 ONE_THREAD = ["-t", "1"]
 

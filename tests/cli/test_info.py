@@ -8,7 +8,7 @@ import pytest
 import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.cli import main
-from tests.models.test_classifier import HEADS, with_head
+from tests.models.bert import HEADS, with_head
 from tests.models.tiny import tiny
 
 MODELS = Path(__file__).parents[1] / "data" / "models"

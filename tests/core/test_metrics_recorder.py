@@ -20,7 +20,7 @@ from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
 from tests.fakes import EOS, N_VOCAB, logits_of, make_engine, runner_of
 from tests.processes import fork, in_child, in_threads
-from tests.test_metrics import parse
+from tests.prometheus import parse
 
 
 @pytest.fixture

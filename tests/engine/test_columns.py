@@ -8,8 +8,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.engine.async_engine import AsyncEngine
-from tests.engine.test_reranking import BERT, HEADS, QUERY, changed, with_head
 from tests.fakes import make_engine
+from tests.models.bert import BERT, HEADS, QUERY, changed, with_head
 
 TEXTS = ["abc", "a bad bee", "é"]
 

@@ -14,7 +14,7 @@ from oxillama.engine import Engine
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.models import load_model
 from tests.fakes import N_EMBD, N_VOCAB, FakeTokenizer, make_engine, runner_of
-from tests.models.test_references import path_of
+from tests.models.references import path_of
 
 VECTORS = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20)
 POOLINGS = ["mean", "last", "cls", "max", "none"]

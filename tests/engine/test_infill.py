@@ -6,8 +6,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
-from tests.engine.test_reranking import changed
 from tests.fakes import make_engine
+from tests.models.bert import changed
 from tests.models.tiny import Shape, tiny
 from tests.speculative.drafting import same
 from tests.tokenizer.build import P, byte_level, make, recorded

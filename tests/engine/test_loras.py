@@ -7,53 +7,20 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.core.loading import shipped_model
-from tests.lora.files import linear_shapes, random_factors, write_adapter
-
-PROMPTS = ["Once upon a time", "The little fox", "One day a girl", "There was a tree"]
-GREEDY = ox.SamplerConfig.greedy()
-SETS = [None, [("a", 0.8)], ["b"], [("a", 0.5), ("b", -0.5)]]
-
-
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory):
-    """Two adapters of every matrix of the shipped model, small enough that it still writes text."""
-    folder, shapes = tmp_path_factory.mktemp("adapters"), linear_shapes(shipped_model())
-    with ox.gguf.open(shipped_model()) as file:
-        arch = file.metadata.arch
-    return [write_adapter(folder / f"{i}.gguf", arch, random_factors(shapes, 4, i), alpha=0.4) for i in range(2)]
+from tests.lora.shipped import GREEDY, PROMPTS, SETS, loaded, text
 
 
 @pytest.fixture
 def engine(adapters):
-    with ox.load(num_threads=2) as engine:
-        for name, path in zip("ab", adapters, strict=True):
-            engine.load_lora(name, path)
+    with loaded(adapters, num_threads=2) as engine:
         yield engine
 
 
-def text(engine, prompt, lora, n=24, **options):
-    return engine.generate(prompt, max_tokens=n, ignore_eos=True, sampler=GREEDY, lora=lora, **options).token_ids
+def test_adapters_change_the_text(texts_alone):
+    assert len({tuple(texts_alone[PROMPTS[0], i]) for i in range(len(SETS))}) == len(SETS)
 
 
-@pytest.fixture(scope="module")
-def alone(adapters):
-    """Tokens of each prompt under each set, each computed by an engine that serves nothing else."""
-    found = {}
-    for i, lora in enumerate(SETS):
-        for prompt in PROMPTS:
-            with ox.load(num_threads=1, prefix_cache=False) as engine:
-                for name, path in zip("ab", adapters, strict=True) if lora else ():
-                    engine.load_lora(name, path)
-                found[prompt, i] = text(engine, prompt, lora)
-    return found
-
-
-def test_adapters_change_the_text(alone):
-    assert len({tuple(alone[PROMPTS[0], i]) for i in range(len(SETS))}) == len(SETS)
-
-
-def test_one_batch_with_all_sets(engine, alone):
+def test_one_batch_with_all_sets(engine, texts_alone):
     """Coroutines: all prompts under all sets at once, again and again over the same cache."""
 
     async def all_of_them():
@@ -69,17 +36,17 @@ def test_one_batch_with_all_sets(engine, alone):
         found = iter(asyncio.run(all_of_them()))
         for prompt in PROMPTS:
             for i in range(len(SETS)):
-                assert next(found).token_ids == alone[prompt, i]
+                assert next(found).token_ids == texts_alone[prompt, i]
 
 
-def test_a_draft_without_adapters_guesses_for_texts_with_them(engine, alone):
+def test_a_draft_without_adapters_guesses_for_texts_with_them(engine, texts_alone):
     with ox.DraftModel(engine) as draft:
         for i, lora in enumerate(SETS):
             for prompt in PROMPTS[:2]:
-                assert text(engine, prompt, lora, draft=draft, adaptive=False) == alone[prompt, i]
+                assert text(engine, prompt, lora, draft=draft, adaptive=False) == texts_alone[prompt, i]
 
 
-def test_threads(engine, alone):
+def test_threads(engine, texts_alone):
     found = {}
 
     def work(prompt, i):
@@ -90,7 +57,7 @@ def test_threads(engine, alone):
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == alone
+    assert found == texts_alone
 
 
 def test_the_prefix_cache_tells_sets_apart(engine):
@@ -118,32 +85,32 @@ def test_equal_adapters_are_one(engine, adapters):
     assert set(engine.loras) == {"a", "b", "a too"}
 
 
-def test_pushed_adapters_are_for_requests_that_dont_say(engine, adapters, alone):
+def test_pushed_adapters_are_for_requests_that_dont_say(engine, adapters, texts_alone):
     prompt = PROMPTS[0]
     engine.push_lora("a", 0.5)
     applied = engine.apply_lora(adapters[1], -0.5)
     assert [scale for _, scale in engine.pushed_loras] == [0.5, -0.5]
-    assert text(engine, prompt, None) == alone[prompt, 3]
-    assert text(engine, prompt, []) == alone[prompt, 0]
-    assert text(engine, prompt, ["b"]) == alone[prompt, 2]
+    assert text(engine, prompt, None) == texts_alone[prompt, 3]
+    assert text(engine, prompt, []) == texts_alone[prompt, 0]
+    assert text(engine, prompt, ["b"]) == texts_alone[prompt, 2]
     assert engine.pop_lora() is applied
     engine.push_lora("a", 0.3)
     assert text(engine, prompt, None) == text(engine, prompt, [("a", np.float32(0.5) + np.float32(0.3))])
     engine.clear_loras()
     assert engine.pushed_loras == []
-    assert text(engine, prompt, None) == alone[prompt, 0]
+    assert text(engine, prompt, None) == texts_alone[prompt, 0]
 
 
-def test_a_path_is_pushed_unless_it_is_a_name(engine, adapters, alone, tmp_path, monkeypatch):
+def test_a_path_is_pushed_unless_it_is_a_name(engine, adapters, texts_alone, tmp_path, monkeypatch):
     prompt = PROMPTS[0]
     for path in (adapters[1], str(adapters[1])):
         engine.push_lora(path)
-        assert text(engine, prompt, None) == alone[prompt, 2]
+        assert text(engine, prompt, None) == texts_alone[prompt, 2]
         engine.pop_lora()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "b").write_bytes(b"no adapter")
     engine.push_lora("b")
-    assert text(engine, prompt, None) == alone[prompt, 2]
+    assert text(engine, prompt, None) == texts_alone[prompt, 2]
     engine.unload_lora("b")
     with pytest.raises(ox.LoadError):
         engine.push_lora("b")
@@ -151,7 +118,7 @@ def test_a_path_is_pushed_unless_it_is_a_name(engine, adapters, alone, tmp_path,
         engine.push_lora("c")
 
 
-def test_unloading_leaves_it_to_those_who_use_it(engine, alone):
+def test_unloading_leaves_it_to_those_who_use_it(engine, texts_alone):
     prompt = PROMPTS[1]
     running = engine.stream(prompt, max_tokens=24, ignore_eos=True, sampler=GREEDY, lora=[("a", 0.8)])
     tokens = list(next(running).token_ids)
@@ -160,8 +127,8 @@ def test_unloading_leaves_it_to_those_who_use_it(engine, alone):
         text(engine, prompt, ["a"])
     for chunk in running:
         tokens += chunk.token_ids
-    assert tokens == alone[prompt, 1]
-    assert text(engine, prompt, None) == alone[prompt, 0]
+    assert tokens == texts_alone[prompt, 1]
+    assert text(engine, prompt, None) == texts_alone[prompt, 0]
 
 
 def test_nobody_holds_what_was_unloaded(engine):
@@ -172,15 +139,15 @@ def test_nobody_holds_what_was_unloaded(engine):
     assert engine.memory_bytes()["loras"] == 0
 
 
-def test_streams_chats_lists_and_batches(engine, alone):
+def test_streams_chats_lists_and_batches(engine, texts_alone):
     for i, lora in enumerate(SETS):
         options = {"max_tokens": 24, "ignore_eos": True, "sampler": GREEDY, "lora": lora}
         streamed = [t for chunk in engine.stream(PROMPTS[0], **options) for t in chunk.token_ids]
-        assert streamed == alone[PROMPTS[0], i]
+        assert streamed == texts_alone[PROMPTS[0], i]
         for result, prompt in zip(engine.generate(PROMPTS, **options), PROMPTS, strict=True):
-            assert result.token_ids == alone[prompt, i]
+            assert result.token_ids == texts_alone[prompt, i]
         for result in engine.batch(PROMPTS, **options):
-            assert result.token_ids == alone[PROMPTS[result.index], i]
+            assert result.token_ids == texts_alone[PROMPTS[result.index], i]
 
 
 def test_numbers(engine):
@@ -243,15 +210,15 @@ def test_closing_lets_go_of_adapters(adapters):
         assert engine.memory_bytes()["loras"] == 0
 
 
-def test_an_adapter_may_be_read_before(engine, adapters, alone):
+def test_an_adapter_may_be_read_before(engine, adapters, texts_alone):
     lora = ox.Lora.load(adapters[0])
     assert (lora.rank, lora.alpha) == (4, pytest.approx(0.4))
     assert "blk.0.attn_q.weight" in lora.names
     assert engine.load_lora("mine", lora) is lora
-    assert text(engine, PROMPTS[0], [("mine", 0.8)]) == alone[PROMPTS[0], 1]
+    assert text(engine, PROMPTS[0], [("mine", 0.8)]) == texts_alone[PROMPTS[0], 1]
 
 
-def test_several_completions_beams_and_sessions(engine, alone):
+def test_several_completions_beams_and_sessions(engine, texts_alone):
     options = {"max_tokens": 12, "ignore_eos": True, "temperature": 0.8, "seed": 3}
     for lora in SETS[1:]:
         several = engine.generate(PROMPTS[0], n=3, lora=lora, **options)
@@ -259,7 +226,7 @@ def test_several_completions_beams_and_sessions(engine, alone):
         assert several[0].token_ids == engine.generate(PROMPTS[0], lora=lora, **options).token_ids
     ids = engine.tokenize(PROMPTS[0])
     found = engine.beam_search(ids, beam_width=1, max_new_tokens=12, ignore_eos=True, lora=SETS[1])
-    assert found[0].token_ids == alone[PROMPTS[0], 1][:12]
+    assert found[0].token_ids == texts_alone[PROMPTS[0], 1][:12]
     wanted = engine.forward_logits(ids, lora=SETS[1])
     with engine.session(lora=SETS[1]) as session:
         assert np.array_equal(session.prefill(ids[:3]), wanted[2])

@@ -20,34 +20,13 @@ from oxillama.errors import (
 from tests.fakes import assert_idle
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.models import naive
+from tests.models.bert import BERT, CLS, DOCUMENTS, HEADS, QUERY, SEP, P, changed, with_head
 from tests.models.naive import encoder
-from tests.models.test_classifier import HEADS, with_head
 from tests.models.tiny import Shape, tiny
 from tests.tokenizer.build import byte_level
 
-P = "tokenizer.ggml."
-WORDS = [chr(c) for c in range(ord("a"), ord("z"))]
-CLS, SEP = 2, 3
-BERT = {
-    P + "model": "bert",
-    P + "tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"▁{w}" for w in WORDS), *WORDS[:20]],
-    P + "token_type": [3] * 5 + [1] * 45,
-    P + "cls_token_id": CLS,
-    P + "bos_token_id": CLS,
-    P + "unknown_token_id": 1,
-}
 TEMPLATE = "<|user|>Is it so?\nQ: {query}\nD: {document}<|end|>"
 USER, END = 257, 258
-QUERY, DOCUMENTS = "a b c", ["d e", "a b", "x", "c c c c c c", "b a d"]
-
-
-def changed(path, metadata, tensors=None):
-    with gguf.open(path) as file:
-        kept = {key: file.metadata[key] for key in file.metadata} | metadata
-        found = dict(file.tensors) | (tensors or {})
-        target = path.with_name("changed.gguf")
-        gguf.write_gguf(target, kept, found)
-    return target
 
 
 @pytest.fixture

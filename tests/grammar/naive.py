@@ -6,6 +6,8 @@ Expressions: ("text", bytes), ("class", characters), ("seq", [...]), ("alt", [..
 
 import itertools
 
+import numpy as np
+
 END = "end"
 
 
@@ -132,3 +134,11 @@ class Naive:
         return any(s == ("rule", 0) and d == len(o) and g == 0 for s, o, d, g in chart[-1]) or (
             len(chart) == 1 and ("rule", 0) in self.nullable
         )
+
+
+def allowed(state):
+    out = np.full(state.vocabulary.n_words, 0xFFFFFFFF, np.uint32)
+    n = state.mask(out)
+    found = [t for t in range(32 * len(out)) if out[t >> 5] >> np.uint32(t & 31) & np.uint32(1)]
+    assert n == len(found)
+    return found

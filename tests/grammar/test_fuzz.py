@@ -4,62 +4,18 @@ Texts begin as recorded and as hostile grammars, and are cut, doubled and splice
 are tried; .ci/run tries as many as take about a minute.
 """
 
-import json
 import os
 import random
-from pathlib import Path
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from tests.grammar.test_gbnf import ERRORS, MATCHES, OTHERS
-from tests.grammar.test_masks import allowed
+from oxillama.grammar import Grammar, GrammarState
+from tests.grammar.cases import CORPUS, FRAGMENTS, TEXTS, VOCABULARY
+from tests.grammar.naive import allowed
 
 EXAMPLES = int(os.environ.get("OXILLAMA_FUZZ_EXAMPLES", "150"))
-CASES = json.loads((Path(__file__).parents[1] / "data" / "grammar_cases.json").read_text())
-# Each costs something if it is done the simple way.
-HOSTILE = [
-    'root ::= ("a"*)*',
-    'root ::= (("a"* "b"*)* "x"?)*',
-    'root ::= "x"{0,1000000000}',
-    'root ::= ("x"? "a"?){1000000000}',
-    'root ::= ((("a"{7}){0,30}){3,})?',
-    'root ::= root root | "a"',
-    'root ::= root root root | root root | "a" | ""',
-    'root ::= root "a" | x\nx ::= root "b" | x "c" | "d"?',
-    'root ::= e root "a" | "b"\ne ::= "x"?',
-    'root ::= [ab]* "a" [ab]{12} "x"',
-    'root ::= "(" root ")" | "a"',
-    'root ::= "a" endless | "b"\nendless ::= "x" endless',
-    'root ::= <[3]> !<[4]>* <[3]>?',
-    'root ::= [^\\x00-\\x1F"\\\\]{2,30} | "\\u00e9\\U0001F600" .',
-    "root ::= " + "(" * 200 + '"a"' + ")*" * 200,
-]  # fmt: skip
-CORPUS = [*(case["source"] for case in CASES), *(f"{OTHERS}root ::= {body}" for body in MATCHES), *ERRORS, *HOSTILE]
-FRAGMENTS = [
-    *'"[](){}|*+?.^-\\,#<>!\n\t\0', "::=", "root", "x ::= ", "{2,}", "{0,999999999}", "{,}", "\\u", "\\x41", "[^",
-    "é", "😀", "\ud800", "<[2]>", "!<[0]>", "<think>", '""', "root root", "(root|", "9" * 30,
-]  # fmt: skip
-TEXTS = [
-    b"a",
-    b"b",
-    b"x",
-    b"ab",
-    b"(",
-    b'"',
-    b" ",
-    b"\n",
-    "é".encode(),
-    b"\xc3",
-    b"\xa9",
-    b"aa ",
-    "😀".encode(),
-    b"",
-    b"\xff",
-]
-VOCABULARY = Vocabulary([*TEXTS, None, None], [len(TEXTS)])
 
 
 @st.composite

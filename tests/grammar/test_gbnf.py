@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, utf8_sequences
 from oxillama.grammar.automaton import character_ranges
+from tests.grammar.cases import ERRORS, MATCHES, OTHERS
 
 # llama.cpp's own cases (MIT); a list is token ids and text.
 CASES = json.loads((Path(__file__).parents[1] / "data" / "grammar_cases.json").read_text())
@@ -34,53 +35,6 @@ def test_tokens_may_be_written_into_a_text(case):
         assert grammar.accepts(written) == (text in case["passing"])
 
 
-MATCHES = {
-    '"abc"': (["abc"], ["ab", "abcd", ""]),
-    '""': ([""], ["a"]),
-    "": ([""], ["a"]),
-    '"a" |': (["a", ""], ["aa"]),
-    '| "a"': (["a", ""], ["aa"]),
-    '"a" | "b" "c"': (["a", "bc"], ["ac", "b", "abc"]),
-    '("a" | "b") "c"': (["ac", "bc"], ["a", "c"]),
-    '(\n "a" # comment ) \n | "b"\n)': (["a", "b"], [""]),
-    '"a" # the rest is ignored | "b"': (["a"], ["b"]),
-    '"a" |\n "b"': (["a", "b"], []),
-    '"ab"*': (["", "ab", "abab"], ["a", "aba", "abb"]),
-    '"a" "b"+': (["ab", "abb"], ["a", "abab"]),
-    '"a"?"b"': (["ab", "b"], ["aab", "a"]),
-    '"a"{2}': (["aa"], ["a", "aaa"]),
-    '"a"{2,}': (["aa", "aaaaa"], ["a"]),
-    '"a"{ 1 , 2 }': (["a", "aa"], ["", "aaa"]),
-    '"a"{,2}': (["", "a", "aa"], ["aaa"]),
-    '"a"{0}"b"': (["b"], ["ab"]),
-    '"a"{0,0}': ([""], ["a"]),
-    '"a"?*': (["", "aaa"], ["b"]),
-    '("a"{2,3}){2}': (["aaaa", "aaaaa", "aaaaaa"], ["aaa", "aaaaaaa"]),
-    '("a"{2}){0,2}': (["", "aa", "aaaa"], ["a", "aaa"]),
-    '("a"?){2,3}': (["", "a", "aaa"], ["aaaa"]),
-    "[abc]": (["a", "b", "c"], ["d", "ab", ""]),
-    "[a-cx]": (["a", "b", "c", "x"], ["d", "-"]),
-    "[^a-c]": (["d", "é", "\n", "\0", "\U0010ffff"], ["a", "b", "c", "", "dd"]),
-    "[a-]": (["a", "-"], ["b"]),
-    "[-a]": (["a", "-"], ["b"]),
-    "[a\\-c]": (["a", "-", "c"], ["b"]),
-    "[+--]": (["+", ",", "-"], ["."]),
-    "[\\]\\[\\\\^]": (["]", "[", "\\", "^"], ["a"]),
-    "[^^]": (["a"], ["^"]),
-    ".": (["a", "\n", "é", "☃", "😀"], ["", "ab"]),
-    ".*": (["", "any text\n at all ☃"], []),
-    "[ぁ-ゟ]+": (["ひらがな"], ["カ", "a"]),
-    "[a-\U0001f600]": (["a", "z", "é", "ÿ", "☃", "\uffff", "\U00010000", "\U0001f600"], ["A", "\U0001f601"]),
-    '"\\x41\\u00e9\\U0001F600"': (["Aé😀"], ["A"]),
-    '"\\t\\r\\n\\\\\\"\\[\\]"': (['\t\r\n\\"[]'], []),
-    "[\\x00-\\x1F\\x7f]": (["\0", "\n", "\x1f", "\x7f"], [" "]),
-    '"é"': (["é", b"\xc3\xa9"], [b"\xc3", b"\xe9"]),
-    "[\\uD000-\\uF000]": (["\ud7ff", "\ue000"], ["\ud800".encode("utf-8", "surrogatepass")]),
-    "under_score Dash-1": (["xy"], ["x"]),
-}
-OTHERS = 'under_score ::= "x"\nDash-1::="y"\n'
-
-
 @pytest.mark.parametrize("body", MATCHES, ids=list(MATCHES))
 def test_matches(body):
     grammar = Grammar.parse(f"{OTHERS}root ::= {body}")
@@ -98,43 +52,6 @@ def test_layout():
     ):  # fmt: skip
         assert Grammar.parse(text).accepts("x")
         assert not Grammar.parse(text).accepts("a")
-
-
-ERRORS = {
-    "": (1, 1, "no rule 'root'"),
-    'rot ::= "a"': (1, 12, "no rule 'root'"),
-    "root ::= missing": (1, 10, "'missing' is not defined"),
-    'root ::= "a"\nroot ::= "b"': (2, 1, "defined twice"),
-    "root : x": (1, 6, "expected ::="),
-    "root": (1, 5, "expected ::="),
-    "root ::= \"a\" ) ": (1, 14, "expected an item"),
-    'root ::= "a" $': (1, 14, "expected an item"),
-    'root ::= "a"\n  | "b"': (2, 3, "name of a rule"),
-    'root ::= x\nx ::= ("a"\n  "b"': (2, 7, "never closed"),
-    'root ::= "a': (1, 10, "never closed"),
-    'root ::= "a\\"': (1, 10, "never closed"),
-    "root ::= [a": (1, 10, "never closed"),
-    "root ::= []": (1, 10, "empty"),
-    "root ::= [^]": (1, 10, "empty"),
-    "root ::= [ z-a]": (1, 12, "backwards"),
-    'root ::= "ab\\q"': (1, 13, "unknown escape"),
-    'root ::= "\\x4"': (1, 11, "unknown escape"),
-    'root ::= "\\U00110000"': (1, 11, "no character U+110000"),
-    'root ::= "\\uD83D"': (1, 10, "surrogate"),
-    "root ::= *": (1, 10, "nothing before"),
-    'root ::= "a" | +': (1, 16, "nothing before"),
-    "root ::= (?)": (1, 11, "nothing before"),
-    'root ::= "a"{x}': (1, 13, "expected a count"),
-    'root ::= "a"{}': (1, 13, "expected a count"),
-    'root ::= "a"{,}': (1, 13, "expected a count"),
-    'root ::= "a"{2': (1, 13, "expected a count"),
-    'root ::= "a"{3,2}': (1, 13, "backwards"),
-    'root ::= "a"{' + "9" * 19 + "}": (1, 13, "digits"),
-    "root ::= <think>": (1, 10, "needs a vocabulary"),
-    "root ::= <[x]": (1, 10, "expected a token"),
-    "root ::= !x": (1, 10, "expected a token"),
-    "root ::= <[9999999999]>": (1, 10, "outside any vocabulary"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("source", ERRORS, ids=list(ERRORS))

@@ -14,7 +14,7 @@ from oxillama.grammar.automaton import Automaton
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.kernels.grammar import Masks
 from oxillama.kernels.grammar_stacks import Stacks
-from tests.grammar.naive import Naive, to_gbnf
+from tests.grammar.naive import Naive, allowed, to_gbnf
 
 CHARS = ["a", "b", "é", "☃"]
 N_RULES = 4
@@ -46,14 +46,6 @@ def expressions(tokens):
 
 def grammars(tokens=False):
     return st.lists(expressions(tokens), min_size=N_RULES, max_size=N_RULES)
-
-
-def allowed(state):
-    out = np.full(state.vocabulary.n_words, 0xFFFFFFFF, np.uint32)
-    n = state.mask(out)
-    found = [t for t in range(32 * len(out)) if out[t >> 5] >> np.uint32(t & 31) & np.uint32(1)]
-    assert n == len(found)
-    return found
 
 
 def expected(naive, chart):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
-from tests.grammar.test_masks import allowed
+from tests.grammar.naive import allowed
 
 # Ids 0 and 1 end a text, 2 is special.
 TEXTS = [b"", b"</s>", None, b"a", b"b", b"(", b")", b"()", b"((", b"))"]

@@ -18,8 +18,7 @@ from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.kernels.grammar import Masks
 from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_trie import plain_length, shape_of
-from tests.grammar.naive import Naive
-from tests.grammar.test_masks import allowed
+from tests.grammar.naive import Naive, allowed
 
 PIECES = ["a", "z", "B", "Y", "0", "9", " ", "_", '"', "\n", "é", "ü", "☃", "😀"]
 TEXTS = [

@@ -9,7 +9,7 @@ from oxillama.kernels.delta import Delta, delta
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
 from tests.kernels.delta_layer import AT, EPS, DeltaLayer
-from tests.kernels.test_ssm import T, floats, run
+from tests.kernels.ssm_layers import T, floats, run
 
 SIZES = {"k_dim": 8, "n_keys": 2, "eps": 1e-6, "neighbours": True}
 

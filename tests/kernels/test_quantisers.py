@@ -7,8 +7,7 @@ from oxillama.errors import QuantError
 from oxillama.kernels import _check, _table
 from oxillama.kernels.convert import convert, quantize
 from oxillama.kernels.matmul import block_size, dequantize
-
-from .test_tiers import TIERS, both
+from tests.kernels.tiers import TIERS, both
 
 TYPES = [f for f in _table.writable_formats() if f not in ("F32", "F16", "BF16")]
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float64)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from oxillama.kernels import _check, _table
+from tests.kernels.tiers import TIERS, Buffer, both
 
-TIERS = [t for t in _table.usable_tiers() if t != "scalar"]
 FORMATS = _table.kernel_formats()
 INTEGER = [f for f in FORMATS if f not in ("F32", "F16", "BF16")]
 # "bf16 rows": BF16 weights times activations rounded to bfloat16, where the CPU multiplies such.
@@ -16,45 +16,6 @@ PRODUCTS = [
 ]
 FLOATS = [(tier, type) for tier, type in PRODUCTS if type not in INTEGER]
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 255, 256, 257]
-GUARD = 0xA5
-
-
-class Buffer:
-    """Bytes at an odd address with guards around them; ``check`` fails if a guard was touched."""
-
-    def __init__(self, n_bytes, shift=0):
-        self.memory = np.full(n_bytes + 192, GUARD, np.uint8)
-        start = (-self.memory.ctypes.data) % 64 + 64 + shift
-        self.bytes = self.memory[start : start + n_bytes]
-        self.inside = slice(start, start + n_bytes)
-
-    @classmethod
-    def of(cls, array, shift=0):
-        self = cls(array.nbytes, shift)
-        self.bytes[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        return self
-
-    def floats(self):
-        return self.bytes.copy().view(np.float32)
-
-    def check(self):
-        outside = np.delete(self.memory, np.r_[self.inside])
-        assert (outside == GUARD).all(), "a kernel wrote outside its buffer"
-
-
-def both(tier, call, *arrays, output, shift=4):
-    """The output buffer of the scalar tier and of ``tier`` after ``call(kernels, *inputs, output)``."""
-    results = []
-    for name in ("scalar", tier):
-        inputs = [Buffer.of(a, shift) for a in arrays]
-        out = Buffer.of(output, shift)
-        call(_check.Tier(name), *[b.bytes for b in inputs], out.bytes)
-        for b in (*inputs, out):
-            b.check()
-        for b, a in zip(inputs, arrays, strict=True):
-            assert (b.bytes == np.ascontiguousarray(a).view(np.uint8).reshape(-1)).all(), "an input was changed"
-        results.append(out.bytes.copy())
-    return results
 
 
 def floats(seed, *shape):

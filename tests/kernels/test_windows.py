@@ -8,7 +8,7 @@ from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Workspace
 from oxillama.layer_state import first_read
-from tests.kernels.test_attention import TYPES, Setup, in_chunks
+from tests.kernels.paged_attention import TYPES, Setup, in_chunks
 
 
 class GivingBack(Setup):

@@ -3,57 +3,12 @@
 import numpy as np
 import pytest
 
-import oxillama.gguf as gguf
 from oxillama.core.runner import Runner, Span
 from oxillama.kv_cache.arrays import slot_bytes
-from oxillama.lora import Lora, LoraRegistry
-from oxillama.models import load_model
-from tests.lora.files import linear_shapes, merged_file, random_factors, write_adapter
+from tests.lora.files import merged_file, write_adapter
+from tests.lora.loaded import ALPHA, RANK, SCALE, Loaded, adapter_for
 from tests.models import naive
-from tests.models.test_references import MODELS, QUANTIZED, path_of, tokens_of
-
-RANK, ALPHA, SCALE = 4, 8.0, 0.7
-
-
-class Loaded:
-    """A model, and what its adapters are."""
-
-    def __init__(self, path, threads=2, repack=True):
-        with gguf.open(path) as file:
-            self.model = load_model(file, num_threads=threads, repack=repack)
-        self.spec, self.threads = self.model.spec, threads
-        self.registry = LoraRegistry(self.spec, lambda: self.model.adaptable)
-
-    def load(self, name, path):
-        self.registry.load(name, Lora.load(path))
-
-    def runner(self, n_blocks):
-        n_slots = 6 if slot_bytes(self.spec.states) else 0
-        return Runner(self.model, num_threads=self.threads, kv_type="f32", n_blocks=n_blocks, n_slots=n_slots)
-
-    def logits(self, tokens, wanted=(), chunk=None):
-        """Every position's logits, the prompt taken in chunks; hidden states of an encoder."""
-        members = self.registry.select(tuple(wanted)).members
-        n_blocks = -(-len(tokens) // 16) + 1
-        runner, table = self.runner(n_blocks), list(range(n_blocks))
-        forward = runner.forward if self.spec.causal else runner.hidden
-        chunk = chunk if chunk and self.spec.causal else len(tokens)
-        parts = []
-        for i, start in enumerate(range(0, len(tokens), chunk)):
-            slots = ((i - 1) % 3 if i else -1, i % 3) if slot_bytes(self.spec.states) else None
-            span = Span(tokens[start : start + chunk], start, table, "all", slots, loras=members)
-            parts.append(forward([span]).copy())
-        return np.concatenate(parts)
-
-
-def adapter_for(path, to, rank=RANK, seed=0, alpha=ALPHA):
-    """An adapter of everything that can be changed, and its factors."""
-    with gguf.open(path) as file:
-        arch, last = file.metadata.arch, file.metadata.get_int(f"{file.metadata.arch}.block_count")
-        last -= file.metadata.get_int(f"{arch}.nextn_predict_layers", 0)
-    shapes = {name: s for name, s in linear_shapes(path).items() if not name.startswith(f"blk.{last}.")}
-    factors = random_factors(shapes, rank, seed)
-    return write_adapter(to, arch, factors, alpha), factors
+from tests.models.references import MODELS, QUANTIZED, path_of, tokens_of
 
 
 @pytest.mark.parametrize("name", MODELS)

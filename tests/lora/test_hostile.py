@@ -21,8 +21,8 @@ from oxillama.errors import (
     UnsupportedModelError,
 )
 from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft, write_safetensors
-from tests.lora.test_changed_models import Loaded
-from tests.models.test_references import path_of
+from tests.lora.loaded import Loaded
+from tests.models.references import path_of
 
 LLAMA = path_of("llama")
 Q = "blk.0.attn_q.weight"

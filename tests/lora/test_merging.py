@@ -7,10 +7,10 @@ import oxillama as ox
 import oxillama.gguf as gguf
 from oxillama.cli import main
 from tests.lora.files import linear_shapes, merged_file, random_factors, write_adapter, write_peft
-from tests.lora.test_changed_models import ALPHA, RANK, SCALE, Loaded, adapter_for
-from tests.lora.test_peft import factors, shape_of, table, tied
+from tests.lora.loaded import ALPHA, RANK, SCALE, Loaded, adapter_for
+from tests.lora.peft import factors, shape_of, table, tied
 from tests.models import naive
-from tests.models.test_references import path_of, tokens_of
+from tests.models.references import path_of, tokens_of
 
 
 def values(path):

@@ -6,35 +6,15 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.lora import Lora
 from tests.lora.files import merged_file, write_peft
-from tests.lora.test_changed_models import Loaded
+from tests.lora.loaded import Loaded
+from tests.lora.peft import factors, in_pairs, module, shape_of, table, tied
 from tests.models import naive
-from tests.models.test_references import path_of, tokens_of
-
-RNG = np.random.default_rng(5)
-
-
-def shape_of(path, name):
-    with gguf.open(path) as file:
-        return file.tensors[name].shape
+from tests.models.references import path_of, tokens_of
 
 
 def key(path, name):
     with gguf.open(path) as file:
         return file.metadata[f"{file.metadata.arch}.{name}"]
-
-
-def factors(n_out, n_in, rank):
-    a = (RNG.standard_normal((rank, n_in)) / np.sqrt(n_in)).astype(np.float32)
-    return a, (RNG.standard_normal((n_out, rank)) / np.sqrt(rank)).astype(np.float32)
-
-
-def module(name, a, b):
-    return {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
-
-
-def table(name, a, b):
-    """``a`` has a column for each row of the table."""
-    return {f"{name}.lora_embedding_A": a, f"{name}.lora_embedding_B": b}
 
 
 def agrees(path, folder, tmp_path, deltas, scale=1.0):
@@ -50,16 +30,6 @@ def agrees(path, folder, tmp_path, deltas, scale=1.0):
     twin, ours = naive.logits(merged, tokens), loaded.logits(tokens, [("x", scale)])
     assert np.abs(ours - twin).max() <= 3e-6 * np.abs(twin).max()
     assert np.abs(loaded.logits(tokens) - twin).max() > 1e-3 * np.abs(twin).max()
-
-
-def in_pairs(rows, n_heads):
-    """Of each head, row j * half + i goes to 2 i + j, one by one."""
-    out, head = np.empty_like(rows), len(rows) // n_heads
-    for h in range(n_heads):
-        for j in range(2):
-            for i in range(head // 2):
-                out[h * head + 2 * i + j] = rows[h * head + j * (head // 2) + i]
-    return out
 
 
 def test_rotated_rows_of_llama_stand_in_pairs(tmp_path):
@@ -178,20 +148,6 @@ def test_the_up_projection_of_latent_vectors_is_split(name, tmp_path):
         }
     folder = write_peft(tmp_path / "peft", module("model.layers.0.self_attn.kv_b_proj", a, b))
     agrees(path, folder, tmp_path, deltas)
-
-
-def tied(tmp_path, deltas):
-    """The tied model's file with a change of the embedding and another one of the output."""
-    path, output = path_of("llama-tied-bias"), "output.weight"
-    with gguf.open(path) as file:
-        tensors = {name: np.array(t.dequantize(), np.float64) for name, t in file.tensors.items()}
-        assert output not in tensors
-        tensors[output] = tensors["token_embd.weight"]
-        for name, delta in deltas.items():
-            tensors[name] = tensors[name] + delta
-        to = tmp_path / "untied.gguf"
-        gguf.write_gguf(to, file.metadata, {name: t.astype(np.float32) for name, t in tensors.items()})
-    return to
 
 
 @pytest.mark.parametrize("which", ["lookups", "both", "output"])

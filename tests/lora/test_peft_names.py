@@ -13,8 +13,8 @@ from oxillama.lora.names import to_gguf
 from oxillama.lora.namings import REFUSED, naming_of
 from oxillama.models import architectures, load_model
 from tests.lora.files import write_peft
-from tests.lora.test_peft import in_pairs, module
-from tests.models.test_references import path_of
+from tests.lora.peft import in_pairs, module
+from tests.models.references import path_of
 from tests.models.tiny import RECIPES, tiny
 
 RNG = np.random.default_rng(11)

@@ -8,10 +8,9 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.core.runner import Runner, Span
 from oxillama.models import architectures, load_model
-
-from . import naive
-from .test_references import MODELS, path_of
-from .tiny import RECIPES, Shape, tiny
+from tests.models import naive
+from tests.models.references import MODELS, path_of
+from tests.models.tiny import RECIPES, Shape, tiny
 
 BLOCK, N_TOKENS = 16, 45  # more than any window
 SHAPES = {

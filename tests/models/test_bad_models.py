@@ -6,8 +6,7 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.errors import LoadError, MissingKeyError, MissingTensorError, UnsupportedModelError
 from oxillama.models import architectures, load_model
-
-from .test_references import path_of
+from tests.models.references import path_of
 
 F32 = np.float32
 

@@ -8,66 +8,10 @@ from oxillama.core.runner import Runner, Span
 from oxillama.errors import ConfigError, GenerateError, LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf.recoding import quantize_file
 from oxillama.models import load_model
-
-from . import naive
+from tests.models import naive
+from tests.models.bert import TABLE, keys_of, tensors_of, written
 
 TOKENS = np.random.default_rng(0).integers(0, 50, 70).tolist()
-TABLE = [4, 2, 0, 1, 3]
-
-
-def keys_of(arch, heads, n_embd, n_ff, layers=2):
-    keys = {
-        "context_length": 80,
-        "embedding_length": n_embd,
-        "block_count": layers,
-        "feed_forward_length": n_ff,
-        "attention.head_count": heads,
-        "attention.layer_norm_epsilon": 1e-3,
-        "attention.causal": False,
-    }
-    if arch == "nomic-bert":
-        keys["rope.freq_base"] = 1000.0
-    return {"general.architecture": arch, "tokenizer.ggml.token_type_count": 2} | {
-        f"{arch}.{k}": v for k, v in keys.items()
-    }
-
-
-def tensors_of(arch, n_embd, n_ff, layers=2, seed=1):
-    rng = np.random.default_rng(seed)
-    plain = arch == "bert"
-    t = {}
-
-    def matrix(name, *dims, bias=False):
-        t[name + ".weight"] = (rng.standard_normal(dims) * 1.5 / np.sqrt(dims[-1])).astype(np.float32)
-        if bias:
-            t[name + ".bias"] = rng.standard_normal(dims[0]).astype(np.float32)
-
-    def norm(name):
-        t[name + ".weight"] = rng.uniform(0.5, 1.5, n_embd).astype(np.float32)
-        t[name + ".bias"] = rng.standard_normal(n_embd).astype(np.float32)
-
-    matrix("token_embd", 50, n_embd)
-    matrix("token_types", 2, n_embd)
-    if plain:
-        matrix("position_embd", 80, n_embd)
-    norm("token_embd_norm")
-    for p in (f"blk.{i}." for i in range(layers)):
-        for name in ("attn_q", "attn_k", "attn_v") if plain else ():
-            matrix(p + name, n_embd, n_embd, bias=True)
-        if not plain:
-            matrix(p + "attn_qkv", 3 * n_embd, n_embd)
-            matrix(p + "ffn_gate", n_ff, n_embd)
-        matrix(p + "attn_output", n_embd, n_embd, bias=plain)
-        matrix(p + "ffn_up", n_ff, n_embd, bias=plain)
-        matrix(p + "ffn_down", n_embd, n_ff, bias=plain)
-        norm(p + "attn_output_norm")
-        norm(p + "layer_output_norm")
-    return t
-
-
-def written(tmp_path, keys, tensors):
-    gguf.write_gguf(tmp_path / "model.gguf", keys, tensors)
-    return tmp_path / "model.gguf"
 
 
 def small(tmp_path, arch="bert", change=lambda keys, tensors: None):

@@ -7,29 +7,13 @@ import oxillama.gguf as gguf
 from oxillama.core.runner import Runner, Span
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.models import load_model
+from tests.models import naive
+from tests.models.bert import HEADS, SEP, TABLE, with_head
+from tests.models.naive import encoder
+from tests.models.references import path_of
+from tests.models.tiny import tiny
 
-from . import naive
-from .naive import encoder
-from .test_bert import TABLE, keys_of, tensors_of, written
-from .test_references import path_of
-from .tiny import tiny
-
-SEP = 3
 PAIR = [2, 17, 9, 30, SEP, 8, 44, SEP]
-HEADS = {
-    "both": {"cls.weight": (20, 36), "cls.bias": (20,), "cls.output.weight": (3, 20), "cls.output.bias": (3,)},
-    "output": {"cls.output.weight": (1, 36), "cls.output.bias": (1,)},
-    "output_of_one_row": {"cls.output.weight": (36,)},
-    "dense": {"cls.weight": (2, 36)},
-}  # fmt: skip
-
-
-def with_head(tmp_path, arch="bert", head=HEADS["both"], **keys):
-    rng = np.random.default_rng(3)
-    tensors = tensors_of(arch, 36, 40)
-    tensors |= {name: rng.standard_normal(dims).astype(np.float32) / 3 for name, dims in head.items()}
-    metadata = keys_of(arch, 3, 36, 40) | {"tokenizer.ggml.seperator_token_id": SEP}
-    return written(tmp_path, metadata | {f"{arch}.{key}": value for key, value in keys.items()}, tensors)
 
 
 def loaded(path):

@@ -9,8 +9,7 @@ from oxillama.errors import LoadError, MissingTensorError
 from oxillama.gguf.recoding import quantize_file
 from oxillama.layer_state import KvShape
 from oxillama.models import load_model
-
-from . import naive
+from tests.models import naive
 
 TOKENS = np.random.default_rng(0).integers(0, 50, 70).tolist()
 # heads, kv_lora_rank, q_lora_rank (0: without), plain, rotated, value, experts, used, groups, groups used, sigmoid

@@ -9,11 +9,9 @@ from oxillama.gguf import Metadata
 from oxillama.kernels.delta import Delta
 from oxillama.models.delta_spec import DeltaSpec, read_delta_spec
 from oxillama.models.registry import read_model_spec
-
-from . import naive
-from .test_references import path_of
-from .test_relatives import TOKENS, load, logits, rewritten
-from .tiny import Shape, tiny
+from tests.models import naive
+from tests.models.references import TOKENS, load, logits, path_of, rewritten
+from tests.models.tiny import Shape, tiny
 
 BASE = {"conv_kernel": 4, "inner_size": 60, "state_size": 24, "time_step_rank": 6, "group_count": 3}
 DEEP = Shape(n_layers=4, n_heads=4, n_kv_heads=2)

@@ -5,10 +5,9 @@ import pytest
 
 import oxillama.gguf as gguf
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
-
-from . import naive
-from .test_relatives import TOKENS, load, logits, rewritten
-from .tiny import Shape, tiny
+from tests.models import naive
+from tests.models.references import TOKENS, load, logits, rewritten
+from tests.models.tiny import Shape, tiny
 
 DEEP = Shape(n_layers=6, n_heads=4, n_kv_heads=2)
 

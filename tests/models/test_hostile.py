@@ -13,8 +13,7 @@ from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata
 from oxillama.models import architectures, load_model
-
-from .tiny import RECIPES, Shape, tiny
+from tests.models.tiny import RECIPES, Shape, tiny
 
 SHAPE = Shape(
     n_layers=3, n_embd=24, n_heads=4, n_kv_heads=2, head_dim=8, n_ff=40, n_vocab=16, context=32, n_experts=4,

@@ -6,7 +6,7 @@ from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.kernels.ssm import Scan1, Scan2
 from oxillama.models.mamba import SsmSpec, read_ssm, read_taps
-from tests.kernels.test_ssm import floats
+from tests.kernels.ssm_layers import floats
 
 BASE = {
     "ssm.conv_kernel": 4,

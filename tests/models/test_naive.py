@@ -7,33 +7,16 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Span
 from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.rows import Workspace
-from oxillama.models import load_model
+from tests.models import naive
+from tests.models.compared import TOKENS, agree, ours, runner_of
+from tests.models.references import path_of
 
-from . import naive
-from .test_references import path_of
-
-TOKENS = np.random.default_rng(0).integers(3, 380, 200).tolist()
 LONG = np.linspace(1, 5, 8).astype(np.float32)
 SHORT = np.linspace(1, 1.5, 8).astype(np.float32)
-
-
-def runner_of(path, overrides=None, context_size=None):
-    with gguf.open(path, overrides=overrides) as file:
-        model = load_model(file, num_threads=2, context_size=context_size)
-    return Runner(model, num_threads=2, kv_type="f32", n_blocks=20)
-
-
-def ours(path, overrides=None, context_size=None, tokens=TOKENS):
-    runner = runner_of(path, overrides, context_size)
-    return runner.forward([Span(tokens, 0, list(range(20)), "all")])
-
-
-def agree(a, b):
-    assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
 
 
 def with_tensors(tmp_path, name, tensors, metadata=None):

@@ -1,47 +1,13 @@
 """Logits of every supported architecture against two independent implementations, in every way of serving them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
 from oxillama.core.runner import Runner, Span
-from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import all_architectures, find_architecture, load_model
 from oxillama.models.registry import UNVERIFIED
-
-DATA = Path(__file__).parent.parent / "data"
-MODELS = sorted(p.stem for p in (DATA / "models").glob("*.gguf"))
-QUANTIZED = sorted(p.stem for p in (DATA / "quantized").glob("*.gguf"))
-
-
-def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=None, repack=True):
-    """Every position's logits, the prompt taken in chunks; hidden states of an encoder, which takes it whole."""
-    with gguf.open(path) as file:
-        model = load_model(file, num_threads=threads, repack=repack)
-    n_blocks = -(-len(tokens) // kv_block_size) + 1
-    n_slots = 3 if slot_bytes(model.spec.states) else 0
-    runner = Runner(
-        model, num_threads=threads, kv_type=kv_type, kv_block_size=kv_block_size, n_blocks=n_blocks, n_slots=n_slots
-    )
-    table = list(reversed(range(n_blocks)))
-    chunk = chunk if chunk and model.spec.causal else len(tokens)
-    forward = runner.forward if model.spec.causal else runner.hidden
-    parts = []
-    for i, start in enumerate(range(0, len(tokens), chunk)):
-        slots = ((i - 1) % n_slots if i else -1, i % n_slots) if n_slots else None
-        parts.append(forward([Span(tokens[start : start + chunk], start, table, "all", slots)]).copy())
-    return np.concatenate(parts)
-
-
-def path_of(name):
-    folder = "models" if name in MODELS else "quantized"
-    return DATA / folder / f"{name}.gguf"
-
-
-def tokens_of(name):
-    return np.load(path_of(name).with_suffix(".npz"))["tokens"].tolist()
+from tests.models.references import DATA, MODELS, QUANTIZED, logits, path_of, tokens_of
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -6,28 +6,10 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.core.runner import Runner, Span
 from oxillama.errors import ConfigError, GenerateError, LoadError, UnsupportedModelError
-from oxillama.models import load_model
 from oxillama.models.registry import refused_architectures
-
-from . import naive
-from .test_references import logits, path_of
-from .tiny import Shape, tiny
-
-TOKENS = np.random.default_rng(0).integers(0, 131, 40).tolist()
-
-
-def rewritten(path, tmp_path, keys=None, tensors=None):
-    """A file with other keys (None: without it) and further tensors."""
-    with gguf.open(path) as file:
-        metadata = dict(file.metadata) | (keys or {})
-        merged = {t.name: np.array(t.dequantize()) for t in file.tensors.values()} | (tensors or {})
-        gguf.write_gguf(tmp_path / "changed.gguf", {k: v for k, v in metadata.items() if v is not None}, merged)
-    return tmp_path / "changed.gguf"
-
-
-def load(path):
-    with gguf.open(path) as file:
-        return load_model(file)
+from tests.models import naive
+from tests.models.references import TOKENS, load, logits, path_of, rewritten
+from tests.models.tiny import Shape, tiny
 
 
 @pytest.mark.parametrize("name", ["grok", "baichuan", "minicpm3", "apertus", "bitnet", "gemma3n", "llama4"])

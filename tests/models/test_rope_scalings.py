@@ -14,10 +14,9 @@ from oxillama.errors import ConfigError, LoadError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata
 from oxillama.models.rope import RopeSpec
-
-from . import naive
-from .test_naive import TOKENS, agree, ours
-from .test_references import path_of
+from tests.models import naive
+from tests.models.compared import TOKENS, agree, ours
+from tests.models.references import path_of
 
 LLAMA = path_of("llama")  # trained for 256 tokens, heads of 16
 ONE = np.arange(0, 16, 2) / 16

@@ -8,10 +8,9 @@ from oxillama.core.runner import Runner, Span
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import load_model
-
-from . import naive
-from .test_relatives import load, logits, rewritten
-from .tiny import Shape, tiny
+from tests.models import naive
+from tests.models.references import load, logits, rewritten
+from tests.models.tiny import Shape, tiny
 
 TOKENS = np.random.default_rng(7).integers(0, 131, 40).tolist()
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from . import naive
-from .test_references import DATA, MODELS, path_of
+from tests.models import naive
+from tests.models.references import DATA, MODELS, path_of
 
 
 @pytest.mark.parametrize("name", MODELS)

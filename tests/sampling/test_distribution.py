@@ -13,8 +13,8 @@ from oxillama.kernels.random import XorShift64
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling import Distribution, Sampler, SamplerChain
 from tests.sampling import twin
+from tests.sampling.plain_chain import plain_changes, plain_cuts
 from tests.sampling.settings import CONFIGS, PROMPTS
-from tests.sampling.test_sampler import plain_changes, plain_cuts
 
 
 def pairs(distribution):

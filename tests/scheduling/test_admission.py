@@ -6,8 +6,7 @@ import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.sequence import MAX_PRIORITY, Sequence, SequenceState
-from tests.scheduling.test_policy import run, sequence
-from tests.scheduling.test_scheduler import compute, make
+from tests.scheduling.stepping import compute, make, run, sequence
 
 
 class Sums:

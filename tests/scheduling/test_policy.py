@@ -5,27 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import QueueFullError
-from oxillama.scheduling.sequence import Sequence, SequenceState
+from oxillama.scheduling.sequence import SequenceState
 from oxillama.scheduling.waiting_queue import AGEING_STEPS
-from tests.scheduling.test_scheduler import compute, make
-
-
-def sequence(n_prompt, n_output=1, first=0, **options):
-    return Sequence(range(first, first + n_prompt), n_prompt + n_output - 1, **options)
-
-
-def run(scheduler, outputs, limit=10_000):
-    """Steps until nothing is left: the sequences of each step."""
-    steps = []
-    while scheduler.running or len(scheduler.waiting):
-        plan = scheduler.step()
-        assert plan or scheduler.preempting
-        assert not plan or sum(n for _, n in plan) <= scheduler.token_budget
-        steps.append([s for s, _ in plan])
-        compute(scheduler, plan, outputs)
-        assert len(steps) < limit, "a sequence never ends"
-    return steps
-
+from tests.scheduling.stepping import compute, make, run, sequence
 
 # ---- preemption
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from oxillama.scheduling.prefill_throttle import LEAST_CHUNK, MAX_DECODE_WAIT_MS, PrefillThrottle
 from tests.fakes import N_VOCAB, make_engine, runner_of
-from tests.scheduling.test_policy import sequence
-from tests.scheduling.test_scheduler import compute, make
+from tests.scheduling.stepping import compute, make, sequence
 
 WAIT = MAX_DECODE_WAIT_MS / 1000
 

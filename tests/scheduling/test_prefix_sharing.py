@@ -4,8 +4,7 @@ import pytest
 
 from oxillama.errors import GenerateError
 from oxillama.scheduling.sequence import Sequence
-from tests.scheduling.test_policy import run, sequence
-from tests.scheduling.test_scheduler import compute, make
+from tests.scheduling.stepping import compute, make, run, sequence
 
 # ---- shared beginnings
 

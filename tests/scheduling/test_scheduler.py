@@ -5,29 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GenerateError, KvCacheFullError
-from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence, SequenceState
-
-
-def make(n_blocks=100, block_size=16, budget=512, **options):
-    scheduler = Scheduler(SequencePool(n_blocks), block_size, budget, **options)
-    scheduler.debug = True
-    return scheduler
+from tests.scheduling.stepping import compute, make
 
 
 def sequence(n_prompt, n_output=1):
     return Sequence(range(n_prompt), n_prompt + n_output - 1)
-
-
-def compute(scheduler, plan, n_outputs=None):
-    """What the engine does with a plan: counts go up, a token is added at the end of what is known."""
-    for s, n in plan:
-        scheduler.advance(s, n)
-        if s.n_computed == len(s.tokens):
-            s.tokens.append(0)
-            if len(s.tokens) - s.n_prompt >= (n_outputs or {}).get(s.id, 1):
-                scheduler.finish(s)
 
 
 def test_a_prompt_is_cut_into_chunks_of_the_budget():

@@ -14,8 +14,8 @@ from oxillama.errors import ConfigError, ModelNotFoundError, SnapshotFileError, 
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.snapshot.format.writer import packed
 from tests.fuzz.targets.snapshot_changes import unpacked
+from tests.hub import Hub
 from tests.snapshot.models import load, path_of
-from tests.test_hub import Hub, hub  # noqa: F401  (a fixture)
 
 HUB = {"repo_id": "owner/model", "filename": "sub/tiny.gguf", "revision": "c0ffee"}
 WAYS = ("Engine", "bytes", "async", "async bytes", "snapshot.load", "snapshot.loads", "speculative", "draft")
@@ -125,7 +125,7 @@ except ox.OxiLlamaError as error:
 """
 
 
-def test_the_network_is_not_used_by_default(hub, tmp_path):  # noqa: F811
+def test_the_network_is_not_used_by_default(hub, tmp_path):
     """Of a stand-in for the Hub: not once, though there is a token."""
     model = loading.shipped_model()
     with ox.load(model) as engine:
@@ -166,7 +166,7 @@ def test_the_network_is_not_used_by_default(hub, tmp_path):  # noqa: F811
         (None, SnapshotFileError, "its model is not at '/gone' any more: give model_path"),
     ],
 )  # fmt: skip
-def test_invalid_names_of_the_hub_are_refused(saved, hub, error, said):  # noqa: F811
+def test_invalid_names_of_the_hub_are_refused(saved, hub, error, said):
     for allowed in (False, True):
         with pytest.raises(error, match=said):
             ox.Engine.restore_bytes(naming(saved, path="/gone", hub=hub), allow_download=allowed)

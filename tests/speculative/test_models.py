@@ -5,20 +5,24 @@ import asyncio
 import pytest
 
 import oxillama as ox
-from tests.engine.test_loras import GREEDY, PROMPTS, SETS, adapters, alone, engine
+from tests.lora.shipped import GREEDY, PROMPTS, SETS, loaded
 from tests.speculative.drafts import Oracle
 
-__all__ = ["adapters", "alone", "engine"]  # fixtures
+
+@pytest.fixture
+def engine(adapters):
+    with loaded(adapters, num_threads=2) as engine:
+        yield engine
 
 
-def test_one_batch_of_all_adapters_with_and_without_drafts(engine, alone):
+def test_one_batch_of_all_adapters_with_and_without_drafts(engine, texts_alone):
     """Right, wrong and no draft tokens, with all sets of adapters at once, repeatedly over the same cache."""
 
     async def all_of_them():
         many, calls = ox.AsyncEngine(engine), []
         for p in PROMPTS:
             for i, lora in enumerate(SETS):
-                oracle = Oracle([engine.tokenize(p) + alone[p, i]], every=i + 2)
+                oracle = Oracle([engine.tokenize(p) + texts_alone[p, i]], every=i + 2)
                 drafts = {"draft": [oracle, "lookup"], "num_speculative": 2 * i + 1, "adaptive": False} if i else {}
                 calls.append(many.generate(p, max_tokens=24, ignore_eos=True, sampler=GREEDY, lora=lora, **drafts))
         return await asyncio.gather(*calls)
@@ -27,7 +31,7 @@ def test_one_batch_of_all_adapters_with_and_without_drafts(engine, alone):
         found = iter(asyncio.run(all_of_them()))
         for prompt in PROMPTS:
             for i in range(len(SETS)):
-                assert next(found).token_ids == alone[prompt, i]
+                assert next(found).token_ids == texts_alone[prompt, i]
     assert engine.metrics_snapshot().spec_accepted > 200
 
 

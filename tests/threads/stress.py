@@ -56,8 +56,8 @@ def engines(folder):
     """(name, engine, its calls): the shipped model in memory, and paged, with two adapters."""
     import oxillama as ox
     from oxillama.core.loading import shipped_model
-    from tests.engine.test_reranking import BERT, HEADS, changed, with_head
     from tests.lora.files import linear_shapes, random_factors, write_adapter
+    from tests.models.bert import BERT, HEADS, changed, with_head
 
     ranker = changed(with_head(folder, head=HEADS["output"]), BERT)
     shapes = linear_shapes(shipped_model())

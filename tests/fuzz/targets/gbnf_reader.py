@@ -6,7 +6,7 @@ the tokens of the tests can spell or begin them.
 
 import re
 
-from tests.grammar.test_fuzz import TEXTS
+from tests.grammar.cases import TEXTS
 
 # Characters of the tokens, and those of two bytes, which tokens of half a character may begin.
 ALPHABET = sorted({c for text in TEXTS for c in text.decode("utf-8", "ignore")} | {chr(i) for i in range(0x80, 0x100)})

@@ -13,9 +13,8 @@ from oxillama.grammar import Grammar, GrammarState
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.gbnf_reader import Unreadable, read
-from tests.grammar.naive import Naive
-from tests.grammar.test_fuzz import CORPUS, FRAGMENTS, TEXTS, VOCABULARY
-from tests.grammar.test_masks import allowed
+from tests.grammar.cases import CORPUS, FRAGMENTS, TEXTS, VOCABULARY
+from tests.grammar.naive import Naive, allowed
 
 END = len(TEXTS)
 TOKENS = {"<think>": 4, "<x>": 0}
