@@ -23,3 +23,17 @@ def adapters(tmp_path_factory):
 def texts_alone(adapters):
     """Tokens of the shipped model with and without adapters."""
     return shipped.texts_alone(adapters)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items):
+    """Of the cases of a test that is marked `sweep(n)`, all are long but n, which lie evenly among them."""
+    sweeps = {}
+    for item in items:
+        if mark := item.get_closest_marker("sweep"):
+            sweeps.setdefault((item.path, item.originalname), (mark.args[0], []))[1].append(item)
+    for n, cases in sweeps.values():
+        short = {i * len(cases) // n for i in range(n)}
+        for i, item in enumerate(cases):
+            if i not in short:
+                item.add_marker("long")

@@ -57,6 +57,7 @@ def avx_in(text):
     return AVX.findall(text)
 
 
+@pytest.mark.long
 @x86_only
 def test_baseline_objects_have_no_avx(build, tmp_path):
     """Everything that runs before the tier is chosen, or on a CPU without AVX."""

@@ -86,6 +86,7 @@ def interrupted_at_line(n):
     return interrupted, [t for c in chunks for t in c.token_ids]
 
 
+@pytest.mark.long
 def test_ctrl_c_at_any_line_of_the_engine():
     expected = plain_tokens([5], SEED, 12)[0]
     n, interrupted = 0, True

@@ -91,6 +91,7 @@ def outcomes(program):
     return {(where, name): outcome for where, name, outcome in told}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_uses_an_engine_at_its_end_ends(name):
     found = outcomes(textwrap.dedent(HEAD + DELETED + PROGRAMS[name]))

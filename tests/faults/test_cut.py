@@ -14,6 +14,7 @@ from tests.faults import cut
 from tests.faults.limits import ROOT, run_module
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("scene", cut.SCENES)
 def test_a_file_that_is_cut_off(scene):
     assert run_module("tests.faults.cut", scene, "997") == []
@@ -82,6 +83,7 @@ IN_A_STEP = """
 """
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tier", [None, "scalar"])
 def test_in_the_middle_of_a_step(tmp_path, tier, threads):

@@ -32,6 +32,7 @@ def stages(tmp_path_factory):
     gc.unfreeze()
 
 
+@pytest.mark.sweep(1)
 @traces
 @pytest.mark.parametrize("name", QUICK)
 def test_each_call_that_changes_something_killed_or_full(stages, name):
@@ -44,6 +45,7 @@ def test_each_call_that_changes_something_killed_or_full(stages, name):
         assert run(stage, folder, fault) == [], str(fault)
 
 
+@pytest.mark.long
 @traces
 def test_some_of_all_faults_of_all_scenes(stages):
     for i, name in enumerate(SCENES):
@@ -139,6 +141,7 @@ def test_signals_at_some_lines(stages, kind):
         assert signals.at_line(stage, folder, line, kind) == [], line
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("name", "source"), [("session, base", "source"), ("resume, base", "source"), ("session, shared", "block_store")]
 )
@@ -157,6 +160,7 @@ def test_signals_at_random(stages, kind):
         assert signals.at_random(stage, folder, seed, kind) == [], seed
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", SAVES)
 def test_some_bits_of_what_is_no_data(name, tmp_path):
     file = damage.file_of(name, tmp_path)

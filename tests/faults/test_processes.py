@@ -6,6 +6,7 @@ from tests.faults import forks, stores
 from tests.faults.limits import run_module
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", forks.KINDS)
 def test_forks(kind):
     assert "\n".join(run_module("tests.faults.forks", kind, "0")) == ""

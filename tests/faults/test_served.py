@@ -16,6 +16,7 @@ def engine():
         yield engine
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("role", interrupts.ROLES)
 @pytest.mark.parametrize("name", ["generate", "beams", "session", "half a stream", "batch"])
 def test_ctrl_c_leaves_nothing_behind(engine, name, role):
@@ -35,6 +36,7 @@ def test_what_is_left_behind_would_be_seen(engine):
     assert any("KV block" in loss for loss in losses)
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("kind", raised.KINDS)
 @pytest.mark.parametrize("name", served.CALLS)
 def test_an_error_at_some_calls(name, kind):

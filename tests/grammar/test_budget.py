@@ -56,6 +56,7 @@ LONG = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", LONG)
 def test_long_grammars_compile_well_within_the_budget(name):
     LONG[name](budget=UNITS // 2)
@@ -135,6 +136,7 @@ LARGE = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", LARGE)
 def test_too_large_grammars_are_refused(name):
     """By a tenth of the budget, to be quick; with ten times as much it takes no longer than that."""

@@ -67,6 +67,7 @@ GRAMMARS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_hostile_grammars_give_right_answers(name):
     source, passing, failing = GRAMMARS[name]

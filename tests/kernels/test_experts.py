@@ -47,6 +47,7 @@ class Stack:
         return y
 
 
+@pytest.mark.sweep(11)
 @pytest.mark.parametrize("types", [("F32", "F32", "F32"), ("Q8_0", "Q8_0", "Q8_0"), ("Q4_K", "Q6_K", "F16")])
 @pytest.mark.parametrize("repack", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
@@ -249,6 +250,7 @@ assert np.isfinite(y.numpy()).all()
 """
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.skipif(sys.platform != "linux", reason="protects pages by mprotect")
 @pytest.mark.parametrize("type", ["F32", "Q8_0"])
 @pytest.mark.parametrize("repack", [False, True])

@@ -106,6 +106,7 @@ def test_nvfp4_is_near_the_best_of_all_scales(kind):
 LOSS = {"Q3_K": 1.12, "IQ4_XS": 1.05, "Q6_K": 1.1, "Q8_0": 1.4, "Q4_K": 1.1, "Q5_K": 1.15, "Q2_K": 1.25}
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "flat"])
 @pytest.mark.parametrize("type", sorted(CODES) + sorted(LINES))
 def test_is_near_the_best_scale_that_there_is(type, kind):

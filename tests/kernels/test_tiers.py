@@ -226,6 +226,7 @@ def weights(type, rows, k):
     return w
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("tier", [*TIERS, "scalar"])
 @pytest.mark.parametrize("type", INTEGER)
 def test_sums_of_extreme_codes_do_not_overflow(tier, type):

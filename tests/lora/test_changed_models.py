@@ -11,6 +11,7 @@ from tests.models import naive
 from tests.models.references import MODELS, QUANTIZED, path_of, tokens_of
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("name", MODELS)
 def test_changed_model_agrees_with_merged_weights(name, tmp_path):
     """To what float32 leaves: as for the models themselves, or four times what a pass of the merged weights is off."""
@@ -92,6 +93,7 @@ def together(loaded, prompts, chunk, threads):
     return {name: np.concatenate(parts) for name, parts in rows.items()}
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize(("chunk", "threads"), [(40, 2), (7, 1), (1, 2), (16, 3)])
 def test_mixed_steps_give_the_bits_of_each_request_alone(changed, chunk, threads):
     loaded, path, tokens = changed

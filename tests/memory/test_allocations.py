@@ -18,6 +18,7 @@ from tests.memory.trial import Operation, exhaust
 KERNELS = Path(__file__).parents[2] / "oxillama"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("parts", [["kernels:"], ["greedy"], ["engines: grammar"], ["engines: snapshot"]])
 def test_every_allocation_denied(parts):
     """In a process of its own, which a crash ends alone, and whose allocators stay replaced."""
@@ -53,6 +54,7 @@ def swallowed(candidates):
 KEPT = []
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("operation", "complaint"),
     [

@@ -69,6 +69,7 @@ def contents(path):
         return {re.sub(r"^blk\.\d+", "", t.name): len(t.shape) for t in file.tensors.values()}, set(file.metadata)
 
 
+@pytest.mark.sweep(60)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_agree_with_the_twin(tmp_path, name, shape):
@@ -77,6 +78,7 @@ def test_logits_agree_with_the_twin(tmp_path, name, shape):
     assert np.abs(ours(path, tokens) - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
+@pytest.mark.sweep(50)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [name for name in NAMES if RECIPES[name].arch not in naive.ENCODERS])
 def test_chunks_give_equal_bits(tmp_path, name, shape):
@@ -86,6 +88,7 @@ def test_chunks_give_equal_bits(tmp_path, name, shape):
         assert (ours(path, tokens, chunk) == whole).all(), chunk
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_bits_keep_the_tokens(tmp_path, name):
     """The most likely token of the first positions, or a Kullback-Leibler divergence below 0.001.

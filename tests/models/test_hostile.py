@@ -71,6 +71,7 @@ def test_as_it_is(file):
     assert refusal(file) == ""
 
 
+@pytest.mark.sweep(10)
 def test_numbers_that_can_not_be(file):
     """Refused with the key, or with the tensor that has another shape; or there is nothing wrong with the number."""
     for key in own_keys(file):
@@ -122,6 +123,7 @@ def test_keys_that_are_missing(file):
         assert not text or is_named(file, text), (key, text)
 
 
+@pytest.mark.sweep(12)
 def test_tensors_that_are_missing(file):
     """Named, unless the model is whole without it."""
     for name in file.tensors:
@@ -154,6 +156,7 @@ def test_what_a_model_may_lack_is_not_lost_from_one_layer(tmp_path, recipe, tens
             load_model(with_tensors(file, tensors), repack=False)
 
 
+@pytest.mark.sweep(20)
 def test_tensors_of_another_shape(file, tmp_path):
     """One row more: the message has both shapes."""
     arrays = {info.name: np.array(info.dequantize()) for info in file.tensors.values()}

@@ -34,6 +34,7 @@ def state_of(data):
     return dict(SnapshotReader(MemorySource(data)).state)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba", "mamba2", "gpt-oss"])
 def test_a_search_saved_in_every_round_gives_the_same_result(name, settings):
@@ -75,6 +76,7 @@ def test_beams_that_have_ended_are_saved():
         assert n_found[0] < n_found[-1]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba"])
 def test_a_search_saved_in_the_middle_of_a_round_gives_the_same_result(name):
     """Where a step has room for some of the beams, or for a part of the prompt."""

@@ -122,6 +122,7 @@ def test_a_request_with_unverified_draft_tokens_is_saved(pair, acceptance):
             assert guessing or k > 4
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
 @pytest.mark.parametrize("name", ["lookup", "model"])
 def test_a_speculated_request_resumes_in_another_process(name, acceptance, tmp_path):

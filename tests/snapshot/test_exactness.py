@@ -52,6 +52,7 @@ def test_results_depend_on_every_saved_array(name):
                 assert not same(resumed.forward_one(5), row), array
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize("name", KINDS)
 def test_sessions_of_every_length_resume_with_the_same_bits(name, kv_type):
@@ -129,6 +130,7 @@ def run(pair, start, **options):
     return whole
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_resumes_at_every_token(pair, name):
     prompt = tokens_of(pair[0], 21, seed=3)

@@ -30,6 +30,7 @@ def engine():
         yield engine
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "mamba", "falcon-h1"])
 def test_a_snapshot_resumes_in_another_process(name, tmp_path):
     tokenizer = {} if "tokenizer" in name else {"tokenizer_path": path_of("llama")}

@@ -56,6 +56,7 @@ def folder(tmp_path):
 RENAMES = "rename,renameat,renameat2"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("kind", ["alone", "shared"])
 @pytest.mark.parametrize(
     ("injected", "message"),

@@ -94,6 +94,7 @@ def test_bad_sources_are_refused():
         DraftModel(7)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["llama", "mamba", "jamba", "lfm2", "llama-window", "gemma2"])
 def test_models_of_every_kind_can_be_drafts(name, tmp_path):
     """Rewound states, windows and blocks of real models give the bits of a whole computation."""

@@ -72,6 +72,7 @@ def machine(name, **changes):
     return type(f"Guessing_{name}", (Guessing,), {"name": name, **changes})
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_way_of_serving_with_drafts_gives_the_same_bits(name, monkeypatch):
     """And what the machine is for happens in it: otherwise it would show nothing."""

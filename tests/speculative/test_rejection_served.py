@@ -126,6 +126,7 @@ def law_of(monkeypatch, tables, k):
     return exact_law(run, tables.parts)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("which", range(len(TABLES)))
 def test_texts_follow_the_models_law_exactly(which, monkeypatch):
     tables, k = TABLES[which]
@@ -137,6 +138,7 @@ SERVED = {name: wrong for name, wrong in MUTANTS.items() if wrong[0] != "chosen"
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("mutant", SERVED)
 def test_the_law_of_a_wrong_rule_is_another(mutant, monkeypatch):
     name, wrong = SERVED[mutant]

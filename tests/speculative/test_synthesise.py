@@ -46,6 +46,7 @@ def without(path, dropped):
     return idle
 
 
+@pytest.mark.sweep(19)
 @pytest.mark.parametrize("name", [name for name in GENERATING if name != IN_COMMON])
 @pytest.mark.parametrize("n_kept", [1, 5, 7])
 def test_a_layer_that_adds_nothing_can_be_left_out(name, n_kept, tmp_path):
