@@ -89,10 +89,12 @@ class Runner:
 
     def forward(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Logits of the wanted rows in span order, float32 [n, n_vocab]: a view, valid until the next call."""
+        wants = []
         for s in spans:
             if s.want not in ("last", "all", "none"):
                 raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
-        batch = self._batch(spans, poll, [s.want for s in spans])
+            wants.append(s.want)
+        batch = self._batch(spans, poll, wants)
         found = self.model.logits(self.model.forward(batch, self.arrays.layers), batch.outputs).numpy()
         self._check_mapped()
         return found
@@ -116,8 +118,8 @@ class Runner:
             source.watch()
         self._workspace.reset()
         rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
-        used = any(s.loras for s in spans)
-        adapters = Adapters([len(s.tokens) for s in spans], [s.loras for s in spans]) if used else None
+        loras = [s.loras for s in spans]
+        adapters = Adapters([len(s.tokens) for s in spans], loras) if any(loras) else None
         return Batch(rows, self._workspace, poll, wants, adapters)
 
     @property

@@ -5,7 +5,7 @@ generates, as `sys.setprofile` reports them, and files, without those of generat
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -86,15 +86,24 @@ def steady_step(engine: ox.Engine) -> Entered:
             for _ in range(20):
                 step()
     with decoding(engine) as step:
-        found = [entered(step).without(*MODEL) for _ in range(11)]
-    return sorted(found, key=lambda one: len(one.calls))[len(found) // 2]
+        return median(entered(step).without(*MODEL) for _ in range(11))
 
 
 def one_call(engine: ox.Engine) -> Entered:
-    """Functions of `generate` for one token, with those of the model."""
+    """Functions of `generate` for one token, with those of the model: of the median of some calls.
+
+    A token that none of them drew before, or that ends the text, takes another way.
+    """
+    call = partial(engine.generate, "x", max_tokens=1)
     for _ in range(2):  # what is made once is made
-        engine.generate("x", max_tokens=1)
-    return entered(partial(engine.generate, "x", max_tokens=1))
+        call()
+    return median(entered(call) for _ in range(11))
+
+
+def median(found: Iterable[Entered]) -> Entered:
+    """That with the middle number of functions."""
+    ranked = sorted(found, key=lambda one: len(one.calls))
+    return ranked[len(ranked) // 2]
 
 
 def main() -> None:
