@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from oxillama.engine import Engine
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.draft_selection import DraftSelection, select_draft
-    from oxillama.engine.from_hub import from_hub
+    from oxillama.engine.functions import from_hub
     from oxillama.engine.speculative_engine import SpeculativeEngine
     from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
     from oxillama.grammar.json_schema import JsonSchemaCompiler
@@ -254,7 +254,7 @@ _LAZY = {
     "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",
-    "from_hub": "oxillama.engine.from_hub",
+    "from_hub": "oxillama.engine.functions",
     "merge_lora": "oxillama.lora",
     "select_draft": "oxillama.engine.draft_selection",
     "shipped_draft": "oxillama.core.loading",

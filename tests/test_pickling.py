@@ -15,8 +15,8 @@ import pytest
 
 import oxillama as ox
 import oxillama.errors
+from oxillama.core.context import ENGINES
 from oxillama.core.loading import shipped_model
-from oxillama.core.reopening import ENGINES
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.speculative.async_draft import SpeculativeDecoder

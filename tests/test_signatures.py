@@ -11,8 +11,8 @@ from oxillama._util.signatures import takes
 from oxillama.core.batch import BatchSettings
 from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions
 from oxillama.core.beam_search import BeamOptions
+from oxillama.core.embedding import choose_pooling
 from oxillama.core.options import BatchOptions, RequestOptions, ServingOptions, StreamOptions, TextOptions
-from oxillama.core.pooling import choose_pooling
 from oxillama.core.session import SessionOptions
 from oxillama.snapshot.resume import ResumeOptions, resumed
 

@@ -12,8 +12,8 @@ from oxillama.cli.files import model_file
 from oxillama.cli.options import load_engine, read_prompt
 from oxillama.cli.values import read_offload
 from oxillama.config import MAX_CONTEXT, OffloadPolicy
+from oxillama.core.embedding import read_pooling
 from oxillama.core.loading import kept_bytes, shipped_model
-from oxillama.core.pooling import read_pooling
 from oxillama.gguf import GGUFFile
 from oxillama.gguf.values import printable
 from oxillama.models import find_architecture, load_model

@@ -14,19 +14,17 @@ from numpy.typing import NDArray
 
 from oxillama._util.fork import check_running
 from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack
-from oxillama.core.draft_scheduler import Drafting
+from oxillama.core.draft_scheduler import Drafting, verify
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.metrics_recorder import MetricsRecorder
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason
 from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, n_rows, next_plan
 from oxillama.core.step_loop import StepLoop
-from oxillama.core.verification import verify
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.prefill_throttle import PrefillThrottle
-from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
 from oxillama.scheduling.sequence import n_common
 
 __all__ = [

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from oxillama.core.draft_options import Speculation
 from oxillama.core.logprobs import LogprobRecorder
+from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import Chunk, FinishReason, Usage
-from oxillama.core.stopping import StoppingCriterion, is_met
 from oxillama.core.tool_use import divided
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence

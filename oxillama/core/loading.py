@@ -18,9 +18,9 @@ import oxillama.gguf as gguf
 from oxillama._util.checks import check_keywords
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, SamplerConfig, field_names
 from oxillama.core.context import EngineContext
+from oxillama.core.embedding import read_pooling
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import ServingOptions
-from oxillama.core.pooling import read_pooling
 from oxillama.core.request import SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.runner import Runner, RunnerProtocol
@@ -39,9 +39,8 @@ from oxillama.models.weights import Weights
 from oxillama.offload import LayerPager
 from oxillama.sampling.file_defaults import read_sampling_defaults
 from oxillama.scheduling.block_manager import n_alive
-from oxillama.scheduling.pools import SequencePool
+from oxillama.scheduling.pools import MAX_CHECKPOINTS, RUNNING_SLOTS, SequencePool
 from oxillama.scheduling.scheduler import MAX_RUNNING
-from oxillama.scheduling.state_slots import MAX_CHECKPOINTS, RUNNING_SLOTS
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -2,10 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_choice, check_float, check_int, check_keywords
 from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
@@ -13,7 +16,6 @@ from oxillama.core.draft_options import NO_DRAFTS, Acceptance, DraftLike, DraftO
 from oxillama.core.logprobs import check_logprobs
 from oxillama.core.prompts import Tools, check_stop, make_chain
 from oxillama.core.results import CancelToken
-from oxillama.core.stopping import Criteria, StoppingCriterion, check_criteria
 from oxillama.core.tool_use import ToolUse, check_tool_use
 from oxillama.drafts.rejection import check_chain
 from oxillama.errors import ConfigError
@@ -28,6 +30,7 @@ __all__ = [
     "BatchOptions",
     "CacheKey",
     "ChatOptions",
+    "Criteria",
     "DeadlineFrom",
     "GenerateOptions",
     "InfillOptions",
@@ -36,9 +39,12 @@ __all__ = [
     "RequestOptions",
     "ServingOptions",
     "Stop",
+    "StoppingCriterion",
     "StreamOptions",
     "TextOptions",
+    "check_criteria",
     "check_options",
+    "is_met",
     "read_options",
     "split_options",
 ]
@@ -143,6 +149,10 @@ def split_options(options: dict[str, Any]) -> ServingOptions:
     given = {name: options.pop(name) for name in _FIELDS if name in options}
     return ServingOptions(**given) if given else _AS_USUAL
 
+
+# (token ids so far, the logits that the last of them was drawn from, float32 [n_vocab]): whether the text ends here.
+StoppingCriterion = Callable[[list[int], NDArray[np.float32]], bool]
+Criteria = StoppingCriterion | SequenceOf[StoppingCriterion] | None
 
 Prompt = str | SequenceOf[int]
 Stop = str | SequenceOf[str] | None
@@ -311,3 +321,35 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCon
     own = {name: fields.pop(name) for name in _OWN if name in fields}
     serving, drafts = split_options(fields), split_draft_options(fields)
     return TextOptions(make_chain(fields.pop("sampler", None), fields, defaults), serving, drafts, **own)
+
+
+def check_criteria(criteria: Any) -> tuple[StoppingCriterion, ...]:
+    """`criteria` as a tuple, of None an empty one. Raises ConfigError unless all can be called."""
+    if criteria is None:
+        return ()
+    if callable(criteria):
+        return (criteria,)
+    if isinstance(criteria, str | bytes | Mapping) or not isinstance(criteria, Iterable):
+        raise ConfigError(f"stopping_criteria must be a function or a list of them, not {type(criteria).__name__}")
+    found = tuple(criteria)
+    for i, criterion in enumerate(found):
+        if not callable(criterion):
+            raise ConfigError(f"stopping_criteria[{i}] must be a function (ids, logits), not {criterion!r}")
+    return found
+
+
+def is_met(criteria: Iterable[StoppingCriterion], tokens: list[int], row: NDArray[np.float32]) -> bool:
+    """Whether one of them ends a text, prompt included, by the row of logits that its last token was drawn from.
+
+    Each gets a list of its own, and all the same copy of the row, which can't be written. Raises ConfigError for an
+    answer that is neither True nor False, and what they raise.
+    """
+    logits = row.copy()
+    logits.flags.writeable = False
+    for i, criterion in enumerate(criteria):
+        answer = criterion(tokens[:], logits)
+        if not isinstance(answer, bool | np.bool_):
+            raise ConfigError(f"stopping_criteria[{i}] must return True or False, not {answer!r:.60}")
+        if answer:
+            return True
+    return False

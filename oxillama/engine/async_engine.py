@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from oxillama._util.checks import check_bool, check_keywords
 from oxillama._util.signatures import takes
 from oxillama.config import EngineOptions, ModelSource
-from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell, elsewhere
+from oxillama.core.async_requests import (
+    INLINE_CHARACTERS,
+    AsyncBatch,
+    AsyncChunks,
+    Call,
+    CoroutineBell,
+    elsewhere,
+    made,
+    size_of,
+)
 from oxillama.core.batch import BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
@@ -27,6 +36,7 @@ from oxillama.core.embedding import (
     EmbedPooling,
     RankedDocument,
     RerankOptions,
+    choose_pooling,
     embedding_requests,
     logits_request,
     ranking_requests,
@@ -43,12 +53,10 @@ from oxillama.core.options import (
     TextOptions,
     read_options,
 )
-from oxillama.core.pooling import choose_pooling
 from oxillama.core.prompts import Messages, check_callback, infill_ids, plain, read_prompt, read_prompts
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
 from oxillama.core.text_stream import completions_of, shaped
-from oxillama.engine.async_batch import INLINE_CHARACTERS, AsyncBatch, made, size_of
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import CONSTRAINTS

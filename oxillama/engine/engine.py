@@ -20,7 +20,7 @@ from oxillama.core.batch import Batch, BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
 from oxillama.core.chat import chat_prompt, infill_prompt
-from oxillama.core.context import EngineContext, LoadedEngine
+from oxillama.core.context import ENGINES, EngineContext, LoadedEngine, reopened_engine, ticket_of
 from oxillama.core.conversation import Conversation
 from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling, RankedDocument, RerankOptions
 from oxillama.core.loading import EngineParts, load_parts, make_config, make_context
@@ -36,9 +36,7 @@ from oxillama.core.options import (
     TextOptions,
     read_options,
 )
-from oxillama.core.pooling import choose_pooling
 from oxillama.core.prompts import Messages, Tools, chat_ids, check_token, infill_ids
-from oxillama.core.reopening import ENGINES, reopened_engine, ticket_of
 from oxillama.core.request import SnapshotOptions, SnapshotProtocol
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
 from oxillama.core.session import SamplerLike, Session, SessionOptions
@@ -51,8 +49,7 @@ from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
 from oxillama.snapshot.restore import RestoreOptions, restored
 from oxillama.snapshot.resume import ResumeOptions, resumed
-from oxillama.speculative.draft_model import DraftModel
-from oxillama.speculative.own_draft import OwnDraft
+from oxillama.speculative.draft_model import DraftModel, OwnDraft
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
@@ -319,7 +316,7 @@ class Engine:
         self, input: SequenceOf[Prompt], *, pooling: str | None = None, **options: Unpack[EmbedOptions]
     ) -> Embeddings: ...
 
-    @takes(EmbedOptions, choose_pooling)
+    @takes(EmbedOptions, embedding.choose_pooling)
     def embed(self, input: Any, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> Embeddings:
         """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
 

@@ -25,7 +25,7 @@ from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora
-from oxillama.snapshot.format.opened import open_snapshot
+from oxillama.snapshot.format.reader import open_snapshot
 from oxillama.snapshot.resume import ResumeOptions, resumed
 from oxillama.snapshot.speculative import pack_speculative, restored_speculative, write_speculative
 from oxillama.speculative.draft_model import DraftModel

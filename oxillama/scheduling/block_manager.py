@@ -9,10 +9,9 @@ hold when a running one needs room.
 import sys
 
 from oxillama.layer_state import TILE, first_read
-from oxillama.scheduling.pools import KvCachePool, SequencePool
+from oxillama.scheduling.pools import KvCachePool, SequencePool, StateSlots
 from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED, PrefixKvCache, PrefixNode
 from oxillama.scheduling.sequence import Sequence, n_common
-from oxillama.scheduling.state_slots import StateSlots
 
 __all__ = ["BlockManager", "Windows", "n_alive"]
 

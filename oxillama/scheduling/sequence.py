@@ -11,8 +11,8 @@ from typing import Any
 
 from oxillama._util.checks import check_int
 from oxillama.errors import ConfigError
+from oxillama.scheduling.pools import StateSlots
 from oxillama.scheduling.prefix_cache import PrefixNode
-from oxillama.scheduling.state_slots import StateSlots
 
 __all__ = ["MAX_PRIORITY", "Sequence", "SequenceState", "n_common"]
 

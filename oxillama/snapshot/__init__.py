@@ -45,5 +45,5 @@ _OF_ENGINE = ("dump", "dumps", "load", "loads")
 
 def __getattr__(name: str) -> Any:
     if name in _OF_ENGINE:
-        return getattr(import_module("oxillama.engine.snapshot_files"), name)
+        return getattr(import_module("oxillama.engine.functions"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

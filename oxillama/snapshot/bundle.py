@@ -16,8 +16,7 @@ from oxillama._util.json_fields import Fields
 from oxillama.errors import ConfigError, SnapshotDamagedError
 from oxillama.kernels._table import tier
 from oxillama.snapshot.capture import EMPTY_BASE, WRITER, BaseContents, path_of
-from oxillama.snapshot.format.opened import OpenSnapshot
-from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, check_part
+from oxillama.snapshot.format.reader import ArrayRows, Contents, OpenSnapshot, SnapshotReader, check_part
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed, write_file
 

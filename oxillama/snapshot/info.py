@@ -9,8 +9,7 @@ from oxillama._util.places import Place
 from oxillama.errors import SnapshotDamagedError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.snapshot.format.layout import MAGIC, VERSION
-from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
-from oxillama.snapshot.format.reader import SnapshotReader, check_part
+from oxillama.snapshot.format.reader import OpenSnapshot, SnapshotReader, check_part, open_snapshot
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.v1 import SPEC_MAGIC
 

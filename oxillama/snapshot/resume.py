@@ -14,10 +14,9 @@ from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
 from oxillama.core.beam_rounds import BeamRounds
 from oxillama.core.conversation import Conversation
 from oxillama.core.generation_request import GenerationRequest
-from oxillama.core.options import ServingOptions
+from oxillama.core.options import Criteria, ServingOptions, check_criteria
 from oxillama.core.request import ResultQueue
 from oxillama.core.session import Session
-from oxillama.core.stopping import Criteria, check_criteria
 from oxillama.core.text_stream import Chunks
 from oxillama.errors import (
     ConfigError,
@@ -35,8 +34,7 @@ from oxillama.snapshot.beam_state import BeamResumer
 from oxillama.snapshot.bundle import Bundle, interleave, open_bundle
 from oxillama.snapshot.capture import SnapshotWriter
 from oxillama.snapshot.engine_snapshots import writer_of
-from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
-from oxillama.snapshot.format.reader import Contents
+from oxillama.snapshot.format.reader import Contents, OpenSnapshot, open_snapshot
 from oxillama.snapshot.request_state import read_chain_of, read_sampler
 from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, check_together, tokens_of
 from oxillama.snapshot.sequences import put

@@ -11,11 +11,10 @@ from oxillama._util.json_fields import Fields
 from oxillama.core.draft_options import MAX_SPECULATIVE, DraftOptions
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.logprobs import MAX_LOGPROBS, LogprobRecorder
-from oxillama.core.options import MAX_COMPLETIONS, TextOptions
+from oxillama.core.options import MAX_COMPLETIONS, StoppingCriterion, TextOptions
 from oxillama.core.prompts import check_stop
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk, TokenLogprob, Usage
-from oxillama.core.stopping import StoppingCriterion
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,

@@ -36,13 +36,11 @@ from oxillama.scheduling.sequence import Sequence
 from oxillama.snapshot.bundle import parts_of
 from oxillama.snapshot.capture import WRITER, BaseContents, check_format, path_of
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
-from oxillama.snapshot.format.opened import OpenSnapshot, open_snapshot
-from oxillama.snapshot.format.reader import ArrayRows, Contents
+from oxillama.snapshot.format.reader import ArrayRows, Contents, OpenSnapshot, open_snapshot
 from oxillama.snapshot.format.v1 import EngineV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed, write_file, write_version
-from oxillama.snapshot.named_files import check_tokenizer, model_source
 from oxillama.snapshot.request_state import check_same, described, descriptions, model_of, read_options, remade
-from oxillama.snapshot.restore import engine_settings, restored
+from oxillama.snapshot.restore import check_tokenizer, engine_settings, model_source, restored
 from oxillama.snapshot.resume import load_saved
 from oxillama.snapshot.resume_request import tokens_of
 from oxillama.snapshot.sequences import UNKNOWN, put

@@ -11,9 +11,8 @@ from typing import Any, Self, Unpack
 
 from oxillama._util.pickling import OpenedOnce
 from oxillama.config import EngineConfig, EngineOptions, ModelSource
-from oxillama.core.context import LoadedEngine, context_of
+from oxillama.core.context import LoadedEngine, ModelTicket, context_of, ticket_of_model
 from oxillama.core.loading import EngineParts, config_beside, load_parts, make_config, parts_beside
-from oxillama.core.reopening import ModelTicket, ticket_of_model
 from oxillama.drafts.draft import DraftTask, Proposal, Target
 from oxillama.errors import ConfigError, EngineClosedError, UnsupportedModelError
 from oxillama.speculative.draft_core import DraftCore
@@ -21,6 +20,7 @@ from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "DraftModel",
+    "OwnDraft",
     "Source",
     "check_same_vocabulary",
     "first_difference",
@@ -228,3 +228,28 @@ def reopened_draft(ticket: ModelTicket) -> DraftModel:
 
     found: DraftModel = DRAFTS.get(ticket.key, opened, lambda draft: not draft.closed)
     return found
+
+
+class OwnDraft:
+    """The draft model that shares an engine's weights: one at most, which is closed with the engine."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, DraftModel] = {}  # no lock: `setdefault` and `pop` of a str are atomic
+
+    def get(self, engine: LoadedEngine) -> DraftModel:
+        """The same one each time. Raises EngineClosedError, GenerateError if the model is an encoder."""
+        engine.context.core.check_open()
+        found = self._kept.get("draft")
+        if found is None:
+            made = DraftModel(engine)
+            found = self._kept.setdefault("draft", made)
+            if found is not made:  # another thread's call came first
+                made.close()
+        if engine.closed:
+            self.close()
+        return found
+
+    def close(self) -> None:
+        """Closes it, if it was made."""
+        if (draft := self._kept.pop("draft", None)) is not None:
+            draft.close()

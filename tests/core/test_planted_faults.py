@@ -11,10 +11,9 @@ from oxillama.core.runner import Runner
 from oxillama.errors import OxiLlamaError
 from oxillama.layer_state import first_read
 from oxillama.scheduling.block_manager import BlockManager, Windows
-from oxillama.scheduling.pools import KvCachePool, RefCountedPool
+from oxillama.scheduling.pools import KvCachePool, RefCountedPool, StateSlots
 from oxillama.scheduling.prefix_cache import PrefixKvCache
 from oxillama.scheduling.scheduler import Scheduler
-from oxillama.scheduling.state_slots import StateSlots
 from tests.engine.serving import BLOCK, QUICK, machine
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.engine.async_batch import INLINE_CHARACTERS
+from oxillama.core.async_requests import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
 from tests.engine.coroutines import alone, assert_no_thread, run, tokens_of

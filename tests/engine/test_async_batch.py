@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from oxillama.core.async_requests import INLINE_CHARACTERS
 from oxillama.core.results import BatchFailure, CancelToken
-from oxillama.engine.async_batch import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, SnapshotError
 from tests.core.batches import BAD, KINDS, PROMPTS, Source, alone

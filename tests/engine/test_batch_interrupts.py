@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from oxillama.engine.async_batch import INLINE_CHARACTERS
+from oxillama.core.async_requests import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError, GenerateError
 from tests.core.batches import PROMPTS, alone

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
+from oxillama.core.embedding import DTYPES, PoolingSettings, in_dtype, pool, result_of
 from oxillama.core.loading import EngineParts
-from oxillama.core.pooling import DTYPES, PoolingSettings, in_dtype, pool, result_of
 from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.errors import ConfigError, GenerateError

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
-from oxillama.core.pooling import read_pooling
+from oxillama.core.embedding import read_pooling
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from tests.fakes import N_EMBD, N_VOCAB, assert_idle, hidden_of, logits_of, make_engine, runner_of
 

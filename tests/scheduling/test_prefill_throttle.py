@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.scheduling.prefill_throttle import LEAST_CHUNK, MAX_DECODE_WAIT_MS, PrefillThrottle
+from oxillama.scheduling.scheduler import LEAST_CHUNK, MAX_DECODE_WAIT_MS, PrefillThrottle
 from tests.fakes import N_VOCAB, make_engine, runner_of
 from tests.scheduling.stepping import compute, make, sequence
 

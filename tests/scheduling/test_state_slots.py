@@ -4,8 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oxillama.scheduling.pools import RefCountedPool
-from oxillama.scheduling.state_slots import MAX_CHECKPOINTS, StateSlots
+from oxillama.scheduling.pools import MAX_CHECKPOINTS, RefCountedPool, StateSlots
 
 
 def owned(slots):

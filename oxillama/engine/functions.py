@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+import os
+from typing import Any, Unpack
 
 import oxillama.hub as hub
 from oxillama._util.checks import check_keywords
-from oxillama.config import EngineOptions
+from oxillama.config import EngineOptions, ModelSource
 from oxillama.engine.engine import Engine
 
-__all__ = ["from_hub"]
+__all__ = [
+    "dump",
+    "dumps",
+    "from_hub",
+    "load",
+    "loads",
+]
 
 
 def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fields: Unpack[EngineOptions]) -> Engine:
@@ -25,3 +32,23 @@ def from_hub(repo_id: str, filename: str, *, revision: str | None = None, **fiel
     """
     check_keywords("from_hub", fields, ("repo_id", "filename", "revision", *EngineOptions.__annotations__))
     return Engine.load(hub.download(repo_id, filename, revision=revision), **fields)
+
+
+def dump(engine: Engine, path: str | os.PathLike[str], **options: Any) -> None:
+    """`engine.snapshot(path)`, with its options and errors."""
+    engine.snapshot(path, **options)
+
+
+def dumps(engine: Engine, **options: Any) -> bytes:
+    """`engine.snapshot_bytes()`, with its options and errors."""
+    return engine.snapshot_bytes(**options)
+
+
+def load(path: str | os.PathLike[str], *, model_path: ModelSource | Engine = None, **options: Any) -> Engine:
+    """`Engine.restore(path)`, with its options and errors."""
+    return Engine.restore(path, model_path, **options)
+
+
+def loads(data: bytes | bytearray | memoryview, *, model_path: ModelSource | Engine = None, **options: Any) -> Engine:
+    """`Engine.restore_bytes(data)`, with its options and errors."""
+    return Engine.restore_bytes(data, model_path, **options)
