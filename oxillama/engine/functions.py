@@ -1,4 +1,4 @@
-"""Loading of models from the Hugging Face Hub."""
+"""Functions beside `Engine`: loading from the Hugging Face Hub, and snapshots as `json` and `pickle` have them."""
 
 from __future__ import annotations
 
