@@ -14,9 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def takes(options: type, checked: Callable[..., Any], rest: type | None = None) -> Callable[[F], F]:
     """Decorator that spells out a function's `**options` in its signature and its docstring, for `help` and editors.
 
-    options: the TypedDict of its keywords. rest: a TypedDict whose keywords stay behind `**options`. checked: the
-    dataclass or function that checks them: its parameters of these names have the defaults, where () in a dataclass
-    stands for None, and its docstring says after the first paragraph what they mean.
+    options: the TypedDict of its keywords.
+    checked: the dataclass or function that checks them: its parameters of these names have the defaults (None without
+        such a parameter, and for () of a dataclass), and its docstring says after the first paragraph what they mean,
+        up to what it raises.
+    rest: a TypedDict whose keywords stay behind `**options`.
     """
     known = inspect.signature(checked).parameters
     hidden = getattr(rest, "__annotations__", {})
@@ -35,8 +37,10 @@ def takes(options: type, checked: Callable[..., Any], rest: type | None = None) 
         kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
         others = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD and rest is not None]
         function.__signature__ = own.replace(parameters=[*kept, *spelt, *others])  # type: ignore[attr-defined]
-        _, _, meanings = (inspect.getdoc(checked) or "").partition("\n\n")
-        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n\n{meanings}"
+        if function.__doc__:  # there are none with -OO
+            _, _, meanings = (inspect.getdoc(checked) or "").partition("\n\n")
+            meanings = meanings.partition("\nRaises ")[0].rstrip()
+            function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n\n{meanings}"
         return function
 
     return decorate

@@ -41,7 +41,7 @@ class Dialogue:
     ) -> None:
         self._conversation = engine.conversation()
         engine.tokenizer.template() if template is None else ChatTemplate(template)
-        engine._maker.prepare(options)
+        engine._factory.prepare(options)
         self._engine, self._options, self._template = engine, options, template
         self._interactive = interactive
         self._opening = opening

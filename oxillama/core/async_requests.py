@@ -151,8 +151,8 @@ class AsyncChunks:
             self._call = await self._start()
         if self._snapshots is None or self._call is None:
             raise SnapshotError("there is no request that could be saved: it was left before it began")
-        call, maker = self._call, self._snapshots
-        return await elsewhere(maker.core, save_request, maker, call.requests, call._outbox, path, **options)
+        call, writer = self._call, self._snapshots
+        return await elsewhere(writer.core, save_request, writer, call.requests, call._outbox, path, **options)
 
     async def snapshot_bytes(self, **options: Any) -> bytes:
         """`snapshot` without a path."""

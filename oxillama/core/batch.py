@@ -15,9 +15,10 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama._util.pickling import stays_here
 from oxillama._util.signals import DeferredInterrupt, Finalizer
+from oxillama.config import field_names
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
-from oxillama.core.options import Progress, TextOptions, read_options
+from oxillama.core.options import Progress, TextOptions, check_options, read_options
 from oxillama.core.prompts import check_no_table, read_prompt
 from oxillama.core.request import Bell, Request, ResultQueue
 from oxillama.core.request_factory import RequestFactory
@@ -79,7 +80,7 @@ class BatchSettings:
             check_bool("progress", self.progress)
 
 
-SETTINGS = ("ordered", "max_in_flight", "errors", "progress")
+SETTINGS = tuple(name for name in field_names(BatchSettings) if name != "total")  # which is no keyword
 
 
 def read_settings(prompts: Any, options: dict[str, Any]) -> BatchSettings:
@@ -130,9 +131,11 @@ class BatchRunner:
     to be raised in its place. exhausted: no more prompts come. broken: the error with which they ended.
     """
 
-    def __init__(self, core: EngineCore, maker: RequestFactory, options: TextOptions, settings: BatchSettings) -> None:
+    def __init__(
+        self, core: EngineCore, factory: RequestFactory, options: TextOptions, settings: BatchSettings
+    ) -> None:
         self._core = core
-        self._maker = maker
+        self._factory = factory
         self.options = replace(options, serving=options.serving.counted_from("start"))
         self._settings = settings
         self._in_flight: dict[int, _Item] = {}
@@ -220,9 +223,9 @@ class BatchRunner:
         name = f"prompts[{place}]"
         try:
             prompt = read_prompt(name, prompt, f"{name} must be")
-            ids = self._maker.ids(name, prompt)
-            echo = self._maker.echo(prompt, ids, self.options)
-            item.requests = self._maker.group(ids, self.options, item, name=name, echo=echo)
+            ids = self._factory.ids(name, prompt)
+            echo = self._factory.echo(prompt, ids, self.options)
+            item.requests = self._factory.group(ids, self.options, item, name=name, echo=echo)
         except Exception as error:
             item.error = error
         return item
@@ -456,12 +459,13 @@ class Batch(Iterator[T]):
         self.close()
 
 
-def batch_runner(core: EngineCore, maker: RequestFactory, prompts: Any, options: dict[str, Any]) -> BatchRunner:
+def batch_runner(core: EngineCore, factory: RequestFactory, prompts: Any, options: dict[str, Any]) -> BatchRunner:
     """A runner for the keywords of `Engine.batch`, with no prompt taken yet.
 
     Raises ConfigError and TypeError for the options, EngineClosedError, GenerateError if the model is an encoder.
     """
+    check_options("batch", options)  # a misspelt name first
     settings = read_settings(prompts, options)
-    parsed = read_options("batch", options, maker.sampling_defaults)
+    parsed = read_options("batch", options, factory.sampling_defaults)
     core.check_generates()
-    return BatchRunner(core, maker, parsed, settings)
+    return BatchRunner(core, factory, parsed, settings)

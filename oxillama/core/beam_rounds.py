@@ -15,7 +15,7 @@ from oxillama.config import SamplerConfig, field_names
 from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
 from oxillama.core.draft_options import DRAFT_FIELDS
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import DeadlineFrom, Prompt, split_options
+from oxillama.core.options import DeadlineFrom, Prompt, split_serving_options
 from oxillama.core.prompts import read_prompt
 from oxillama.core.request import Bell, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
@@ -148,7 +148,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
 
 def start_search(
     core: EngineCore,
-    maker: RequestFactory,
+    factory: RequestFactory,
     prompt: Prompt,
     config: BeamSearchConfig | None,
     options: Mapping[str, Any],
@@ -157,19 +157,19 @@ def start_search(
     """The search that a call asks for. Raises what `beam_search` raises for wrong arguments."""
     core.check_generates()
     one = read_prompt("prompt", prompt, "beam_search() takes")
-    check_options(options)
+    check_beam_options(options)
     fields = dict(options)
     chosen = check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig)
     found = BeamOptions(
         replace(chosen, **_taken(fields, field_names(BeamSearchConfig))),
         SamplerChain.from_config(replace(PLAIN, **_taken(fields, SHAPING))),
-        split_options(fields),
+        split_serving_options(fields),
         **fields,
     )
-    return BeamSearch(core, maker, maker.ids("prompt", one), found, bell)
+    return BeamSearch(core, factory, factory.ids("prompt", one), found, bell)
 
 
-def check_options(options: Iterable[str]) -> None:
+def check_beam_options(options: Iterable[str]) -> None:
     """Raises TypeError for keywords that `beam_search` doesn't have, ConfigError for those of one text alone."""
     for name in options:
         if name in TEXT_FIELDS:

@@ -221,25 +221,25 @@ class BeamSearch:
     """
 
     def __init__(
-        self, core: EngineCore, maker: RequestFactory, ids: list[int], options: BeamOptions, bell: Bell | None = None,
+        self, core: EngineCore, factory: RequestFactory, ids: list[int], options: BeamOptions, bell: Bell | None = None,
         loras: LoraSet | None = None,
     ) -> None:  # fmt: skip
         """`loras`: in place of those that options name. Raises ConfigError, ContextOverflowError, KvCacheFullError,
         GrammarError."""
         config = options.config
-        if config.beam_width > maker.n_vocab:
-            raise ConfigError(f"beam_width must be at most {maker.n_vocab}, all tokens, not {config.beam_width}")
+        if config.beam_width > factory.n_vocab:
+            raise ConfigError(f"beam_width must be at most {factory.n_vocab}, all tokens, not {config.beam_width}")
         self._core = core
-        self._maker = maker
+        self._factory = factory
         self._prompt = ids
         self._width = config.beam_width
-        self._limit = maker.limit("prompt", len(ids), config.max_new_tokens)
+        self._limit = factory.limit("prompt", len(ids), config.max_new_tokens)
         self.options = options
-        self.loras = maker.loras.select(options.serving.lora) if loras is None else loras
-        self._serving = options.serving.of_sequence(maker.kv_type, self.loras)
+        self.loras = factory.loras.select(options.serving.lora) if loras is None else loras
+        self._serving = options.serving.of_sequence(factory.kv_type, self.loras)
         self._check_fits()
-        self._end_ids: frozenset[int] = frozenset() if options.ignore_eos else maker.end_ids
-        self.sampler = maker.plain_sampler(options.chain)
+        self._end_ids: frozenset[int] = frozenset() if options.ignore_eos else factory.end_ids
+        self.sampler = factory.plain_sampler(options.chain)
         self._stages = [stage for stage in self.sampler.chain.stages if stage is not draw]
         self._found = FoundBeams(config, self._limit)
         self._candidates: list[Candidate] = []
@@ -283,7 +283,7 @@ class BeamSearch:
         if self.outbox.error is not None:
             raise self.outbox.error
         return [
-            BeamHypothesis(self._maker.text_of(tokens), tokens, score, reason, logprob)
+            BeamHypothesis(self._factory.text_of(tokens), tokens, score, reason, logprob)
             for score, logprob, tokens, reason in self._found.kept
         ]
 
@@ -291,7 +291,9 @@ class BeamSearch:
         """The beams that go on, the best first."""
         found = [(beam.logprob, beam.generated) for beam in self._live]
         return [
-            BeamHypothesis(self._maker.text_of(tokens), tokens, self._found.score(logprob, len(tokens)), None, logprob)
+            BeamHypothesis(
+                self._factory.text_of(tokens), tokens, self._found.score(logprob, len(tokens)), None, logprob
+            )
             for logprob, tokens in found
         ]
 

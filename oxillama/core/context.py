@@ -37,7 +37,7 @@ __all__ = [
 class EngineContext:
     """Parts of one engine, made once when it is loaded. It keeps no weights: `core` gives them up when it is closed.
 
-    session: of the calls that `Engine` has itself (`prefill`, `decode_step`, ...). snapshots: writes what the engine
+    session: of the calls that `Engine` has itself (`prefill`, `forward_decode`, ...). snapshots: writes what the engine
     and its handles save. context_size: tokens of one request, prompt and output together.
     """
 

@@ -86,10 +86,10 @@ class Conversation:
 
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
-    def __init__(self, core: EngineCore, maker: RequestFactory, snapshots: SnapshotProtocol) -> None:
+    def __init__(self, core: EngineCore, factory: RequestFactory, snapshots: SnapshotProtocol) -> None:
         core.check_generates()
         self._core = core
-        self._maker = maker
+        self._factory = factory
         self._snapshots = snapshots
         self.messages: list[Any] = []
         self._memory = memory = _Memory(core.scheduler)
@@ -137,11 +137,11 @@ class Conversation:
             raise ConfigError("echo is not for a conversation, whose caller has the prompt")
         self._core.check_open()
         self._memory.check_idle()
-        ids = self._maker.ids("prompt", prompt)
-        self._maker.limit("prompt", len(ids), options.max_tokens)
-        self._maker.prepare(options)
+        ids = self._factory.ids("prompt", prompt)
+        self._factory.limit("prompt", len(ids), options.max_tokens)
+        self._factory.prepare(options)
         begin = self._memory.begin
-        found = answer(self._core, self._maker, ids, options, self._snapshots, keep_blocks=True, begin=begin)
+        found = answer(self._core, self._factory, ids, options, self._snapshots, keep_blocks=True, begin=begin)
         found.owner = self  # which thereby lives as long as the answer
         return found
 

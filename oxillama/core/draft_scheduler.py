@@ -1,4 +1,4 @@
-"""Draft scheduler: how many draft tokens each request gets in a step."""
+"""Draft scheduler: which drafts an engine knows, how many draft tokens each request gets in a step, and which hold."""
 
 import logging
 import time
@@ -98,7 +98,8 @@ class Drafting:
         failed: list[Failure] = []
         for request, speculation in self.requests.items():
             _put_ahead(request, speculation)  # of a round that is under way
-        asking, by = [asked for asked in self.requests.items() if _may_guess(*asked)], 0
+        asking = [asked for asked in self.requests.items() if _may_draft(*asked)]
+        by = 0
         rows += sum(request.sequence.queued for request, _ in asking)  # they begin in this step, if there is room
         if any(s.adaptive for _, s in asking) and self.costs.wants_plain(rows):
             asking = [(r, s) for r, s in asking if not s.adaptive]
@@ -109,7 +110,7 @@ class Drafting:
                 except BaseException as error:
                     failed.append(([request for request, _, _ in wanted], error))
             by += 1
-            asking = [(r, s) for r, s in asking if _lacks_guesses(r, s) and by < len(s.drafts)]
+            asking = [(r, s) for r, s in asking if _lacks_draft_tokens(r, s) and by < len(s.drafts)]
         return failed
 
     def _wanted(
@@ -137,10 +138,10 @@ class Drafting:
         if speculation.rejects:  # also at the end, where not all can count: what is drafted may depend on how many are
             return DraftRequest(trust.chance, speculation.k)
         n = min(speculation.k, sequence.n_reserve - len(sequence.tokens))
-        draft = speculation.drafts[by]
-        seconds = self._seconds(draft)
         if not speculation.adaptive:
             return DraftRequest(trust.chance, n)
+        draft = speculation.drafts[by]
+        seconds = self._seconds(draft)
         if not trust.resting:
             return DraftRequest(trust.chance, n if trust.chance >= LEAST_CHANCE else 0, seconds, draft)
         return DraftRequest(TRY_CHANCE, min(n, 1), seconds, draft)
@@ -192,11 +193,11 @@ class Drafting:
         seconds = time.perf_counter() - began
         self.seconds += seconds
         _check_unchanged(draft, tasks, lengths)
-        _check(draft, proposals, [n for _, _, n in wanted])
+        _check_form(draft, proposals, [n for _, _, n in wanted])
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
             request.sampler.rewind(request.sampler.memory.n_accepted - mark)
-            guesses = _checked(request, speculation, proposal)
+            guesses = _valid_tokens(request, speculation, proposal)
             speculation.proposed(by, seconds)
             total += len(guesses)
             if not speculation.rejects:
@@ -227,7 +228,7 @@ class Drafting:
                 log.exception("the draft %s failed to forget a text that ended", type(draft).__name__)
 
 
-def _may_guess(request: GenerationRequest, speculation: Speculation) -> bool:
+def _may_draft(request: GenerationRequest, speculation: Speculation) -> bool:
     """Whether a draft is to be asked for a request now.
 
     With acceptance="rejection": whenever its next token is none of a round yet, whatever is computed of it. Whichever
@@ -244,7 +245,7 @@ def _may_guess(request: GenerationRequest, speculation: Speculation) -> bool:
     return s.is_decoding and not s.draft_tokens and not s.n_recompute and len(s.tokens) < s.n_reserve
 
 
-def _lacks_guesses(request: GenerationRequest, speculation: Speculation) -> bool:
+def _lacks_draft_tokens(request: GenerationRequest, speculation: Speculation) -> bool:
     """Whether the drafts that were asked for a request had nothing to propose."""
     return not (request.sequence.draft_tokens if speculation.round is None else speculation.round.tokens)
 
@@ -297,7 +298,7 @@ def _check_unchanged(draft: Draft, tasks: list[DraftTask], lengths: list[int]) -
             raise GenerateError(f"the draft {type(draft).__name__} changed a task's tokens: it may only read them")
 
 
-def _check(draft: Draft, proposals: Any, wanted: list[int]) -> None:
+def _check_form(draft: Draft, proposals: Any, wanted: list[int]) -> None:
     """Raises GenerateError unless there is one proposal for each task, and it is one, of at most so many tokens."""
     name = type(draft).__name__
     if not isinstance(proposals, list) or len(proposals) != len(wanted):
@@ -311,7 +312,7 @@ def _check(draft: Draft, proposals: Any, wanted: list[int]) -> None:
             raise GenerateError(f"the draft {name} proposed {len(proposal.tokens)} tokens and other numbers of probs")
 
 
-def _checked(request: GenerationRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
+def _valid_tokens(request: GenerationRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
     """The guesses to be verified. Raises GenerateError for what is no token, and for probabilities that are none."""
     for token in proposal.tokens:
         if type(token) is not int or not 0 <= token < request.n_vocab:

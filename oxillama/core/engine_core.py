@@ -33,7 +33,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-# More than `StepLoop.drive` asks for, which follows: nothing is queued that can't be computed then.
+# Room on the stack that `submit` asks for: more than `StepLoop.drive`, which is called next, so that no request is
+# queued that its caller then has no room to compute.
 CALL_FRAMES = 220
 
 
@@ -49,7 +50,7 @@ class _Arrival:
         self._core._enqueue(self.requests)
 
 
-class _Left:
+class _DroppedTicket:
     """Ends requests whose ticket was dropped. Keeps neither them nor the core alive."""
 
     __slots__ = ("_core", "_requests")
@@ -111,7 +112,7 @@ class EngineCore:
     # ---- in a turn of the loop
 
     def step(self) -> None:
-        """One turn. State changes only after the model's forward returned, so an abandoned step can be repeated."""
+        """One turn. No token counts as computed before the model returned: an abandoned plan can be repeated."""
         self._drop_cancelled()
         if self.drafting.requests:
             self._draft()
@@ -142,19 +143,6 @@ class EngineCore:
         elif self.drafting.requests:  # with all that a step takes beside the model, but the drafts
             whole = time.perf_counter() - self._began - self.drafting.seconds
             self.drafting.costs.observe(sum(n for _, n in plan), whole)
-
-    def publish(self) -> None:
-        """Lets others see the numbers of now."""
-        self.meter.memory = self.runner.memory_bytes()
-        self.meter.paging = self.runner.paging_counts() or self.meter.paging
-        self.meter.publish()
-
-    def shrink(self) -> int:
-        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released."""
-        pool = self.pool
-        if self.scheduler.prefix:
-            self.scheduler.prefix.clear()
-        return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
 
     def _drop_cancelled(self) -> None:
         """Ends requests that are not wanted any more, or whose deadline has passed."""
@@ -356,6 +344,19 @@ class EngineCore:
         self.meter.emptied()
         self.publish()
 
+    def publish(self) -> None:
+        """Lets others see the numbers of now."""
+        self.meter.memory = self.runner.memory_bytes()
+        self.meter.paging = self.runner.paging_counts() or self.meter.paging
+        self.meter.publish()
+
+    def shrink(self) -> int:
+        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released."""
+        pool = self.pool
+        if self.scheduler.prefix:
+            self.scheduler.prefix.clear()
+        return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
+
     def _drop_other_threads(self, thread: int) -> None:
         """In a forked child: ends requests of threads that it doesn't have."""
         gone = GenerateError("the thread that waited for this request is not in this process")
@@ -384,7 +385,7 @@ class EngineCore:
                 for change in self.loop.mail:
                     n += len(change.requests) if isinstance(change, _Arrival) else 0
                 self.scheduler.check_queue(n)
-                ticket = Finalizer(_Left(self, arrival.requests))
+                ticket = Finalizer(_DroppedTicket(self, arrival.requests))
                 self.open.update(dict.fromkeys(requests))
                 self.loop.post(arrival)
         except (KvCacheFullError, QueueFullError) as error:

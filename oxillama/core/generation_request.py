@@ -140,6 +140,7 @@ class GenerationRequest(Request):
         self._limit = sequence.n_prompt + max_tokens
         self._n_shown = sequence.n_prompt
         self._stopped = False
+        self._texts: list[str] = []  # for one chunk at the end, where no caller reads before it
         self._last_text = ""
         self._criteria = criteria
         self._echo = echo
@@ -207,10 +208,12 @@ class GenerationRequest(Request):
             if self._stopped:
                 self._last_text = text
                 return "stop"
-        if text and self._tools is None:
-            self._put(text, [], None)
-        elif text:
+        if text and self._tools is not None:
             self._put_divided(text, None)
+        elif text and self.outbox.whole:
+            self._texts.append(text)
+        elif text:
+            self._put(text, [], None)
         if self._criteria and is_met(self._criteria, tokens, row):
             return "stop"
         return "length" if len(tokens) == self._limit else None
@@ -227,7 +230,7 @@ class GenerationRequest(Request):
         if self._stopped and reason == "stop":
             self.stop_reason = self._stops.found
         if self._tools is None:
-            self._put(text, [], reason)
+            self._put("".join([*self._texts, text]), [], reason)
         else:
             self._put_divided(text, reason)
         return reason

@@ -46,7 +46,7 @@ __all__ = [
     "check_options",
     "is_met",
     "read_options",
-    "split_options",
+    "split_serving_options",
 ]
 
 DeadlineFrom = Literal["submit", "start"]
@@ -81,7 +81,7 @@ class RequestOptions(SamplingOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Every field is a keyword of `generate`, `stream` and `chat`.
+    """Every field is a keyword of the calls for texts; some are of `session` and `beam_search`.
 
     priority: requests of a higher one go first, and lose what is computed last; 0 to 100. Waiting makes up for it.
     deadline: seconds after which the request ends with the finish reason "deadline" and what there is by then. None is
@@ -140,14 +140,14 @@ class ServingOptions:
         return {"priority": self.priority, "deadline": deadline, "cache_key": key, "weights": loras.key}
 
 
-_FIELDS = field_names(ServingOptions)
-_AS_USUAL = ServingOptions()
+_SERVING_FIELDS = field_names(ServingOptions)
+_NO_SERVING = ServingOptions()
 
 
-def split_options(options: dict[str, Any]) -> ServingOptions:
+def split_serving_options(options: dict[str, Any]) -> ServingOptions:
     """Takes the fields of `ServingOptions` out of keywords. Raises ConfigError for their values."""
-    given = {name: options.pop(name) for name in _FIELDS if name in options}
-    return ServingOptions(**given) if given else _AS_USUAL
+    given = {name: options.pop(name) for name in _SERVING_FIELDS if name in options}
+    return ServingOptions(**given) if given else _NO_SERVING
 
 
 # (token ids so far, the logits that the last of them was drawn from, float32 [n_vocab]): whether the text ends here.
@@ -223,10 +223,8 @@ class TextOptions:
     max_tokens: tokens to generate at most; None: up to the context's end.
     stop: strings that end the text; they are cut off, with what follows.
     ignore_eos: go on after end-of-generation tokens.
-    sampler, sampling: fields of `SamplerConfig`, singly or together, or a `SamplerChain`; a list's prompts all use the
-        same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given. Also `lora`,
-        `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and `draft`,
-        `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
+    sampler: a `SamplerConfig` or a `SamplerChain`; its fields are keywords by themselves too. A list's prompts all use
+        the same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given.
     logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
         place before everything else; they run inside the engine's step. What one raises ends its request alone.
     stopping_criteria: a function (token ids so far, logits) -> bool, or a list of them, called after each token. The
@@ -242,6 +240,10 @@ class TextOptions:
         cache is not used.
     n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
         Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
+    tool_use: a `ToolUse`: calls of tools are found in the text, and held to their schemas. `chat` makes it of `tools`.
+
+    Also `lora`, `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and
+    `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
     """
 
     chain: SamplerChain
@@ -303,7 +305,7 @@ class TextOptions:
 
 
 # Fields of TextOptions that are keywords by themselves.
-_OWN = tuple(name for name in field_names(TextOptions) if name not in ("chain", "serving", "drafts"))
+_TEXT_FIELDS = tuple(name for name in field_names(TextOptions) if name not in ("chain", "serving", "drafts"))
 
 
 def check_options(function: str, options: Mapping[str, Any]) -> None:
@@ -318,8 +320,8 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCon
     """
     check_options(function, options)
     fields = dict(options)
-    own = {name: fields.pop(name) for name in _OWN if name in fields}
-    serving, drafts = split_options(fields), split_draft_options(fields)
+    own = {name: fields.pop(name) for name in _TEXT_FIELDS if name in fields}
+    serving, drafts = split_serving_options(fields), split_draft_options(fields)
     return TextOptions(make_chain(fields.pop("sampler", None), fields, defaults), serving, drafts, **own)
 
 

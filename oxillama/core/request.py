@@ -93,7 +93,8 @@ class ResultQueue:
     __slots__ = ("bell", "error", "items", "n_open", "whole")
 
     def __init__(self, n_requests: int, bell: Bell | None = None, *, whole: bool = False) -> None:
-        """`whole`: the bell rings for the end alone, not for each chunk."""
+        """`whole`: no caller reads before the end, so that a request may put all of its text into one chunk; and the
+        bell rings for the end alone."""
         self.items: deque[tuple[int, Chunk]] = deque()
         self.n_open = n_requests
         self.error: BaseException | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -117,10 +118,13 @@ class Runner:
         for source in self.model.mapped:
             source.watch()
         self._workspace.reset()
-        rows = [(s.tokens, s.start, s.block_table, s.slots, s.windowed) for s in spans]
-        loras = [s.loras for s in spans]
-        adapters = Adapters([len(s.tokens) for s in spans], loras) if any(loras) else None
-        return Batch(rows, self._workspace, poll, wants, adapters)
+        rows, lengths, loras, adapted = [], [], [], False
+        for s in spans:
+            rows.append((s.tokens, s.start, s.block_table, s.slots, s.windowed))
+            lengths.append(len(s.tokens))
+            loras.append(s.loras)
+            adapted = adapted or bool(s.loras)
+        return Batch(rows, self._workspace, poll, wants, Adapters(lengths, loras) if adapted else None)
 
     @property
     def adaptable(self) -> Mapping[str, Adaptable]:
@@ -252,7 +256,7 @@ def execute_plan(
     None if poll raised StepAbandoned. No state has changed in any case: that is for `Scheduler.advance`. hidden: rows
     are hidden states of all tokens. Raises what the forward pass raises.
     """
-    spans = [span_of(work, n) for work, n in plan]
+    spans = list(starmap(span_of, plan))
     try:
         return (runner.hidden if hidden else runner.forward)(spans, poll)
     except StepAbandoned:

@@ -194,19 +194,19 @@ class Session:
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on, or fork() it here")
 
     def __init__(
-        self, core: EngineCore, maker: RequestFactory, serving: ServingOptions, snapshots: SnapshotProtocol
+        self, core: EngineCore, factory: RequestFactory, serving: ServingOptions, snapshots: SnapshotProtocol
     ) -> None:
         self._core = core
         self._snapshots = snapshots
         self._loras = snapshots.loras
-        self._maker = maker
-        self._n_vocab = maker.n_vocab
-        self._context_size = maker.context_size
+        self._factory = factory
+        self._n_vocab = factory.n_vocab
+        self._context_size = factory.context_size
         self._serving = serving
         self._kv_type = kv_type = snapshots.config.kv_type
         self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
         self._logits: tuple[NDArray[np.float32], int] | None = None
-        self._sampling = SessionSampler(maker.sampler, maker.sampling_defaults)
+        self._sampling = SessionSampler(factory.sampler, factory.sampling_defaults)
         self._in_use = threading.Lock()
         self._release = partial(core.scheduler.blocks.rewind, self._sequence, 0)
         self._dropped = core.loop.finalizer(self._release)
@@ -331,7 +331,7 @@ class Session:
         What a model's recurrent layers keep isn't shared, and computed again by the other's first call.
         """
         self._check_open()
-        twin = Session(self._core, self._maker, self._serving, self._snapshots)
+        twin = Session(self._core, self._factory, self._serving, self._snapshots)
 
         def share() -> None:
             self._core.change(lambda: self._share(twin._sequence))

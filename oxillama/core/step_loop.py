@@ -48,8 +48,8 @@ class StepLoop:
     The turn is given back whatever a step raises, and so is the lock: what must not be left out there is a store or a
     call of a function in C, before which Python neither looks for signals nor for room on its stack.
 
-    Coroutines wait for results and take no steps: their requests are guests, and while there are any, a thread of the
-    loop's own drives it like every other. It is a daemon, ended before the interpreter is.
+    Coroutines wait for results and take no steps: their requests are in the background, and while there are any, a
+    thread of the loop's own drives it like every other. It is a daemon, ended before the interpreter is.
 
     background_requests: requests of callers that don't drive. rung: bells that wake their owners at the end of the
     turn, with one call for all of one event loop. lock: while a thread holds it, for a moment and under a
@@ -212,10 +212,10 @@ class StepLoop:
         if self._owner == threading.get_ident():
             raise GenerateError("the engine was called from inside its own step, which can't wait for another one")
 
-    # The thread for guests.
+    # The worker thread, for requests in the background.
 
     def start_worker(self) -> None:
-        """Sees to it that the guests' requests are computed. Raises RuntimeError if there can be no more threads."""
+        """Has requests in the background computed. Raises RuntimeError if there can be no more threads."""
         if ended():
             raise RuntimeError("the interpreter is ending")
         with DeferredInterrupt(), self.lock:

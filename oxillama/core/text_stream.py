@@ -93,7 +93,7 @@ class Chunks(Generator[Chunk, None, None]):
 
 
 def save_request(
-    maker: SnapshotProtocol,
+    writer: SnapshotProtocol,
     requests: list[GenerationRequest],
     outbox: ResultQueue,
     path: Path | None = None,
@@ -105,18 +105,18 @@ def save_request(
 ) -> bytes | None:
     """`Chunks.snapshot`."""
     if index is None and len(requests) > 1:
-        return maker.save_texts(requests, outbox, path, base=base, compress=compress, shared=shared)
+        return writer.save_texts(requests, outbox, path, base=base, compress=compress, shared=shared)
     request = requests[check_int("index", index or 0, 0, len(requests) - 1)]
 
     def take(known: Any) -> Any:
-        return maker.text(request, outbox, known)
+        return writer.text(request, outbox, known)
 
     if path is not None:
-        maker.write(take, path, base=base, compress=compress, shared=shared)
+        writer.write(take, path, base=base, compress=compress, shared=shared)
         return None
     if base is not None or shared:
         raise ConfigError("base and shared are for files: give a path")
-    return maker.pack(take, compress=compress)
+    return writer.pack(take, compress=compress)
 
 
 def cached(make: Callable[[], T]) -> Callable[[], T]:
@@ -144,7 +144,7 @@ def _run(
 
 def answer(
     core: EngineCore,
-    maker: RequestFactory,
+    factory: RequestFactory,
     ids: list[int],
     options: TextOptions,
     snapshots: SnapshotProtocol,
@@ -152,7 +152,7 @@ def answer(
 ) -> Chunks:
     """Chunks of what follows `ids`; requests are made and queued when the first is asked for."""
     outbox = ResultQueue(options.n_each)
-    made = partial(maker.group, ids, options, outbox, **held)
+    made = partial(factory.group, ids, options, outbox, **held)
     return Chunks(core, made, outbox, options.cancel_token, snapshots)
 
 
@@ -176,10 +176,10 @@ def complete(context: EngineContext, prompt: Any, options: TextOptions, on_token
     context.core.check_generates()
     single, prompts = read_prompts("prompt", prompt)
     indexed = not single or options.n is not None
-    outbox = ResultQueue(len(prompts) * options.n_each)
+    outbox = ResultQueue(len(prompts) * options.n_each, whole=on_token is None)
     requests = context.factory.requests(prompts, options, outbox)
     found = []
-    running = chunks(context.core, requests, outbox, options.cancel_token, whole=on_token is None)
+    running = chunks(context.core, requests, outbox, options.cancel_token)
     with closing(running):
         for index, chunk in running:
             found.append((index, chunk))
@@ -233,17 +233,15 @@ def chunks(
     requests: list[GenerationRequest],
     outbox: ResultQueue,
     cancel_token: CancelToken | None = None,
-    *,
-    whole: bool = False,
 ) -> Generator[tuple[int, Chunk], None, None]:
-    """Submits requests and yields (index, chunk) as they come; `whole`: only when all are finished.
+    """Submits requests and yields (index, chunk) as they come; of an outbox that is `whole`, when all are finished.
 
     However it is left, nothing of the requests stays behind. Raises the error of the first request that failed, as soon
     as it is known.
     """
 
     def ready() -> bool:
-        some = outbox.items and not whole
+        some = outbox.items and not outbox.whole
         stop = cancel_token is not None and cancel_token.cancelled
         return bool(some or stop or not outbox.n_open or outbox.error is not None)
 

@@ -170,10 +170,10 @@ class AsyncEngine:
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
     @takes(ChatOptions, chat_prompt, rest=StreamOptions)
-    async def chat(self, messages: Messages, *, stream: bool = False, **options: Any) -> Any:
+    async def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
         ids = await asyncio.to_thread(chat_prompt, self.engine.context, messages, options)
-        return await self._answer(ids, stream, options)
+        return await self._answer(ids, stream, n, options)
 
     @overload
     async def infill(
@@ -194,18 +194,20 @@ class AsyncEngine:
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
     @takes(InfillOptions, infill_ids, rest=StreamOptions)
-    async def infill(self, prefix: str, suffix: str, *, stream: bool = False, **options: Any) -> Any:
+    async def infill(
+        self, prefix: str, suffix: str, *, stream: bool = False, n: int | None = None, **options: Any
+    ) -> Any:
         """The text between two others, as `Engine.infill` gives it."""
         size = size_of([prefix, suffix])
         ids = await made(size, lambda: infill_prompt(self.engine.context, prefix, suffix, options))
-        return await self._answer(ids, stream, options)
+        return await self._answer(ids, stream, n, options)
 
-    async def _answer(self, ids: list[int], stream: bool, options: dict[str, Any]) -> Any:
+    async def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
         if not check_bool("stream", stream):
-            return await self.generate(ids, **options)
+            return await self.generate(ids, n=n, **options)
         if options.pop("on_token", None) is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, **options)
+        return self.stream(ids, n=n, **options)
 
     @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
     async def beam_search(
@@ -299,11 +301,11 @@ class AsyncEngine:
     async def _begin(
         self, prompts: list[tuple[str, Any]], options: TextOptions, *, whole: bool = False
     ) -> Call[GenerationRequest]:
-        core, maker = self._core, self.engine.context.factory
+        core, factory = self._core, self.engine.context.factory
         bell = CoroutineBell(core.loop)
         outbox = ResultQueue(len(prompts) * options.n_each, bell, whole=whole)
         size = size_of([prompt for _, prompt in prompts], options)
-        requests = await made(size, lambda: maker.requests(prompts, options, outbox))
+        requests = await made(size, lambda: factory.requests(prompts, options, outbox))
         return Call(core, requests, outbox, bell)
 
     async def _complete(

@@ -61,7 +61,7 @@ class Engine:
     """A loaded model. Use as a context manager, or call `close`.
 
     Any number of threads may use one engine: their requests share the model's steps, and no result depends on what
-    else runs. Callbacks may use the engine too.
+    else runs. `on_token` may use the engine too; what runs inside its steps (processors, criteria, drafts) may not.
 
     Its pickle says how it was loaded (paths, settings, adapters), not what it has computed: another process opens the
     model from that, once, however many pickles it reads, and keeps the engine that it opened last until `close`. So it
@@ -85,7 +85,7 @@ class Engine:
         self.metadata = self.context.metadata
         self.context_size: int = self.context.context_size
         self.n_vocab: int = self.context.spec.n_vocab
-        self._core, self._maker = self.context.core, self.context.factory  # short names
+        self._core, self._factory = self.context.core, self.context.factory  # short names
         self._session, self._snapshots = self.context.session, self.context.snapshots
         self._own_draft = OwnDraft()
 
@@ -98,7 +98,7 @@ class Engine:
     @property
     def sampling_defaults(self) -> SamplerConfig:
         """Settings of calls without a `sampler`: `general.sampling.*` of the file, else those of `SamplerConfig`."""
-        return self._maker.sampling_defaults
+        return self._factory.sampling_defaults
 
     # ---- text
 
@@ -164,7 +164,7 @@ class Engine:
     def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | list[Completion] | Chunks: ...
 
     @takes(ChatOptions, chat_prompt, rest=StreamOptions)
-    def chat(self, messages: Messages, *, stream: bool = False, **options: Any) -> Any:
+    def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
         messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
@@ -175,7 +175,7 @@ class Engine:
         ToolFormatError if it isn't known how the model writes calls, GrammarError for a schema that calls can't be held
         to, and what `generate` raises.
         """
-        return self._answer(chat_prompt(self.context, messages, options), stream, options)
+        return self._answer(chat_prompt(self.context, messages, options), stream, n, options)
 
     def chat_tokens(self, messages: Messages, *, tools: Tools = None, chat_template: str | None = None) -> list[int]:
         """The prompt that `chat` makes of messages, as token ids."""
@@ -200,29 +200,30 @@ class Engine:
     ) -> Completion | list[Completion] | Chunks: ...
 
     @takes(InfillOptions, infill_ids, rest=StreamOptions)
-    def infill(self, prefix: str, suffix: str, *, stream: bool = False, **options: Any) -> Any:
+    def infill(self, prefix: str, suffix: str, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """The text between two others, by a model that was trained for fill-in-the-middle: code, mostly.
 
         stream: give chunks as they come. Other options are those of `generate` but `echo`.
 
         Raises UnsupportedModelError if the file lacks a token that marks prefix, suffix or middle.
         """
-        return self._answer(infill_prompt(self.context, prefix, suffix, options), stream, options)
+        return self._answer(infill_prompt(self.context, prefix, suffix, options), stream, n, options)
 
     def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:
         """The prompt that `infill` makes of the texts around a gap, as token ids, for `batch` and others."""
         return infill_ids(self.tokenizer, prefix, suffix, suffix_first)
 
-    def _answer(self, ids: list[int], stream: bool, options: dict[str, Any]) -> Any:
+    def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
+        """What follows a prompt that `chat` or `infill` made: a completion, n of them, or chunks."""
         if not check_bool("stream", stream):
-            return self.generate(ids, **options)
+            return self.generate(ids, n=n, **options)
         if options.pop("on_token", None) is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, **options)
+        return self.stream(ids, n=n, **options)
 
     def conversation(self) -> Conversation:
         """A dialogue that keeps its KV between turns."""
-        return Conversation(self._core, self._maker, self._snapshots)
+        return Conversation(self._core, self._factory, self._snapshots)
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text; `parse_special` reads text like "<|im_end|>" as the special token of that name."""
@@ -273,7 +274,7 @@ class Engine:
         An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
         ConfigError and TypeError for the options; EngineClosedError ends the batch.
         """
-        runner = batch_runner(self._core, self._maker, prompts, {"errors": errors, "n": n, **options})
+        runner = batch_runner(self._core, self._factory, prompts, {"errors": errors, "n": n, **options})
         if not isinstance(prompts, Iterable):
             raise ConfigError("an asynchronous iterable of prompts is for AsyncEngine.batch()")
         return Batch(self._core, runner, iter(prompts))
@@ -298,7 +299,7 @@ class Engine:
         self, prompt: Prompt, config: BeamSearchConfig | None = None, **options: Unpack[BeamSearchOptions]
     ) -> BeamRounds:
         """`beam_search` round by round, which can be saved meanwhile: an iterator over the beams that are followed."""
-        search = start_search(self._core, self._maker, prompt, config, options)
+        search = start_search(self._core, self._factory, prompt, config, options)
         return BeamRounds(self._core, search, options.get("cancel_token"), self._snapshots)
 
     # ---- numbers of whole texts
@@ -365,7 +366,7 @@ class Engine:
         """
         check_keywords("session", options, SessionOptions.__annotations__)
         self._core.check_generates()
-        return Session(self._core, self._maker, ServingOptions(**options), self._snapshots)
+        return Session(self._core, self._factory, ServingOptions(**options), self._snapshots)
 
     def fork(self) -> Session:
         """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""

@@ -84,7 +84,7 @@ class SpeculativeEngine:
             self._settings = {"num_speculative": num_speculative, "acceptance": acceptance, "adaptive": adaptive}
             options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
             self.engine._core.check_generates()
-            self.engine._maker.bind(options)
+            self.engine._factory.bind(options)
             self.seed = SamplerConfig(seed=seed).seed
             self.accepted_tokens: tuple[int, ...] = ()
             self.rng_state: int | None = None

@@ -45,7 +45,7 @@ class Scheduler:
     """First come, first served within each priority, with one token budget per step.
 
     Running sequences go first: each decoding one gets its token, then prompts share what is left of the budget, in
-    chunks, so that no decoding sequence waits longer than one chunk takes (`prefill_throttle.py` says how long that
+    chunks, so that no decoding sequence waits longer than one chunk takes (`PrefillThrottle` says how long that
     is). A waiting sequence starts when there are blocks for the tokens that it has, and gets more as it grows. When
     there are none left, the running sequence of the lowest rank is preempted: it goes back to the queue with nothing
     but its tokens, which are computed again later; no sequence starts in such a step. The first of the queue is never
@@ -55,8 +55,8 @@ class Scheduler:
     checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
-    the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was
-    computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; a
+    the `blocks.copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what
+    was computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; a
     running sequence with nothing to compute is passed over, and keeps what it has.
 
     A decoding sequence may have draft tokens (`Sequence.draft_tokens`), for which no other sequence gives up budget or
@@ -110,11 +110,6 @@ class Scheduler:
         self.ended: list[Sequence] = []
         # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
-
-    @property
-    def copies(self) -> list[tuple[int, int, int]]:
-        """(kind, source, target) of blocks, to be copied in this order before the next step computes anything."""
-        return self.blocks.copies
 
     @property
     def capacity(self) -> int:

@@ -64,16 +64,16 @@ MAX_MESSAGE = 1000
 # ---- capture
 
 
-def save_search(maker: SnapshotWriter, search: BeamSearch, path: Any, *, compress: bool) -> bytes | None:
+def save_search(writer: SnapshotWriter, search: BeamSearch, path: Any, *, compress: bool) -> bytes | None:
     """`BeamRounds.snapshot`."""
 
     def take() -> tuple[dict[str, Any], Iterator[Contents]]:
         state = progress(search) | settings_of(search.options)
         sequences = [beam.sequence for beam in search._live]
-        parts = (maker.saved("beam", s, s.n_computed, EMPTY_BASE, {}, {}) for s in sequences)
+        parts = (writer.saved("beam", s, s.n_computed, EMPTY_BASE, {}, {}) for s in sequences)
         return {"kind": KIND, "search": state | deadline_state(search._live[0])}, parts
 
-    return save_bundle(maker, take, path, compress=compress)
+    return save_bundle(writer, take, path, compress=compress)
 
 
 def settings_of(options: BeamOptions) -> dict[str, Any]:

@@ -46,7 +46,7 @@ MAX_PARTS = 1 << 14
 
 
 def save_several(
-    maker: SnapshotWriter, requests: list[GenerationRequest], outbox: ResultQueue, path: Any, *, base: Any,
+    writer: SnapshotWriter, requests: list[GenerationRequest], outbox: ResultQueue, path: Any, *, base: Any,
     compress: bool, shared: bool,
 ) -> bytes | None:  # fmt: skip
     """Saves all requests as they are between the same two steps: to a file, or as bytes if path is None."""
@@ -55,16 +55,16 @@ def save_several(
 
     def take() -> tuple[dict[str, Any], Iterator[Contents]]:
         unread = [index for index, _ in outbox.items]
-        return {"kind": KIND, "unread": unread}, (maker.text(request, outbox, EMPTY_BASE) for request in requests)
+        return {"kind": KIND, "unread": unread}, (writer.text(request, outbox, EMPTY_BASE) for request in requests)
 
-    return save_bundle(maker, take, path, compress=compress)
+    return save_bundle(writer, take, path, compress=compress)
 
 
 def save_bundle(
-    maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Contents]]], path: Any, *, compress: bool
+    writer: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Contents]]], path: Any, *, compress: bool
 ) -> bytes | None:
     """Saves what `take` returns between two steps: the common state, and the contents of each snapshot."""
-    saved = _saved(maker, take, check_bool("compress", compress))
+    saved = _saved(writer, take, check_bool("compress", compress))
     if path is None:
         return packed(saved)
     write_file(saved, path_of("path", path))
@@ -72,7 +72,7 @@ def save_bundle(
 
 
 def _saved(
-    maker: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Contents]]], compress: bool
+    writer: SnapshotWriter, take: Callable[[], tuple[dict[str, Any], Iterator[Contents]]], compress: bool
 ) -> Contents:
     parts: list[Contents] = []
 
@@ -89,7 +89,7 @@ def _saved(
             raise
         return Contents(state | {"written_by": WRITER, "tier": tier()}, let_go=let_go)
 
-    with maker.hold(capture) as whole:
+    with writer.hold(capture) as whole:
         data = [packed(part, squeeze=compress) for part in parts]
     name = PARTS[whole.state["kind"]]
     return Contents(

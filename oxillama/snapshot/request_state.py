@@ -56,8 +56,8 @@ __all__ = [
     "read_chain",
     "read_chunks",
     "read_config",
+    "read_draft_options",
     "read_drafts",
-    "read_options",
     "read_sampler",
     "read_serving",
     "read_tool_use",
@@ -239,7 +239,7 @@ def read_drafts(given: Fields | None, own: Any, label: str) -> DraftOptions:
     mine = own if isinstance(own, DraftOptions) else DraftOptions(draft=own)
     if given is None:  # saved without a draft: nothing may depend on draft tokens now
         return DraftOptions(mine.draft, mine.num_speculative) if mine.draft else NO_DRAFTS
-    options, saved = read_options(given, label), descriptions(given, label)
+    options, saved = read_draft_options(given, label), descriptions(given, label)
     names = ", ".join(name_of(one) for one in saved)
     if own is not None:
         if options["acceptance"] == "rejection":
@@ -257,7 +257,7 @@ def read_drafts(given: Fields | None, own: Any, label: str) -> DraftOptions:
     return DraftOptions(draft=drafts, **options) if drafts else NO_DRAFTS
 
 
-def read_options(given: Fields, label: str) -> dict[str, Any]:
+def read_draft_options(given: Fields, label: str) -> dict[str, Any]:
     """All of `DraftOptions` but the draft. Raises SnapshotDamagedError."""
     options: dict[str, Any] = {
         "num_speculative": given.integer("num_speculative", 0, MAX_SPECULATIVE),
@@ -407,7 +407,7 @@ def _scores_state(scores: LogprobRecorder) -> dict[str, Any]:
 
 
 class LogprobReader:
-    """SnapshotReader of log-probabilities in JSON; the bytes of tokens are looked up."""
+    """Reader of log-probabilities in JSON; the bytes of tokens are looked up."""
 
     def __init__(self, label: str, token_bytes: Any) -> None:
         self._label, self._token_bytes = label, token_bytes

@@ -166,24 +166,24 @@ def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelTok
     return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
 
 
-def load_saved(maker: SnapshotWriter, snapshot: OpenSnapshot) -> Contents:
+def load_saved(writer: SnapshotWriter, snapshot: OpenSnapshot) -> Contents:
     """The contents of a snapshot, checked against an engine. Raises SnapshotError's children."""
     label = snapshot.label
     if snapshot.is_version1:
         from oxillama.snapshot.v1_convert import to_saved
 
-        return to_saved(maker, snapshot.version1, label)
+        return to_saved(writer, snapshot.version1, label)
     if snapshot.is_speculative_version1:
         raise SnapshotFormatError(f"{label}: it is of a speculative engine, two models in one: not for this one")
     reader = snapshot.reader
     kind = reader.state.text("kind")
     if kind not in KINDS:
         raise SnapshotFormatError(f"{label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
-    maker.check(reader)
+    writer.check(reader)
     written = reader.state.text("tier")
     if written != tier():
         log.warning("%s was written with kernels for %s: here, with %s, digits may differ", label, written, tier())
-    return reader.saved(maker.expecting(label))
+    return reader.saved(writer.expecting(label))
 
 
 def _sequence_of(engine: EngineContext, saved: Contents, label: str) -> tuple[list[int], int, LoraSet]:

@@ -39,7 +39,7 @@ from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.format.reader import ArrayRows, Contents, OpenSnapshot, open_snapshot
 from oxillama.snapshot.format.v1 import EngineV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed, write_file, write_version
-from oxillama.snapshot.request_state import check_same, described, descriptions, model_of, read_options, remade
+from oxillama.snapshot.request_state import check_same, described, descriptions, model_of, read_draft_options, remade
 from oxillama.snapshot.restore import check_tokenizer, engine_settings, model_source, restored
 from oxillama.snapshot.resume import load_saved
 from oxillama.snapshot.resume_request import tokens_of
@@ -61,18 +61,18 @@ class DraftSession:
     def __init__(self, draft: DraftModel, key: int) -> None:
         self._draft, self._core, self._key = draft, draft._core, key
         loras = LoraRegistry(draft._parts.spec, dict)
-        self.maker = EngineSnapshots(draft._core, draft.config, draft._parts, loras)
-        self.maker.given_as = "draft"
+        self.writer = EngineSnapshots(draft._core, draft.config, draft._parts, loras)
+        self.writer.given_as = "draft"
 
     def pack(self, *, compress: bool = False) -> bytes:
         """The snapshot in version 2. Raises SnapshotError's children, EngineClosedError."""
-        return self.maker.pack(self._take, compress=compress)
+        return self.writer.pack(self._take, compress=compress)
 
     def version1(self, tokens: list[int]) -> bytes:
         """The snapshot in version 1, with all the session's tokens computed. Raises SnapshotError if that can't be."""
         known = self._core.sequences.find(self._key) is not None
         if not tokens or (UNKNOWN in tokens and self._has(tokens)):
-            return self.maker.version1(self._take)
+            return self.writer.version1(self._take)
         if UNKNOWN in tokens:
             raise SnapshotError(
                 "format=1 needs the draft's keys and values, and the session's tokens, from which they could be "
@@ -83,7 +83,7 @@ class DraftSession:
             self._draft.propose([DraftTask(self._key, tokens, 1, greedy)])
             if not self._has(tokens):
                 raise SnapshotError(f"format=1 needs room for the session's {len(tokens)} tokens in the draft's cache")
-            return self.maker.version1(self._take)
+            return self.writer.version1(self._take)
         finally:
             if not known:
                 self._draft.forget(self._key)
@@ -96,7 +96,7 @@ class DraftSession:
         text = self._core.sequences.find(self._key)
         sequence = Sequence([], 0) if text is None else text.sequence
         n = sequence.n_computed
-        saved = self.maker.session(sequence, ServingOptions(), None, None, known)
+        saved = self.writer.session(sequence, ServingOptions(), None, None, known)
         saved.state["sequence"]["n_prompt"] = n
         # Draft tokens can be drafted again.
         saved.tensors["tokens"] = ArrayRows.whole(np.array(sequence.tokens[:n], np.int32))
@@ -104,8 +104,8 @@ class DraftSession:
 
     def restore(self, snapshot: OpenSnapshot) -> None:
         """Restores saved contents. Raises SnapshotError's children; the draft stays unchanged then."""
-        saved, label = load_saved(self.maker, snapshot), snapshot.label
-        tokens = tokens_of(saved, self.maker.n_vocab, label)
+        saved, label = load_saved(self.writer, snapshot), snapshot.label
+        tokens = tokens_of(saved, self.writer.n_vocab, label)
         n = Fields(saved.state, label).sub("sequence").integer("n_computed", 0, len(tokens))
         if len(tokens) > self._draft.context_size:
             raise SnapshotMismatchError(
@@ -121,7 +121,7 @@ class DraftSession:
                 raise
 
         if tokens:
-            self.maker.between_steps(fill)
+            self.writer.between_steps(fill)
 
 
 KIND = "speculative"
@@ -290,7 +290,7 @@ def _found(snapshot: OpenSnapshot) -> _Found:
             raise SnapshotDamagedError(f"{part.label}: it must be of a session, not of kind {kind!r}")
     sessions = {i: parts[f"draft.{i}"] for i in range(len(drafts)) if f"draft.{i}" in parts}
     return _Found(
-        parts[TARGET], drafts, sessions, read_options(state, label), state.maybe_integer("seed", 0, MAX_SEED),
+        parts[TARGET], drafts, sessions, read_draft_options(state, label), state.maybe_integer("seed", 0, MAX_SEED),
         _read_stats(state.sub("stats")), tuple(_read_tokens(state)), state.maybe_integer("rng_state", 0, MAX_SEED),
     )  # fmt: skip
 

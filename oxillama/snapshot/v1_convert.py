@@ -63,21 +63,21 @@ def described_engine(v: EngineV1, label: str) -> tuple[dict[str, Any], Fields]:
 # ---- resumption
 
 
-def to_saved(maker: SnapshotWriter, v: EngineV1, label: str) -> Contents:
+def to_saved(writer: SnapshotWriter, v: EngineV1, label: str) -> Contents:
     """Contents as in version 2. Raises SnapshotMismatchError for state that can't be resumed."""
-    _check_model(maker, v, label)
+    _check_model(writer, v, label)
     kv = _attention_of(v, label)
-    if maker.config.kv_type != KV_TYPE:
+    if writer.config.kv_type != KV_TYPE:
         raise SnapshotMismatchError(
-            f"{label}: it holds keys and values as float32, and this engine as {maker.config.kv_type}: load the model "
+            f"{label}: it holds keys and values as float32, and this engine as {writer.config.kv_type}: load the model "
             f"with kv_type={KV_TYPE!r}"
         )
     if v.tokens and len(v.tokens) < kv.seq_len:
         raise SnapshotDamagedError(f"{label}: it has {len(v.tokens)} tokens, fewer than those of its KV, {kv.seq_len}")
     if any(token > MAX_TOKEN for token in v.tokens):
-        raise SnapshotDamagedError(f"{label}: its tokens are not all from 0 to {maker.n_vocab - 1}")
+        raise SnapshotDamagedError(f"{label}: its tokens are not all from 0 to {writer.n_vocab - 1}")
     tokens = np.array(v.tokens or [UNKNOWN] * kv.seq_len, np.int64)
-    tensors = _kv_tensors(maker, kv, label) | {"tokens": ArrayRows.whole(tokens)}
+    tensors = _kv_tensors(writer, kv, label) | {"tokens": ArrayRows.whole(tokens)}
     sampler, marks = _sampler_state(v, label)
     state = {
         "kind": "session",
@@ -89,12 +89,12 @@ def to_saved(maker: SnapshotWriter, v: EngineV1, label: str) -> Contents:
     return Contents(state, tensors | marks)
 
 
-def _check_model(maker: SnapshotWriter, v: EngineV1, label: str) -> None:
-    if v.arch_id != maker.arch:
-        raise SnapshotMismatchError(f"{label}: it is of a model of architecture {v.arch_id}, not {maker.arch}")
-    if v.model_fingerprint.probe_size != maker.fingerprint.probe_size:  # version 1 has only this one
+def _check_model(writer: SnapshotWriter, v: EngineV1, label: str) -> None:
+    if v.arch_id != writer.arch:
+        raise SnapshotMismatchError(f"{label}: it is of a model of architecture {v.arch_id}, not {writer.arch}")
+    if v.model_fingerprint.probe_size != writer.fingerprint.probe_size:  # version 1 has only this one
         raise SnapshotDamagedError(f"{label}: its fingerprint is of {v.model_fingerprint.probe_size} bytes")
-    v.model_fingerprint.check(maker.fingerprint, label, maker.given_as)
+    v.model_fingerprint.check(writer.fingerprint, label, writer.given_as)
 
 
 def _attention_of(v: EngineV1, label: str) -> KvV1:
@@ -112,10 +112,10 @@ def _attention_of(v: EngineV1, label: str) -> KvV1:
     return kv
 
 
-def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, ArrayRows]:
+def _kv_tensors(writer: SnapshotWriter, kv: KvV1, label: str) -> dict[str, ArrayRows]:
     if not kv.seq_len:
         return {}
-    slabs = list(named_slabs(maker.core.runner.arrays))
+    slabs = list(named_slabs(writer.core.runner.arrays))
     dims = {
         d for _, s in slabs for d in ((s.n_heads * s.k_dim, s.n_heads * s.v_dim) if isinstance(s, KvSlab) else (0,))
     }
@@ -123,9 +123,9 @@ def _kv_tensors(maker: SnapshotWriter, kv: KvV1, label: str) -> dict[str, ArrayR
         raise SnapshotMismatchError(
             f"{label}: it holds {kv.num_layers} layers of {kv.kv_dim} keys and values; the model's are different"
         )
-    if kv.seq_len > maker.context_size:
+    if kv.seq_len > writer.context_size:
         raise SnapshotMismatchError(
-            f"{label}: its {kv.seq_len} tokens are more than the context_size of this engine, {maker.context_size}"
+            f"{label}: its {kv.seq_len} tokens are more than the context_size of this engine, {writer.context_size}"
         )
     tensors = {}
     for (name, slab), keys, values in zip(slabs, kv.keys, kv.values, strict=True):
@@ -162,9 +162,9 @@ def _sampler_state(v: EngineV1, label: str) -> tuple[dict[str, Any], dict[str, A
 # ---- capture
 
 
-def from_saved(maker: SnapshotWriter, saved: Contents) -> EngineV1:
+def from_saved(writer: SnapshotWriter, saved: Contents) -> EngineV1:
     """Contents as in version 1. Raises SnapshotError for state that version 1 has no field for."""
-    path = maker.model_path
+    path = writer.model_path
     if path is None:
         raise SnapshotError("format=1 needs the path of the model, which was loaded from memory: use format=2")
     sequence, tokens = saved.state["sequence"], saved.tensors["tokens"].array.tolist()
@@ -172,18 +172,18 @@ def from_saved(maker: SnapshotWriter, saved: Contents) -> EngineV1:
         raise SnapshotError("format=1 has no place for adapters, which the session uses: use format=2")
     given = saved.state.get("sampler") or chain_state(SamplerChain.from_config(SamplerConfig.original()))
     config = config_of(given["config"])
-    tokenizer = maker.described["model"]["tokenizer_path"]
+    tokenizer = writer.described["model"]["tokenizer_path"]
     return EngineV1(
-        maker.arch, path, tokenizer, replace(maker.fingerprint, tensor_hash=b""),
-        [] if UNKNOWN in tokens else tokens, _kv_of(maker, saved, sequence["n_computed"]), None,
-        _sampler_of(config, given), config.grammar, maker.context_size, maker.num_threads,
-        maker.config.prefill_chunk_size,
+        writer.arch, path, tokenizer, replace(writer.fingerprint, tensor_hash=b""),
+        [] if UNKNOWN in tokens else tokens, _kv_of(writer, saved, sequence["n_computed"]), None,
+        _sampler_of(config, given), config.grammar, writer.context_size, writer.num_threads,
+        writer.config.prefill_chunk_size,
     )  # fmt: skip
 
 
-def _kv_of(maker: SnapshotWriter, saved: Contents, n: int) -> KvV1:
+def _kv_of(writer: SnapshotWriter, saved: Contents, n: int) -> KvV1:
     keys, values, dims = [], [], set()
-    for name, slab in named_slabs(maker.core.runner.arrays):
+    for name, slab in named_slabs(writer.core.runner.arrays):
         if not isinstance(slab, KvSlab):
             raise SnapshotError("format=1 has no place for the whole state of recurrent layers: use format=2")
         dims |= {slab.n_heads * slab.k_dim, slab.n_heads * slab.v_dim}
@@ -197,11 +197,11 @@ def _kv_of(maker: SnapshotWriter, saved: Contents, n: int) -> KvV1:
         else:
             keys.append(np.empty(0, np.float32))
             values.append(np.empty(0, np.float32))
-    if len(dims) != 1 or len(keys) != maker.spec.n_layers:
+    if len(dims) != 1 or len(keys) != writer.spec.n_layers:
         raise SnapshotError(
             f"format=1 has no place for keys and values of several sizes ({sorted(dims)}): use format=2"
         )
-    return KvV1(keys, values, n, len(keys), maker.context_size, dims.pop())
+    return KvV1(keys, values, n, len(keys), writer.context_size, dims.pop())
 
 
 def _sampler_of(config: SamplerConfig, given: Any) -> SamplerV1:

@@ -27,27 +27,15 @@ from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence as Tokens
 from oxillama.scheduling.sequence import n_common
 
-__all__ = [
-    "CommonIds",
-    "DraftCore",
-    "DraftRun",
-    "DraftSequence",
-    "DraftSequences",
-    "Mark",
-]
+__all__ = ["DraftCore"]
+
+T = TypeVar("T")
+Mark = tuple[int, float]  # state of a sampler: its generator's state, and mirostat's mu
+
+# Prompt tokens computed at a time before the draft tokens of other sequences, so that those don't wait long.
+CATCH_UP = 512
 
 MASK = (1 << 64) - 1
-
-
-def derived(state: int) -> int:
-    """State of a generator independent of the request's own generator in `state`.
-
-    The finaliser of SplitMix64 (Steele et al. 2014) of `state` with an offset; never 0, which xorshift doesn't leave.
-    """
-    x = (state ^ 0x9E3779B97F4A7C15) & MASK
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-    return (x ^ x >> 31) or 1
 
 
 class CommonIds:
@@ -75,6 +63,105 @@ class CommonIds:
         self._row.fill(-np.inf)
         self._row[: self.n] = row[: self.n]
         return self._row
+
+
+class DraftSequence:
+    """Sequence of one request in the draft model: the request's tokens, draft tokens after them, and their KV.
+
+    n_known: number of the request's tokens when the others were drafted. marks: state of the sampler after these, and
+    after each draft token; empty if the draft tokens can't be used again.
+    """
+
+    __slots__ = ("marks", "n_known", "sequence")
+
+    def __init__(self, cache_key: Hashable) -> None:
+        self.sequence = Tokens([], 0, cache_key=cache_key)
+        self.n_known = 0
+        self.marks: list[Mark] = []
+
+    @property
+    def drafted(self) -> list[int]:
+        """The draft tokens."""
+        return self.sequence.tokens[self.n_known :]
+
+    def agrees(self, tokens: Sequence[int]) -> bool:
+        """Whether tokens agree with the draft tokens, as far as either reach."""
+        mine = self.sequence.tokens
+        n = min(len(mine), len(tokens))
+        return mine[:n] == list(tokens[:n])
+
+
+class DraftSequences:
+    """Draft sequences by key, least recently used first; each has blocks of the scheduler's pool."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._texts: OrderedDict[int, DraftSequence] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def find(self, key: int) -> DraftSequence | None:
+        """The sequence of a key; None if there is none."""
+        return self._texts.get(key)
+
+    def sync(self, key: int, cache_key: Hashable, tokens: list[int], mark: Mark | None) -> DraftSequence:
+        """Updates a sequence to the request's tokens. KV of their common prefix stays; rejected draft tokens go.
+
+        mark: state of the request's sampler. Draft tokens after `tokens` stay if the sampler had this state when they
+        were drawn; none stay if it is None. Without any, the last token counts as not computed: its logits are gone.
+        """
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = DraftSequence(cache_key)
+        self._texts.move_to_end(key)
+        sequence, at = text.sequence, len(tokens) - text.n_known
+        mine = sequence.tokens
+        if len(mine) > len(tokens) and 0 <= at < len(text.marks) and text.marks[at] == mark and text.agrees(tokens):
+            text.n_known, text.marks = len(tokens), text.marks[at:]
+            self.scheduler.blocks.rewind(sequence, len(mine) - 1)  # if none could be drawn after the last draft token
+            return text
+        self.scheduler.blocks.rewind(sequence, min(n_common(mine, tokens), len(tokens) - 1))
+        sequence.tokens[:] = tokens
+        text.n_known, text.marks = len(tokens), [] if mark is None else [mark]
+        return text
+
+    def make_room(self, needs: Sequence[tuple[DraftSequence, int]]) -> None:
+        """Evicts sequences that are not in `needs`, least recently used first, until there is room for the tokens of
+        each that is."""
+        asked = {id(text) for text, _ in needs}
+        for key, text in list(self._texts.items()):
+            if id(text) in asked or self._has_room(needs):
+                break
+            self.scheduler.blocks.rewind(text.sequence, 0)
+            del self._texts[key]
+
+    def _has_room(self, needs: Sequence[tuple[DraftSequence, int]]) -> bool:
+        if not needs:
+            return True
+        scheduler = self.scheduler
+        missing = [scheduler.blocks.missing(text.sequence, n) for text, n in needs]
+        slots = [(text.sequence.slots or StateSlots()).n_missing(scheduler.pool.slots) for text, _ in needs]
+        if scheduler.pool.n_slots and sum(slots) > scheduler.pool.slots.n_available:
+            return False
+        return scheduler.blocks.fits([sum(n) for n in zip(*missing, strict=True)])
+
+    def forget(self, key: int) -> None:
+        """Frees the KV of a sequence; does nothing for an unknown key."""
+        text = self._texts.pop(key, None)
+        if text is not None:
+            self.scheduler.blocks.rewind(text.sequence, 0)
+
+
+def derived(state: int) -> int:
+    """State of a generator independent of the request's own generator in `state`.
+
+    The finaliser of SplitMix64 (Steele et al. 2014) of `state` with an offset; never 0, which xorshift doesn't leave.
+    """
+    x = (state ^ 0x9E3779B97F4A7C15) & MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return (x ^ x >> 31) or 1
 
 
 class DraftRun:
@@ -108,11 +195,11 @@ class DraftRun:
 
     @property
     def mark(self) -> Mark | None:
-        """State of the sampler at the start; None if draft tokens of earlier rounds can't be used."""
+        """State of the sampler at the start; None if draft tokens of earlier proposals can't be used."""
         return None if self._probs is not None else self._start
 
     def begin(self, text: DraftSequence) -> None:
-        """Takes the draft tokens of earlier rounds that are still valid."""
+        """Takes the draft tokens of earlier proposals that are still valid."""
         memory, sequence = self._sampler.memory, text.sequence
         self._text, sequence.handle = text, self
         sequence.n_prompt, sequence.n_reserve = text.n_known, text.n_known + self.n - 1
@@ -169,11 +256,7 @@ class DraftRun:
         return Proposal(self.tokens, self._probs)
 
 
-T = TypeVar("T")
 Plan = list[tuple[DraftRun, int]]
-
-# Prompt tokens computed at a time before the draft tokens of other sequences, so that those don't wait long.
-CATCH_UP = 512
 
 
 class DraftCore:
@@ -299,7 +382,7 @@ class DraftCore:
             self.scheduler.add_request(text.sequence, accepted=True)
 
     def _write(self, runs: Sequence[DraftRun], stopped: Callable[[], bool] | None) -> None:
-        """Rounds of one draft token for each sequence.
+        """Steps of one draft token for each sequence.
 
         A sequence without room, and one that has no draft token after `CATCH_UP` computed tokens while others have, is
         left for the next proposal; unless the request's text depends on its draft tokens.
@@ -308,7 +391,7 @@ class DraftCore:
         before, going = self.n_computed, [run for run in runs if not run.done]
         while going:
             plan = [(cast(DraftRun, sequence.handle), n) for sequence, n in next_plan(self.runner, scheduler)]
-            if not (self._round(plan, poll) if plan else scheduler.preempting):
+            if not (self._step(plan, poll) if plan else scheduler.preempting):
                 break
             late = self.n_computed - before >= CATCH_UP and any(run.tokens for run in runs)
             for run in going:
@@ -318,7 +401,7 @@ class DraftCore:
                     run.done = True
             going = [run for run in going if not run.done]
 
-    def _round(self, plan: Plan, poll: Callable[[], None] | None) -> bool:
+    def _step(self, plan: Plan, poll: Callable[[], None] | None) -> bool:
         """Computes a plan and draws; False, and nothing has changed, if the run was cancelled."""
         rows = execute_plan(self.runner, plan, poll)
         if rows is None:
@@ -355,94 +438,3 @@ def _poll(stopped: Callable[[], bool] | None) -> Callable[[], None] | None:
             raise StepAbandoned
 
     return poll
-
-
-Mark = tuple[int, float]  # state of a sampler: its generator's state, and mirostat's mu
-
-
-class DraftSequence:
-    """Sequence of one request in the draft model: the request's tokens, draft tokens after them, and their KV.
-
-    n_known: number of the request's tokens when the others were drafted. marks: state of the sampler after these, and
-    after each draft token; empty if the draft tokens can't be used again.
-    """
-
-    __slots__ = ("marks", "n_known", "sequence")
-
-    def __init__(self, cache_key: Hashable) -> None:
-        self.sequence = Tokens([], 0, cache_key=cache_key)
-        self.n_known = 0
-        self.marks: list[Mark] = []
-
-    @property
-    def drafted(self) -> list[int]:
-        """The draft tokens."""
-        return self.sequence.tokens[self.n_known :]
-
-    def agrees(self, tokens: Sequence[int]) -> bool:
-        """Whether tokens agree with the draft tokens, as far as either reach."""
-        mine = self.sequence.tokens
-        n = min(len(mine), len(tokens))
-        return mine[:n] == list(tokens[:n])
-
-
-class DraftSequences:
-    """Draft sequences by key, least recently used first; each has blocks of the scheduler's pool."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-        self._texts: OrderedDict[int, DraftSequence] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def find(self, key: int) -> DraftSequence | None:
-        """The sequence of a key; None if there is none."""
-        return self._texts.get(key)
-
-    def sync(self, key: int, cache_key: Hashable, tokens: list[int], mark: Mark | None) -> DraftSequence:
-        """Updates a sequence to the request's tokens. KV of their common prefix stays; rejected draft tokens go.
-
-        mark: state of the request's sampler. Draft tokens after `tokens` stay if the sampler had this state when they
-        were drawn; none stay if it is None. Without any, the last token counts as not computed: its logits are gone.
-        """
-        text = self._texts.get(key)
-        if text is None:
-            text = self._texts[key] = DraftSequence(cache_key)
-        self._texts.move_to_end(key)
-        sequence, at = text.sequence, len(tokens) - text.n_known
-        mine = sequence.tokens
-        if len(mine) > len(tokens) and 0 <= at < len(text.marks) and text.marks[at] == mark and text.agrees(tokens):
-            text.n_known, text.marks = len(tokens), text.marks[at:]
-            self.scheduler.blocks.rewind(sequence, len(mine) - 1)  # if none could be drawn after the last draft token
-            return text
-        self.scheduler.blocks.rewind(sequence, min(n_common(mine, tokens), len(tokens) - 1))
-        sequence.tokens[:] = tokens
-        text.n_known, text.marks = len(tokens), [] if mark is None else [mark]
-        return text
-
-    def make_room(self, needs: Sequence[tuple[DraftSequence, int]]) -> None:
-        """Evicts sequences that are not in `needs`, least recently used first, until there is room for the tokens of
-        each that is."""
-        asked = {id(text) for text, _ in needs}
-        for key, text in list(self._texts.items()):
-            if id(text) in asked or self._has_room(needs):
-                break
-            self.scheduler.blocks.rewind(text.sequence, 0)
-            del self._texts[key]
-
-    def _has_room(self, needs: Sequence[tuple[DraftSequence, int]]) -> bool:
-        if not needs:
-            return True
-        scheduler = self.scheduler
-        missing = [scheduler.blocks.missing(text.sequence, n) for text, n in needs]
-        slots = [(text.sequence.slots or StateSlots()).n_missing(scheduler.pool.slots) for text, _ in needs]
-        if scheduler.pool.n_slots and sum(slots) > scheduler.pool.slots.n_available:
-            return False
-        return scheduler.blocks.fits([sum(n) for n in zip(*missing, strict=True)])
-
-    def forget(self, key: int) -> None:
-        """Frees the KV of a sequence; does nothing for an unknown key."""
-        text = self._texts.pop(key, None)
-        if text is not None:
-            self.scheduler.blocks.rewind(text.sequence, 0)

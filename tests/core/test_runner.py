@@ -64,6 +64,6 @@ def test_shared_blocks_are_copied_before_a_plan_is_computed():
     scheduler.blocks.fork(first.sequence, second.sequence)
     scheduler.add_request(second.sequence)
     plan = plan_of(runner, scheduler, [first, second])
-    assert scheduler.copies == []
+    assert scheduler.blocks.copies == []
     rows = execute_plan(runner, plan, None)
     assert np.array_equal(rows, [logits_of([3, 4, 5, 6, 7, 8, 10]), logits_of([3, 4, 5, 6, 7, 9])])

@@ -76,7 +76,7 @@ def alone(name, prompt, n, seed):
     if key not in ALONE:
         engine = engine_of(name, CONTEXT // BLOCK, 2, CONTEXT // BLOCK, prefix_cache=False)
         outbox = ResultQueue(1)
-        request = recorded(engine._maker.request(prompt, options(max_tokens=n, seed=seed), outbox))
+        request = recorded(engine._factory.request(prompt, options(max_tokens=n, seed=seed), outbox))
         engine._core.run([request], outbox)
         ALONE[key] = request.sequence.tokens[len(prompt) :], request.rows
     return ALONE[key]
@@ -140,7 +140,7 @@ class Serving(RuleBasedStateMachine):
             n = min(n, self.room - len(prompt) + 1)
             if n > 0:
                 outbox = ResultQueue(1)
-                request = recorded(self.engine._maker.request(prompt, options(max_tokens=n, **served), outbox))
+                request = recorded(self.engine._factory.request(prompt, options(max_tokens=n, **served), outbox))
                 self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, alone(self.name, prompt, n, served["seed"])))
 

@@ -74,7 +74,7 @@ def test_long_texts_are_read_in_another_thread():
 @pytest.mark.parametrize("given", [{"grammar": 'root ::= "ab"'}, {"regex": "ab"}, {"choices": ["ab"]}])
 def test_what_texts_must_follow_is_compiled_in_another_thread(given):
     async def use(engine):
-        maker, seen = engine.engine._maker, []
+        maker, seen = engine.engine._factory, []
         compiled = maker.plain_sampler
         maker.plain_sampler = lambda chain: (seen.append(threading.get_ident()), compiled(chain))[1]
         (found,) = await engine.beam_search("abc", beam_width=1, **given)

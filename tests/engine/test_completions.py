@@ -187,7 +187,7 @@ def test_an_error_of_one_fails_the_call_and_nothing_else():
 def test_an_error_of_the_first_token(which):
     """Each draws from the row of the prompt by itself: the first one's failure leaves the others their blocks."""
     engine, made = make_engine(), []
-    request = engine._maker.request
+    request = engine._factory.request
 
     def broken(*args, **kwargs):
         made.append(request(*args, **kwargs))
@@ -195,7 +195,7 @@ def test_an_error_of_the_first_token(which):
             made[-1].sampler = None
         return made[-1]
 
-    engine._maker.request = broken
+    engine._factory.request = broken
     with pytest.raises(AttributeError):
         engine.generate([3, 4], n=3, max_tokens=9, seed=1, ignore_eos=True)
     assert_idle(engine)

@@ -59,7 +59,7 @@ class Completing(Serving):
         if n > 0:
             asked = options(max_tokens=n, n=n_each, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **served)
             outbox = ResultQueue(n_each)
-            requests = self.engine._maker.group(prompt, asked, outbox)
+            requests = self.engine._factory.group(prompt, asked, outbox)
             self.tickets.append(self.core.submit(requests))
             expected = [alone(prompt, n, served["seed"] + i) for i in range(n_each)]
             self.groups = [*self.groups, (list(zip(requests, expected, strict=True)), outbox, set())]

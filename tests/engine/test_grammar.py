@@ -171,7 +171,7 @@ def test_bad_patterns_and_choices_are_refused_before_anything_runs(engine):
 
 
 def test_compiled_grammars_are_kept_in_bounds(engine):
-    kept = engine._maker._grammars._kept
+    kept = engine._factory._grammars._kept
     for i in range(2 * KEPT_GRAMMARS):
         engine.generate("x", choices=[str(i)], max_tokens=1)
         assert len(kept) <= KEPT_GRAMMARS

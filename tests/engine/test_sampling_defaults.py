@@ -156,7 +156,7 @@ def test_mirostat_of_the_file_doesn_t_count_at_temperature_0():
 
 def test_a_text_goes_on_as_it_began_whatever_the_defaults_are_by_then(shipped, monkeypatch):
     with monkeypatch.context() as before:
-        before.setattr(shipped._maker, "sampling_defaults", OF_FILE)
+        before.setattr(shipped._factory, "sampling_defaults", OF_FILE)
         wanted = shipped.generate(PROMPT, **OPTIONS).text
         stream = shipped.stream(PROMPT, **OPTIONS)
         said = next(stream).text

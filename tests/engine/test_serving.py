@@ -188,7 +188,7 @@ def test_priority_goes_first():
         Scheduler.finish(scheduler, sequence, **given)
 
     scheduler.finish = finish
-    outbox, maker = ResultQueue(3), engine._maker
+    outbox, maker = ResultQueue(3), engine._factory
     requests = [maker.request([3], options(max_tokens=2, priority=p), outbox) for p in (0, 1, 5)]
     engine._core.run(requests, outbox)
     assert order == [5, 1, 0]

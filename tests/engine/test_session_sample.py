@@ -384,7 +384,7 @@ def test_a_grammar_that_is_no_setting_is_not_lost_silently():
     with load("llama") as engine:
         session = engine.session()
         session.prefill(tokens_of(engine, 20))
-        grammar = engine._maker.plain_sampler(SamplerChain.from_config(ox.SamplerConfig(grammar='root ::= "ab"')))
+        grammar = engine._factory.plain_sampler(SamplerChain.from_config(ox.SamplerConfig(grammar='root ::= "ab"')))
         session.sample(Sampler(ox.SamplerConfig(), grammar=grammar.memory.grammar))
         with pytest.raises(SnapshotError, match="the sampler's grammar can't be saved: give it as a setting"):
             session.snapshot_bytes()

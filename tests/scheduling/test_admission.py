@@ -49,9 +49,9 @@ def test_a_driver_with_its_own_model():
     got = {}
     while scheduler.live:
         plan = scheduler.step()
-        for _, source, target in scheduler.copies:
+        for _, source, target in scheduler.blocks.copies:
             model.copy(source, target)
-        scheduler.copies.clear()
+        scheduler.blocks.copies.clear()
         for s, n in plan:
             token = model.compute(s, n)
             scheduler.advance(s, n)

@@ -345,7 +345,7 @@ def test_a_sampler_is_saved_with_its_session(options):
         def begin():
             session = engine.session()
             session.prefill(prompt)
-            session.sampler = engine._maker.plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(**options)))
+            session.sampler = engine._factory.plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(**options)))
             return session
 
         whole = steps(begin(), 12)

@@ -51,7 +51,7 @@ class Guessing(Serving):
                 guessing = drafted(kind, prompt + expected[0], k, adaptive and self.timed)
                 outbox = ResultQueue(1)
                 wanted = options(max_tokens=n, **served, **guessing)
-                request = recorded(self.engine._maker.request(prompt, wanted, outbox))
+                request = recorded(self.engine._factory.request(prompt, wanted, outbox))
                 self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, expected))
 

@@ -150,7 +150,7 @@ def test_named_drafts_are_those_of_the_engine():
     engine = make_engine()
     for _ in range(2):
         engine.generate([3, 4, 3], max_tokens=9, seed=1, draft=["lookup", "grammar"], adaptive=False)
-    named = engine._maker._drafts._named
+    named = engine._factory._drafts._named
     assert isinstance(named["lookup"], PromptLookup)
     assert isinstance(named["grammar"], GrammarDraft)
     assert named["lookup"]._own == {}  # every text was forgotten
