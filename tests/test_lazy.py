@@ -1,7 +1,9 @@
 """Values that are computed when they are first wanted: once, and in forked children whatever the parent was doing."""
 
 import threading
+from pathlib import Path
 
+import oxillama
 from oxillama._util.lazy import lazy
 from tests.processes import fork, in_child
 
@@ -42,3 +44,10 @@ def test_a_child_that_is_forked_in_the_middle():
     go_on.set()
     thread.join()
     assert slow.value == [1]
+
+
+def test_no_value_of_the_package_is_cached_under_a_lock():
+    """A child forked while another thread computes one would wait for that lock for ever."""
+    package = Path(oxillama.__file__).parent
+    found = [p.name for p in package.rglob("*.py") if "cached_property" in p.read_text() and p.name != "lazy.py"]
+    assert found == []

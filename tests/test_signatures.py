@@ -12,8 +12,8 @@ from oxillama.core.batch import BatchSettings
 from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions
 from oxillama.core.beam_search import BeamOptions
 from oxillama.core.embedding import choose_pooling
-from oxillama.core.options import BatchOptions, RequestOptions, ServingOptions, StreamOptions, TextOptions
-from oxillama.core.session import SessionOptions
+from oxillama.core.options import BatchOptions, RequestOptions, StreamOptions, TextOptions
+from oxillama.core.session import SessionOptions, session_options
 from oxillama.snapshot.resume import ResumeOptions, resumed
 
 
@@ -58,13 +58,28 @@ def test_without_a_rest_nothing_else_is_taken():
     assert list(inspect.signature(call).parameters) == ["far", "size", "names", "other"]
 
 
+def test_annotations_are_shown_as_they_were_written():
+    for call in (ox.Engine.session, ox.Engine.snapshot, ox.Engine.embed, ox.Engine.resume, ox.Engine.rerank):
+        assert "ForwardRef" not in str(inspect.signature(call))
+
+
+def test_what_is_shown_of_a_session_is_what_it_takes():
+    assert "deadline" not in inspect.getdoc(ox.Engine.session)
+    assert "cache_salt: only requests with the same one" in inspect.getdoc(ox.Engine.session)
+
+
+def test_n_is_in_every_signature_that_takes_it():
+    for name in ("generate", "stream", "chat", "infill", "batch"):
+        assert inspect.signature(getattr(ox.Engine, name)).parameters["n"].default is None
+
+
 @pytest.mark.parametrize(
     ("declared", "rest", "checked", "elsewhere"),
     [
         (StreamOptions, RequestOptions, TextOptions, {"sampler"}),  # it becomes the chain
         (BatchOptions, StreamOptions, BatchSettings, set()),
         (BeamSearchOptions, BeamKeywords, BeamOptions, set()),
-        (SessionOptions, None, ServingOptions, set()),
+        (SessionOptions, None, session_options, set()),
         (ResumeOptions, None, resumed, set()),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ def takes(options: type, checked: Callable[..., Any], rest: type | None = None) 
         kind = inspect.Parameter.KEYWORD_ONLY
         if default == () and isinstance(checked, type):
             default = None
+        annotation = getattr(annotation, "__forward_arg__", annotation)
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
     spelt = [parameter(name, given) for name, given in options.__annotations__.items() if name not in hidden]
@@ -39,7 +41,7 @@ def takes(options: type, checked: Callable[..., Any], rest: type | None = None) 
         function.__signature__ = own.replace(parameters=[*kept, *spelt, *others])  # type: ignore[attr-defined]
         if function.__doc__:  # there are none with -OO
             _, _, meanings = (inspect.getdoc(checked) or "").partition("\n\n")
-            meanings = meanings.partition("\nRaises ")[0].rstrip()
+            meanings = re.split(r"\bRaises ", meanings)[0].rstrip()
             function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n\n{meanings}"
         return function
 

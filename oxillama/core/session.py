@@ -37,6 +37,7 @@ __all__ = [
     "Session",
     "SessionOptions",
     "SessionSampler",
+    "session_options",
 ]
 
 SamplerLike = SamplerConfig | SamplerChain | Sampler | None
@@ -158,11 +159,21 @@ T = TypeVar("T")
 
 
 class SessionOptions(TypedDict, total=False):
-    """Keywords of `Engine.session`; see `ServingOptions`."""
+    """Keywords of `Engine.session`; `session_options` says what they mean."""
 
     cache_prompt: bool
     cache_salt: str | None
     lora: Any
+
+
+def session_options(*, cache_prompt: bool = True, cache_salt: str | None = None, lora: Any = None) -> ServingOptions:
+    """Options of a session, checked.
+
+    cache_prompt: begin with the KV of earlier requests that began alike, and leave it for others.
+    cache_salt: only requests with the same one share beginnings.
+    lora: adapters, a list of (name, scale) or of names; [] for none, None for those that were pushed.
+    """
+    return ServingOptions(cache_prompt=cache_prompt, cache_salt=cache_salt, lora=lora)
 
 
 class _SessionRequest(Request):

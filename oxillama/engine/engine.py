@@ -31,7 +31,6 @@ from oxillama.core.options import (
     InfillOptions,
     Prompt,
     RequestOptions,
-    ServingOptions,
     StreamOptions,
     TextOptions,
     read_options,
@@ -39,7 +38,7 @@ from oxillama.core.options import (
 from oxillama.core.prompts import Messages, Tools, chat_ids, check_token, infill_ids
 from oxillama.core.request import SnapshotOptions, SnapshotProtocol
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
-from oxillama.core.session import SamplerLike, Session, SessionOptions
+from oxillama.core.session import SamplerLike, Session, SessionOptions, session_options
 from oxillama.core.text_stream import Chunks, complete, start_stream
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora, as_lora
@@ -322,7 +321,8 @@ class Engine:
         """Hidden states after the final norm, pooled over tokens: float32 [d] for one text, [n, d] for a list.
 
         Texts of like length are computed together, whatever their order. lora: adapters, as for `generate`.
-        Raises ConfigError, TokenizerError, ContextOverflowError; GenerateError if the model computes NaN or infinity.
+        Raises ConfigError, TokenizerError, ContextOverflowError; UnsupportedModelError for "rank" without a classifier;
+        GenerateError if the model computes NaN or infinity.
         """
         requests, outbox, results = embedding.embedding_requests(self.context, input, pooling, options)
         self._core.run(requests, outbox)
@@ -358,7 +358,7 @@ class Engine:
 
     # ---- the engine's own session: each method raises what that of `Session` raises
 
-    @takes(SessionOptions, ServingOptions)
+    @takes(SessionOptions, session_options)
     def session(self, **options: Unpack[SessionOptions]) -> Session:
         """A session of one's own, beside the engine's and as many others as are wanted.
 
@@ -366,7 +366,7 @@ class Engine:
         """
         check_keywords("session", options, SessionOptions.__annotations__)
         self._core.check_generates()
-        return Session(self._core, self._factory, ServingOptions(**options), self._snapshots)
+        return Session(self._core, self._factory, session_options(**options), self._snapshots)
 
     def fork(self) -> Session:
         """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
@@ -505,9 +505,8 @@ class Engine:
         Raises ConfigError for a name that is neither, or a scale that is not finite; what `load_lora` raises.
         """
         self._core.check_open()
-        if not isinstance(lora, str) or (lora not in self.loras and os.path.exists(lora)):
-            lora = as_lora(lora)
-        self.context.loras.push(lora, scale)
+        of_path = isinstance(lora, str) and lora not in self.loras and os.path.exists(lora)
+        self.context.loras.push(as_lora(lora) if of_path or isinstance(lora, os.PathLike) else lora, scale)
 
     def pop_lora(self) -> Lora:
         """Takes away the one that was pushed last. Raises ConfigError if there is none."""

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.checks import check_float
 from oxillama._util.fork import renew_at_fork
+from oxillama._util.lazy import lazy
 from oxillama.errors import ConfigError
 from oxillama.kernels.lora import LowRank
 from oxillama.lora.adapter import Lora
@@ -39,11 +39,11 @@ class LoraSet:
 
     loras: tuple[tuple[BoundLora, float], ...] = ()
 
-    @cached_property
+    @lazy
     def key(self) -> tuple[tuple[str, float], ...]:
         return tuple((bound.lora.digest, scale) for bound, scale in self.loras)
 
-    @cached_property
+    @lazy
     def members(self) -> tuple[tuple[Mapping[Any, LowRank], float], ...]:
         return tuple((bound.changes, scale) for bound, scale in self.loras)
 

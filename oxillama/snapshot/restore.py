@@ -58,6 +58,7 @@ def restored(
     kind: Callable[..., E],
     snapshot: Place | OpenSnapshot,
     model_path: Any,
+    /,
     *,
     adapters: Iterable[str | os.PathLike[str] | Lora] = (),
     allow_download: bool = False,
@@ -67,7 +68,7 @@ def restored(
 
     model_path: where the model is, if not where it was; a copy will do. Or a loaded engine: its weights are shared, and
         stay after it is closed, and nothing is loaded.
-    adapters: those that are not where they were. fields: settings in place of those that were saved.
+    adapters: those that are not where they were. Other options are settings in place of those that were saved.
     allow_download: a model of the Hub that is neither where it was nor in the Hub's local cache may be fetched, with
         the token of this user; by the name that the snapshot has, which is anybody's.
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from oxillama._util.checks import check_type
 from oxillama._util.json_fields import Fields
 from oxillama._util.places import Place
 from oxillama.config import SamplerConfig
@@ -16,6 +17,7 @@ from oxillama.core.conversation import Conversation
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import Criteria, ServingOptions, check_criteria
 from oxillama.core.request import ResultQueue
+from oxillama.core.results import CancelToken
 from oxillama.core.session import Session
 from oxillama.core.text_stream import Chunks
 from oxillama.errors import (
@@ -42,7 +44,6 @@ from oxillama.snapshot.sequences import put
 if TYPE_CHECKING:
     from oxillama.core.context import EngineContext
     from oxillama.core.draft_options import DraftLike
-    from oxillama.core.results import CancelToken
 
 __all__ = [
     "ResumeOptions",
@@ -85,12 +86,12 @@ def resumed(
         "lookup" and "grammar" go on by themselves; a draft of the caller's own is missed, which is logged, and costs
         time alone. With acceptance="rejection" the text depends on it: it must be given, and be the same.
     """
-    processors, criteria = logits_processors, stopping_criteria
+    given = _given(sampler, logits_processors, stopping_criteria, cancel_token)
     found, label, parts = _loaded(engine, place)
     kind = parts.kind or found[0].state["kind"]
-    if kind != "text" and any(given is not None for given in (draft, criteria)):
+    if kind != "text" and (draft is not None or stopping_criteria is not None):
         raise ConfigError(f"stopping_criteria and draft are for requests for text; this is of a {kind}")
-    if kind not in ("text", "session") and any(given is not None for given in (sampler, processors)):
+    if kind not in ("text", "session") and (sampler is not None or logits_processors is not None):
         raise ConfigError(f"sampler and logits_processors are for requests for text and sessions; this is of a {kind}")
     if kind == "beam":
         return BeamResumer(engine, found, parts.state, label).resumed(cancel_token)
@@ -102,10 +103,10 @@ def resumed(
         return conversation
     if kind == "session":
         session = Session(engine.core, engine.factory, ServingOptions(cache_prompt=False), engine.snapshots)
-        fill_session(engine, session, found[0], label, _given(sampler, processors, None, None))
+        fill_session(engine, session, found[0], label, given)
         return session
     resumers = [TextResumer(engine, saved, label, draft) for saved in found]
-    requests, outbox = _requests(resumers, parts, _given(sampler, processors, criteria, cancel_token))
+    requests, outbox = _requests(resumers, parts, given)
     return Chunks(engine.core, lambda: requests, outbox, cancel_token, engine.snapshots)
 
 
@@ -124,18 +125,12 @@ async def resume_async(engine: EngineContext, place: Place, options: dict[str, A
     """`AsyncEngine.resume`."""
     bell = CoroutineBell(engine.core.loop)
 
-    def load(
-        sampler: Any = None,
-        logits_processors: Any = None,
-        stopping_criteria: Any = None,
-        cancel_token: CancelToken | None = None,
-        draft: Any = None,
-    ) -> tuple[list[GenerationRequest], ResultQueue]:
+    def load(draft: Any = None, **functions: Any) -> tuple[list[GenerationRequest], ResultQueue]:
+        given = _given(**functions)
         found, label, parts = _loaded(engine, place)
         if found[0].state["kind"] != "text":
             raise SnapshotFormatError(f"{label}: it is of a {found[0].state['kind']}: resume it with Engine.resume")
         resumers = [TextResumer(engine, saved, label, draft) for saved in found]
-        given = _given(sampler, logits_processors, stopping_criteria, cancel_token)
         return _requests(resumers, parts, given, bell)
 
     requests, outbox = await asyncio.to_thread(load, **options)
@@ -160,10 +155,16 @@ def _loaded(engine: EngineContext, place: Place | OpenSnapshot) -> tuple[list[Co
     return found, snapshot.label, bundle
 
 
-def _given(sampler: Any, processors: Any, criteria: Any, cancel_token: CancelToken | None) -> Given:
-    """Raises ConfigError for arguments that are no functions."""
+def _given(
+    sampler: Any = None, logits_processors: Any = None, stopping_criteria: Any = None, cancel_token: Any = None
+) -> Given:
+    """What a caller gives again. Raises ConfigError for anything else."""
+    if sampler is not None:
+        check_type("sampler", sampler, SamplerConfig, SamplerChain)
+    if cancel_token is not None:
+        check_type("cancel_token", cancel_token, CancelToken)
     chain = SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
-    return Given(chain, check_processors(processors), check_criteria(criteria), cancel_token)
+    return Given(chain, check_processors(logits_processors), check_criteria(stopping_criteria), cancel_token)
 
 
 def load_saved(writer: SnapshotWriter, snapshot: OpenSnapshot) -> Contents:

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oxillama as ox
+from oxillama.core.options import read_options
+from oxillama.core.request import ResultQueue
 from oxillama.core.results import BatchFailure, CancelToken
+from oxillama.core.text_stream import chunks
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, QueueFullError
 from tests.fakes import assert_idle, drawn, make_engine, options, runner_of
@@ -260,3 +264,17 @@ def test_prompt_logprobs_cost_the_others_no_step():
     engine = make_engine()
     engine.generate([3] * 40, n=3, max_tokens=5, seed=1, ignore_eos=True, prompt_logprobs=0)
     assert runner_of(engine).steps == [[40], [1] * 3, [1] * 3, [1] * 3, [1] * 3]
+
+
+def test_text_that_no_caller_reads_before_its_end_is_one_chunk():
+    with ox.load(num_threads=1) as engine:
+        options = read_options("stream", {"max_tokens": 6, "ignore_eos": True, "seed": 1}, engine.sampling_defaults)
+        made = {}
+        for whole in (False, True):
+            outbox = ResultQueue(1, whole=whole)
+            made[whole] = list(chunks(engine._core, engine._factory.group([5, 6, 7], options, outbox), outbox))
+        assert len(made[False]) > 1 == len(made[True])
+        (_, one), pieces = made[True][0], [chunk for _, chunk in made[False]]
+        assert one.text == "".join(piece.text for piece in pieces)
+        assert one.token_ids == [token for piece in pieces for token in piece.token_ids]
+        assert one.finish_reason == pieces[-1].finish_reason == "length"

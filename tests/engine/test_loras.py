@@ -234,3 +234,8 @@ def test_several_completions_beams_and_sessions(engine, texts_alone):
             assert np.array_equal(twin.prefill(ids[3:]), wanted[-1])
             engine.push_lora("b")
             assert np.array_equal(session.prefill(ids[3:]), wanted[-1])
+
+
+def test_what_is_no_adapter_is_named_with_the_loaded_ones(engine):
+    with pytest.raises(ox.ConfigError, match="no adapter is called 5; loaded: "):
+        engine.push_lora(5)

@@ -500,3 +500,23 @@ def test_a_compressed_section_of_a_bundle_is_refused(engine, kind):
         with pytest.raises(SnapshotDamagedError, match=r"section (text|beam)\.0 is no snapshot"):
             use(data)
     stream.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cancel_token": "x"}, "cancel_token must be of type CancelToken"),
+        ({"sampler": "x"}, "sampler must be of type"),
+    ],
+)
+def test_a_wrong_argument_of_resume_is_no_damage_of_the_file(engine, given, message):
+    stream = engine.stream("Once", max_tokens=4, seed=3)
+    next(stream)
+    with pytest.raises(ox.ConfigError, match=message):
+        engine.resume(stream.snapshot_bytes(), **given)
+    beams = engine.beam_rounds("Once", beam_width=2, max_new_tokens=4)
+    next(beams)
+    with pytest.raises(ox.ConfigError, match=message):
+        engine.resume(beams.snapshot_bytes(), **given)
+    with pytest.raises(TypeError, match=r"restore\(\) got an unexpected keyword argument 'kind'"):
+        ox.Engine.restore_bytes(engine.snapshot_bytes(), kind=1)
