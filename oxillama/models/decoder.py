@@ -251,7 +251,7 @@ def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
             rotates = rotates or (spec.experts is not None and i < spec.experts.n_dense_first)
     else:
         rotates = traits.rotates(i)
-    if spec.rope is None or not rotates or not layer.n_heads:
+    if spec.rope is None or not (rotates and layer.rotates and layer.n_heads):
         return None
     return int(traits.window_base is not None and layer.window > 0)
 

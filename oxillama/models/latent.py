@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oxillama.errors import LoadError
+from oxillama.errors import LoadError, MissingTensorError
 from oxillama.gguf import Metadata
 from oxillama.kernels.attention import Attention, attend, store
 from oxillama.kernels.batch import Batch
@@ -55,7 +55,8 @@ class LatentSpec:
         """Reads metadata; LoadError names the keys that contradict each other.
 
         Files since 2025 describe the cache by key_length and value_length, and heads by key_length_mla and
-        value_length_mla; the former names are the heads' in older ones.
+        value_length_mla; the former names are the heads' in older ones. Without a length, values are as wide as heads
+        that divide the stream.
         """
         p, rope = f"{arch}.attention.", f"{arch}.rope.dimension_count"
         rank = m.get_int(p + "kv_lora_rank", minimum=1, maximum=1 << 16)
@@ -68,13 +69,14 @@ class LatentSpec:
         head_dim = m.get_int(f"{p}key_length{suffix}", minimum=1, maximum=1 << 12)
         if head_dim <= rotated:
             raise LoadError(f"{p}key_length{suffix} is {head_dim}, which {rope} {rotated} leaves nothing of")
+        v_dim = m.get_int(f"{arch}.embedding_length", minimum=1, maximum=1 << 20) // n_heads
         return cls(
             n_heads=n_heads,
             rank=rank,
             q_rank=m.get_int(p + "q_lora_rank", 0, minimum=0, maximum=1 << 16),
             plain=head_dim - rotated,
             rotated=rotated,
-            v_dim=m.get_int(f"{p}value_length{suffix}", minimum=1, maximum=1 << 12),
+            v_dim=m.get_int(f"{p}value_length{suffix}", v_dim, minimum=1, maximum=1 << 12),
         )
 
 
@@ -149,6 +151,8 @@ def read_unfolding(w: Weights, p: str, sizes: LatentSpec) -> tuple[Matrix, Matri
     """
     joint, n_heads = p + "attn_kv_b.weight", sizes.n_heads
     if joint not in w:
+        if p + "attn_k_b.weight" not in w:
+            raise MissingTensorError(f"tensor {p}attn_k_b.weight is missing, and so is {joint}")
         k_b = w.matrix(p + "attn_k_b.weight", n_heads, sizes.rank, sizes.plain)
         return k_b, w.matrix(p + "attn_v_b.weight", n_heads, sizes.v_dim, sizes.rank)
     shape = (n_heads * (sizes.plain + sizes.v_dim), sizes.rank)

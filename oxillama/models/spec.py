@@ -44,12 +44,16 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What may differ between layers. A layer without attention has no heads; ``window`` 0: it sees the whole past."""
+    """What may differ between layers. A layer without attention has no heads; ``window`` 0: it sees the whole past.
+
+    ``rotates``: metadata's word on whether its queries and keys are rotated, where the architecture has them so.
+    """
 
     n_heads: int
     n_kv_heads: int
     n_ff: int
     window: int
+    rotates: bool = True
 
 
 @dataclass(frozen=True)
@@ -190,12 +194,14 @@ def read_layers(
     kv_heads = per_layer(m, f"{key}_kv", n_layers, heads, minimum=least)
     n_ff = per_layer(m, f"{arch}.feed_forward_length", n_layers, (experts.n_ff,) * n_layers if experts else None, least)
     windows = read_windows(m, arch, n_layers, traits)
+    key_rotates = f"{arch}.attention.rope_pattern"
+    rotates = read_switches(m, key_rotates, n_layers, "rotate") if key_rotates in m else [True] * n_layers
     for n, n_kv in zip(heads, kv_heads, strict=True):
         if n_kv and n % n_kv:
             raise LoadError(f"{key}_kv is {n_kv}, which does not divide head_count {n}")
         if n and not n_kv and not traits.recurrent:
             raise LoadError(f"{key}_kv is {n_kv} for {n} heads")
-    return tuple(LayerSpec(*layer) for layer in zip(heads, kv_heads, n_ff, windows, strict=True))
+    return tuple(LayerSpec(*layer) for layer in zip(heads, kv_heads, n_ff, windows, rotates, strict=True))
 
 
 def per_layer(

@@ -39,4 +39,5 @@ register(
     Architecture("smollm3", "SmolLM 3", Traits(rotates=all_but_each(4))),
     Architecture("granite", "Granite 3", GRANITE, read_spec=read_granite),
     Architecture("granitemoe", "Granite 3 MoE", GRANITE, read_spec=read_granite),
+    Architecture("granite_swa", "Granite with windows", replace(GRANITE, sinks="some"), read_spec=read_granite),
 )

@@ -12,7 +12,6 @@ refuse(
     "files don't say whether the rows of the output matrix are normalised, as Baichuan 2 has them, nor that the model "
     "of 13B has no rotary positions",
 )
-refuse("minicpm3", "its latent attention comes in one matrix for keys and values, and its scales are not in files")
 refuse("apertus", "its activation, xIELU, has no kernel")
 refuse("bitnet", "its norms within branches have no place here, and files don't say which activation the model has")
 refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")

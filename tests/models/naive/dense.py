@@ -200,8 +200,9 @@ def logits_over_scale(file, logits):
 
 
 def granite_rotates(layer):
-    """A switch for rotary positions at all, in the key that once said whether scaling had been trained."""
-    return layer.get("rope.scaling.finetuned", True)
+    """A switch in the key that once said whether scaling had been trained; and another one for each layer."""
+    pattern = layer.get("attention.rope_pattern", None)
+    return layer.get("rope.scaling.finetuned", True) and (pattern is None or bool(pattern[layer.i]))
 
 
 def every_fourth_does_not_rotate(layer):
@@ -278,6 +279,7 @@ ARCHS = {
     "glm4": Arch(sandwich),
     "granite": GRANITE,
     "granitemoe": GRANITE,
+    "granite_swa": GRANITE,
     "gpt-oss": Arch(
         renamed("post_attention_norm"),
         ffn=experts(normalise=False, gating=SOFTMAX_OF_CHOSEN, expert=gpt_oss_expert),

@@ -19,6 +19,13 @@ def latent_layer(arch, layer, x, options):
     return x + arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
 
 
+def minicpm3_layer(arch, layer, x, options):
+    """MiniCPM3-4B, whose configuration says scale_depth 1.4; files don't."""
+    factor = 1.4 / math.sqrt(layer.file.n_layers)
+    x = x + factor * latent_attention(arch, layer, norm(arch, layer, "attn_norm", x), options)
+    return x + factor * arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
+
+
 def latent_attention(arch, layer, h, options):
     n_rot = layer.get("rope.dimension_count")
     rank = layer.get("attention.kv_lora_rank")
@@ -28,8 +35,8 @@ def latent_attention(arch, layer, h, options):
     latent = norm(arch, layer, "attn_kv_a_norm", compressed[:, :rank])
     k_turned = np.repeat(compressed[:, None, rank:], layer.heads, axis=1)
     k_plain, v = expand(layer, latent)
-    q = np.concatenate([q_plain, turn(layer, q_turned, options)], axis=-1)
-    k = np.concatenate([k_plain, turn(layer, k_turned, options)], axis=-1)
+    q = np.concatenate([q_plain, turn(layer, q_turned, options, arch.pairing)], axis=-1)
+    k = np.concatenate([k_plain, turn(layer, k_turned, options, arch.pairing)], axis=-1)
     return layer.linear("attn_output", attend(q, k, v, scale(layer), hidden=hidden_past(len(h), 0)))
 
 
@@ -58,11 +65,11 @@ def expand(layer, latent):
     return keys, values
 
 
-def turn(layer, x, options):
+def turn(layer, x, options, pairing):
     frequencies = rotary.global_frequencies(layer.file, x.shape[-1], options.context_size)
     angles = np.outer(np.arange(len(x)), frequencies)
     magnitude = layer.get("rope.scaling.attn_factor", 1.0) if log_multiplier(layer) else rotary.magnitude(layer.file)
-    return rotary.rotate(x, angles, magnitude, rotary.PAIRS)
+    return rotary.rotate(x, angles, magnitude, pairing)
 
 
 def log_multiplier(layer):
@@ -76,6 +83,12 @@ def scale(layer):
     return temperature**2 / math.sqrt(key_length(layer))
 
 
+MINICPM3 = Arch(
+    minicpm3_layer,
+    pairing=rotary.HALVES,
+    embed=lambda file, tokens, arch: 12.0 * file.w["token_embd.weight"][tokens],
+    finish=lambda file, logits: logits / (file.n_embd / 256),
+)
 DEEPSEEK = Arch(latent_layer, norm=rms_norm, ffn=experts(normalise=False, gating=SOFTMAX))
 
-ARCHS = {"deepseek2": DEEPSEEK, "mistral4": DEEPSEEK}
+ARCHS = {"minicpm3": MINICPM3, "deepseek2": DEEPSEEK, "mistral4": DEEPSEEK}

@@ -88,6 +88,26 @@ def granitemoe_layer(s, i):
     return moe_layer(s, i) | t.gated(s, "_shexp", s.n_ff + 32)
 
 
+def granite_swa_layer(s, i):
+    return llama_layer(s, i) | t.weights(attn_sinks=(s.n_heads,))
+
+
+def granite_swa_moe_layer(s, i):
+    """As the converter writes experts: gate and up in one matrix, of the shared one too."""
+    shapes = t.norms(s, "attn_norm", "ffn_norm") | attention(s) | t.weights(attn_sinks=(s.n_heads,))
+    shapes |= t.weights(
+        ffn_gate_inp=(s.n_experts, s.n_embd),
+        ffn_gate_up_exps=(s.n_experts, 2 * s.n_ff, s.n_embd),
+        ffn_down_exps=(s.n_experts, s.n_embd, s.n_ff),
+    )
+    n_shared = s.n_ff + 32
+    return shapes | t.weights(ffn_up_shexp=(2 * n_shared, s.n_embd), ffn_down_shexp=(s.n_embd, n_shared))
+
+
+def minicpm3_layer(s, i):
+    return t.norms(s, "attn_norm", "ffn_norm") | t.latent(s, True, split=False, v_dim=s.head_dim) | t.gated(s)
+
+
 def deepseek_layer(s, i, low_rank_queries=True, correction=False, split=True):
     shapes = t.norms(s, "attn_norm", "ffn_norm") | t.latent(s, low_rank_queries, split)
     if i == 0:

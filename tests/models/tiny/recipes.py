@@ -79,6 +79,26 @@ def granite_keys(s):
     return {"attention.scale": 0.17, "embedding_scale": 3.0, "residual_scale": 0.6, "logit_scale": 2.5}
 
 
+def granite_swa_keys(s):
+    """Each third layer sees the whole past, and each second one rotates: the converter says both by layer."""
+    return granite_keys(s) | {
+        "attention.sliding_window": s.window,
+        "attention.sliding_window_pattern": [i % 3 != 2 for i in range(s.n_layers)],
+        "attention.rope_pattern": [i % 2 == 1 for i in range(s.n_layers)],
+    }
+
+
+def minicpm3_keys(s):
+    """Of heads no more is said than the width of keys; values are as wide as heads that divide the stream."""
+    return {
+        "attention.head_count_kv": s.n_heads,
+        "attention.key_length": s.head_dim + s.n_rot,
+        "attention.q_lora_rank": 40,
+        "attention.kv_lora_rank": s.rank,
+        "rope.dimension_count": s.n_rot,
+    }
+
+
 def granitemoe_keys(s):
     return granite_keys(s) | moe_keys(s) | {"expert_shared_feed_forward_length": s.n_ff + 32}
 

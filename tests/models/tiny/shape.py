@@ -90,18 +90,19 @@ def projection_norms(s):
     return weights(attn_q_norm=(s.q_dim,), attn_k_norm=(s.kv_dim,))
 
 
-def latent(s, low_rank_queries, split=True):
-    """The part of a head that isn't rotated is ``head_dim``, values are two shorter."""
+def latent(s, low_rank_queries, split=True, v_dim=None):
+    """The part of a head that isn't rotated is ``head_dim``, values are two shorter unless they have ``v_dim``."""
+    v_dim = v_dim or s.head_dim - 2
     q_dim = s.n_heads * (s.head_dim + s.n_rot)
     shapes = weights(
         attn_kv_a_mqa=(s.rank + s.n_rot, s.n_embd),
         attn_kv_a_norm=(s.rank,),
-        attn_output=(s.n_embd, s.n_heads * (s.head_dim - 2)),
+        attn_output=(s.n_embd, s.n_heads * v_dim),
     )
     if split:
-        shapes |= weights(attn_k_b=(s.n_heads, s.rank, s.head_dim), attn_v_b=(s.n_heads, s.head_dim - 2, s.rank))
+        shapes |= weights(attn_k_b=(s.n_heads, s.rank, s.head_dim), attn_v_b=(s.n_heads, v_dim, s.rank))
     else:
-        shapes |= weights(attn_kv_b=(s.n_heads * (2 * s.head_dim - 2), s.rank))
+        shapes |= weights(attn_kv_b=(s.n_heads * (s.head_dim + v_dim), s.rank))
     if not low_rank_queries:
         return shapes | weights(attn_q=(q_dim, s.n_embd))
     return shapes | weights(attn_q_a=(40, s.n_embd), attn_q_a_norm=(40,), attn_q_b=(q_dim, 40))

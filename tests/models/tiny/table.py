@@ -122,6 +122,13 @@ RECIPES = {
         GRANITE, arch="granitemoe", layer=of.moe_layer, keys=lambda s: r.granite_keys(s) | r.moe_keys(s)
     ),
     "granitemoe-shared": replace(GRANITE, arch="granitemoe", layer=of.granitemoe_layer, keys=r.granitemoe_keys),
+    "granite_swa": replace(GRANITE, arch="granite_swa", layer=of.granite_swa_layer, keys=r.granite_swa_keys),
+    "granite_swa-moe": replace(
+        GRANITE,
+        arch="granite_swa",
+        layer=of.granite_swa_moe_layer,
+        keys=lambda s: r.granite_swa_keys(s) | r.granitemoe_keys(s),
+    ),
     "gpt-oss": GPT_OSS,
     "gpt-oss-yarn": replace(GPT_OSS, keys=r.all_of(GPT_OSS.keys, r.yarn)),
     "deepseek2": DEEPSEEK2,
@@ -129,6 +136,7 @@ RECIPES = {
     "deepseek2-2024": replace(
         DEEPSEEK2, layer=lambda s, i: of.deepseek_layer(s, i, split=False), keys=r.deepseek2_keys_of_2024
     ),
+    "minicpm3": Recipe("minicpm3", of.minicpm3_layer, r.minicpm3_keys, tied=True, kv_heads="heads"),
     "deepseek3": replace(
         DEEPSEEK2,
         layer=lambda s, i: of.deepseek_layer(s, i, correction=True),
