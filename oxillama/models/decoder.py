@@ -126,7 +126,7 @@ class Layer:
     """``x += mixer(norm(x)); x += feed_forward(norm(x))``; in parallel, both start from the same ``x``."""
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, read_mixer: ReadMixer) -> None:
-        self.attn_norm, self.ffn_norm, self.parallel = read_norms(spec, traits, w, f"blk.{i}.")
+        self.attn_norm, self.ffn_norm, self.parallel = read_norms(spec, traits, w, i)
         self.rotation = rotation_of(spec, traits, i)
         self.mixer = read_mixer(spec, traits, w, i, read_residual(spec, traits, w, f"blk.{i}.post_attention_norm"))
         self.ffn = self.read_ffn(spec, traits, w, i)
@@ -171,8 +171,9 @@ def same(x: Rows, codes: bool = False) -> Rows:
     return x
 
 
-def read_norms(spec: ModelSpec, traits: Traits, w: Weights, prefix: str) -> tuple[Norm, Norm | None, bool]:
+def read_norms(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> tuple[Norm, Norm | None, bool]:
     """The norms of what goes into the two branches, and whether both start from the same stream."""
+    prefix, layer = f"blk.{i}.", spec.layers[i]
     attn, ffn = "attn_norm", traits.ffn_norm
     parallel = traits.parallel == "yes"
     if traits.parallel == "key":
@@ -181,7 +182,9 @@ def read_norms(spec: ModelSpec, traits: Traits, w: Weights, prefix: str) -> tupl
         parallel, ffn = True, None
     if not traits.pre_norms:
         return same, same, parallel
-    first = traits.pre_norms == "after_first" and prefix == "blk.0."
+    first = traits.pre_norms == "after_first" and not i
+    if traits.may_skip:  # a part that a layer lacks has no norm
+        first, ffn = first or not layer.n_heads, ffn if layer.n_ff else None
     if ffn is None and f"{prefix}attn_norm_2.weight" in w:  # Falcon 40B: the second is attention's
         attn, ffn = "attn_norm_2", "attn_norm"
 

@@ -189,7 +189,7 @@ def read_layers(
     m: Metadata, arch: str, n_layers: int, traits: Traits, experts: ExpertSpec | None
 ) -> tuple[LayerSpec, ...]:
     key = f"{arch}.attention.head_count"
-    least = 0 if traits.recurrent else 1
+    least = 0 if traits.recurrent or traits.may_skip else 1
     heads = per_layer(m, key, n_layers, minimum=least)
     kv_heads = per_layer(m, f"{key}_kv", n_layers, heads, minimum=least)
     n_ff = per_layer(m, f"{arch}.feed_forward_length", n_layers, (experts.n_ff,) * n_layers if experts else None, least)
@@ -199,7 +199,7 @@ def read_layers(
     for n, n_kv in zip(heads, kv_heads, strict=True):
         if n_kv and n % n_kv:
             raise LoadError(f"{key}_kv is {n_kv}, which does not divide head_count {n}")
-        if n and not n_kv and not traits.recurrent:
+        if n and not n_kv and least:
             raise LoadError(f"{key}_kv is {n_kv} for {n} heads")
     return tuple(LayerSpec(*layer) for layer in zip(heads, kv_heads, n_ff, windows, rotates, strict=True))
 

@@ -56,7 +56,8 @@ class Traits:
     embedding_scale: "sqrt": embeddings are multiplied by the root of their width.
     attention_scale: what scores are multiplied by, where it isn't 1 / sqrt(head_dim) or metadata's.
     logit_scale: metadata's logit_scale "multiplies" logits or "divides" them.
-    causal: a position sees none after its own. recurrent: some layers have no attention.
+    causal: a position sees none after its own. recurrent: some layers have no attention. may_skip: or nothing in its
+        place, or no feed-forward part.
     keys: further keys of metadata that the architecture computes with (see spec.NEUTRAL).
     """
 
@@ -89,4 +90,5 @@ class Traits:
     logit_scale: Literal["none", "multiplies", "divides"] = "none"
     causal: bool = True
     recurrent: bool = False
+    may_skip: bool = False
     keys: frozenset[str] = frozenset()

@@ -17,6 +17,8 @@ FAMILIES = (
     "muse",
     "mistral",
     "minicpm",
+    "deci",
+    "bitnet",
     "relatives",
     "recurrent",
     "delta",

@@ -13,7 +13,6 @@ refuse(
     "of 13B has no rotary positions",
 )
 refuse("apertus", "its activation, xIELU, has no kernel")
-refuse("bitnet", "its norms within branches have no place here, and files don't say which activation the model has")
 refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")
 refuse("llama4", "attention in chunks has no kernel")
 refuse("t5", "a decoder that reads an encoder has no place here")

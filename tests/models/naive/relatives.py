@@ -14,7 +14,7 @@ from .attention import attend, hidden_past, norm_each_head, norm_projection, pro
 from .dense import ARCHS as KNOWN
 from .dense import GPT, LLAMA, QWEN, Arch, norm, norms_after, renamed, windowed
 from .experts import SIGMOID, expert_linear, experts, plain, routing, swiglu_expert
-from .parts import centred, layer_norm, relu2, rms, rms_norm, softmax
+from .parts import centred, layer_norm, relu2, rms, rms_norm, silu, softmax
 from .recurrent import ARCHS as RECURRENT
 from .recurrent import mamba2
 from .rotary import HALVES, plain_frequencies, rotate, scaling_factor
@@ -34,6 +34,22 @@ def minicpm_embed(file, tokens, arch):
 def minicpm_finish(file, logits):
     """Divided by how many times wider the model is than the base of 256 that was tuned."""
     return logits / (file.get("logit_scale", 0.0) or file.n_embd / 256)
+
+
+def deci_layer(arch, layer, x, options):
+    """Bercovich et al. 2024: attention, one matrix, or nothing; then a feed-forward part, or nothing."""
+    if layer.heads:
+        h = norm(arch, layer, "attn_norm", x)
+        x = x + (dense.self_attention(arch, layer, h, options) if layer.kv_heads else layer.linear("attn_output", h))
+    return x + arch.ffn(layer, norm(arch, layer, "ffn_norm", x)) if layer.count("feed_forward_length") else x
+
+
+def bitnet_layer(arch, layer, x, options):
+    """Wang et al. 2023: a norm before the last matrix of each branch."""
+    x = x + dense.self_attention(arch, layer, norm(arch, layer, "attn_norm", x), options)
+    h = norm(arch, layer, "ffn_norm", x)
+    hidden = silu(layer.linear("ffn_gate", h)) * layer.linear("ffn_up", h)
+    return x + layer.linear("ffn_down", norm(arch, layer, "ffn_sub_norm", hidden))
 
 
 def mistral3_layer(arch, layer, x, options):
@@ -161,6 +177,8 @@ def gemma_embedding(file, tokens):
 
 
 ARCHS = {
+    "deci": replace(LLAMA, layer=deci_layer),
+    "bitnet": replace(QWEN, layer=bitnet_layer, gate=lambda layer, h, out: norm(QWEN, layer, "attn_sub_norm", out)),
     "arcee": replace(LLAMA, ffn=plain(relu2)),
     "chatglm": LLAMA,
     "codeshell": replace(GPT, pairing=HALVES),

@@ -29,6 +29,30 @@ def ungated_layer(s, i):
     return t.norms(s, "attn_norm", "ffn_norm") | t.qkv(s) | t.output(s) | t.plain(s, bias=False)
 
 
+def deci_layer(s, i):
+    """Attention alone, a feed-forward part alone, and one matrix in the place of attention before a wider one."""
+    if i % 3 == 0:
+        return t.norms(s, "attn_norm") | of.attention(s)
+    if i % 3 == 1:
+        return t.norms(s, "ffn_norm") | t.gated(s)
+    return (
+        t.norms(s, "attn_norm", "ffn_norm") | t.weights(attn_output=(s.n_embd, s.n_embd)) | t.gated(s, n_ff=2 * s.n_ff)
+    )
+
+
+def deci_keys(s):
+    counts = {
+        "attention.head_count": [s.n_heads, 0, s.n_heads],
+        "attention.head_count_kv": [s.n_kv_heads, 0, 0],
+        "feed_forward_length": [0, s.n_ff, 2 * s.n_ff],
+    }
+    return {key: [values[i % 3] for i in range(s.n_layers)] for key, values in counts.items()}
+
+
+def bitnet_layer(s, i):
+    return of.llama_layer(s, i) | t.weights(attn_sub_norm=(s.q_dim,), ffn_sub_norm=(s.n_ff,))
+
+
 def nemotron_layer(s, i):
     return ungated_layer(s, i) | t.norms(s, "attn_norm", "ffn_norm", bias=True)
 
@@ -246,6 +270,8 @@ RECIPES = {
     "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
     "lfm2moe": Recipe("lfm2moe", lfm2moe_layer, lfm2moe_keys, final_norm="token_embd_norm", tied=True),
     "minicpm": MINICPM,
+    "deci": Recipe("deci", deci_layer, deci_keys, head_size=True),
+    "bitnet": Recipe("bitnet", bitnet_layer, base(1e4), tied=True),
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
     "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
     "nemotron": Recipe("nemotron", nemotron_layer, r.partial, rms=False, norm_bias=True),
