@@ -1,4 +1,4 @@
-"""Which cases of a sweep are long: those that `python -m pytest` leaves out, and .ci/run runs after it."""
+"""Which cases of a sweep are long: those that `python -m pytest` leaves out, and .ci/run runs beside it."""
 
 from types import SimpleNamespace
 
