@@ -17,8 +17,8 @@ def watched(monkeypatch):
     chosen = []
     route = Experts.route
 
-    def noted(self, h):
-        routing = route(self, h)
+    def noted(self, h, batch):
+        routing = route(self, h, batch)
         chosen.append((self, routing.experts.copy()))
         return routing
 

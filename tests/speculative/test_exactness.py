@@ -108,7 +108,7 @@ def test_any_way_of_serving_with_drafts_gives_the_same_bits(name, monkeypatch):
 
 
 def take_a_guess_too_many(patch):
-    patch.setattr(core, "n_right", lambda new, ahead: min(len(ahead), len(new)))
+    patch.setattr(core, "n_common", lambda new, ahead: min(len(ahead), len(new)))
 
 
 def take_guesses_unseen(patch):
