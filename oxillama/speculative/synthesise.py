@@ -46,6 +46,7 @@ PER_LAYER = (
 )
 BOUNDS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")  # also one for each layer, but not whole numbers
 WINDOWS = "attention.sliding_window_pattern"
+ROTATING = "attention.rope_pattern"
 LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -133,8 +134,14 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
         if isinstance(m.get(f"{arch}.{name}"), GGUFArray):
             values = m.get_array(f"{arch}.{name}", float if name in BOUNDS else int)
             changes[name] = [values[i] for i in kept]
-    changes |= of_windows(spec, kept) | of_recurrent(spec, kept) | of_experts(m, spec, kept) | of_scales(m, spec)
-    others = (f"{arch}.{WINDOWS}", f"{arch}.{RECURRENT_LAYERS}")  # a period may become a list
+    changes |= (
+        of_windows(spec, kept)
+        | of_rotations(spec, kept)
+        | of_recurrent(spec, kept)
+        | of_experts(m, spec, kept)
+        | of_scales(m, spec)
+    )
+    others = tuple(f"{arch}.{name}" for name in (WINDOWS, ROTATING, RECURRENT_LAYERS))  # a period may become a list
     same_type = {k: m.entry(k) for k in m if k not in others}
     return Metadata(same_type).replaced({f"{arch}.{name}": value for name, value in changes.items()})
 
@@ -142,6 +149,11 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
 def of_windows(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
     """Metadata of the layers with a window, since the architecture's rule would give others after renumbering."""
     return {WINDOWS: [spec.layers[i].window > 0 for i in kept]} if spec.window else {}
+
+
+def of_rotations(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
+    """Which layers rotate, where metadata say it."""
+    return {} if all(layer.rotates for layer in spec.layers) else {ROTATING: [spec.layers[i].rotates for i in kept]}
 
 
 def of_recurrent(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
