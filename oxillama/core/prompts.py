@@ -224,7 +224,8 @@ def infill_ids(
     prefix, suffix: the texts around the gap, which may be empty; what they hold is never read as control tokens.
     suffix_first: the suffix comes first in the prompt, for models that were trained so (llama.cpp: spm_infill).
 
-    The suffix gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens
+    The order is that of llama.cpp: prefix, suffix, middle, or with `suffix_first` suffix, prefix, middle. The suffix
+    gets no space before it, as in CodeLlama's own code. Raises UnsupportedModelError, which names the tokens
     that the model's file lacks, ConfigError, TokenizerError, and with a context_size ContextOverflowError for far more
     tokens.
     """

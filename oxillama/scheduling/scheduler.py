@@ -55,8 +55,8 @@ class Scheduler:
     checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
-    the `blocks.copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what
-    was computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; a
+    the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was
+    computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; a
     running sequence with nothing to compute is passed over, and keeps what it has.
 
     A decoding sequence may have draft tokens (`Sequence.draft_tokens`), for which no other sequence gives up budget or
@@ -110,6 +110,11 @@ class Scheduler:
         self.ended: list[Sequence] = []
         # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
+
+    @property
+    def copies(self) -> list[tuple[int, int, int]]:
+        """(kind, source, target) of blocks, to be copied in this order before the next step computes anything."""
+        return self.blocks.copies
 
     @property
     def capacity(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from oxillama._util.pickling import OpenedOnce
 from oxillama.config import EngineConfig, EngineOptions, ModelSource
@@ -26,6 +26,9 @@ __all__ = [
     "first_difference",
     "parts_of",
 ]
+
+
+T = TypeVar("T")
 
 
 def first_difference(one: Tokenizer, other: Tokenizer) -> int | None:
@@ -164,6 +167,14 @@ class DraftModel:
         return DraftTask(task.key, list(text.sequence.tokens), n, sampler, cache_key=task.cache_key)
 
     # ---- life
+
+    def post(self, change: Callable[[], object]) -> None:
+        """Runs a short change, also of a closed model: now, or after a running proposal."""
+        self._core.post(change)
+
+    def turn(self, action: Callable[[], T]) -> T:
+        """Result of an action that runs while no other does. Raises EngineClosedError, and what the action raises."""
+        return self._core.change(action)
 
     @property
     def closed(self) -> bool:

@@ -49,9 +49,9 @@ def test_a_driver_with_its_own_model():
     got = {}
     while scheduler.live:
         plan = scheduler.step()
-        for _, source, target in scheduler.blocks.copies:
+        for _, source, target in scheduler.copies:
             model.copy(source, target)
-        scheduler.blocks.copies.clear()
+        scheduler.copies.clear()
         for s, n in plan:
             token = model.compute(s, n)
             scheduler.advance(s, n)

@@ -74,9 +74,9 @@ def test_part_of_a_block_is_copied_and_the_rest_computed():
         whole = n // 16
         assert again.block_table[:whole] == known[:whole]
         copies = [(0, known[whole], again.block_table[whole])] if n % 16 else []
-        assert scheduler.blocks.copies == copies
+        assert scheduler.copies == copies
         assert known[whole] not in again.block_table
-        scheduler.blocks.copies.clear()
+        scheduler.copies.clear()
         scheduler.cancel(again)
     scheduler.check_invariants([])
     other_key = Sequence(first.tokens[:40], 40, cache_key="other")
@@ -138,7 +138,7 @@ def test_forks_share_blocks_until_they_write(key):
     last = {s.block_table[2] for s, _ in plan}
     assert len(last) == 4
     assert scheduler.pool.blocks.n_free == free - 3
-    assert {block for _, source, target in scheduler.blocks.copies for block in (source, target)} == last
+    assert {block for _, source, target in scheduler.copies for block in (source, target)} == last
     assert len({s.block_table[1] for s, _ in plan}) == 1
     compute(scheduler, plan, outputs)
     run(scheduler, outputs)

@@ -455,3 +455,12 @@ def test_threads_share_one_draft():
     assert errors == []
     assert found == expected
     idle(draft)
+
+
+def test_a_turn_comes_between_proposals():
+    model, seen = make_draft(), []
+    model.post(lambda: seen.append(1))
+    assert (model.turn(lambda: [*seen, 2]), seen) == ([1, 2], [1])
+    model.close()
+    with pytest.raises(EngineClosedError):
+        model.turn(lambda: seen)
