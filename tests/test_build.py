@@ -71,6 +71,7 @@ def test_baseline_objects_have_no_avx(build, tmp_path):
     assert checked >= 7
 
 
+@pytest.mark.long
 @x86_only
 def test_the_check_sees_avx(build, tmp_path):
     """The same check on a file of the next tier up finds plenty."""
@@ -78,6 +79,7 @@ def test_the_check_sees_avx(build, tmp_path):
     assert len(avx_in(instructions(compile_c(source, [*build.COMMON, "-O1", *flags], tmp_path / "avx2.o")))) > 100
 
 
+@pytest.mark.sweep(9)
 @x86_only
 @pytest.mark.parametrize("path", EXTENSIONS, ids=lambda p: p.name.split(".")[0])
 def test_modules_around_the_kernels_have_no_avx(path):

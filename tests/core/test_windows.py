@@ -169,6 +169,7 @@ def test_what_a_sequence_has_passed_goes_before_what_others_left():
     assert_idle(engine)
 
 
+@pytest.mark.sweep(4)
 @KINDS
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "none"])
 def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):

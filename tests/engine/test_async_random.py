@@ -52,6 +52,7 @@ def ask_in_thread(engine, wrong):
             wrong.append(prompt)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_calls(seed):
     draw = random.Random(seed)

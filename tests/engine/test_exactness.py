@@ -13,13 +13,13 @@ from oxillama.scheduling.block_manager import BlockManager
 from tests.engine.serving import NAMES, QUICK, Serving, machine, model_of
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_way_of_serving_gives_the_same_bits(name):
     run_state_machine_as_test(machine(name), settings=QUICK)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_storms_happen(name, monkeypatch):
     """What the machine is for happens in it: otherwise it would show nothing."""

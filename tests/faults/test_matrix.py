@@ -141,7 +141,7 @@ def test_signals_at_some_lines(stages, kind):
         assert signals.at_line(stage, folder, line, kind) == [], line
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "source"), [("session, base", "source"), ("resume, base", "source"), ("session, shared", "block_store")]
 )

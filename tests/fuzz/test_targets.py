@@ -13,8 +13,8 @@ from tests.fuzz.target import NAMES
 RUNS = int(os.environ.get("OXILLAMA_FUZZ_RUNS", "80"))
 
 
-@pytest.mark.parametrize("runs", [10, pytest.param(RUNS, marks=pytest.mark.long)])
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", NAMES)
-def test_only_right_results_and_typed_errors(name, runs, tmp_path, capfd):
-    good = fuzz(name, tmp_path, runs=runs, seed=1, keep=False)
+def test_only_right_results_and_typed_errors(name, tmp_path, capfd):
+    good = fuzz(name, tmp_path, runs=RUNS, seed=1, keep=False)
     assert good, capfd.readouterr().err

@@ -100,6 +100,7 @@ def test_too_many_readings_are_refused_and_the_state_stays_usable():
         Grammar.parse(source).accepts("b" * 1000)
 
 
+@pytest.mark.long
 def test_what_is_known_of_stacks_is_forgotten_like_the_stacks():
     """Rules that may all begin each other add few stacks for a byte, and a hundred thousand unions of them."""
     bodies = [" ".join(f"r{j}?" for j in range(20)) + ' "a"'] * 20

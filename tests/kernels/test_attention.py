@@ -128,6 +128,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.sweep(40)
 @pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", FEATURES)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.kernels import checkasm
 
+pytestmark = pytest.mark.long  # compiles all of csrc for another machine
+
 MACHINE = "aarch64"
 FAULTS = {
     0: "neon: add of 1: wrote -4 bytes from the start of 4",

@@ -30,6 +30,7 @@ def parts(h, gate, up, activation="silu"):
     return ACTIVATIONS[activation](g, u)
 
 
+@pytest.mark.sweep(60)
 # Enough multiplications for a parallel region, tasks that don't come out even, and a last panel that is not full.
 @pytest.mark.parametrize("repack", [True, False])
 @pytest.mark.parametrize("bias", [False, True])

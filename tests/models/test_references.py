@@ -26,6 +26,7 @@ def test_every_verified_architecture_has_a_reference():
     assert named == {a.name for a in all_architectures().values() if a.verified != UNVERIFIED}
 
 
+@pytest.mark.sweep(34)
 @pytest.mark.parametrize("name", MODELS)
 def test_eight_bits_keep_the_tokens(tmp_path, name):
     """Of the first 16 positions, or a Kullback-Leibler divergence below 0.001; encoders' hidden states to 2.5 %.
@@ -54,6 +55,7 @@ def test_quantised_logits_are_as_near_as_llama_cpp(name):
     assert error <= 1.1 * reference["llamacpp_error"]
 
 
+@pytest.mark.sweep(106)
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("name", MODELS + QUANTIZED)
 def test_chunks_threads_and_repacking_give_equal_bits(name, kv_type):

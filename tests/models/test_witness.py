@@ -7,6 +7,7 @@ from tests.models import naive
 from tests.models.references import DATA, MODELS, path_of
 
 
+@pytest.mark.sweep(40)
 @pytest.mark.parametrize("name", MODELS)
 def test_twin_agrees_with_transformers(name):
     """To what float32, in which the references were computed, leaves."""

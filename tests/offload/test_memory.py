@@ -44,6 +44,7 @@ def path(tmp_path_factory, request):
     return folder / "q8.gguf"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("share", [2, 4])
 def test_resident_memory_keeps_to_the_budget(path, share):

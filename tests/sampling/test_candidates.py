@@ -201,6 +201,7 @@ def test_long_rows_take_the_same_order_by_heap_and_by_sorting(n, k):
     assert c.items() == twin.top_k(items(row), k)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0])
 @pytest.mark.parametrize("name", sorted(CUTS))
 def test_cuts_of_long_rows(scale, name):

@@ -122,6 +122,7 @@ def test_other_magic_and_versions_are_refused(engine, text):
 VALUES = [None, -1, 0, 1, 3, 1 << 40, 10**30, 1.5, "", "x", [], [1], [[1, 2]], {}, True, [None], [["a", 1e308]]]
 
 
+@pytest.mark.long
 def test_every_value_of_the_description_replaced(engine, text):
     """Each ends in an error of ours, or in a request that can be served."""
     saved = unpacked(text)

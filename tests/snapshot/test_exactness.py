@@ -14,6 +14,7 @@ from tests.snapshot.contents import sections_of
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
 
 
+@pytest.mark.sweep(40)
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_architecture_resumes_with_the_same_bits(name):
     with load(name) as engine, load(name, num_threads=2, prefill_chunk_size=16) as other:

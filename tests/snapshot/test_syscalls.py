@@ -56,7 +56,7 @@ def folder(tmp_path):
 RENAMES = "rename,renameat,renameat2"
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", ["alone", "shared"])
 @pytest.mark.parametrize(
     ("injected", "message"),
@@ -83,5 +83,6 @@ def test_a_failed_or_killed_system_call_leaves_a_whole_file(folder, kind, inject
             engine.snapshot(folder / "session", shared=True)  # and it goes on
 
 
+@pytest.mark.long
 def test_a_traced_save_without_faults_succeeds(folder):
     assert traced(folder, "alone", "fsync:delay_enter=1") == ["written", "384"]

@@ -43,6 +43,7 @@ ENGINES = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ENGINES)
 def test_settings_of_the_engine_change_no_token(name):
     with make_draft(noise=1.0) as draft:

@@ -147,6 +147,7 @@ def test_the_law_of_a_wrong_rule_is_another(mutant, monkeypatch):
     assert any(law_of(monkeypatch, tables, k) != true_law(tables, k + 1) for tables, k in TABLES)
 
 
+@pytest.mark.long
 def test_drawn_end_tokens_can_t_be_left_out(monkeypatch):
     """With acceptance="match" they can be left out; with rejection the distribution would be another."""
     from oxillama.core import draft_scheduler as drafting
@@ -190,6 +191,7 @@ def test_completions_of_one_prompt_are_those_that_each_seed_has_alone(noise):
         assert [c.token_ids for c in found] == [c.token_ids for c in alone]
 
 
+@pytest.mark.long
 def test_two_tokens_of_many_seeds_are_distributed_as_the_model_says():
     """A bound of four standard deviations for each of the likelier pairs, with fixed seeds."""
     prompt, n = [BOS, 4, 5, 6], 1500

@@ -55,6 +55,7 @@ def check(vocab: Tokenizer, text: str, parse_special: bool = False) -> None:
                 assert left + right == whole, (text, cut)
 
 
+@pytest.mark.sweep(15)
 @pytest.mark.parametrize("pre", known_pre_tokenizers())
 def test_every_pre_tokenizer(pre):
     utf8 = pre in ("gemma4", "gemma-4", "granite-embed-multi-311m", "sarvam-moe")

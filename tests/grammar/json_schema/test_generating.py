@@ -134,6 +134,7 @@ def test_numbers_that_a_large_divisor_must_not_divide():
     assert not narrow.accepts("9970")
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.integers(-4000, 4000), st.integers(0, 60_000), st.sampled_from([997, 1001, 3999]), st.booleans())
 def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_open):
@@ -311,6 +312,7 @@ def test_inner_objects_are_closed_too():
 # ---- whatever the schema
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_texts_of_random_schemas_are_instances(seed):
     counts = run(seed, 120)
