@@ -73,9 +73,13 @@ class HistogramSnapshot:
 
 
 class Histogram:
-    """Counts values by size. For one writer at a time."""
+    """Counts values by size. For one writer at a time.
 
-    __slots__ = ("_counts", "bounds", "sum")
+    observe: takes `(value, n)`, a value that comes n times. It is counted with the next `values`: what runs in each
+    step only appends it to a list.
+    """
+
+    __slots__ = ("_counts", "_observed", "bounds", "observe", "sum")
 
     def __init__(self, bounds: Iterable[float]) -> None:
         """Raises ConfigError unless the bounds rise."""
@@ -83,15 +87,16 @@ class Histogram:
         if any(a >= b for a, b in zip(self.bounds, self.bounds[1:], strict=False)):
             raise ConfigError(f"bounds of a histogram must rise: {self.bounds}")
         self._counts = [0] * (len(self.bounds) + 1)
+        self._observed: list[tuple[float, int]] = []
+        self.observe = self._observed.append
         self.sum = 0.0
-
-    def observe(self, value: float, n: int = 1) -> None:
-        """Counts a value n times."""
-        self._counts[bisect_left(self.bounds, value)] += n
-        self.sum += value * n
 
     def values(self) -> tuple[tuple[float, ...], tuple[int, ...], float]:
         """What makes a `HistogramSnapshot` of now."""
+        for value, n in self._observed:
+            self._counts[bisect_left(self.bounds, value)] += n
+            self.sum += value * n
+        self._observed.clear()
         return self.bounds, tuple(self._counts), self.sum
 
 

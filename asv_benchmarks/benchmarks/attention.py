@@ -4,7 +4,7 @@ import numpy as np
 
 from oxillama.kernels import config
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 
 DEPTH, HEADS, KV_HEADS, DIM, BLOCK = 4096, 32, 8, 64, 16
@@ -22,11 +22,11 @@ class AtDepth:
         blocks = (DEPTH + 512) // BLOCK
         self.slab, table = KvSlab(kv_type, blocks, KV_HEADS, BLOCK, DIM), rng.permutation(blocks).tolist()
         for start in range(0, DEPTH + 512, 512):
-            batch = Batch([(range(512), start, table)], self.workspace)
+            batch = Batch([Span(range(512), start, table)], self.workspace)
             k, v = (self.workspace.from_array(rng.standard_normal((512, KV_HEADS * DIM))) for _ in range(2))
             store(k, v, self.slab, batch)
             self.workspace.reset()
-        self.batch = Batch([(range(n), DEPTH, table)], self.workspace)
+        self.batch = Batch([Span(range(n), DEPTH, table)], self.workspace)
         self.q = self.workspace.from_array(rng.standard_normal((n, HEADS * DIM)))
         self.rule = Attention(DIM**-0.5)
 

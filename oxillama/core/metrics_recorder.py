@@ -87,7 +87,7 @@ class MetricsRecorder:
 
     def started(self, request: Request) -> None:
         """A request takes part in a step for the first time."""
-        self._histograms["queue_time"].observe(request.clock.started_at - request.clock.submitted_at)
+        self._histograms["queue_time"].observe((request.clock.started_at - request.clock.submitted_at, 1))
         self.changed = True
 
     def forked(self, request: Request) -> None:
@@ -106,7 +106,7 @@ class MetricsRecorder:
         failed = error is not None and not isinstance(error, EngineClosedError)
         reason = "error" if failed else request.finish_reason or "cancelled"
         self._finished = MappingProxyType({**self._finished, reason: self._finished[reason] + 1})
-        self._histograms["request_latency"].observe(request.clock.ended_at - request.clock.submitted_at)
+        self._histograms["request_latency"].observe((request.clock.ended_at - request.clock.submitted_at, 1))
         self.changed = True
 
     def emptied(self) -> None:
@@ -141,17 +141,17 @@ class MetricsRecorder:
             if new == 1 and clock.counted_at == self._step_at:
                 n_usual += 1
             else:
-                inter_token.observe((now - clock.counted_at) / new, new)
+                inter_token.observe(((now - clock.counted_at) / new, new))
             clock.n_counted, clock.counted_at = n_tokens, now
         if n_usual:  # those had their last token with the last step, so all waited for the same time
-            inter_token.observe(now - self._step_at, n_usual)
+            inter_token.observe((now - self._step_at, n_usual))
         self._step_at = now
         counts["prefill_tokens"] += n_prefill
         counts["generation_tokens"] += n_new
         prefill_seconds = (now - began) * n_prefill / (n_prefill + n_decode)
         counts["prefill_seconds"] += prefill_seconds
         counts["decode_seconds"] += now - began - prefill_seconds
-        self._histograms["iteration_tokens"].observe(n_prefill + n_decode)
+        self._histograms["iteration_tokens"].observe((n_prefill + n_decode, 1))
         return n_prefill, now - began
 
     def _first(self, request: Request, now: float) -> int:
@@ -159,7 +159,7 @@ class MetricsRecorder:
         clock = request.clock
         if clock.first_at:
             self._counts["prompt_tokens"] += request.n_prompt
-            self._histograms["time_to_first_token"].observe(clock.first_at - clock.submitted_at)
+            self._histograms["time_to_first_token"].observe((clock.first_at - clock.submitted_at, 1))
             new = len(request.sequence.tokens) - request.n_prompt
             if new:
                 clock.n_counted, clock.counted_at = request.n_prompt + new, now

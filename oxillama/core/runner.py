@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import starmap
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.errors import ConfigError, EngineClosedError
-from oxillama.kernels.batch import Batch
-from oxillama.kernels.lora import Adapters, LowRank
+from oxillama.errors import EngineClosedError
+from oxillama.kernels.batch import Batch, Span
+from oxillama.kernels.lora import Adapters
 from oxillama.kernels.rows import Workspace
 from oxillama.kv_cache.arrays import StateArrays
 from oxillama.lora import LoraSet
@@ -31,27 +30,6 @@ __all__ = [
     "n_rows",
     "next_plan",
 ]
-
-
-@dataclass(slots=True)
-class Span:
-    """One sequence's share of a step: consecutive tokens, and which of their logits are wanted.
-
-    ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
-    models with attention; ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers: the one that
-    holds the state after ``start`` tokens (-1 for none), and the one that gets the state after the last token.
-    ``windowed``, where layers with a window have blocks of their own: their block table, which begins with -1 for each
-    block that was given back.
-    ``loras``: changes of the model's matrices with their scales, in an order of their own.
-    """
-
-    tokens: Sequence[int]
-    start: int
-    block_table: Sequence[int]
-    want: str = "last"
-    slots: tuple[int, int] | None = None
-    windowed: Sequence[int] = ()
-    loras: Sequence[tuple[Mapping[Any, LowRank], float]] = ()
 
 
 class Runner:
@@ -90,41 +68,32 @@ class Runner:
 
     def forward(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Logits of the wanted rows in span order, float32 [n, n_vocab]: a view, valid until the next call."""
-        wants = []
-        for s in spans:
-            if s.want not in ("last", "all", "none"):
-                raise ConfigError(f"want must be 'last', 'all' or 'none', not {s.want!r}")
-            wants.append(s.want)
-        batch = self._batch(spans, poll, wants)
+        batch = self._batch(spans, poll)
         found = self.model.logits(self.model.forward(batch, self.arrays.layers), batch.outputs).numpy()
-        self._check_mapped()
+        for source in self.model.mapped:  # else its weights may have changed while they were multiplied by
+            source.check()
         return found
 
     def hidden(self, spans: Sequence[Span], poll: Callable[[], None] | None = None) -> NDArray[np.float32]:
         """Hidden states after the final norm of every row, float32 [n, n_embd]: a view, valid until the next call."""
-        found = self.model.forward(self._batch(spans, poll, None), self.arrays.layers).numpy()
-        self._check_mapped()
-        return found
-
-    def _check_mapped(self) -> None:
-        """Raises ModelFileError if weights may have changed while they were multiplied by."""
+        found = self.model.forward(self._batch(spans, poll, every_row=True), self.arrays.layers).numpy()
         for source in self.model.mapped:
             source.check()
+        return found
 
-    def _batch(self, spans: Sequence[Span], poll: Callable[[], None] | None, wants: list[str] | None) -> Batch:
+    def _batch(self, spans: Sequence[Span], poll: Callable[[], None] | None, *, every_row: bool = False) -> Batch:
         """The batch of a pass that begins now: the pager gets its turn, mapped files are watched."""
         if self.pager is not None:
             self.pager.between_steps()
         for source in self.model.mapped:
             source.watch()
         self._workspace.reset()
-        rows, lengths, loras, adapted = [], [], [], False
-        for s in spans:
-            rows.append((s.tokens, s.start, s.block_table, s.slots, s.windowed))
-            lengths.append(len(s.tokens))
-            loras.append(s.loras)
-            adapted = adapted or bool(s.loras)
-        return Batch(rows, self._workspace, poll, wants, Adapters(lengths, loras) if adapted else None)
+        adapters = None
+        for span in spans:
+            if span.loras:
+                adapters = Adapters([len(s.tokens) for s in spans], [s.loras for s in spans])
+                break
+        return Batch(spans, self._workspace, poll, adapters, every_row=every_row)
 
     @property
     def adaptable(self) -> Mapping[str, Adaptable]:

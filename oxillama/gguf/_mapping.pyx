@@ -13,7 +13,7 @@ import os
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc cimport errno
 from libc.signal cimport SIG_DFL, SIG_IGN, SIGBUS, raise_, sighandler_t
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from posix.mman cimport (
     MADV_DONTNEED, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap,
     munmap,
@@ -31,6 +31,11 @@ cdef extern from *:
     #else
     #define OX_PAGE_IS_GONE(code) ((code) > 0)
     #endif
+    #include <sys/stat.h>
+    #ifdef __APPLE__
+    #define st_mtim st_mtimespec
+    #endif
+    #define OX_MODIFIED(info) ((int64_t)(info)->st_mtim.tv_sec * 1000000000 + (info)->st_mtim.tv_nsec)
     #define OX_LOAD(at) __atomic_load_n(at, __ATOMIC_SEQ_CST)
     #define OX_STORE(at, value) __atomic_store_n(at, value, __ATOMIC_SEQ_CST)
     """
@@ -40,6 +45,10 @@ cdef extern from *:
         sigset_t sa_mask
         int sa_flags
     int sigaction(int number, const action_t *new, action_t *old) noexcept nogil
+    ctypedef struct status_t "struct stat":
+        int64_t st_size
+    int fstat(int fd, status_t *info) noexcept nogil
+    int64_t modified "OX_MODIFIED"(const status_t *info) noexcept nogil  # in nanoseconds
     bint page_is_gone "OX_PAGE_IS_GONE"(int code) noexcept nogil
     uintptr_t load "OX_LOAD"(const uintptr_t *at) noexcept nogil
     void store "OX_STORE"(uintptr_t *at, uintptr_t value) noexcept nogil
@@ -230,3 +239,39 @@ cdef class Mapping:
         cdef uintptr_t end = self.region.start + (first + n_bytes) // PAGE * PAGE
         if first + n_bytes <= self.n_bytes and start < end:
             madvise(<void *>start, end - start, MADV_DONTNEED)
+
+
+cdef class FileState:
+    """Size and time of modification of an open file, as they were when this was made; OSError if they can't be told.
+
+    ``time`` is in nanoseconds. A subclass has ``mapping`` set where it maps the file, and `_report`, which `check`
+    calls each time from the first difference on.
+    """
+    cdef readonly int fd
+    cdef readonly int64_t size, time
+    cdef public Mapping mapping
+    cdef bint suspect
+
+    def __init__(self, int fd):
+        cdef status_t info
+        if fstat(fd, &info):
+            raise OSError(errno.errno, os.strerror(errno.errno))
+        self.fd, self.size, self.time = fd, info.st_size, modified(&info)
+
+    def check(self):
+        """Raises ModelFileError if the file was changed since it was opened, and from then on."""
+        cdef status_t info
+        if not self.suspect and fstat(self.fd, &info) == 0 and info.st_size == self.size \
+                and modified(&info) == self.time and not (self.mapping is not None and self.mapping.region.missing):
+            return
+        self.suspect = True
+        self._report()
+
+    def _report(self):
+        """Raises ModelFileError with what has changed; nothing if `check` was mistaken."""
+        raise NotImplementedError
+
+    def watch(self):
+        """Reinstalls the SIGBUS handler if other code has replaced it; to be called before long use of mapped bytes."""
+        if self.mapping is not None:
+            watch()

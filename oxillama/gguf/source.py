@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
-from oxillama.gguf._mapping import Mapping, watch
+from oxillama.gguf._mapping import FileState, Mapping
 from oxillama.kernels.files import Descriptor, can_tell
 
 __all__ = ["DIRECT_SLACK", "FileSource"]
@@ -23,7 +23,7 @@ DIRECT_SLACK = 2 * BLOCK
 REMEDY = "To replace a file that is in use, rename the new one over it."
 
 
-class FileSource:
+class FileSource(FileState):
     """An open file whose bytes are read on demand.
 
     Another file under the same name changes nothing, since the open one is kept. The file itself is taken to be changed
@@ -32,7 +32,7 @@ class FileSource:
     these are zeros where they couldn't be read.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_direct", "_mapping", "_open", "fd", "path", "size", "time")
+    __slots__ = ("__weakref__", "_changed", "_direct", "_open", "path")
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if the file can't be opened, ModelFileError unless it is a regular file that isn't empty."""
@@ -43,22 +43,14 @@ class FileSource:
         self.path = path
         with DeferredInterrupt():  # no interrupt between opening the file and the note to close it
             self._open = [Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))]
-        self.fd = self._open[0].fd
-        info = os.fstat(self.fd)
-        self.size, self.time = info.st_size, info.st_mtime_ns
+        super().__init__(self._open[0].fd)
         self._changed: str | None = None
         self._direct: int | None = None
-        self._mapping: Mapping | None = None
 
     def map(self) -> NDArray[np.uint8]:
         """The file's bytes, read-only; mapped as long as the array or the source lives. Raises OSError."""
-        self._mapping = Mapping(self.fd, self.size)
-        return np.frombuffer(cast(Any, self._mapping), np.uint8)
-
-    def watch(self) -> None:
-        """Reinstalls the SIGBUS handler if other code has replaced it; to be called before long use of mapped bytes."""
-        if self._mapping is not None:
-            watch()
+        self.mapping = Mapping(self.fd, self.size)
+        return np.frombuffer(cast(Any, self.mapping), np.uint8)
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -71,8 +63,8 @@ class FileSource:
             raise
         self.check()
 
-    def check(self) -> None:
-        """Raises ModelFileError if the file was changed since it was opened, and from then on."""
+    def _report(self) -> None:
+        """Raises ModelFileError with what has changed; nothing if `check` was mistaken."""
         try:
             info = os.fstat(self.fd)
         except OSError as error:
@@ -81,7 +73,7 @@ class FileSource:
             self._changed = f"had {self.size} bytes when it was opened and has {info.st_size} now"
         elif self._changed is None and info.st_mtime_ns != self.time:
             self._changed = "was written to since it was opened"
-        elif self._changed is None and self._mapping is not None and self._mapping.missing:
+        elif self._changed is None and self.mapping is not None and self.mapping.missing:
             self._changed = "could not be read where it is mapped"
         if self._changed is not None:
             raise ModelFileError(f"{self.path}: the file {self._changed}; load the model again. {REMEDY}")

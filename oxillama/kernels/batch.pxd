@@ -15,21 +15,26 @@ cdef struct span:
     int32_t read, write             # recurrent slots; -1: none, and to read zeros
 
 
+cdef class Span:
+    cdef readonly object tokens, block_table, slots, windowed, loras
+    cdef readonly int64_t start
+    cdef readonly str want
+
+
 cdef class Batch:
     cdef readonly int64_t n_rows
     cdef readonly int n_spans
-    cdef readonly object tokens, positions
-    cdef object _tables, _spans
-    cdef const int32_t *position
-    cdef span *span
+    cdef readonly object tokens
+    cdef span *span                 # in one piece of memory with what they point to
+    cdef int32_t *position
     cdef readonly object poll, adapters
     cdef object _outputs, _output_rows
     cdef readonly Workspace workspace
+    cdef int _allocate(self, spans) except -1
     cdef int _place(self, spans) except -1
-    cdef int _set_table(self, block_table *t, int i, blocks, bint windowed) except -1
     cdef int _set_slots(self, span *p, int i, slots) except -1
     cdef int _check_slots(self) except -1
-    cdef int _fill(self, spans) except -1
+    cdef int _choose_outputs(self, spans) except -1
 
 
 cdef inline object adapters_of(Batch batch):

@@ -1,26 +1,40 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.kernels.lora import Adapters
+from oxillama.kernels.lora import Adapters, LowRank
 from oxillama.kernels.rows import Workspace
 
-Slots = tuple[int, int] | None
-Span = (
-    tuple[Sequence[int], int, Sequence[int]]
-    | tuple[Sequence[int], int, Sequence[int], Slots]
-    | tuple[Sequence[int], int, Sequence[int], Slots, Sequence[int]]
-)
+class Span:
+    tokens: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    want: str
+    slots: tuple[int, int] | None
+    windowed: Sequence[int]
+    loras: Sequence[tuple[Mapping[Any, LowRank], float]]
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        block_table: Sequence[int],
+        want: str = "last",
+        slots: tuple[int, int] | None = None,
+        windowed: Sequence[int] = (),
+        loras: Sequence[tuple[Mapping[Any, LowRank], float]] = (),
+    ) -> None: ...
 
 class Batch:
     n_rows: int
     n_spans: int
     tokens: NDArray[np.int32]
-    positions: NDArray[np.int32]
     poll: Callable[[], None]
     adapters: Adapters | None
     workspace: Workspace
+    @property
+    def positions(self) -> NDArray[np.int32]: ...
     @property
     def outputs(self) -> Batch: ...
     @property
@@ -30,6 +44,7 @@ class Batch:
         spans: Sequence[Span],
         workspace: Workspace,
         poll: Callable[[], None] | None = None,
-        wants: Sequence[str] | None = None,
         adapters: Adapters | None = None,
+        *,
+        every_row: bool = False,
     ) -> None: ...

@@ -1,6 +1,7 @@
 """Batch of one forward pass: rows of (sequence, token, position), and the place of each sequence's state."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t, int64_t
 
 import numpy as np
 
@@ -17,19 +18,34 @@ def _no_poll():
     pass
 
 
+cdef class Span:
+    """One sequence's share of a pass: consecutive tokens, and which of their rows leave the model.
+
+    ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
+    models with attention. ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers:
+    ``(read, write)``; ``read`` holds the state after ``start`` tokens (-1 at position 0), and the pass leaves the state
+    after the last token in ``write``. ``windowed``, where slabs with a window have blocks of their own: their block
+    table, which begins with -1 for each block that was given back, as no row sees it any more. ``loras``: changes of
+    the model's matrices with their scales, in an order of their own.
+
+    Raises ConfigError for another ``want``.
+    """
+
+    def __init__(self, tokens, int64_t start, block_table, str want="last", slots=None, windowed=(), loras=()):
+        if want != "last" and want != "all" and want != "none":
+            raise ConfigError(f"want must be 'last', 'all' or 'none', not {want!r}")
+        self.tokens, self.start, self.block_table, self.want = tokens, start, block_table, want
+        self.slots, self.windowed, self.loras = slots, windowed, loras
+
+
 cdef class Batch:
-    """Runs of consecutive tokens of any number of sequences.
+    """Rows of the spans of any number of sequences.
 
-    ``spans``: for each sequence ``(tokens, position of the first, block table)``, and ``(read, write)`` as a fourth
-    where the model has recurrent layers, else None. The block table covers every position up to the last one. ``read``
-    is the slot of the state before the span, -1 at position 0; the pass leaves the state after it in ``write``. Fifth
-    is the block table of slabs that are ``windowed``: it begins with -1 for each block that was given back, as no row
-    sees it any more. Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the
-    pass up.
+    Activations live in ``workspace``. ``poll`` is called between layers and may raise to give the pass up.
 
-    ``wants`` says of each span which rows leave the model: "all" (the default), "last" or "none". ``output_rows`` int32
-    are those rows, and ``outputs`` the batch of them alone, or this one if it is all of them; without slots, since
-    recurrent layers need all rows.
+    ``output_rows`` int32 are the rows that leave the model, those that the spans want or, with ``every_row``, all of
+    them; ``outputs`` is the batch of them alone, or this one if it is all of them; without slots, since recurrent
+    layers need all rows.
 
     ``adapters``: the changes of matrices in this pass (:class:`.lora.Adapters`), made for the same spans, or None.
     Products apply them to rows of the batch; ``outputs`` has those of its own rows.
@@ -38,54 +54,62 @@ cdef class Batch:
     written by one span and used by another.
     """
 
-    def __init__(self, spans, Workspace workspace, poll=None, wants=None, adapters=None):
+    def __init__(self, spans, Workspace workspace, poll=None, adapters=None, *, bint every_row=False):
         self.n_spans = len(spans)
         self.workspace = workspace
         self.poll = poll or _no_poll
         self.adapters = adapters
-        self._spans = np.empty(max(self.n_spans, 1) * sizeof(span), np.uint8)
-        cdef uint8_t[::1] memory = self._spans
-        self.span = <span *>&memory[0]
-        self._tables = []
+        self._allocate(spans)
         self._place(spans)
         self._check_slots()
-        self._fill(spans)
-        self._choose_outputs(spans, wants)
+        if not every_row:
+            self._choose_outputs(spans)
 
-    cdef int _place(self, spans) except -1:
-        """Where each span lies in the batch and in its sequence."""
-        cdef span *p
-        cdef int i = 0
-        cdef int64_t n, start
-        for tokens, first, blocks, *more in spans:
-            n = len(tokens)
-            if not n or not 0 <= first <= MAX_POSITION - n:
-                raise ConfigError(f"span {i}: {n} tokens at position {first}; a span has at least one token, "
-                                  f"and positions lie in 0..{MAX_POSITION - 1}")
-            start = first
-            p = &self.span[i]
-            p.row, p.n, p.start = self.n_rows, n, start
-            self._set_table(&p.tables[0], i, blocks, False)
-            self._set_slots(p, i, more[0] if more else None)
-            self._set_table(&p.tables[1], i, more[1] if len(more) > 1 else (), True)
-            self.n_rows += n
-            i += 1
+    def __dealloc__(self):
+        PyMem_Free(self.span)
+
+    cdef int _allocate(self, spans) except -1:
+        """One piece of memory for places, block tables and positions: a step of few rows must not cost many calls."""
+        cdef Span s
+        cdef int64_t n_ids = 0
+        for s in spans:
+            self.n_rows += len(s.tokens)
+            n_ids += len(s.block_table) + len(s.windowed)
+        PyMem_Free(self.span)
+        self.span = <span *>PyMem_Malloc(self.n_spans * sizeof(span) + <size_t>(n_ids + self.n_rows + 1) * 4)
+        if self.span == NULL:
+            raise MemoryError
+        self.position = <int32_t *>(self.span + self.n_spans)
+        self.tokens = np.empty(self.n_rows, np.int32)
         return 0
 
-    cdef int _set_table(self, block_table *t, int i, blocks, bint windowed) except -1:
-        array = np.ascontiguousarray(blocks, np.int32)
-        cdef const int32_t[::1] table = array
-        cdef Py_ssize_t j
-        self._tables.append(array)
-        t.blocks = &table[0] if table.shape[0] else NULL
-        t.n, t.highest, t.first = table.shape[0], -1, 0
-        for j in range(table.shape[0]):
-            if table[j] >= 0:
-                t.highest = max(t.highest, <int64_t>table[j])
-            elif windowed and j == t.first:
-                t.first += 1
-            else:
-                raise ConfigError(f"span {i}: block id {table[j]} in its block table is negative")
+    cdef int _place(self, spans) except -1:
+        """Where each span lies in the batch and in its sequence; tokens and positions of its rows."""
+        cdef Span s
+        cdef span *p = self.span
+        cdef int i = 0
+        cdef int64_t j, n, row = 0
+        cdef int32_t[::1] token = self.tokens
+        cdef int32_t *free = self.position + self.n_rows
+        for s in spans:
+            n = len(s.tokens)
+            if not n or not 0 <= s.start <= MAX_POSITION - n:
+                raise ConfigError(f"span {i}: {n} tokens at position {s.start}; a span has at least one token, "
+                                  f"and positions lie in 0..{MAX_POSITION - 1}")
+            p.row, p.n, p.start = row, n, s.start
+            free = _set_table(&p.tables[0], free, i, s.block_table, False)
+            free = _set_table(&p.tables[1], free, i, s.windowed, True)
+            self._set_slots(p, i, s.slots)
+            tokens = s.tokens
+            try:
+                for j in range(n):
+                    token[row + j] = tokens[j]
+                    self.position[row + j] = <int32_t>(s.start + j)
+            except (OverflowError, TypeError, ValueError) as e:
+                raise ConfigError(f"tokens must be 32-bit integers: {e}") from None
+            row += n
+            p += 1
+            i += 1
         return 0
 
     cdef int _set_slots(self, span *p, int i, slots) except -1:
@@ -110,22 +134,10 @@ cdef class Batch:
                     raise ConfigError(f"span {i} writes slot {self.span[i].write}, which span {j} uses")
         return 0
 
-    cdef int _fill(self, spans) except -1:
-        """Tokens and positions of every row."""
-        cdef int32_t[::1] token, position
-        cdef int64_t row = 0, i
-        self.tokens, self.positions = np.empty(self.n_rows, np.int32), np.empty(self.n_rows, np.int32)
-        token, position = self.tokens, self.positions
-        for i in range(self.n_spans):
-            for t in spans[i][0]:
-                try:
-                    token[row] = t
-                except (OverflowError, TypeError, ValueError) as e:
-                    raise ConfigError(f"tokens must be 32-bit integers: {e}") from None
-                position[row] = <int32_t>(self.span[i].start + row - self.span[i].row)
-                row += 1
-        self.position = &position[0] if self.n_rows else NULL
-        return 0
+    @property
+    def positions(self):
+        """Position of each row in its sequence, int32 [n_rows]."""
+        return np.array(<int32_t[:self.n_rows]>self.position) if self.n_rows else np.empty(0, np.int32)
 
     @property
     def outputs(self):
@@ -136,22 +148,40 @@ cdef class Batch:
     def output_rows(self):
         return np.arange(self.n_rows, dtype=np.int32) if self._outputs is None else self._output_rows
 
-    def _choose_outputs(self, spans, wants):
-        cdef int i
-        if wants is None:
-            return
-        for i in range(self.n_spans):
-            if not (wants[i] == "all" or wants[i] == "last" and self.span[i].n == 1):
+    cdef int _choose_outputs(self, spans) except -1:
+        cdef Span s
+        cdef int64_t n, first, end = 0
+        for s in spans:
+            if s.want != "all" and (s.want != "last" or len(s.tokens) > 1):
                 break
         else:
-            return
-        rows, parts, end = [], [], 0
-        for want, (tokens, start, blocks, *more) in zip(wants, spans):
-            end += len(tokens)
-            n = {"all": len(tokens), "last": 1, "none": 0}[want]
-            rows.extend(range(end - n, end))
-            if n:
-                parts.append((tokens[len(tokens) - n:], start + len(tokens) - n, blocks, None, *more[1:]))
+            return 0
+        rows, parts = [], []
+        for s in spans:
+            n = len(s.tokens)
+            end += n
+            first = 0 if s.want == "all" else n - (s.want == "last")
+            rows.extend(range(end - n + first, end))
+            if first < n:
+                parts.append(Span(s.tokens[first:], s.start + first, s.block_table, "all", None, s.windowed))
         self._output_rows = np.array(rows, np.int32)
         adapters = None if self.adapters is None else self.adapters.of_rows(self._output_rows)
-        self._outputs = Batch(parts, self.workspace, self.poll, None, adapters)
+        self._outputs = Batch(parts, self.workspace, self.poll, adapters)
+        return 0
+
+
+cdef int32_t *_set_table(block_table *t, int32_t *memory, int i, blocks, bint windowed) except NULL:
+    """Copies a block table to memory: the end of it there."""
+    cdef int64_t j, n = len(blocks)
+    cdef int32_t block
+    t.blocks, t.n, t.highest, t.first = memory if n else NULL, n, -1, 0
+    for j in range(n):
+        block = blocks[j]
+        memory[j] = block
+        if block >= 0:
+            t.highest = max(t.highest, <int64_t>block)
+        elif windowed and j == t.first:
+            t.first += 1
+        else:
+            raise ConfigError(f"span {i}: block id {block} in its block table is negative")
+    return memory + n

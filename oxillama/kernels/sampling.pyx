@@ -8,6 +8,8 @@ from libc.math cimport INFINITY, log
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
+import numpy as np
+
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._memory cimport freed, resized
@@ -19,6 +21,25 @@ from oxillama.kernels._weights cimport (
 cdef enum:
     HEAP_LIMIT = 1024
     CHUNK = 1024               # logits that are looked at again while the nearest cache has them
+
+
+cdef object ndarray = np.ndarray, FLOAT32 = np.dtype(np.float32)
+
+
+def described(value):
+    """An array by its type and shape, anything else by its class: for messages."""
+    return f"{value.dtype} of shape {value.shape}" if isinstance(value, ndarray) else type(value).__name__
+
+
+cdef const float[::1] as_row(row):
+    """A row of logits as it is, or a copy in one piece."""
+    if isinstance(row, ndarray):
+        try:
+            return row
+        except ValueError:
+            if row.dtype == FLOAT32 and row.ndim == 1:
+                return np.ascontiguousarray(row)
+    raise ConfigError(f"logits must be a float32 array of one dimension, not {described(row)}")
 
 
 cdef class Candidates:
@@ -66,12 +87,14 @@ cdef class Candidates:
         self.capacity = n
         return 0
 
-    def load(self, const float[::1] logits not None):
+    def load(self, logits):
         """Takes a copy of a row of logits, float32 [n_vocab]; minus infinity bans a token.
 
-        Raises GenerateError if one is NaN or plus infinity, or none is left.
+        Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
+        infinity, or none is left.
         """
-        cdef Py_ssize_t i = 0, n = logits.shape[0]
+        cdef const float[::1] values = as_row(logits)
+        cdef Py_ssize_t i = 0, n = values.shape[0]
         cdef bint good = True
         cdef float high
         self.n = 0                 # until all is well
@@ -84,7 +107,7 @@ cdef class Candidates:
         self.reserve(n)
         self.high = -INFINITY
         while i < n:
-            good &= copy_logits(self.row + i, &logits[i], min(n - i, <Py_ssize_t> CHUNK))
+            good &= copy_logits(self.row + i, &values[i], min(n - i, <Py_ssize_t> CHUNK))
             high = largest(self.row + i, min(n - i, <Py_ssize_t> CHUNK))
             if high > self.high:
                 self.high = high
@@ -92,9 +115,9 @@ cdef class Candidates:
             i += CHUNK
         if not good:
             i = 0
-            while logits[i] < INFINITY:
+            while values[i] < INFINITY:
                 i += 1
-            raise GenerateError(f"the model's logit of token {i} is {logits[i]}: the weights or the input are damaged")
+            raise GenerateError(f"the model's logit of token {i} is {values[i]}: the weights or the input are damaged")
         if self.high == -INFINITY:
             raise GenerateError(f"no token is left to choose from: all {n} logits are minus infinity")
         self.n = self.n_vocab = n

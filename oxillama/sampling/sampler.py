@@ -12,7 +12,7 @@ from oxillama._util.pickling import stays_here
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.grammar import GrammarState
-from oxillama.kernels.sampling import Candidates
+from oxillama.kernels.sampling import Candidates, described
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.distribution import Distribution
 from oxillama.sampling.dry import TokenBytes
@@ -20,7 +20,6 @@ from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
 
 __all__ = ["LogitsProcessor", "Sampler", "check_processors"]
 
-FLOAT32 = np.dtype(np.float32)
 # (token ids so far, logits): changes the logits, float32 [n_vocab], in place.
 LogitsProcessor = Callable[[list[int], NDArray[np.float32]], object]
 
@@ -85,7 +84,9 @@ class Sampler:
         Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
         infinity, or all are minus infinity; and a processor's own errors.
         """
-        self._load(logits)
+        self.scratch.load(logits)
+        if self.processors:
+            self._process(np.array(logits))
         return self.chain.choose(self.scratch, self.memory)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
@@ -94,15 +95,10 @@ class Sampler:
         A draw from it and `accept` of the token are a `sample`. With mirostat, which depends on its own draw, and with
         the user's own stages that choose, it has one token with probability 1.
         """
-        self._load(logits)
-        return self.chain.distribution(self.scratch, self.memory)
-
-    def _load(self, logits: NDArray[np.float32]) -> None:
-        if not isinstance(logits, np.ndarray) or logits.dtype != FLOAT32 or logits.ndim != 1:
-            raise ConfigError(f"logits must be a float32 array of one dimension, not {_described(logits)}")
-        self.scratch.load(np.ascontiguousarray(logits))
+        self.scratch.load(logits)
         if self.processors:
             self._process(np.array(logits))
+        return self.chain.distribution(self.scratch, self.memory)
 
     def _process(self, row: NDArray[np.float32]) -> None:
         ids = self.memory.history.tokens.tolist()
@@ -111,7 +107,7 @@ class Sampler:
             result = processor(ids[:], row[:])
             if result is not None:
                 raise ConfigError(
-                    f"logits_processors[{i}] must change the logits in place and return None, not {_described(result)}"
+                    f"logits_processors[{i}] must change the logits in place and return None, not {described(result)}"
                 )
             bad = np.flatnonzero(~(row < np.inf))
             if len(bad):
@@ -182,9 +178,3 @@ class Sampler:
         self = cls(config, prompt=tokens[:n_prompt], **options)
         self.memory.restore(data)
         return self
-
-
-def _described(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} of shape {value.shape}"
-    return type(value).__name__

@@ -250,7 +250,10 @@ class Scheduler:
             self._schedule_prefills(plan, budget if beside is None or not plan else min(budget, beside))
         if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
             plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
-        self._schedule_drafts(plan)
+        for sequence, _ in plan:
+            if sequence.draft_tokens:
+                self._schedule_drafts(plan)
+                break
         if not plan and self.live and not self.preempting:
             self._check_reserves()
         if self.debug:
@@ -286,12 +289,10 @@ class Scheduler:
 
     def _schedule_drafts(self, plan: Plan) -> None:
         """Adds the draft tokens of decoding sequences, cut to what there is of budget and room."""
-        budget = -1  # not known yet
+        budget = 0 if self.preempting else min(MAX_DRAFT_TOKENS, self.token_budget - sum(n for _, n in plan))
         for i, (sequence, n) in enumerate(plan):
             if not sequence.draft_tokens:
                 continue
-            if budget < 0:
-                budget = 0 if self.preempting else min(MAX_DRAFT_TOKENS, self.token_budget - sum(n for _, n in plan))
             n_drafts = self._n_affordable(sequence, budget) if sequence.is_decoding and n == 1 else 0
             del sequence.draft_tokens[n_drafts:]
             plan[i] = sequence, n + n_drafts

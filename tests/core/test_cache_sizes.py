@@ -18,8 +18,8 @@ from oxillama.core.loading import (
     kept_bytes,
     step_tokens,
 )
-from oxillama.core.runner import Span
 from oxillama.errors import ConfigError
+from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.layer_state import KvShape, RecurrentShape
 from tests.offload.paged import open_runner, path_of, tokens_of

@@ -6,9 +6,10 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
 from oxillama.core.loading import EngineParts
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.errors import ContextOverflowError, GenerateError
+from oxillama.kernels.batch import Span
 from oxillama.models import load_model
 from tests.fakes import FakeTokenizer, assert_idle
 from tests.models.tiny import tiny

@@ -3,7 +3,7 @@
 import numpy as np
 
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 
 TYPES = ["f32", "f16", "q8_0"]
@@ -25,7 +25,7 @@ class Setup:
         self.n, self.scale = n, dim**-0.5
 
     def span(self, start, end):
-        return (range(end - start), start, self.table)
+        return Span(range(end - start), start, self.table)
 
     def run(self, chunks, window=0, **options):
         rule = Attention(self.scale, window=window, **options)

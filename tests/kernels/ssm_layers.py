@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
 from oxillama.kernels.ssm import Convolution, Scan1, Scan2, columns, conv1d, gated_conv1d, scan1, scan2
@@ -141,7 +141,7 @@ def run(layer, lengths, threads=1):
     ws, slab, out, start = Workspace(threads), RecurrentSlab(3, layer.n_values), [], 0
     for i, n in enumerate(lengths):
         slots = ((i + 1) % 2 if start else -1, i % 2)
-        batch = Batch([(range(n), start, [], slots)], ws)
+        batch = Batch([Span(range(n), start, [], slots=slots)], ws)
         out.append(layer.run(ws.from_array(layer.x[start : start + n]), slab, batch).numpy().copy())
         start += n
         ws.reset()

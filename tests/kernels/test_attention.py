@@ -9,7 +9,7 @@ import pytest
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table, flash_attention
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 from tests.kernels.paged_attention import TYPES, Setup, in_chunks
 
@@ -106,7 +106,7 @@ def test_sequences_in_one_batch_do_not_see_each_other():
     out = [[], []]
     steps = [((0, 33), (0, 1)), ((33, 34), (1, 17)), ((34, 90), (17, 40))]
     for cuts in steps:
-        batch = Batch([(range(e - s), s, t) for (s, e), t in zip(cuts, tables, strict=True)], a.workspace)
+        batch = Batch([Span(range(e - s), s, t) for (s, e), t in zip(cuts, tables, strict=True)], a.workspace)
         rows = [np.concatenate([getattr(o, f)[s:e] for o, (s, e) in zip((a, b), cuts, strict=True)]) for f in "qkv"]
         q, k, v = (a.workspace.from_array(r.reshape(len(r), -1)) for r in rows)
         store(k, v, slab, batch)
@@ -285,14 +285,13 @@ SPANS = {
 def test_spans_that_would_lead_c_astray_are_refused(case):
     ws = Workspace(1)
     slab = KvSlab("f32", 4, 1, 16, 16)
-    spans = [(range(3), 0, [1]), SPANS[case]]
 
     def stored():
-        batch = Batch(spans, ws)
+        batch = Batch([Span(range(3), 0, [1]), Span(*SPANS[case])], ws)
         store(ws.new(batch.n_rows, 16), ws.new(batch.n_rows, 16), slab, batch)
 
     def attended():
-        batch = Batch(spans, ws)
+        batch = Batch([Span(range(3), 0, [1]), Span(*SPANS[case])], ws)
         attend(ws.new(batch.n_rows, 16), slab, batch, Attention(1.0))
 
     for call in (stored, attended):
@@ -303,7 +302,7 @@ def test_spans_that_would_lead_c_astray_are_refused(case):
 def test_rows_that_do_not_belong_to_the_batch_are_refused():
     ws = Workspace(1)
     slab = KvSlab("f32", 4, 2, 16, 16)
-    batch = Batch([(range(3), 0, [1])], ws)
+    batch = Batch([Span(range(3), 0, [1])], ws)
     for n, dim in ((2, 32), (3, 48), (3, 16)):
         with pytest.raises(ConfigError, match=f"{n} rows of {dim} values"):
             attend(ws.new(n, dim), slab, batch, Attention(1.0))

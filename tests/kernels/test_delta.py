@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.delta import Delta, delta
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
@@ -34,7 +34,7 @@ def test_sizes():
 
 def test_columns_that_do_not_fit():
     ws, slab = Workspace(1), RecurrentSlab(2, 20000)
-    batch = Batch([(range(4), 0, [], (-1, 1))], ws)
+    batch = Batch([Span(range(4), 0, [], slots=(-1, 1))], ws)
     rule = Delta(floats(0, 4), floats(1, 4), floats(2, 16), **SIZES)
     good = (96, 64, 4, 4)
     for place in range(4):

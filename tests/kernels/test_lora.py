@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError, QuantError
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.gated import gated
 from oxillama.kernels.lora import Adapters, LowRank
 from oxillama.kernels.matmul import embed, linear, linear_add_, matmul, quantize
@@ -30,11 +30,13 @@ def low_rank(seed, rank, n_out=N_OUT, n_in=N_IN, type="F32", scale=1.0):
     return LowRank(matrix(a, type), matrix(b, type), scale), (a.astype(np.float64), b.astype(np.float64))
 
 
-def workspace(sets, threads=1, wants=None):
+def workspace(sets, threads=1, wants=()):
     """For spans of these numbers of rows: ``(n, set)``."""
     ws = Workspace(threads)
     adapters = Adapters([n for n, _ in sets], [used for _, used in sets])
-    return ws, Batch([([1] * n, 0, [0]) for n, _ in sets], ws, None, wants, adapters)
+    wanted = wants or ["all"] * len(sets)
+    spans = [Span([1] * n, 0, [0], want) for (n, _), want in zip(sets, wanted, strict=True)]
+    return ws, Batch(spans, ws, None, adapters)
 
 
 @pytest.mark.parametrize("type", ["F32", "F16"])
@@ -138,7 +140,7 @@ def test_adapters_stay_with_their_batch():
     w, x = matrix(floats(0, N_OUT, N_IN)), floats(1, 2, N_IN)
     plain = linear(Workspace(1).from_array(x), w).numpy()
     ws, changed = workspace([(2, (({w: low_rank(2, 4)[0]}, 1.0),))])
-    other = Batch([([1, 1], 0, [0])], ws)
+    other = Batch([Span([1, 1], 0, [0])], ws)
     assert not np.array_equal(linear(ws.from_array(x), w, changed).numpy(), plain)
     assert np.array_equal(linear(ws.from_array(x), w, other).numpy(), plain)
     assert np.array_equal(linear(ws.from_array(x), w).numpy(), plain)

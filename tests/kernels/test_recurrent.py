@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
 
 
 def batch(*spans):
     """Of (number of tokens, position, (read, write) or None)."""
-    return Batch([(range(n), start, [], slots) for n, start, slots in spans], Workspace(1))
+    return Batch([Span(range(n), start, [], slots=slots) for n, start, slots in spans], Workspace(1))
 
 
 @pytest.mark.parametrize("n_values", [1, 15, 16, 17, 1000])
@@ -79,7 +79,7 @@ def test_slots_that_a_slab_does_not_have(slots):
 
 def test_the_rows_that_leave_have_no_slots():
     """A recurrent layer that is given them by mistake says so, rather than skip rows."""
-    full = Batch([(range(5), 0, [], (-1, 2)), ([1, 2], 4, [], (0, 1))], Workspace(1), None, ["last", "all"])
+    full = Batch([Span(range(5), 0, [], "last", (-1, 2)), Span([1, 2], 4, [], "all", (0, 1))], Workspace(1))
     slab = RecurrentSlab(3, 3)
     slab.check_batch(full)
     assert full.outputs.n_rows == 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rope import angles, rotate_, sharpen_
 from oxillama.kernels.rows import Workspace
 
@@ -19,7 +19,7 @@ def test_rotation(neox, n, heads, head_dim, n_rot):
     frequencies = 10000.0 ** (-np.arange(n_rot // 2) / (n_rot // 2))
     start = 70_000
     ws = Workspace(2)
-    batch = Batch([(range(n), start, [0])], ws)
+    batch = Batch([Span(range(n), start, [0])], ws)
     rows = ws.from_array(x.reshape(n, -1))
     rotate_(rows, angles(batch, frequencies, 1.25), head_dim, neox)
     turn = 1.25 * np.exp(1j * np.outer(np.arange(start, start + n), frequencies))[:, None]
@@ -37,7 +37,7 @@ def test_sharpening():
     """Untouched to the bit within the first length, then in steps."""
     x = np.random.default_rng(0).standard_normal((100, 24)).astype(np.float32)
     ws = Workspace(2)
-    batch = Batch([(range(40), 0, [0]), (range(60), 1000, [0])], ws)
+    batch = Batch([Span(range(40), 0, [0]), Span(range(60), 1000, [0])], ws)
     rows = ws.from_array(x)
     sharpen_(rows, batch, 0.3, 16)
     positions = np.concatenate([np.arange(40), np.arange(1000, 1060)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Vector, Workspace
 from oxillama.kernels.ssm import (
@@ -43,9 +43,10 @@ def test_bits_do_not_depend_on_threads_or_company(layer):
     whole, _ = run(layer, [T])
     assert (run(layer, [T], threads=3)[0] == whole).all()
     ws, slab = Workspace(3), RecurrentSlab(7, layer.n_values)
-    first = Batch([(range(5), 0, [], (-1, 3)), (range(9), 0, [], (-1, 1))], ws)
+    first = Batch([Span(range(5), 0, [], slots=(-1, 3)), Span(range(9), 0, [], slots=(-1, 1))], ws)
     layer.run(ws.from_array(np.concatenate([layer.x[:5], layer.x[:9]])), slab, first)
-    spans = [(range(T - 9), 9, [], (1, 0)), (range(T), 0, [], (-1, 2)), (range(T - 5), 5, [], (3, 6))]
+    ends = [(9, (1, 0)), (0, (-1, 2)), (5, (3, 6))]
+    spans = [Span(range(T - start), start, [], slots=slots) for start, slots in ends]
     rows = ws.from_array(np.concatenate([layer.x[9:], layer.x, layer.x[5:]]))
     got = layer.run(rows, slab, Batch(spans, ws)).numpy()
     assert (got == np.concatenate([whole[9:], whole, whole[5:]])).all()
@@ -55,10 +56,10 @@ def test_bits_do_not_depend_on_threads_or_company(layer):
 
 def test_the_state_that_is_read_stays(layer):
     ws, slab = Workspace(2), RecurrentSlab(3, layer.n_values)
-    layer.run(ws.from_array(layer.x[:10]), slab, Batch([(range(10), 0, [], (-1, 1))], ws))
+    layer.run(ws.from_array(layer.x[:10]), slab, Batch([Span(range(10), 0, [], slots=(-1, 1))], ws))
     before = slab.data.copy()
     for _ in range(2):  # the second time slot 2 isn't empty
-        y = layer.run(ws.from_array(layer.x[10:]), slab, Batch([(range(T - 10), 10, [], (1, 2))], ws)).numpy()
+        y = layer.run(ws.from_array(layer.x[10:]), slab, Batch([Span(range(T - 10), 10, [], slots=(1, 2))], ws)).numpy()
         assert (y == run(layer, [T])[0][10:]).all()
     assert (slab.data[:2] == before[:2]).all()
 
@@ -113,7 +114,7 @@ def test_weights_that_do_not_fit():
 
 def test_rows_and_slots_that_do_not_fit(layer):
     ws = Workspace(1)
-    batch = Batch([(range(4), 0, [], (-1, 1))], ws)
+    batch = Batch([Span(range(4), 0, [], slots=(-1, 1))], ws)
     for n_rows, slots, n_values, what in (
         (3, 2, layer.n_values, "3 rows"),
         (4, 1, layer.n_values, "writes slot 1; there are 1"),
@@ -123,12 +124,12 @@ def test_rows_and_slots_that_do_not_fit(layer):
             with pytest.raises(ConfigError, match=what):
                 layer.run(ws.from_array(layer.x[:n_rows]), RecurrentSlab(slots, n_values), batch)
     with pytest.raises(ConfigError, match="slot -1"):
-        layer.run(ws.from_array(layer.x[:4]), RecurrentSlab(2, layer.n_values), Batch([(range(4), 0, [])], ws))
+        layer.run(ws.from_array(layer.x[:4]), RecurrentSlab(2, layer.n_values), Batch([Span(range(4), 0, [])], ws))
 
 
 def test_columns_that_do_not_fit():
     ws, slab = Workspace(1), RecurrentSlab(2, 20000)
-    batch = Batch([(range(4), 0, [], (-1, 1))], ws)
+    batch = Batch([Span(range(4), 0, [], slots=(-1, 1))], ws)
     rows = {n: ws.from_array(floats(0, 4, n)) for n in (5, 10, 15, 16, 20, 32, 33)}
     for call in (
         lambda: conv1d(rows[10], 6, Convolution(floats(0, 5, 4)), slab, batch),

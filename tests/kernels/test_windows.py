@@ -5,7 +5,7 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 from oxillama.layer_state import first_read
 from tests.kernels.paged_attention import TYPES, Setup, in_chunks
@@ -31,7 +31,7 @@ class GivingBack(Setup):
                 self.table[i] = -1
         while len(self.table) * self.block < end:
             self.table.append(self.free.pop())
-        return range(end - start), start, [], None, list(self.table)
+        return Span(range(end - start), start, [], windowed=list(self.table))
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
@@ -48,7 +48,7 @@ def test_blocks_before_the_window_are_never_read(window, chunk, kv_type):
 def test_rows_that_leave_the_model_have_the_table_too():
     ws = Workspace(1)
     table = [-1] * 8 + [0, 1]
-    batch = Batch([(range(20), 140, [], None, table)], ws, None, ["last"])
+    batch = Batch([Span(range(20), 140, [], windowed=table)], ws)
     slab = KvSlab("f32", 2, 1, 16, 16, windowed=True)
     store(ws.new(20, 16), ws.new(20, 16), slab, batch)
     assert attend(ws.new(1, 16), slab, batch.outputs, Attention(1.0, window=5)).n == 1
@@ -69,13 +69,13 @@ def test_tables_that_would_lead_c_astray_are_refused(case):
     ws = Workspace(1)
     slab = KvSlab("f32", 5, 1, 16, 16, windowed=True)
     with pytest.raises(ConfigError, match=match):
-        attend(ws.new(2, 16), slab, Batch([(range(2), start, [], None, table)], ws), Attention(1.0, window=5))
+        attend(ws.new(2, 16), slab, Batch([Span(range(2), start, [], windowed=table)], ws), Attention(1.0, window=5))
 
 
 def test_without_a_window_nothing_may_be_missing():
     ws = Workspace(1)
     slab = KvSlab("f32", 5, 1, 16, 16, windowed=True)
-    batch = Batch([(range(2), 140, [], None, [-1] * 8 + [0])], ws)
+    batch = Batch([Span(range(2), 140, [], windowed=[-1] * 8 + [0])], ws)
     with pytest.raises(ConfigError, match="sees position 0, but its first 8 blocks"):
         attend(ws.new(2, 16), slab, batch, Attention(1.0))
 
@@ -85,5 +85,5 @@ def test_each_slab_takes_its_own_table(windowed):
     ws = Workspace(1)
     slab = KvSlab("f32", 9, 1, 16, 16, windowed=windowed)
     k = np.arange(32, dtype=np.float32).reshape(2, 16) + 1
-    store(ws.from_array(k), ws.from_array(k), slab, Batch([(range(2), 0, [3], None, [7])], ws))
+    store(ws.from_array(k), ws.from_array(k), slab, Batch([Span(range(2), 0, [3], windowed=[7])], ws))
     assert [i for i in range(9) if slab.k[i].any()] == [7 if windowed else 3]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oxillama.kernels.attention import KV_TYPES, KvSlab, store
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 from oxillama.kv_cache.kv_io import hold_kv, n_panels, panel_shapes, panels_of, restore_kv, save_kv, values_of
 
@@ -30,7 +30,7 @@ def stored(slab, keys, values, n_tokens):
     """A table whose blocks hold these, as a model stores them."""
     table = table_of(slab, n_tokens)
     workspace = Workspace(1)
-    batch = Batch([(list(range(n_tokens)), 0, table)], workspace)
+    batch = Batch([Span(range(n_tokens), 0, table)], workspace)
     rows = []
     for array in (keys, values):
         rows.append(workspace.new(n_tokens, HEADS * array.shape[-1]))

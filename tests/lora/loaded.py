@@ -3,7 +3,8 @@
 import numpy as np
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
+from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.lora import Lora, LoraRegistry
 from oxillama.models import load_model

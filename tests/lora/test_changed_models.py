@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
+from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import slot_bytes
 from tests.lora.files import merged_file, write_adapter
 from tests.lora.loaded import ALPHA, RANK, SCALE, Loaded, adapter_for

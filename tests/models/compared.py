@@ -3,7 +3,8 @@
 import numpy as np
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
+from oxillama.kernels.batch import Span
 from oxillama.models import load_model
 
 TOKENS = np.random.default_rng(0).integers(3, 380, 200).tolist()

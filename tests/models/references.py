@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
+from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import load_model
 

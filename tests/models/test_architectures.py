@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
+from oxillama.kernels.batch import Span
 from oxillama.models import architectures, load_model
 from tests.models import naive
 from tests.models.references import MODELS, path_of

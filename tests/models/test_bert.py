@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.errors import ConfigError, GenerateError, LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf.recoding import quantize_file
+from oxillama.kernels.batch import Span
 from oxillama.models import load_model
 from tests.models import naive
 from tests.models.bert import TABLE, keys_of, tensors_of, written

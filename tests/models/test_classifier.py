@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.errors import LoadError, UnsupportedModelError
+from oxillama.kernels.batch import Span
 from oxillama.models import load_model
 from tests.models import naive
 from tests.models.bert import HEADS, SEP, TABLE, with_head

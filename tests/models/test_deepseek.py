@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.errors import LoadError, MissingTensorError
 from oxillama.gguf.recoding import quantize_file
+from oxillama.kernels.batch import Span
 from oxillama.layer_state import KvShape
 from oxillama.models import load_model
 from tests.models import naive

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata
+from oxillama.kernels.batch import Span
 from oxillama.models import architectures, load_model
 from tests.models.tiny import RECIPES, Shape, tiny
 

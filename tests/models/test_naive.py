@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Span
 from oxillama.errors import ConfigError
-from oxillama.kernels.batch import Batch
+from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 from tests.models import naive
 from tests.models.compared import TOKENS, agree, ours, runner_of
@@ -174,15 +173,15 @@ def test_unknown_want_is_refused():
         runner_of(path_of("llama")).forward([Span([5], 0, [0], "lsat")])
 
 
-@pytest.mark.parametrize("wants", [None, ["all"], ["last"], ["none"]])
-def test_a_batch_is_gone_when_its_step_is(wants):
+@pytest.mark.parametrize(("want", "n_rows"), [("all", 5), ("last", 1), ("none", 0)])
+def test_a_batch_is_gone_when_its_step_is(want, n_rows):
     """Reference counts alone free it: nothing is left for the garbage collector, token after token."""
     workspace = Workspace(1)
     before = sys.getrefcount(workspace)
     gc.disable()
     try:
-        batch = Batch([(TOKENS[:5], 0, [0])], workspace, None, wants)
-        assert batch.outputs.n_rows == len(batch.output_rows) == {"last": 1, "none": 0}.get((wants or ["all"])[0], 5)
+        batch = Batch([Span(TOKENS[:5], 0, [0], want)], workspace)
+        assert batch.outputs.n_rows == len(batch.output_rows) == n_rows
         del batch
         assert sys.getrefcount(workspace) == before
     finally:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
+from oxillama.kernels.batch import Span
 from oxillama.models import all_architectures, find_architecture, load_model
 from oxillama.models.registry import UNVERIFIED
 from tests.models.references import DATA, MODELS, QUANTIZED, logits, path_of, tokens_of

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.errors import ConfigError, GenerateError, LoadError, UnsupportedModelError
+from oxillama.kernels.batch import Span
 from oxillama.models.registry import refused_architectures
 from tests.models import naive
 from tests.models.references import TOKENS, load, logits, path_of, rewritten

@@ -9,10 +9,10 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig, RopeConfig
 from oxillama.core.loading import choose_context, load_parts
-from oxillama.core.runner import Span
 from oxillama.errors import ConfigError, LoadError, UnsupportedModelError
 from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata
+from oxillama.kernels.batch import Span
 from oxillama.models.rope import RopeSpec
 from tests.models import naive
 from tests.models.compared import TOKENS, agree, ours

@@ -5,8 +5,9 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.core.runner import Runner, Span
+from oxillama.core.runner import Runner
 from oxillama.errors import ConfigError, GGUFError, ModelNotFoundError, QuantError, UnsupportedModelError
+from oxillama.kernels.batch import Span
 from oxillama.models import architectures, load_model
 from oxillama.models.registry import find_architecture, read_model_spec
 from oxillama.speculative.synthesise import spread, synthesise_draft
