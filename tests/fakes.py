@@ -229,17 +229,22 @@ def make_engine(
         runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling, {}, *windows, sampling=PENALISED
     )
     engine = Engine(config, parts=parts)
-    engine._core.scheduler.debug = True
+    core_of(engine).scheduler.debug = True
     return engine
 
 
+def core_of(engine):
+    """The engine's core: requests, scheduler and pools, which nothing public shows."""
+    return engine._core
+
+
 def runner_of(engine):
-    return engine._core.runner
+    return core_of(engine).runner
 
 
 def assert_idle(engine):
     """Nothing runs, and every block and slot is free but those of the session and of the prefix cache."""
-    scheduler, pool = engine._core.scheduler, engine._core.pool
+    scheduler, pool = core_of(engine).scheduler, core_of(engine).pool
     assert scheduler.running == []
     assert list(scheduler.waiting) == []
     sequence = engine._session._sequence

@@ -10,7 +10,7 @@ import oxillama as ox
 from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, SnapshotError
 from tests.core.batches import BAD, KINDS, PROMPTS, Source, alone
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_leaving_early_frees_everything(leave):
     engine = make_engine()
     batch = engine.batch(itertools.repeat([3, 4]), max_tokens=12)
     next(batch)
-    assert engine._core.scheduler.running or engine._core.scheduler.waiting
+    assert core_of(engine).scheduler.running or core_of(engine).scheduler.waiting
     if leave == "close":
         batch.close()
     elif leave == "with":
@@ -93,7 +93,7 @@ def test_leaving_early_frees_everything(leave):
     del batch
     gc.collect()
     assert_idle(engine)
-    assert not engine._core.scheduler.waiting
+    assert not core_of(engine).scheduler.waiting
 
 
 def test_errors_in_their_places():
@@ -274,7 +274,7 @@ def test_a_cancel_token_ends_what_the_queue_had_no_room_for():
     token.cancel()
     assert [r.finish_reason for r in batch][-1] == "cancelled"
     assert_idle(engine)
-    assert not engine._core.scheduler.waiting
+    assert not core_of(engine).scheduler.waiting
 
 
 def test_it_can_not_be_saved_and_says_what_to_do():

@@ -12,7 +12,7 @@ from oxillama.core.batch import AWAY_SECONDS
 from oxillama.errors import EngineClosedError, GenerateError
 from tests.core.batches import PROMPTS, alone
 from tests.engine.coroutines import assert_no_thread, own_threads, run
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 from tests.processes import fork, in_child, in_threads
 
 
@@ -112,7 +112,7 @@ def test_the_engine_is_closed_while_a_reader_waits():
             next(batch)
 
     def close():
-        while not engine._core.scheduler.running:
+        while not core_of(engine).scheduler.running:
             time.sleep(0.001)
         engine.close()
 
@@ -209,7 +209,7 @@ def test_a_batch_of_tasks_that_nobody_reads_blocks_nobody():
 
 def test_leaving_a_batch_of_tasks_frees_its_blocks_at_once():
     async def use(engine):
-        pool = engine.engine._core.pool.blocks
+        pool = core_of(engine.engine).pool.blocks
         batch = engine.batch([[3] * 100] * 4, ignore_eos=True, cache_prompt=False)
         task = asyncio.create_task(anext(batch))
         while pool.n_free == pool.n:

@@ -20,7 +20,7 @@ from oxillama.errors import (
     GrammarError,
     KvCacheFullError,
 )
-from tests.fakes import EOS, N_VOCAB, PIECES, assert_idle, logits_of, make_engine, runner_of
+from tests.fakes import EOS, N_VOCAB, PIECES, assert_idle, core_of, logits_of, make_engine, runner_of
 from tests.plain_loop import PROMPTS, plain_log_sum_exp, text_of
 
 
@@ -151,7 +151,7 @@ def test_finished_beams_take_no_part():
 
 def test_others_run_in_the_same_steps():
     engine = make_engine(n_blocks=20)
-    core = engine._core
+    core = core_of(engine)
     alone = told(make_engine().beam_search([3, 4], beam_width=3, max_new_tokens=9, ignore_eos=True))
     whole = make_engine().generate([5, 6], max_tokens=9, seed=1, ignore_eos=True).token_ids
     stream = engine.stream([5, 6], max_tokens=9, seed=1, ignore_eos=True)
@@ -242,7 +242,7 @@ def test_damaged_logits_are_an_error():
 def test_closing_ends_the_search(when):
     def hook(runner, spans, poll):
         if len(runner.steps) == when:
-            engine._core.shut(lambda: None)
+            core_of(engine).shut(lambda: None)
 
     engine = make_engine(hook=hook)
     with pytest.raises(EngineClosedError):

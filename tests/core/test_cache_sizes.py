@@ -22,6 +22,7 @@ from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.layer_state import KvShape, RecurrentShape
+from tests.fakes import core_of
 from tests.offload.paged import open_runner, path_of, tokens_of
 
 KV, RECURRENT = (KvShape(2, 64, 64),), (RecurrentShape(1000),)
@@ -106,14 +107,14 @@ def test_memory_of_steps_of_every_kind_of_layer(name):
 
 def test_an_engine_whose_weights_all_stay_takes_whole_steps():
     with ox.load(num_threads=1, offload=ox.OffloadPolicy(automatic=True, reserve=0)) as engine:
-        whole = engine._core.runner.pager.paged_bytes == 0
-        assert (engine._core.scheduler.token_budget == 512) == whole
+        whole = core_of(engine).runner.pager.paged_bytes == 0
+        assert (core_of(engine).scheduler.token_budget == 512) == whole
 
 
 def test_an_engine_takes_such_steps():
     with ox.load(num_threads=1, offload=1 << 40) as engine:
-        assert engine._core.scheduler.token_budget == 512
+        assert core_of(engine).scheduler.token_budget == 512
         most = engine.memory_bytes()["weights"]
     with ox.load(num_threads=1, offload=most // 2) as engine:
         expected = step_tokens(engine.model_config, 512, most // 2)
-        assert engine._core.scheduler.token_budget == expected < 512
+        assert core_of(engine).scheduler.token_budget == expected < 512

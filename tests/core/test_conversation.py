@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
-from tests.fakes import assert_idle, make_engine, options, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, options, runner_of
 from tests.plain_loop import TOKENS
 
 
@@ -126,7 +126,7 @@ def test_two_threads_in_one_dialogue():
 
 def fill(engine, talk):
     list(talk.stream([3] * 40, options(max_tokens=2, ignore_eos=True)))
-    assert engine._core.pool.blocks.n_free < engine._core.pool.n_blocks
+    assert core_of(engine).pool.blocks.n_free < core_of(engine).pool.n_blocks
 
 
 def test_a_dropped_dialogue_gives_its_blocks_back():
@@ -144,7 +144,7 @@ def test_dropped_with_an_answer_under_way():
     stream = talk.stream([3] * 20, options(ignore_eos=True))
     next(stream)
     del talk
-    assert len(engine._core.scheduler.running) == 1
+    assert len(core_of(engine).scheduler.running) == 1
     next(stream)  # a stream keeps its dialogue
     del stream
     assert_idle(engine)

@@ -12,7 +12,7 @@ from oxillama.config import SamplerConfig
 from oxillama.core.results import CancelToken, TokenLogprob
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, GenerateError
-from tests.fakes import EOS, N_VOCAB, assert_idle, make_engine, options
+from tests.fakes import EOS, N_VOCAB, assert_idle, core_of, make_engine, options
 from tests.plain_loop import CONFIGS, PROMPTS, plain_log_sum_exp, plain_logprobs, plain_tokens
 
 
@@ -95,7 +95,7 @@ def test_cancelling_loses_none():
         if len(runner.steps) == 3:
             token.cancel()
 
-    runner = engine._core.runner
+    runner = core_of(engine).runner
     runner.hook = hook
     r = engine.generate([3, 4, 5] * 5, max_tokens=5, cancel_token=token, logprobs=0, prompt_logprobs=1)
     assert (r.finish_reason, r.logprobs) == ("cancelled", [])
@@ -116,21 +116,21 @@ def test_a_prompt_with_logprobs_is_computed_whole():
 
 def test_only_the_rows_that_are_needed_are_asked_for():
     engine, wanted = make_engine(prefill_chunk_size=4), []
-    engine._core.runner.hook = lambda runner, spans, poll: wanted.extend((len(s.tokens), s.want) for s in spans)
+    core_of(engine).runner.hook = lambda runner, spans, poll: wanted.extend((len(s.tokens), s.want) for s in spans)
     engine.generate([3] * 9, max_tokens=3, prompt_logprobs=1, ignore_eos=True)
     assert wanted == [(4, "all"), (4, "all"), (1, "last"), (1, "last"), (1, "last")]
 
 
 def test_damaged_logits_are_an_error():
     engine = make_engine()
-    forward = engine._core.runner.forward
+    forward = core_of(engine).runner.forward
 
     def damaged(spans, poll=None):
         rows = forward(spans, poll)
         rows[0, 3] = np.nan
         return rows
 
-    engine._core.runner.forward = damaged
+    core_of(engine).runner.forward = damaged
     with pytest.raises(GenerateError, match="NaN or infinite"):
         engine.generate([3, 4, 5], max_tokens=3, prompt_logprobs=0)
     assert_idle(engine)

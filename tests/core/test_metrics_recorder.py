@@ -18,7 +18,7 @@ from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
-from tests.fakes import EOS, N_VOCAB, logits_of, make_engine, runner_of
+from tests.fakes import EOS, N_VOCAB, core_of, logits_of, make_engine, runner_of
 from tests.processes import fork, in_child, in_threads
 from tests.prometheus import parse
 
@@ -130,7 +130,7 @@ def test_blocks_and_slots_are_those_of_the_pool(clock):
     assert all((x.kv_blocks_used, x.kv_blocks, x.slots) == (2, 16, 4) for x in seen)
     assert all(x.slots_used >= 2 for x in seen)
     assert {x.kv_cache_usage for x in seen} == {2 / 16}
-    pool = engine._core.pool
+    pool = core_of(engine).pool
     s = engine.metrics_snapshot()
     assert s.kv_blocks_used == pool.n_blocks - pool.blocks.n_available
     assert s.slots_used == pool.n_slots - pool.slots.n_available
@@ -225,7 +225,7 @@ def test_a_request_that_is_refused_in_the_queue_is_an_error():
 
     engine, outbox = make_engine(), ResultQueue(1)
     with pytest.raises(GenerateError, match="no"):
-        engine._core.run([Request(Sequence([3], 1), outbox, begin=refuse)], outbox)
+        core_of(engine).run([Request(Sequence([3], 1), outbox, begin=refuse)], outbox)
     s = engine.metrics_snapshot()
     assert (s.finished["error"], s.request_latency.count, s.queue_time.count, s.waiting) == (1, 1, 0, 0)
 
@@ -405,7 +405,7 @@ def test_preemptions_are_those_of_the_scheduler(clock):
     engine, seen = timed_engine(clock, n_blocks=4, context_size=64)
     results = engine.generate([[3], [4], [5]], max_tokens=40, ignore_eos=True, seed=1)
     s = engine.metrics_snapshot()
-    assert s.preemptions == engine._core.scheduler.n_preempted > 0
+    assert s.preemptions == core_of(engine).scheduler.n_preempted > 0
     assert s.generation_tokens == sum(len(r.token_ids) for r in results) == 120
     assert (s.prompt_tokens, s.time_to_first_token.count, s.queue_time.count) == (3, 3, 3)
     assert s.inter_token_latency.count == 117

@@ -12,7 +12,7 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
 from tests.core.counted import KINDS, rows
-from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, options, runner_of, slots_of
+from tests.fakes import N_VOCAB, assert_idle, core_of, drawn, logits_of, make_engine, options, runner_of, slots_of
 from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20)
@@ -255,7 +255,7 @@ def test_a_context_of_a_million_needs_no_blocks():
     engine = make_engine(context_size=1 << 20, n_blocks=0, n_slots=2)
     assert len(engine.generate([3], max_tokens=600, seed=1, ignore_eos=True).token_ids) == 600
     assert engine.generate([3], seed=1).finish_reason == "stop"
-    assert engine._core.pool.n_blocks == 0
+    assert core_of(engine).pool.n_blocks == 0
 
 
 def test_a_hybrid_needs_blocks_too():

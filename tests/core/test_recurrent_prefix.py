@@ -1,7 +1,7 @@
 """Recurrent and hybrid models begin prompts with states that earlier ones left: which, and that they are right."""
 
 from tests.core.counted import KINDS, generate
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, drawn, make_engine, runner_of
 from tests.plain_loop import plain_tokens
 
 
@@ -12,7 +12,7 @@ def test_a_prompt_begins_with_the_last_state_that_its_beginning_left(blocks):
     assert generate(engine, [*system, 4]) == 51
     assert generate(engine, [*system, 4]) == 3  # the state after three blocks of sixteen
     assert generate(engine, [*system, 4, 5, 6]) == 5
-    prefix = engine._core.scheduler.prefix
+    prefix = core_of(engine).scheduler.prefix
     assert (prefix.hit_tokens, prefix.miss_tokens) == (96, 51 + 3 + 5)
     assert generate(engine, [*system, 4], cache_prompt=False) == 51
     assert generate(engine, [*system, 4], cache_salt="x") == 51
@@ -53,11 +53,11 @@ def test_states_in_the_tree_make_room_for_those_who_run(blocks):
     engine = make_engine(n_slots=6, **blocks)
     for i in range(5):
         generate(engine, [3 + i] * 40)
-    assert engine._core.pool.slots.n_kept == 4
+    assert core_of(engine).pool.slots.n_kept == 4
     runner_of(engine).steps.clear()
     engine.generate([[9, 3 + i] for i in range(3)], max_tokens=4, seed=1, ignore_eos=True)
     assert max(len(step) for step in runner_of(engine).steps) == 3
-    assert engine._core.pool.slots.n_kept == 0
+    assert core_of(engine).pool.slots.n_kept == 0
     assert_idle(engine)
 
 

@@ -11,7 +11,7 @@ import oxillama as ox
 from oxillama.core.options import CacheKey
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError
 from tests.core.counted import computed
-from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of
+from tests.fakes import N_VOCAB, assert_idle, core_of, drawn, logits_of, make_engine, runner_of
 from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(3, 5), min_size=1, max_size=20)
@@ -65,7 +65,7 @@ def test_what_is_cached_says_how_it_is_stored():
         engine = make_engine(kv_type=kv_type)
         engine.generate([3] * 20, max_tokens=1, cache_salt="s")
         engine.prefill([3] * 20)
-        assert set(engine._core.scheduler.prefix._roots) == {CacheKey((), kv_type, "s"), CacheKey((), kv_type, None)}
+        assert set(core_of(engine).scheduler.prefix._roots) == {CacheKey((), kv_type, "s"), CacheKey((), kv_type, None)}
 
 
 # ---- forks
@@ -120,14 +120,14 @@ def test_forks_share_what_they_have():
     engine = make_engine(context_size=64, n_blocks=20)
     session = engine.session()
     session.prefill([3] * 40)
-    free = engine._core.pool.blocks.n_free
+    free = core_of(engine).pool.blocks.n_free
     forks = [session.fork() for _ in range(5)]
-    assert engine._core.pool.blocks.n_free == free
+    assert core_of(engine).pool.blocks.n_free == free
     computed(engine)
     for i, fork in enumerate(forks):
         assert fork.forward_one(4 + i).tolist() == logits_of([3] * 40 + [4 + i]).tolist()
     assert computed(engine) == 5
-    assert engine._core.pool.blocks.n_free == free - 5  # each has a copy of the block in which it parted
+    assert core_of(engine).pool.blocks.n_free == free - 5  # each has a copy of the block in which it parted
     for s in (session, *forks):
         s.close()
     assert_idle(engine)
@@ -194,10 +194,10 @@ def test_a_dropped_session_frees_its_blocks():
     engine = make_engine()
     session = engine.session(cache_prompt=False)
     session.prefill([3] * 20)
-    assert engine._core.pool.blocks.n_free < engine._core.pool.n_blocks
+    assert core_of(engine).pool.blocks.n_free < core_of(engine).pool.n_blocks
     del session
     gc.collect()
-    assert engine._core.pool.blocks.n_free == engine._core.pool.n_blocks
+    assert core_of(engine).pool.blocks.n_free == core_of(engine).pool.n_blocks
 
 
 def test_a_session_ends_with_its_engine():

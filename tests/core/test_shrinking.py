@@ -3,7 +3,7 @@
 import pytest
 
 from oxillama.errors import EngineClosedError
-from tests.fakes import assert_idle, drawn, logits_of, make_engine
+from tests.fakes import assert_idle, core_of, drawn, logits_of, make_engine
 from tests.plain_loop import plain_tokens
 
 PROMPT = [3 + i % 7 for i in range(100)]
@@ -17,7 +17,7 @@ KINDS = pytest.mark.parametrize(
 @KINDS
 def test_what_is_in_use_stays_and_all_else_goes(kept):
     engine = make_engine(context_size=200, **kept)
-    pool = engine._core.pool
+    pool = core_of(engine).pool
     engine.prefill(PROMPT[:50])
     assert engine.generate(PROMPT, max_tokens=3, seed=1, ignore_eos=True).token_ids
     held = pool.blocks.n_kept * 100 + pool.windowed.n_kept * 10 + pool.slots.n_kept

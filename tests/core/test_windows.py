@@ -11,7 +11,7 @@ from oxillama.errors import KvCacheFullError
 from oxillama.layer_state import first_read
 from oxillama.scheduling.block_manager import Windows, n_alive
 from tests.core.counted import generate
-from tests.fakes import N_VOCAB, assert_idle, drawn, logits_of, make_engine, runner_of
+from tests.fakes import N_VOCAB, assert_idle, core_of, drawn, logits_of, make_engine, runner_of
 from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=90)
@@ -90,7 +90,7 @@ def test_together_as_alone_in_a_pool_of_storms(others):
     got = engine.generate(prompts, max_tokens=80, seed=1, ignore_eos=True)
     for completion, prompt in zip(got, prompts, strict=True):
         assert completion.token_ids == plain_tokens(prompt, drawn(seed=1), 80, ignore_eos=True)[0]
-    assert engine._core.scheduler.n_preempted > 0 or engine._core.pool.n_slots
+    assert core_of(engine).scheduler.n_preempted > 0 or core_of(engine).pool.n_slots
     assert_idle(engine)
 
 
@@ -112,9 +112,9 @@ def test_blocks_are_given_back_as_it_goes():
     assert len(full) == len(windowed) == 16
     assert windowed[:12] == [-1] * 12  # 250 + 1 - 40 tokens, down to whole tiles of 64
     assert min(windowed[12:]) >= 0
-    assert engine._core.pool.windowed.n_available == 40 - 4
+    assert core_of(engine).pool.windowed.n_available == 40 - 4
     engine.reset()
-    assert engine._core.pool.windowed.n_available == 40
+    assert core_of(engine).pool.windowed.n_available == 40
 
 
 def test_what_can_never_run_is_refused():
@@ -135,7 +135,7 @@ def test_going_back_beyond_the_window_computes_again(others):
     engine.truncate(240)
     runner_of(engine).steps.clear()
     assert engine.forward_one(5).tolist() == logits_of([*PROMPT[:240], 5]).tolist()
-    assert sum(map(sum, runner_of(engine).steps)) == (241 if engine._core.pool.n_slots else 1)
+    assert sum(map(sum, runner_of(engine).steps)) == (241 if core_of(engine).pool.n_slots else 1)
     engine.truncate(100)
     assert engine.forward_one(5).tolist() == logits_of([*PROMPT[:100], 5]).tolist()
     assert_idle(engine)
@@ -146,7 +146,7 @@ def test_a_beginning_is_found_with_its_window(others):
     engine = make_engine(context_size=600, windows=(60, 40), **others)
     assert generate(engine, PROMPT) == 250
     assert generate(engine, PROMPT) == 10
-    if not engine._core.pool.n_slots:
+    if not core_of(engine).pool.n_slots:
         assert generate(engine, PROMPT[:100]) == 4
     assert_idle(engine)
 
@@ -155,7 +155,7 @@ def test_without_the_end_of_its_window_a_beginning_is_none():
     engine = make_engine(context_size=600, n_blocks=99, windows=(16, 40), prefill_chunk_size=64)
     generate(engine, PROMPT)
     generate(engine, PROMPT[::-1])
-    prefix = engine._core.scheduler.prefix
+    prefix = core_of(engine).scheduler.prefix
     assert len(prefix.match(CacheKey((), engine.config.kv_type, None), PROMPT, 250)) == 15
     assert generate(engine, PROMPT[:200]) == 200  # whose window was passed and needed by others
     assert_idle(engine)
@@ -175,7 +175,7 @@ def test_what_a_sequence_has_passed_goes_before_what_others_left():
 def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     """It needs blocks again after it gave some back, and others may have them by then."""
     engine = make_engine(context_size=400, windows=(8, 20), prefill_chunk_size=8, **others)
-    core, ids = engine._core, [3 + i * i % 11 for i in range(300)]
+    core, ids = core_of(engine), [3 + i * i % 11 for i in range(300)]
     first, other = [
         engine._factory.request([5 + i] * 9, read_options("generate", LONG, engine.sampling_defaults), ResultQueue(1))
         for i in range(2)

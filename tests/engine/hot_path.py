@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import oxillama as ox
+from tests.fakes import core_of
 
 PACKAGE = Path(ox.__file__).parent
 GENERATED = "<string>"  # file of functions that `dataclasses` compiles
@@ -70,7 +71,7 @@ def decoding(engine: ox.Engine, n_sequences: int = 1) -> Iterator[Callable[[], N
     try:
         for stream in streams:  # submitted, and the prompt computed
             next(stream)
-        yield engine._core.step
+        yield core_of(engine).step
     finally:
         for stream in streams:
             stream.close()

@@ -17,7 +17,7 @@ from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.layer_state import KvShape, RecurrentShape, largest_window
 from oxillama.models import load_model
-from tests.fakes import PENALISED, assert_idle, options
+from tests.fakes import PENALISED, assert_idle, core_of, options
 from tests.models.letters import Letters
 from tests.models.tiny import Shape, tiny
 
@@ -77,7 +77,7 @@ def alone(name, prompt, n, seed):
         engine = engine_of(name, CONTEXT // BLOCK, 2, CONTEXT // BLOCK, prefix_cache=False)
         outbox = ResultQueue(1)
         request = recorded(engine._factory.request(prompt, options(max_tokens=n, seed=seed), outbox))
-        engine._core.run([request], outbox)
+        core_of(engine).run([request], outbox)
         ALONE[key] = request.sequence.tokens[len(prompt) :], request.rows
     return ALONE[key]
 
@@ -115,7 +115,7 @@ class Serving(RuleBasedStateMachine):
         self.engine = engine_of(
             self.name, n_blocks, n_slots, n_windowed, threads, prefill_chunk_size=chunk, prefix_cache=prefix
         )
-        self.core = self.engine._core
+        self.core = core_of(self.engine)
         self.core.scheduler.debug = self.debug
         self.bound_steps(MAX_STEPS)
         self.room = min(self.core.scheduler.capacity, CONTEXT)

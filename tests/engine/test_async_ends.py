@@ -13,7 +13,7 @@ from oxillama.core.results import CancelToken
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError
 from tests.engine.coroutines import alone, assert_no_thread, own_threads, run, tokens_of
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 from tests.processes import fork, in_child
 
 # ---- leaving early
@@ -30,7 +30,7 @@ def test_cancelling_a_task_frees_its_blocks():
             lambda: engine.chat([{"role": "user", "content": "a"}], chat_template="a", ignore_eos=True),
         ):
             task = asyncio.create_task(call())
-            while not engine.engine._core.loop.background_requests - set(other._call.requests):
+            while not core_of(engine.engine).loop.background_requests - set(other._call.requests):
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -147,7 +147,7 @@ def test_close_ends_what_is_under_way():
         await anext(stream)
         tasks = [asyncio.create_task(wrapped.generate([4 + i], ignore_eos=True)) for i in range(4)]
         tasks.append(asyncio.create_task(asyncio.to_thread(engine.generate, [3], ignore_eos=True)))
-        while len(engine._core.scheduler.running) + len(engine._core.scheduler.waiting) < 6:
+        while len(core_of(engine).scheduler.running) + len(core_of(engine).scheduler.waiting) < 6:
             await asyncio.sleep(0)
         await wrapped.close()
         assert wrapped.closed
@@ -219,7 +219,7 @@ def test_a_child_has_no_part_in_the_tasks_of_its_parent():
 
     async def use():
         task = asyncio.create_task(AsyncEngine(engine).generate([5], max_tokens=300, seed=1, ignore_eos=True))
-        while not engine._core.scheduler.running:
+        while not core_of(engine).scheduler.running:
             await asyncio.sleep(0)
         assert [in_child(child) for _ in range(3)] == [0] * 3
         return (await task).token_ids

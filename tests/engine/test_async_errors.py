@@ -8,7 +8,7 @@ import pytest
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, TokenizerError
 from tests.engine.coroutines import alone, run, tokens_of
-from tests.fakes import runner_of
+from tests.fakes import core_of, runner_of
 
 
 def test_errors_reach_their_task_alone():
@@ -51,7 +51,7 @@ def test_a_failing_step_fails_its_requests():
 
 def test_an_error_of_the_engine_itself_is_told():
     async def use(engine):
-        core = engine.engine._core
+        core = core_of(engine.engine)
         schedule, core._schedule = core._schedule, lambda: 1 / 0
         with pytest.raises(GenerateError, match="ZeroDivisionError") as caught:
             await engine.generate([3])

@@ -18,7 +18,7 @@ from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError, GenerateError
 from tests.core.batches import PROMPTS, alone
 from tests.engine.coroutines import run
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 
 # Between these and the caller Python looks for no signals: that is done where a function begins and after calls.
 NEVER = {"if error is None:", "return found  # type: ignore[no-any-return]", "raise error", "self._reading = False"}
@@ -109,6 +109,7 @@ def interrupted_at(numbers, source, ordered, files="oxillama/(core|engine)", **f
     return heard
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(("ordered", "make", "fields"), [
     (True, list, {}), (False, generated, {}), (True, generated, {"max_queue_size": 2, "n_blocks": 2}),
 ])  # fmt: skip
@@ -297,7 +298,7 @@ def test_closing_after_an_interrupt_frees_everything():
     batch = batch_of(engine, itertools.repeat([3, 4]))
     with pytest.raises(KeyboardInterrupt):
         next(batch)
-    assert engine._core.scheduler.live
+    assert core_of(engine).scheduler.live
     batch.close()
     assert list(batch) == []
     assert_idle(engine)
@@ -447,5 +448,5 @@ def test_an_interrupted_event_loop_can_be_left():
         asyncio.run(use())
     runner_of(engine).hook = None
     assert engine.generate([5], max_tokens=5, seed=1).token_ids == alone([5], 5)
-    engine._core.loop.stop_worker()
+    core_of(engine).loop.stop_worker()
     assert_idle(engine)

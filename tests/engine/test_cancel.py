@@ -7,7 +7,7 @@ import pytest
 
 from oxillama.core.results import CancelToken
 from oxillama.errors import GenerateError
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, drawn, make_engine, runner_of
 from tests.plain_loop import plain_tokens
 
 SEED = drawn(seed=1)
@@ -123,7 +123,7 @@ def test_closing_a_stream_frees_its_blocks_at_once():
     engine = make_engine()
     stream = engine.stream("ab", ignore_eos=True)
     next(stream)
-    assert engine._core.pool.blocks.n_free < engine._core.pool.n_blocks
+    assert core_of(engine).pool.blocks.n_free < core_of(engine).pool.n_blocks
     stream.close()
     assert_idle(engine)
 
@@ -186,7 +186,7 @@ def test_a_raising_callback_reaches_its_caller_alone():
     first = next(other)
     with pytest.raises(ZeroDivisionError):
         engine.generate("ab", ignore_eos=True, on_token=lambda piece: 1 / 0)
-    assert len(engine._core.scheduler.running) == 1
+    assert len(core_of(engine).scheduler.running) == 1
     rest = [first, *other]
     assert [t for c in rest for t in c.token_ids] == plain_tokens([5], SEED, 20)[0]
     assert_idle(engine)

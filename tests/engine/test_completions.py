@@ -13,7 +13,7 @@ from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.core.text_stream import chunks
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, QueueFullError
-from tests.fakes import assert_idle, drawn, make_engine, options, runner_of
+from tests.fakes import assert_idle, core_of, drawn, make_engine, options, runner_of
 from tests.plain_loop import PROMPTS, plain_logprobs, plain_tokens
 
 TOP = (1 << 64) - 1
@@ -128,7 +128,7 @@ def test_coroutines():
         await stream.aclose()
 
     asyncio.run(asyncio.wait_for(use(), 60))
-    engine._core.change(lambda: None)  # a step may have been under way when the stream was left
+    core_of(engine).change(lambda: None)  # a step may have been under way when the stream was left
     assert_idle(engine)
 
 
@@ -211,7 +211,7 @@ def test_closing_ends_those_that_wait_for_the_prompt():
 
     def hook(runner, spans, poll):
         if len(runner.steps) == 2:
-            engine._core.shut(lambda: None)
+            core_of(engine).shut(lambda: None)
 
     runner_of(engine).hook = hook
     with pytest.raises(EngineClosedError):
@@ -272,7 +272,7 @@ def test_text_that_no_caller_reads_before_its_end_is_one_chunk():
         made = {}
         for whole in (False, True):
             outbox = ResultQueue(1, whole=whole)
-            made[whole] = list(chunks(engine._core, engine._factory.group([5, 6, 7], options, outbox), outbox))
+            made[whole] = list(chunks(core_of(engine), engine._factory.group([5, 6, 7], options, outbox), outbox))
         assert len(made[False]) > 1 == len(made[True])
         (_, one), pieces = made[True][0], [chunk for _, chunk in made[False]]
         assert one.text == "".join(piece.text for piece in pieces)

@@ -12,7 +12,7 @@ import oxillama as ox
 from oxillama.core.beam_search import BeamSearchConfig
 from oxillama.core.options import read_options
 from oxillama.engine.async_engine import AsyncEngine
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 from tests.snapshot.models import load
 
 TEXT = {"ignore_eos": True, "seed": 1}
@@ -91,10 +91,10 @@ def test_from_the_first_step_if_wanted(clock, call):
             waiting = engine.beam_rounds([4] * 10, config, ignore_eos=True, deadline=5.5, deadline_from=since)
             requests = waiting._search.beams
             waiting._begun = True
-        ticket = engine._core.submit(requests)
+        ticket = core_of(engine).submit(requests)
         for _ in stream:
             pass
-        engine._core.drive(lambda: not requests[0].outbox.n_open)  # noqa: B023
+        core_of(engine).drive(lambda: not requests[0].outbox.n_open)  # noqa: B023
         found[since] = len(requests[0].sequence.tokens) - 10
         waiting.close()
         del ticket
@@ -163,13 +163,13 @@ def test_a_prompt_of_a_batch_without_a_token_fails(clock):
 def test_a_snapshot_keeps_from_when_a_deadline_counts(clock, kind, monkeypatch):
     counted = {"max_tokens" if kind == "text" else "max_new_tokens": 30, "deadline": 4.5, "deadline_from": "start"}
     with load("llama") as engine:
-        forward = engine._core.runner.forward
+        forward = core_of(engine).runner.forward
 
         def ticks(*args):
             clock.now += 1
             return forward(*args)
 
-        monkeypatch.setattr(engine._core.runner, "forward", ticks)
+        monkeypatch.setattr(core_of(engine).runner, "forward", ticks)
 
         def make():
             if kind == "text":

@@ -9,7 +9,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.sampling import Sampler
-from tests.fakes import assert_idle
+from tests.fakes import assert_idle, core_of
 from tests.processes import fork, in_child, in_threads
 
 STORY = "Once upon a time, in a village by the sea, there lived"
@@ -170,7 +170,7 @@ def test_context_longer_than_trained_is_refused_unless_overridden(engine):
 
 
 def test_kv_budget(engine):
-    block = engine.memory_bytes()["kv_cache"] // engine._core.pool.n_blocks
+    block = engine.memory_bytes()["kv_cache"] // core_of(engine).pool.n_blocks
     with ox.load(kv_budget=3 * block + 1, num_threads=1) as small:
         assert len(small.generate([5], ignore_eos=True).token_ids) == 47
         with pytest.raises(ox.KvCacheFullError, match="3 in all"):

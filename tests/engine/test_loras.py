@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
+from tests.fakes import core_of
 from tests.lora.shipped import GREEDY, PROMPTS, SETS, loaded, text
 
 
@@ -63,7 +64,7 @@ def test_threads(engine, texts_alone):
 def test_the_prefix_cache_tells_sets_apart(engine):
     """The same long prompt under other weights finds nothing, under the same it does."""
     prompt = engine.tokenize("Once upon a time there was a little fox. " * 6)
-    prefix = engine._core.scheduler.prefix
+    prefix = core_of(engine).scheduler.prefix
     for lora in SETS:
         before = prefix.hit_tokens
         first = text(engine, prompt, lora, 4)
@@ -173,8 +174,8 @@ def test_a_session_computes_its_tokens_again(engine):
     assert engine.position == 4
     assert np.array_equal(engine.prefill(ids[4:]), wanted["plain"][-1])
     engine.reset()
-    engine._core.scheduler.prefix.clear()
-    assert engine._core.pool.blocks.n_free == engine._core.pool.n_blocks
+    core_of(engine).scheduler.prefix.clear()
+    assert core_of(engine).pool.blocks.n_free == core_of(engine).pool.n_blocks
 
 
 def test_a_dialogue_keeps_nothing_of_other_weights(engine):

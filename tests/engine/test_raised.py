@@ -14,7 +14,7 @@ from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
 from oxillama.sampling import SamplerChain
 from tests.engine.coroutines import alone
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 from tests.faults.raised import in_thread, outcome_of, quietly
 
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, pytest.fail.Exception, MemoryError]
@@ -79,7 +79,7 @@ def test_no_other_thread_gets_it(kind):
     def wait(ids, logits):
         if not both.is_set():  # in a step: the other request comes into the next one
             both.set()
-            while len(engine._core.open) < 2:
+            while len(core_of(engine).open) < 2:
                 pass
 
     def fail(ids, logits):
@@ -237,11 +237,11 @@ def test_an_error_of_no_single_request_is_typed_for_all():
     with engine.session() as session:
         session.prefill([3] * 20)
         first = session.logits.tobytes()
-        schedule, engine._core._schedule = engine._core._schedule, raising(MemoryError("mine"))
+        schedule, core_of(engine)._schedule = core_of(engine)._schedule, raising(MemoryError("mine"))
         with pytest.raises(GenerateError, match="MemoryError: mine") as caught:
             engine.generate([3], **DRAWN)
         assert isinstance(caught.value.__cause__, MemoryError)
-        engine._core._schedule = schedule
+        core_of(engine)._schedule = schedule
         with pytest.raises(GenerateError, match="MemoryError: mine"):
             next(other)
         assert engine.generate([5], **DRAWN).token_ids == alone([5], 12, ignore_eos=True)
@@ -271,7 +271,7 @@ def test_a_change_that_fails_raises_where_it_was_asked_for():
     other = engine.stream([5, 6], **DRAWN)
     next(other)
     with pytest.raises(ZeroDivisionError):
-        engine._core.change(lambda: 1 / 0)
+        core_of(engine).change(lambda: 1 / 0)
     with pytest.raises(GenerateError, match="ZeroDivisionError"):
         next(other)
     assert_idle(engine)
@@ -328,7 +328,7 @@ def test_calls_at_every_depth_near_the_end_of_the_stack():
                 if name == "stream":  # an error ends a generator
                     stream = engine.stream([7, 7], **endless)
                     calls = calls_near_the_end(engine, session, stream)
-        assert engine._core.loop._owner is None
+        assert core_of(engine).loop._owner is None
         if not n % 20:
             assert in_thread(calls["generate"]) == (expected["generate"], None)
     assert failed > 150

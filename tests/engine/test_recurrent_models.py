@@ -12,7 +12,7 @@ from oxillama.core.results import CancelToken
 from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.models import load_model
-from tests.fakes import assert_idle
+from tests.fakes import assert_idle, core_of
 from tests.models.letters import N_VOCAB, Letters, same
 from tests.models.tiny import tiny
 
@@ -40,11 +40,11 @@ def engine_of(model, n_slots=None, **fields):
 def test_memory_is_told(model):
     engine = engine_of(model)
     held, states = engine.memory_bytes(), model.spec.states
-    slabs = [slab for layer in engine._core.runner.arrays.layers for slab in layer]
+    slabs = [slab for layer in core_of(engine).runner.arrays.layers for slab in layer]
     kinds = {kind: sum(n for k, n in map(size, slabs) if k == kind) for kind in ("KvSlab", "RecurrentSlab")}
     assert held["kv_cache"] == kinds["KvSlab"]
     assert held["recurrent_state"] == kinds["RecurrentSlab"] > 0
-    assert [len(layer) for layer in engine._core.runner.arrays.layers] == [len(layer) for layer in states]
+    assert [len(layer) for layer in core_of(engine).runner.arrays.layers] == [len(layer) for layer in states]
 
 
 def size(slab):

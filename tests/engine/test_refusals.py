@@ -8,7 +8,7 @@ import oxillama as ox
 from oxillama.core.embedding import logits_request
 from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, QueueFullError
 from oxillama.kernels.attention import kv_bytes
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, runner_of
 
 
 def test_threads_that_come_together_do_not_exceed_the_queue():
@@ -20,7 +20,7 @@ def test_threads_that_come_together_do_not_exceed_the_queue():
         assert leave.wait(20)
 
     engine = make_engine(max_queue_size=1, hook=hook)
-    scheduler, both = engine._core.scheduler, threading.Barrier(2)
+    scheduler, both = core_of(engine).scheduler, threading.Barrier(2)
     check, found = scheduler.check_queue, []
 
     def check_and_wait(n):
@@ -80,7 +80,7 @@ def test_after_close_nothing_is_queued():
     request = logits_request(engine.context, [3])
     engine.close()
     with pytest.raises(EngineClosedError, match="load the model again"):
-        engine._core.submit([request])
+        core_of(engine).submit([request])
     assert engine.metrics_snapshot().waiting == 0
 
 
@@ -110,5 +110,5 @@ def test_memory_is_seen_without_asking():
     runner_of(engine).memory_bytes = lambda: {"weights": 7, "kv_cache": 64, "workspace": 3}
     engine.metrics_snapshot()
     engine.generate([3], max_tokens=2)
-    s = engine._core.meter.snapshot()
+    s = core_of(engine).meter.snapshot()
     assert (s.weights_bytes, s.kv_bytes, s.recurrent_bytes, s.workspace_bytes) == (7, 64, 0, 3)

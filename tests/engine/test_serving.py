@@ -8,7 +8,7 @@ import oxillama as ox
 from oxillama.core.request import ResultQueue
 from oxillama.scheduling.scheduler import Scheduler
 from tests.core.counted import computed
-from tests.fakes import assert_idle, drawn, make_engine, options, runner_of
+from tests.fakes import assert_idle, core_of, drawn, make_engine, options, runner_of
 from tests.plain_loop import plain_tokens
 
 SEED = drawn(seed=1)
@@ -26,7 +26,7 @@ def test_a_second_prompt_computes_only_what_differs():
     assert computed(engine) == 42 - 32
     assert again.token_ids == plain_tokens([*shared, 8, 9], SEED, 1, ignore_eos=True)[0]
     assert first.prompt_tokens == 41
-    prefix = engine._core.scheduler.prefix
+    prefix = core_of(engine).scheduler.prefix
     assert (prefix.hit_tokens, prefix.miss_tokens, prefix.n_blocks) == (32, 41 + 10, 2)
     assert_idle(engine)
 
@@ -68,7 +68,7 @@ def test_switched_off():
     for _ in range(2):
         engine.generate([3] * 40, max_tokens=1)
         assert computed(engine) == 40
-    assert engine._core.pool.blocks.n_free == engine._core.pool.n_blocks
+    assert core_of(engine).pool.blocks.n_free == core_of(engine).pool.n_blocks
 
 
 def test_a_batch_with_a_shared_beginning_computes_it_once():
@@ -181,7 +181,7 @@ def test_a_full_queue_refuses_the_whole_list():
 
 def test_priority_goes_first():
     engine = make_engine(prefill_chunk_size=1)  # one at a time
-    scheduler, order = engine._core.scheduler, []
+    scheduler, order = core_of(engine).scheduler, []
 
     def finish(sequence, **given):
         order.append(sequence.priority)
@@ -190,5 +190,5 @@ def test_priority_goes_first():
     scheduler.finish = finish
     outbox, maker = ResultQueue(3), engine._factory
     requests = [maker.request([3], options(max_tokens=2, priority=p), outbox) for p in (0, 1, 5)]
-    engine._core.run(requests, outbox)
+    core_of(engine).run(requests, outbox)
     assert order == [5, 1, 0]

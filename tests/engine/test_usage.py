@@ -12,7 +12,7 @@ from oxillama.config import SamplerConfig
 from oxillama.core.generation_request import StopMatcher
 from oxillama.engine.async_engine import AsyncEngine
 from tests.core.stop_strings import STOPS, TEXT
-from tests.fakes import EOS, make_engine, options, runner_of
+from tests.fakes import EOS, core_of, make_engine, options, runner_of
 from tests.plain_loop import CONFIGS, PROMPTS, plain_logprob, plain_tokens
 from tests.snapshot.models import load, tokens_of
 
@@ -93,7 +93,7 @@ def test_what_preemption_computes_again_is_not_cached():
     engine = make_engine(n_blocks=6)
     prompts = [[token] * 20 for token in range(3, 9)]
     found = engine.generate(prompts, max_tokens=30, ignore_eos=True)
-    assert engine._core.scheduler.n_preempted > 0
+    assert core_of(engine).scheduler.n_preempted > 0
     assert [r.cached_tokens for r in found] == [0] * 6
 
 
@@ -166,8 +166,8 @@ def test_a_snapshot_keeps_an_end_that_nobody_has_read():
         asked = {"max_tokens": 6, "temperature": 0.0, "logprobs": 1}
         stop = engine.generate(tokens, **asked).text[2:4]
         stream = engine.stream(tokens, stop=stop, **asked)
-        ticket = engine._core.submit(stream._requests())
-        engine._core.drive(lambda: not stream._outbox.n_open)
+        ticket = core_of(engine).submit(stream._requests())
+        core_of(engine).drive(lambda: not stream._outbox.n_open)
         assert ticket.alive
         data, unread = stream.snapshot_bytes(), [chunk for _, chunk in stream._outbox.items]
         assert unread[-1].stop_reason == stop

@@ -10,7 +10,7 @@ from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.kv_cache.arrays import block_bytes
 from oxillama.models import load_model
-from tests.fakes import assert_idle
+from tests.fakes import assert_idle, core_of
 from tests.models.letters import Letters, same
 from tests.models.tiny import Shape, tiny
 
@@ -38,9 +38,9 @@ def test_memory_shows_what_is_saved(model):
     states = model.spec.states
     windowed, whole = (block_bytes(states, 16, "f16", windowed=w) for w in (True, False))
     # A whole context takes 63 blocks; the window, a chunk and what lies between tiles and blocks 10, and one for good.
-    assert engine._core.pool.windowed.n == 4 * 11
+    assert core_of(engine).pool.windowed.n == 4 * 11
     assert engine.memory_bytes()["kv_cache"] == 4 * (63 * whole + 11 * windowed)
-    slabs = [slab for layer in engine._core.runner.arrays.layers for slab in layer]
+    slabs = [slab for layer in core_of(engine).runner.arrays.layers for slab in layer]
     assert engine.memory_bytes()["kv_cache"] == sum(s.k.nbytes + s.v.nbytes for s in slabs)
     assert {s.windowed for s in slabs} == ({True, False} if whole else {True})
 

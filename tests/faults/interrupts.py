@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+from tests.fakes import core_of
 from tests.faults.raised import in_thread
 
 SHORTEST, LONGEST = 2e-6, 1e-2
@@ -110,7 +111,7 @@ def left_over(engine: Any) -> list[str]:
     for _ in range(3):
         gc.collect()
     engine.reset()
-    core, loop = engine._core, engine._core.loop
+    core, loop = core_of(engine), core_of(engine).loop
     for _ in range(2000):  # its thread may still be at the end of its step
         engine.metrics_snapshot()
         if loop._worker is None and loop._owner is None:
@@ -120,7 +121,7 @@ def left_over(engine: Any) -> list[str]:
         "requests that are open": len(core.open),
         "sequences that wait or run": len(core.scheduler.live) + len(core.scheduler.waiting),
         "guests": len(loop.background_requests),
-        "changes that wait": len(loop._mail),
+        "changes that wait": len(loop.mail),
         "threads that sleep": len(loop._sleepers),
         "blocks that are held": len(core.scheduler.blocks.held),
         "a turn that is taken": int(loop._owner is not None),

@@ -16,6 +16,7 @@ from oxillama.core.loading import shipped_model
 from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format import codec as hashing
 from oxillama.snapshot.format.block_garbage import collect_garbage
+from tests.fakes import core_of
 from tests.snapshot.models import load, path_of, tokens_of, told
 
 NAME = "session"
@@ -66,7 +67,7 @@ def speculative(folder: Path, options: dict[str, object]) -> Scene:
     engine.prefill(tokens[:BEFORE])
     spec.snapshot(folder / NAME, **options)
     spec.generate(tokens[BEFORE:], max_tokens=8, ignore_eos=True)
-    totals = engine._core.drafting.totals
+    totals = core_of(engine).drafting.totals
     totals[draft] = replace(spec.stats, elapsed=0.0, draft_seconds=0.0)  # what is measured is never the same twice
     return Scene(
         lambda place: spec.snapshot(place / NAME, **options),

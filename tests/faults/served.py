@@ -10,7 +10,7 @@ from typing import Any
 
 import oxillama as ox
 from oxillama.core.options import read_options
-from tests.fakes import assert_idle, make_engine
+from tests.fakes import assert_idle, core_of, make_engine
 
 DRAWN = {"max_tokens": 6, "seed": 1, "ignore_eos": True}
 
@@ -42,13 +42,13 @@ class Serving:
 
     def check(self) -> None:
         self.engine.metrics_snapshot()
-        core, loop = self.engine._core, self.engine._core.loop
+        core, loop = core_of(self.engine), core_of(self.engine).loop
         assert_idle(self.engine)
         assert not core.open, "requests are open"
         assert not core.scheduler.live, "sequences are alive"
         assert loop._owner is None, "the turn is taken"
         assert not loop.background_requests, "guests are left"
-        assert not loop._mail, "changes are left"
+        assert not loop.mail, "changes are left"
         assert core.meter._n_live == 0, "the metrics count requests that ended"
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from oxillama.core.loading import shipped_model
 from oxillama.errors import ModelFileError
 from oxillama.gguf.source import FileSource
 from oxillama.offload import OffloadPolicy
+from tests.fakes import core_of
 from tests.offload.paged import open_runner, path_of, rows, tokens_of
 
 
@@ -73,7 +74,7 @@ def test_a_mapped_file_that_is_written_to_in_the_middle_of_a_step(path, monkeypa
     """What was computed with it is not used."""
     with ox.load(path, num_threads=1, repack=False) as engine:
         assert len(engine.generate("Once", max_tokens=3, ignore_eos=True).token_ids) == 3
-        model, data = engine._core.runner.model, path.read_bytes()
+        model, data = core_of(engine).runner.model, path.read_bytes()
         forward = model.forward
 
         def written_to(*args):

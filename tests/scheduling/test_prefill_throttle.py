@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.scheduling.scheduler import LEAST_CHUNK, MAX_DECODE_WAIT_MS, PrefillThrottle
-from tests.fakes import N_VOCAB, make_engine, runner_of
+from tests.fakes import N_VOCAB, core_of, make_engine, runner_of
 from tests.scheduling.stepping import compute, make, sequence
 
 WAIT = MAX_DECODE_WAIT_MS / 1000
@@ -55,7 +55,7 @@ def test_a_step_with_a_decoding_sequence_is_short(monkeypatch, per_token):
         return rows
 
     engine = make_engine(context_size=33_000, n_blocks=4200)
-    engine._core.scheduler.debug = False  # it looks at all of the long table in each step
+    core_of(engine).scheduler.debug = False  # it looks at all of the long table in each step
     runner_of(engine).forward = forward
     stream = engine.stream([4], max_tokens=2000, ignore_eos=True, temperature=0)
     next(stream)
@@ -74,7 +74,7 @@ def test_a_step_with_a_decoding_sequence_is_short(monkeypatch, per_token):
 
 def test_alone_a_prompt_is_computed_in_whole_chunks():
     engine = make_engine(context_size=2048)
-    engine._core.pace.chunk = LEAST_CHUNK
+    core_of(engine).pace.chunk = LEAST_CHUNK
     engine.generate([3] * 1500, max_tokens=1)
     assert runner_of(engine).steps == [[512], [512], [476]]
 

@@ -4,11 +4,12 @@ from unittest.mock import patch
 
 from oxillama.config import SamplerConfig
 from oxillama.core.options import read_options
+from tests.fakes import core_of
 
 
 def after_each(engine, search, owner, name):
     """Snapshots of a search in the turns after a method of `owner` was called; they grow as the search goes on."""
-    core, method, found = engine._core, getattr(owner, name), []
+    core, method, found = core_of(engine), getattr(owner, name), []
 
     def save():
         if search._search.outbox.error is None:

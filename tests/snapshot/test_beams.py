@@ -13,7 +13,7 @@ from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
-from tests.fakes import assert_idle
+from tests.fakes import assert_idle, core_of
 from tests.snapshot.models import load, tokens_of
 from tests.snapshot.served import after_each
 
@@ -85,9 +85,9 @@ def test_a_search_saved_in_the_middle_of_a_round_gives_the_same_result(name):
         prompt = tokens_of(engine, 9, seed=2)
         whole = other.beam_search(prompt, **options)
         search = engine.beam_rounds(prompt, **options)
-        found = after_each(engine, search, engine._core.scheduler, "advance")
+        found = after_each(engine, search, core_of(engine).scheduler, "advance")
         assert search.results() == whole
-        del engine._core.scheduler.advance
+        del core_of(engine).scheduler.advance
         told = {tuple(t for _, t in state_of(saved)["search"]["beams"]) for saved in found}
         assert any(len(set(t)) == 2 for t in told)  # some of its beams have told, and others not
         assert (False,) in told
@@ -181,7 +181,7 @@ def test_a_resumed_search_on_a_closed_engine_raises():
         search = engine.beam_rounds([3, 4, 5], **SETTINGS["plain"])
         next(search)
         resumed = engine.resume(search.snapshot())
-        (first, *_), core = resumed._search._live, engine._core
+        (first, *_), core = resumed._search._live, core_of(engine)
         begin = first.begin
 
         def closing(sequence):

@@ -23,6 +23,7 @@ from oxillama.snapshot.format.layout import HEADER_BYTES, head_of
 from oxillama.snapshot.format.reader import ArrayRows, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
+from tests.fakes import core_of
 from tests.snapshot.contents import paths, placed_state, sections_of, unpacked
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
@@ -52,9 +53,9 @@ def unharmed(engine, request):
     before = told(engine.stream(PROMPT, **OPTIONS))
     yield
     assert told(engine.stream(PROMPT, **OPTIONS)) == before
-    scheduler = engine._core.scheduler
+    scheduler = core_of(engine).scheduler
     assert not scheduler.live
-    for pool in (engine._core.pool.blocks, engine._core.pool.slots):
+    for pool in (core_of(engine).pool.blocks, core_of(engine).pool.slots):
         pool.check_invariants()
 
 

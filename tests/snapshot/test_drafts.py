@@ -14,6 +14,7 @@ from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
 from oxillama.snapshot.format.writer import packed
+from tests.fakes import core_of
 from tests.processes import in_process
 from tests.snapshot.contents import placed_state, unpacked
 from tests.snapshot.models import load, path_of, tokens_of, told
@@ -113,7 +114,7 @@ def test_a_request_with_unverified_draft_tokens_is_saved(pair, acceptance):
         for k in range(1, 8):
             stream = engine.stream(REPEATED, **options)
             first = [next(stream) for _ in range(k)]
-            engine._snapshots.between_steps(engine._core._draft)
+            engine._snapshots.between_steps(core_of(engine)._draft)
             request = stream._requests()[0]
             guessing = request.finish_reason is None and bool(request.sequence.draft_tokens)
             saved = stream.snapshot()

@@ -10,6 +10,7 @@ from oxillama.snapshot.capture import EMPTY_BASE
 from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.reader import ArrayRows
 from oxillama.snapshot.format.writer import packed
+from tests.fakes import core_of
 from tests.snapshot.contents import sections_of
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
 
@@ -244,7 +245,7 @@ def test_a_request_saved_in_the_middle_of_its_prompt_gives_the_same_text(name):
         found, computed = [], set()
         stream = engine.stream(prompt, **options)
         request = stream._requests()[0]
-        core, advance = engine._core, engine._core.scheduler.advance
+        core, advance = core_of(engine), core_of(engine).scheduler.advance
 
         def between_steps(sequence, n):
             advance(sequence, n)
@@ -310,11 +311,11 @@ def test_blocks_stay_unchanged_while_they_are_written(name):
         tokens = tokens_of(engine, 75, seed=1)
         engine.prefill(tokens)
         wanted = engine.snapshot_bytes()
-        pool = engine._core.pool
+        pool = core_of(engine).pool
         with engine._snapshots.hold(engine._session._take) as saved:
             engine.forward_one(5)
             engine.reset()
-            engine._core.scheduler.debug = True
+            core_of(engine).scheduler.debug = True
             for i in range(4):
                 engine.generate([tokens_of(engine, 90, seed=j + 4 * i) for j in range(4)], max_tokens=20, seed=1)
             engine.shrink_to_fit()

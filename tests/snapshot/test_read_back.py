@@ -6,6 +6,7 @@ import oxillama as ox
 from oxillama.errors import SnapshotFileError
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format import reader as saved
+from tests.fakes import core_of
 from tests.snapshot.models import same, tokens_of
 from tests.snapshot.read_back import KINDS, Walk, check, lengths, opened, requests
 
@@ -17,7 +18,7 @@ FEW = (1, 16, 20, 33, 60, 79, 80, 170, 200)
 @pytest.mark.parametrize("name", WINDOWED)
 def test_the_test_models_have_windowed_blocks(name):
     with opened(name) as engine:
-        assert engine._core.scheduler.blocks.windows.window == (17 if name == "mimo2" else 16)
+        assert core_of(engine).scheduler.blocks.windows.window == (17 if name == "mimo2" else 16)
 
 
 @pytest.mark.sweep(4)

@@ -3,6 +3,7 @@
 import pytest
 
 import oxillama as ox
+from tests.fakes import core_of
 from tests.snapshot.models import load, same, tokens_of, told
 
 OPTIONS = {"max_tokens": 20, "seed": 2, "repetition_penalty": 1.1, "ignore_eos": True}
@@ -18,7 +19,7 @@ def test_a_restored_engine_shares_weights(name, tmp_path):
         other = ox.Engine.restore(tmp_path / "session", engine, num_threads=2)
         assert (other.num_threads, other.position, other.context_size) == (2, 30, engine.context_size)
         assert other.memory_bytes()["weights"] == engine.memory_bytes()["weights"]
-        assert other._core.runner.model is engine._core.runner.model
+        assert core_of(other).runner.model is core_of(engine).runner.model
         wanted = told(engine.stream(tokens, **OPTIONS))
     assert all(same(other.forward_one(token), row) for token, row in zip(tokens[30:], rows, strict=True))
     assert told(other.stream(tokens, **OPTIONS)) == wanted  # the weights stay after the first is closed

@@ -11,6 +11,7 @@ import oxillama as ox
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFormatError, SnapshotMismatchError
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format.v1 import Decoder, Encoder, EngineV1, KvV1, SpeculativeV1, SsmV1
+from tests.fakes import core_of
 from tests.snapshot.models import load, path_of, same, tokens_of
 from tests.snapshot.version1 import ENGINE, FOLDER, SPECULATIVE, same_fields
 
@@ -145,7 +146,9 @@ def test_a_restored_grammar_starts_anew():
 def test_unknown_tokens_are_not_computed_again():
     engine = ox.Engine.restore_bytes(ENGINE, path_of("llama"))
     assert engine._session.tokens == [-1] * 16
-    engine._core.change(lambda: engine._core.scheduler.blocks.rewind(engine._session._sequence, 0))  # as others may
+    core_of(engine).change(
+        lambda: core_of(engine).scheduler.blocks.rewind(engine._session._sequence, 0)
+    )  # as others may
     with pytest.raises(ox.OxiLlamaError, match="-1"):
         engine.forward_one(5)
     engine.reset()

@@ -13,7 +13,7 @@ from oxillama.drafts.rejection import chosen
 from oxillama.sampling import Sampler
 from oxillama.speculative.draft_model import DraftModel
 from tests import fakes
-from tests.fakes import BOS, EOS, N_VOCAB, FakeRunner, FakeTokenizer, drawn, logits_of
+from tests.fakes import BOS, EOS, N_VOCAB, FakeRunner, FakeTokenizer, core_of, drawn, logits_of
 
 KEYS = itertools.count(1 << 40)
 PROMPT = [BOS, 4, 5, 6, 7, 8]
@@ -73,12 +73,12 @@ def make_draft(
     spec = SimpleNamespace(arch="fake", name="draft", n_vocab=N_VOCAB, causal=causal)
     parts = EngineParts(made, FakeTokenizer(), spec, context_size, n_blocks, n_slots, "mean", {}, *windows)
     draft = DraftModel(parts=parts, **fields)
-    draft._core.scheduler.debug = True
+    core_of(draft).scheduler.debug = True
     return draft
 
 
 def runner_of(draft):
-    return draft._core.runner
+    return core_of(draft).runner
 
 
 def twice(draft):
@@ -89,11 +89,11 @@ def twice(draft):
 
 def idle(draft, n_texts=0):
     """Nothing runs; without texts, nothing but the prefix cache has anything."""
-    scheduler = draft._core.scheduler
+    scheduler = core_of(draft).scheduler
     scheduler.check_invariants([])
     assert scheduler.live == {}
     assert scheduler.running == list(scheduler.waiting) == []
-    assert len(draft._core.sequences) == n_texts
+    assert len(core_of(draft).sequences) == n_texts
     if not n_texts:
         for pool in (scheduler.pool.blocks, scheduler.pool.windowed, scheduler.pool.slots):
             assert pool.n_available == pool.n

@@ -16,7 +16,7 @@ from oxillama.errors import ConfigError, EngineClosedError, GenerateError, Model
 from oxillama.models import load_model
 from oxillama.sampling import Sampler
 from oxillama.speculative.draft_model import DraftModel
-from tests.fakes import EOS, make_engine
+from tests.fakes import EOS, core_of, make_engine
 from tests.models.letters import Letters
 from tests.models.tiny import Shape, tiny
 from tests.speculative.drafting import Text, guessed, make_draft
@@ -63,7 +63,7 @@ def test_a_draft_model_of_a_file(engine, source):
 def test_a_draft_model_of_an_engine_shares_its_weights(engine):
     with DraftModel(engine) as draft:
         draft.bind(engine)
-        assert draft._core.runner.model is engine._core.runner.model
+        assert core_of(draft).runner.model is core_of(engine).runner.model
         assert (draft.num_threads, draft.context_size) == (engine.num_threads, 256)
         check(engine, draft)
     with DraftModel(engine, num_threads=1, context_size=64, kv_type="f32", kv_block_size=32) as other:
@@ -109,7 +109,7 @@ def test_models_of_every_kind_can_be_drafts(name, tmp_path):
     )  # fmt: skip
     engine = Engine(config, parts=parts)
     draft = DraftModel(engine)
-    draft._core.scheduler.debug = True
+    core_of(draft).scheduler.debug = True
     ids = [3 + (7 * i) % 25 for i in range(70)]
     check(engine, draft, ids, n=30)
     # Every other time the draft tokens are those of another generator, and mostly rejected.
@@ -118,7 +118,7 @@ def test_models_of_every_kind_can_be_drafts(name, tmp_path):
         other = Sampler(replace(WARM, seed=6), prompt=text.tokens)
         (proposal,) = draft.propose([DraftTask(text.key, text.tokens, 4, text.sampler if i % 2 else other)])
         text.step(proposal.tokens)
-        known = draft._core.sequences.find(text.key).sequence
+        known = core_of(draft).sequences.find(text.key).sequence
         first = text_of(engine, SamplerConfig.greedy(), known.tokens[: known.n_computed])
         (again,) = draft.propose([DraftTask(text.key, list(first.tokens), 1, first.sampler)])
         first.step()

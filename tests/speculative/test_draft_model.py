@@ -12,7 +12,7 @@ from oxillama.drafts.draft import Draft
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.sampling import Sampler, SamplerChain
-from tests.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer, drawn
+from tests.fakes import BOS, EOS, N_VOCAB, PIECES, FakeTokenizer, core_of, drawn
 from tests.sampling.settings import WILDER
 from tests.speculative.drafting import (
     KINDS,
@@ -187,7 +187,7 @@ def test_unused_sequences_are_evicted(kind):
             assert len(proposal.tokens) == 3 or EOS in proposal.tokens
             if not text.ended:
                 text.step(proposal.tokens)
-    assert 0 < len(draft._core.sequences) < 6
+    assert 0 < len(core_of(draft).sequences) < 6
     for text in texts:
         draft.forget(text.key)
     idle(draft)
@@ -198,7 +198,7 @@ def test_the_most_recently_used_sequence_stays():
     texts = [Text([BOS, *range(2, 18), 2, 3 + i], WARM) for i in range(3)]  # two blocks each
     for i in (0, 1, 0, 2):
         draft.propose([texts[i].task(1)])
-    assert draft._core.sequences.find(texts[1].key) is None
+    assert core_of(draft).sequences.find(texts[1].key) is None
     n = draft.n_computed
     draft.propose([texts[0].task(1)])
     assert draft.n_computed == n  # the draft tokens are still valid

@@ -13,7 +13,7 @@ from oxillama.engine import Engine
 from oxillama.errors import EngineClosedError, GenerateError
 from oxillama.speculative.async_draft import SpeculativeDecoder
 from oxillama.speculative.draft_model import DraftModel
-from tests.fakes import BOS, N_VOCAB, assert_idle, logits_of, make_engine
+from tests.fakes import BOS, N_VOCAB, assert_idle, core_of, logits_of, make_engine
 from tests.sampling.settings import WILDER
 from tests.speculative.drafting import Recorder, idle, make_draft, runner_of, twice
 
@@ -79,7 +79,7 @@ def test_the_same_model_as_a_draft_is_always_accepted(k, temperature):
 def test_rejected_tokens_are_dropped_in_model_and_draft():
     engine, draft = make_engine(context_size=64), make_draft(noise=2.0)
     computed = []
-    engine._core.runner.hook = lambda runner, spans, poll: computed.append([len(s.tokens) for s in spans])
+    core_of(engine).runner.hook = lambda runner, spans, poll: computed.append([len(s.tokens) for s in spans])
     found = engine.generate(
         PROMPT, max_tokens=40, seed=1, temperature=1.2, ignore_eos=True, draft=draft, num_speculative=4, adaptive=False
     )
@@ -217,7 +217,7 @@ def test_the_shipped_model_with_itself_as_a_draft(engine):
                 found = engine.generate(prompts, draft=one, num_speculative=k, adaptive=False, **options)
                 assert [c.token_ids for c in found] == expected
                 assert config.mirostat or all(c.speculation.rejected == 0 for c in found)
-    assert len(draft._core.sequences) == 0
+    assert len(core_of(draft).sequences) == 0
 
 
 def test_a_schema_is_kept_with_drafts(engine):

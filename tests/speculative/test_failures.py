@@ -5,7 +5,7 @@ import pytest
 from oxillama.core.results import CancelToken
 from oxillama.drafts.draft import Proposal
 from oxillama.errors import GenerateError, GrammarError
-from tests.fakes import N_VOCAB, assert_idle, make_engine, runner_of
+from tests.fakes import N_VOCAB, assert_idle, core_of, make_engine, runner_of
 from tests.speculative.drafting import same
 from tests.speculative.drafts import Oracle
 
@@ -109,7 +109,7 @@ def interrupted(engine):
     """Steps until Ctrl-C comes in the middle of one."""
     try:
         for _ in range(9):
-            engine._core.step()
+            core_of(engine).step()
     except KeyboardInterrupt:
         return True
     return False
@@ -134,7 +134,7 @@ def test_an_abandoned_round_is_repeated(n_slots):
     )  # fmt: skip
     first = next(stream).token_ids
     runner_of(engine).hook = give_up
-    request = engine._core._live()[0]
+    request = core_of(engine)._live()[0]
     for _ in range(2):
         assert interrupted(engine)
     before = list(request.sequence.tokens)

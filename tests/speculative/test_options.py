@@ -121,7 +121,7 @@ def test_statistics_say_why_speculation_is_off():
     got = engine.generate([3], max_tokens=200, seed=1, ignore_eos=True, draft=wrong, num_speculative=4)
     assert got.speculation.accepted == 0
     assert got.speculation.rounds < 40
-    assert "guesses don't pay" in got.speculation.off
+    assert "draft tokens don't pay" in got.speculation.off
 
 
 def test_an_engine_keeps_no_unused_draft():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.core import draft_options as speculation
 from oxillama.errors import ConfigError
-from tests.fakes import BOS, EOS, assert_idle, drawn, make_engine
+from tests.fakes import BOS, EOS, assert_idle, core_of, drawn, make_engine
 from tests.speculative.drafting import by_hand, idle, make_draft
 from tests.speculative.drafts import Oracle
 
@@ -81,7 +81,7 @@ def test_preemption_changes_no_token(slots):
     with make_draft(noise=1.0) as draft:
         engine = make_engine(n_blocks=5, n_slots=slots, prefix_cache=False)
         assert served(engine, draft, prompts, 1, n=30) == wanted
-        assert engine._core.scheduler.n_preempted > 0
+        assert core_of(engine).scheduler.n_preempted > 0
         assert_idle(engine)
 
 

@@ -18,6 +18,7 @@ from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.block_garbage import collect_garbage
 from oxillama.snapshot.format.layout import MAGIC
 from oxillama.snapshot.format.v1 import SPEC_MAGIC, EngineV1, SpeculativeV1
+from tests.fakes import core_of
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.snapshot_changes import MUTATORS, signed
 from tests.fuzz.targets.snapshot_folders import (
@@ -173,8 +174,8 @@ def gone_on(place, data, info):
     except OxiLlamaError as error:
         yield told(error)
     for used in (own, engine("llama"), engine("jamba")):
-        assert not used._core.scheduler.live
-        for pool in (used._core.pool.blocks, used._core.pool.slots):
+        assert not core_of(used).scheduler.live
+        for pool in (core_of(used).pool.blocks, core_of(used).pool.slots):
             pool.check_invariants()
 
 

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import oxillama as ox
 from oxillama.sampling import Sampler
+from tests.fakes import core_of
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.snapshot.models import load, path_of
 from tests.snapshot.served import after_each, options, say
@@ -70,7 +71,7 @@ def unread(own):
     stream = own.stream(PROMPT, max_tokens=3, seed=1, n=2, logprobs=1)
     next(stream)
     while stream._outbox.n_open:
-        own._core.step()
+        core_of(own).step()
     saved = stream.snapshot()
     stream.close()
     return saved
@@ -118,9 +119,9 @@ def within_a_round(name):
     """Some beams have told their candidates, and others not."""
     with load(name, prefill_chunk_size=2, context_size=96) as small:
         search = small.beam_rounds(PROMPT, beam_width=3, max_new_tokens=4)
-        found = after_each(small, search, small._core.scheduler, "advance")
+        found = after_each(small, search, core_of(small).scheduler, "advance")
         search.results()
-        del small._core.scheduler.advance
+        del core_of(small).scheduler.advance
     return next(data for data in found if b"true]," in data and b"false]" in data)
 
 
