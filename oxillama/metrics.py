@@ -64,7 +64,7 @@ class HistogramSnapshot:
 
     @property
     def mean(self) -> float:
-        """Of all values; 0 if there were none."""
+        """Mean of all values; 0 without any."""
         return self.sum / self.count if self.count else 0.0
 
     def to_dict(self) -> dict[str, Any]:

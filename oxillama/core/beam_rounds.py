@@ -175,7 +175,7 @@ def check_beam_options(options: Iterable[str]) -> None:
         if name in TEXT_FIELDS:
             raise ConfigError(f"{name} is not for beam_search(), which follows several texts and ends with the best")
         if name in DRAFT_FIELDS:
-            raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to guess")
+            raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to draft for")
     check_keywords("beam_search", options, ("config", *BeamSearchOptions.__annotations__))
 
 

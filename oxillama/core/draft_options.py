@@ -32,7 +32,7 @@ __all__ = [
 
 @runtime_checkable
 class DraftSource(Protocol):
-    """An engine, whose model may guess for another one."""
+    """An engine, whose model may be the draft of another one."""
 
     def as_draft(self) -> Draft: ...
 
@@ -56,11 +56,11 @@ class DraftOptions:
     draft: source of draft tokens, several of which the model verifies in one step: "lookup" (`PromptLookup`), "grammar"
         (`GrammarDraft`), a `Draft`, an `Engine` (its model, as a `DraftModel`), or a list of these, of which the first
         counts that has something to propose. A model's file is loaded once for many requests: `DraftModel(path)`.
-    num_speculative: tokens to guess at a time, at most; 0 to 32.
-    acceptance: "match": a guess counts if the request's own sampler draws that token. "rejection": it counts with the
+    num_speculative: draft tokens at a time, at most; 0 to 32.
+    acceptance: "match": a draft token counts if the request's own sampler draws it. "rejection": it counts with the
         probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
         that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.
-    adaptive: guess as many as pay by what was measured, and none where none do; else as many as there are. None: with
+    adaptive: draft as many as pay by what was measured, and none where none do; else as many as there are. None: with
         "match" alone. With "rejection" a text depends on how many are drafted, so that True is refused there: each
         round has num_speculative draft tokens, as far as the draft has an idea, however many steps they take.
 
@@ -170,10 +170,10 @@ class DraftRound:
         p, at = sampler.distribution(row), self.n_used
         if at == len(self.tokens):
             return chosen(p, None, None, sampler.memory.rng.uniform), False
-        guess, q = self.tokens[at], None if self.probs is None else self.probs[at]
-        token = chosen(p, guess, q, sampler.memory.rng.uniform)
+        drafted, q = self.tokens[at], None if self.probs is None else self.probs[at]
+        token = chosen(p, drafted, q, sampler.memory.rng.uniform)
         self.n_used += 1
-        return token, token == guess
+        return token, token == drafted
 
 
 class Speculation:
@@ -215,16 +215,16 @@ class Speculation:
         self._by = by
         self._stats = replace(self._stats, draft_seconds=self._stats.draft_seconds + seconds)
 
-    def checked(self, n_right: int, n_guessed: int, seconds: float, *, again: bool) -> None:
-        """A round: so many of the guesses came true. again: what came true is computed again."""
-        self.trusts[self._by].observe(n_right, n_guessed)
+    def checked(self, n_accepted: int, n_drafted: int, seconds: float, *, again: bool) -> None:
+        """A round: so many of the draft tokens were accepted. again: the accepted ones are computed again."""
+        self.trusts[self._by].observe(n_accepted, n_drafted)
         s = self._stats
         self._stats = replace(
             s,
             rounds=s.rounds + 1,
-            drafted=s.drafted + n_guessed,
-            accepted=s.accepted + n_right,
-            bonus=s.bonus + (n_right == n_guessed),
+            drafted=s.drafted + n_drafted,
+            accepted=s.accepted + n_accepted,
+            bonus=s.bonus + (n_accepted == n_drafted),
             elapsed=s.elapsed + seconds,
             n1_fallbacks=s.n1_fallbacks + again,
         )
@@ -244,4 +244,4 @@ class Speculation:
         if not self.adaptive or any(not trust.resting for trust in self.trusts):
             return ""
         chances = ", ".join(f"{trust.chance:.2f}" for trust in self.trusts)
-        return f"guesses don't pay for what they cost: each is estimated to come true with a chance of {chances}"
+        return f"draft tokens don't pay for what they cost: each is estimated to be accepted with a chance of {chances}"

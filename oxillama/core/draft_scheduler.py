@@ -116,7 +116,7 @@ class Drafting:
     def _wanted(
         self, asking: list[tuple[GenerationRequest, Speculation]], by: int, rows: int
     ) -> dict[Draft, list[Wanted]]:
-        """How many guesses each request is to have of its draft of this number; those of none are left out."""
+        """How many tokens each request asks its draft of this number for; requests that ask for none are left out."""
         asking = [(r, s) for r, s in asking if not (s.adaptive and s.trusts[by].resting > len(r.sequence.tokens))]
         if not asking:
             return {}
@@ -163,7 +163,7 @@ class Drafting:
             bid.granted = 1
 
     def _pays(self, rows: int, chance: float, bid: DraftRequest) -> bool:
-        """Whether guesses of this chance pay for one text in a step of so many rows besides."""
+        """Whether draft tokens of this chance pay for one text in a step of so many rows besides."""
         one = DraftRequest(chance, bid.n, bid.seconds)
         allocate_drafts(self.costs, rows, [one], MAX_DRAFT_TOKENS)
         return one.granted > 0
@@ -178,7 +178,7 @@ class Drafting:
         return min(times)  # as of steps: what else runs makes it slower, never quicker
 
     def _propose(self, draft: Draft, by: int, wanted: list[Wanted], failed: list[Failure]) -> int:
-        """Asks one draft for all requests that use it; how many tokens it guessed.
+        """Asks one draft for all requests that use it; how many tokens it proposed.
 
         Requests of which the draft proposes another round than the one that they are in go to `failed`.
         """
@@ -197,12 +197,12 @@ class Drafting:
         total = 0
         for (request, speculation, _), mark, proposal in zip(wanted, marks, proposals, strict=True):
             request.sampler.rewind(request.sampler.memory.n_accepted - mark)
-            guesses = _valid_tokens(request, speculation, proposal)
+            drafted = _valid_tokens(request, speculation, proposal)
             speculation.proposed(by, seconds)
-            total += len(guesses)
+            total += len(drafted)
             if not speculation.rejects:
-                request.sequence.draft_tokens = guesses
-            elif (error := _begin_round(request, speculation, guesses, proposal.probs, by)) is not None:
+                request.sequence.draft_tokens = drafted
+            elif (error := _begin_round(request, speculation, drafted, proposal.probs, by)) is not None:
                 failed.append(([request], error))
         if not new and not any(speculation.trusts[by].resting for _, speculation, _ in wanted):
             self._time(draft, seconds, [len(proposal.tokens) for proposal in proposals])
@@ -313,20 +313,20 @@ def _check_form(draft: Draft, proposals: Any, wanted: list[int]) -> None:
 
 
 def _valid_tokens(request: GenerationRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
-    """The guesses to be verified. Raises GenerateError for what is no token, and for probabilities that are none."""
+    """Draft tokens to be verified. Raises GenerateError for what is no token, and for probabilities that are none."""
     for token in proposal.tokens:
         if type(token) is not int or not 0 <= token < request.n_vocab:
             raise GenerateError(f"a draft proposed the token {token!r}: ids are integers below {request.n_vocab}")
     if not speculation.rejects:
         return _possible(request, proposal.tokens)
-    # All of them: to leave a guess out for what it is would make it less likely.
+    # All of them: to leave a token out for what it is would make it less likely.
     if proposal.probs is not None:
         check_probs(proposal.tokens, proposal.probs)
     return list(proposal.tokens)
 
 
 def _possible(request: GenerationRequest, tokens: Iterable[int]) -> list[int]:
-    """The guesses up to the first that the text can't go on with: an end, or one against its grammar."""
+    """The draft tokens up to the first that the text can't go on with: an end, or one against its grammar."""
     grammar, found = request.sampler.memory.grammar, []
     try:
         for token in tokens:
@@ -351,8 +351,8 @@ def verify(rows: NDArray[np.float32], ahead: list[int], request: GenerationReque
     finished, or None. Raises what drawing raises; the tokens before it are there then.
     """
     tokens = request.sequence.tokens
-    for row, guess in zip(rows, [*ahead, -1], strict=True):
+    for row, drafted in zip(rows, [*ahead, -1], strict=True):
         reason = request.draw(row)
-        if reason is not None or tokens[-1] != guess:
+        if reason is not None or tokens[-1] != drafted:
             return reason
     return None

@@ -131,7 +131,7 @@ class Completion:
         was cancelled before. None if not asked for.
     tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
         them, and the `offset` of each says where it stood.
-    speculation: what guessing ahead did; None without a draft.
+    speculation: what drafting did; None without a draft.
     stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the
         end-of-generation token. Of stop strings that begin in the same place it is the shortest.
     end: log-probability of the end-of-generation token, which is not in token_ids; None if no such token ended the

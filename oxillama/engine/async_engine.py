@@ -162,11 +162,13 @@ class AsyncEngine:
     ) -> list[Completion]: ...
 
     @overload
-    async def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> AsyncChunks: ...
+    async def chat(
+        self, messages: Messages, *, stream: Literal[True], n: int | None = None, **options: Unpack[ChatOptions]
+    ) -> AsyncChunks: ...
 
     @overload
     async def chat(
-        self, messages: Messages, *, stream: bool, **options: Any
+        self, messages: Messages, *, stream: bool, n: int | None = None, **options: Unpack[ChatOptions]
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
     @takes(ChatOptions, chat_prompt, rest=StreamOptions)
@@ -186,11 +188,13 @@ class AsyncEngine:
     ) -> list[Completion]: ...
 
     @overload
-    async def infill(self, prefix: str, suffix: str, *, stream: Literal[True], **options: Any) -> AsyncChunks: ...
+    async def infill(
+        self, prefix: str, suffix: str, *, stream: Literal[True], n: int | None = None, **options: Unpack[InfillOptions]
+    ) -> AsyncChunks: ...
 
     @overload
     async def infill(
-        self, prefix: str, suffix: str, *, stream: bool, **options: Any
+        self, prefix: str, suffix: str, *, stream: bool, n: int | None = None, **options: Unpack[InfillOptions]
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
     @takes(InfillOptions, infill_ids, rest=StreamOptions)

@@ -157,10 +157,14 @@ class Engine:
     ) -> list[Completion]: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[True], **options: Any) -> Chunks: ...
+    def chat(
+        self, messages: Messages, *, stream: Literal[True], n: int | None = None, **options: Unpack[ChatOptions]
+    ) -> Chunks: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: bool, **options: Any) -> Completion | list[Completion] | Chunks: ...
+    def chat(
+        self, messages: Messages, *, stream: bool, n: int | None = None, **options: Unpack[ChatOptions]
+    ) -> Completion | list[Completion] | Chunks: ...
 
     @takes(ChatOptions, chat_prompt, rest=StreamOptions)
     def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
@@ -191,20 +195,21 @@ class Engine:
     ) -> list[Completion]: ...
 
     @overload
-    def infill(self, prefix: str, suffix: str, *, stream: Literal[True], **options: Any) -> Chunks: ...
+    def infill(
+        self, prefix: str, suffix: str, *, stream: Literal[True], n: int | None = None, **options: Unpack[InfillOptions]
+    ) -> Chunks: ...
 
     @overload
     def infill(
-        self, prefix: str, suffix: str, *, stream: bool, **options: Any
+        self, prefix: str, suffix: str, *, stream: bool, n: int | None = None, **options: Unpack[InfillOptions]
     ) -> Completion | list[Completion] | Chunks: ...
 
     @takes(InfillOptions, infill_ids, rest=StreamOptions)
     def infill(self, prefix: str, suffix: str, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """The text between two others, by a model that was trained for fill-in-the-middle: code, mostly.
 
-        stream: give chunks as they come. Other options are those of `generate` but `echo`.
-
-        Raises UnsupportedModelError if the file lacks a token that marks prefix, suffix or middle.
+        stream: give chunks as they come. Other options are those of `generate` but `echo`. Raises UnsupportedModelError
+        if the file lacks a token that marks prefix, suffix or middle.
         """
         return self._answer(infill_prompt(self.context, prefix, suffix, options), stream, n, options)
 

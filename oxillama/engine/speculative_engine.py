@@ -42,13 +42,13 @@ MADE: dict[str, Callable[[], Draft]] = {"lookup": PromptLookup, "grammar": Gramm
 
 
 class SpeculativeEngine:
-    """A model whose texts a draft guesses ahead. Use as a context manager, or call `close`.
+    """A model for whose texts a draft proposes tokens. Use as a context manager, or call `close`.
 
     `generate`, `stream`, `chat`, `infill` and `batch` are those of `Engine`, with all their options, and give the same;
-    sooner, where guesses come true. `draft=None` there is for once without. For all else there is `engine`.
+    sooner, where draft tokens are accepted. `draft=None` there is for once without. For all else there is `engine`.
 
-    Its pickle is those of its model and its drafts. engine: the model. draft: what guesses for it. Both are closed with
-    it if they were loaded by it. accepted_tokens, rng_state: what a snapshot of the original says of its last round,
+    Its pickle is those of its model and its drafts. engine: the model. draft: what proposes its tokens. It closes both
+    if it loaded them. accepted_tokens, rng_state: what a snapshot of the original says of its last round,
     for the next one that is written; () and None.
     """
 
@@ -145,7 +145,9 @@ class SpeculativeEngine:
 
     def _with(self, options: dict[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = {"draft": self.draft, **self._settings}
-        if options.get("draft", self.draft) is None:  # for once without: nothing is said of guesses then
+        if (
+            options.get("draft", self.draft) is None
+        ):  # for once without: the completion has no speculation statistics then
             own = {}
         sampler = options.get("sampler")
         given = getattr(getattr(sampler, "config", sampler), "seed", None)
@@ -217,7 +219,7 @@ class SpeculativeEngine:
             opened.close()
 
     def go_on(self, stats: SpecStats, accepted: tuple[int, ...], rng_state: int | None, closing: ExitStack) -> None:
-        """As another one that had come so far; `closing` is done when this is closed."""
+        """An engine that goes on from the state of another; `closing` is called when it is closed."""
         self._past, self.accepted_tokens, self.rng_state = stats, accepted, rng_state
         self._closing.push(closing)
 
@@ -225,7 +227,7 @@ class SpeculativeEngine:
 
     @property
     def stats(self) -> SpecStats:
-        """What guessing did in all requests of the engine that used this draft first, and have ended."""
+        """What drafting did in all requests of the engine that used this draft first, and have ended."""
         first = self.draft[0] if isinstance(self.draft, list) else self.draft
         return self._past + self.engine._core.drafting.totals.get(first, SpecStats())
 

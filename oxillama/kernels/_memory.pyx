@@ -19,7 +19,7 @@ cdef inline bint _may() noexcept:
 
 
 cdef void *resized(void *memory, size_t n_bytes) noexcept:
-    """As realloc, n_bytes > 0: NULL without memory, and the old block stays."""
+    """realloc for n_bytes > 0: NULL without memory, and the old block stays."""
     global _live
     cdef void *moved = realloc(memory, n_bytes) if _may() else NULL
     if moved != NULL and memory == NULL:
@@ -37,7 +37,7 @@ cdef void *zeroed(size_t n_bytes) noexcept:
 
 
 cdef void freed(void *memory) noexcept:
-    """As free."""
+    """free."""
     global _live
     if memory != NULL:
         _live -= 1

@@ -382,7 +382,7 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
 
 
 def _plain(name, array, head_dim):
-    """As contiguous float32 [tokens, heads, head_dim]."""
+    """An array as contiguous float32 [tokens, heads, head_dim]."""
     a = np.asarray(array)
     if a.ndim == 2 and head_dim > 0 and a.shape[1] % head_dim == 0:
         a = a.reshape(a.shape[0], a.shape[1] // head_dim, head_dim)

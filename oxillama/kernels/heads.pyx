@@ -50,7 +50,7 @@ def heads_matmul(Rows x, Matrix w, Batch batch=None):
 
 
 cdef Rows _as_heads(Rows x, int64_t n_heads):
-    """The same memory, a row for each head of a row: for its 8-bit twin, which belongs to whole rows."""
+    """A view of rows with a row for each head: for its 8-bit twin, which belongs to whole rows."""
     cdef Rows r = Rows.__new__(Rows)
     r.data, r.n, r.dim, r.workspace = x.data, x.n * n_heads, x.dim // n_heads, x.workspace
     r._owner, r._offset = x._owner, x._offset

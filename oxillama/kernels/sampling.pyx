@@ -238,7 +238,7 @@ cdef class Candidates:
         return self.total(self.peak())
 
     def entropy(self):
-        """Of softmax over what is left, in nats."""
+        """Entropy of softmax over the candidates that are left, in nats."""
         cdef double total, mean = self.mean_distance(self.peak(), &total)
         return log(total) - mean
 

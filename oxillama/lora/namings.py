@@ -221,7 +221,7 @@ def heads_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
 
 
 def kinds_together(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
-    """Of each head of keys: its query, key, values and gates, become all queries, all keys, all values, all gates."""
+    """Query, key, values and gates of each head of keys, put together as all queries, all keys, values and gates."""
     rule = delta_of(spec)
     values = rule.n_inner // rule.n_keys
     groups = b.reshape(rule.n_keys, 2 * (rule.k_dim + values), -1)
@@ -237,7 +237,7 @@ def neighbours_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
 
 
 def values_apart(b: np.ndarray, spec: ModelSpec, i: int) -> np.ndarray:
-    """The same for values alone, behind queries and keys."""
+    """`neighbours_apart` of the values, which come behind queries and keys."""
     first = delta_of(spec).n_convolved - delta_of(spec).n_inner
     return np.concatenate([b[:first], neighbours_apart(b[first:], spec, i)])
 

@@ -22,12 +22,12 @@ def all_of_it(factors: Factors) -> Factors:
 
 
 def rows(first: int, n: int) -> Share:
-    """Of a matrix that is some rows of the tensor."""
+    """Changes of a matrix that is some rows of the tensor."""
     return lambda factors: (factors[0], factors[1][first : first + n])
 
 
 def chosen_rows(places: NDArray[np.intp]) -> Share:
-    """Of a matrix that is these rows of the tensor, in this order."""
+    """Changes of a matrix that is these rows of the tensor, in this order."""
     return lambda factors: (factors[0], factors[1][places])
 
 

@@ -250,7 +250,7 @@ class Experts:
         return expert_hidden(h, routing, self.gate, self.up, self.spec.activation, codes, self.limit, batch)
 
     def add_routed(self, x: Rows, h: Rows, routing: Routing, batch: Batch) -> None:
-        """As `add_to`, with experts that were chosen before."""
+        """`add_to` with experts that were chosen before."""
         hidden = self.hidden(h, routing, batch)
         if self.shared is None and self.residual.plain:
             expert_add_(x, hidden, routing, self.down, batch)

@@ -254,7 +254,7 @@ class Gemma4(Decoder):
         self.scales = [layer_scale(w, i) for i in range(spec.n_layers)]
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
-        """As `Decoder.forward`."""
+        """Hidden states of the rows that leave the model; see `Decoder.forward`."""
         x = self.embedding.rows(batch)
         embeddings = None if self.embeddings is None else self.embeddings.rows(x, batch)
         tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]

@@ -136,7 +136,7 @@ class Plain:
 
 
 class NoFeedForward:
-    """Of layers that are a mixer alone."""
+    """Feed-forward part of layers that are a mixer alone: none."""
 
     codes = False
 

@@ -200,7 +200,7 @@ class ShortConvolution(Recurrent):
 
 
 def read_taps(m: Metadata) -> int:
-    """Of the short convolution."""
+    """Taps of the short convolution."""
     return m.get_int(f"{m.arch}.shortconv.l_cache", minimum=2, maximum=256)
 
 

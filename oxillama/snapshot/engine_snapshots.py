@@ -50,7 +50,7 @@ class EngineSnapshots(SnapshotWriter):
             write_file(saved, target, squeeze=check_bool("compress", compress))
 
     def pack(self, take: Capture, *, compress: bool = False, format: int = 2) -> bytes:
-        """The same as bytes."""
+        """`write` without a file: the snapshot as bytes."""
         if check_format(format) == 1:
             if compress:
                 raise ConfigError("compress is not for format=1: leave it out")
@@ -59,7 +59,7 @@ class EngineSnapshots(SnapshotWriter):
             return packed(saved, squeeze=check_bool("compress", compress))
 
     def version1(self, take: Capture) -> bytes:
-        """As the original writes it. Raises SnapshotError for what that has no place for."""
+        """A snapshot in the original's format. Raises SnapshotError for state that the format has no place for."""
         from oxillama.snapshot.v1_convert import from_saved
 
         with self.hold(take) as saved:

@@ -117,7 +117,7 @@ def _n_blocks(state: Fields) -> int:
 
 
 def _info_of_version1(opened: OpenSnapshot) -> SnapshotInfo:
-    """Of a speculative session, what its target is."""
+    """Description of a speculative session's target."""
     speculative = opened.is_speculative_version1
     v = opened.speculative_version1.target if speculative else opened.version1
     return SnapshotInfo(
