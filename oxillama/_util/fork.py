@@ -20,14 +20,12 @@ from types import ModuleType
 from typing import Protocol
 
 from oxillama._util.signals import DeferredInterrupt
-from oxillama.errors import GenerateError
 
 __all__ = [
     "DRAFTS",
     "READS",
     "STEPS",
     "ForkRegistry",
-    "check_running",
     "ended",
     "import_before_fork",
     "renew_at_fork",
@@ -101,12 +99,6 @@ def renew_at_fork(one: Locking) -> None:
 def ended() -> bool:
     """Whether the interpreter is ending: no thread of the package may be started any more."""
     return _stopped or sys.is_finalizing()
-
-
-def check_running() -> None:
-    """Raises GenerateError once the interpreter is finalizing, and other threads don't run any more."""
-    if sys.is_finalizing():
-        raise GenerateError("the interpreter is ending: close engines, and what uses them, before that")
 
 
 def _stop_all() -> None:

@@ -11,6 +11,8 @@ import threading
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 
+from oxillama.errors import GenerateError
+
 cdef extern from *:
     """
     static int ox_frames_left(void) {
@@ -25,7 +27,7 @@ cdef extern from *:
     int ox_frames_left()
     int PyErr_SetInterruptEx(int number)
 
-__all__ = ["DeferredInterrupt", "Finalizer", "check_stack", "frames_left"]
+__all__ = ["DeferredInterrupt", "Finalizer", "check_running", "check_stack", "frames_left"]
 
 # Signals whose handlers may raise: requests to end, and time limits. SIGINT is the first.
 cdef int[4] NUMBERS
@@ -154,6 +156,12 @@ cdef class DeferredInterrupt:
         finally:
             if self._noted:
                 self._hand_on()
+
+
+def check_running():
+    """Raises GenerateError once the interpreter is finalizing, and other threads don't run any more."""
+    if _is_finalizing():
+        raise GenerateError("the interpreter is ending: close engines, and what uses them, before that")
 
 
 cdef class Finalizer:

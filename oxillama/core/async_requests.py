@@ -12,7 +12,7 @@ from oxillama.core.batch import NO_SNAPSHOT, BatchRunner
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
-from oxillama.core.request import Request, ResultQueue, SnapshotProtocol, unfinished
+from oxillama.core.request import Request, ResultQueue, SnapshotProtocol
 from oxillama.core.results import Chunk
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.text_stream import save_request
@@ -85,7 +85,7 @@ class Call(Generic[R]):
         self._outbox = outbox
         self._bell = bell
         core.loop.check_outside()
-        self._ticket = core.submit(unfinished(requests))
+        self._ticket = core.submit(requests)
         start_worker(core)
 
     async def next(self) -> tuple[int, Chunk] | None:

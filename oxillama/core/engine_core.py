@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.fork import check_running
-from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack
+from oxillama._util.signals import DeferredInterrupt, Finalizer, check_running, check_stack
 from oxillama.core.draft_scheduler import Drafting, verify
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.metrics_recorder import MetricsRecorder
@@ -241,7 +240,7 @@ class EngineCore:
             error = caught
         n = n_common(sequence.tokens[n_before:], ahead)
         self.scheduler.advance(sequence, 1 + n)
-        self.meter.guessed(n, len(ahead))
+        self.meter.verified(n, len(ahead))
         if request.speculation is not None:
             again = sequence.n_recompute > 0 and reason is None
             request.speculation.checked(n, len(ahead), time.perf_counter() - self._began, again=again)
@@ -369,24 +368,28 @@ class EngineCore:
     # ---- from any thread: changes are posted, and run in a turn of the loop
 
     def submit(self, requests: Sequence[Request], *, patient: bool = False) -> Finalizer:
-        """Queues requests, which end when the ticket that this returns is dropped.
+        """Queues requests, which end when the ticket that this returns is dropped; not those that were finished before
+        they were saved.
 
         Raises EngineClosedError, KvCacheFullError if one can never fit, QueueFullError, or RecursionError, and queues
         none then. patient: it will be tried again, so that a refusal doesn't count.
         """
         self.check_open()
         check_stack(CALL_FRAMES)
-        arrival = _Arrival(self, list(requests))
+        arriving: list[Request] = []
+        arrival = _Arrival(self, arriving)
         try:
             for request in requests:
-                self.scheduler.check_fits(request.sequence.n_reserve)
+                if request.finish_reason is None:
+                    self.scheduler.check_fits(request.sequence.n_reserve)
+                    arriving.append(request)
             with DeferredInterrupt(), self.loop.lock:  # or two that come together could both find the last place
-                n = len(requests)
-                for change in self.loop.mail:
+                n = len(arriving)
+                for change in list(self.loop.mail):
                     n += len(change.requests) if isinstance(change, _Arrival) else 0
                 self.scheduler.check_queue(n)
-                ticket = Finalizer(_DroppedTicket(self, arrival.requests))
-                self.open.update(dict.fromkeys(requests))
+                ticket = Finalizer(_DroppedTicket(self, arriving))
+                self.open.update(dict.fromkeys(arriving))
                 self.loop.post(arrival)
         except (KvCacheFullError, QueueFullError) as error:
             if not patient:

@@ -28,7 +28,11 @@ __all__ = [
 # Steps of a small model take 0.2 ms, of which publishing each would be 3 %.
 PUBLISH_SECONDS = 0.01
 
-PAGING = ("budget", "hits", "faults", "bytes", "direct_bytes", "stalls", "stall_seconds")
+# Fields of the snapshot, by the names of `LayerPager.counts`.
+PAGING = {
+    count: f"offload_{count}"
+    for count in ("budget", "hits", "faults", "bytes", "direct_bytes", "stalls", "stall_seconds")
+}
 COUNTERS = (
     "prompt_tokens", "generation_tokens", "prefill_tokens", "spec_rounds", "spec_drafted", "spec_accepted",
 )  # fmt: skip
@@ -94,11 +98,11 @@ class MetricsRecorder:
         """A request had its first token from the last row of a prompt that another one computed."""
         self._counts["generation_tokens"] += self._first(request, time.perf_counter())
 
-    def guessed(self, n_right: int, n_guessed: int) -> None:
-        """So many of a request's guesses came true."""
+    def verified(self, n_accepted: int, n_drafted: int) -> None:
+        """So many of a request's draft tokens were accepted."""
         self._counts["spec_rounds"] += 1
-        self._counts["spec_drafted"] += n_guessed
-        self._counts["spec_accepted"] += n_right
+        self._counts["spec_drafted"] += n_drafted
+        self._counts["spec_accepted"] += n_accepted
 
     def ended(self, request: Request, error: BaseException | None) -> None:
         """A request is finished; it was queued before."""
@@ -204,10 +208,13 @@ class MetricsRecorder:
             "kv_bytes": memory.get("kv_cache", 0),
             "recurrent_bytes": memory.get("recurrent_state", 0),
             "workspace_bytes": memory.get("workspace", 0),
-            **{f"offload_{count}": self.paging.get(count, 0) for count in PAGING},
         }
-        # Plain values: snapshots are made on demand.
-        self._published = numbers, {name: histogram.values() for name, histogram in self._histograms.items()}
+        for count, field in PAGING.items():
+            numbers[field] = self.paging.get(count, 0)
+        observed = {}  # plain values: snapshots are made on demand
+        for name, histogram in self._histograms.items():
+            observed[name] = histogram.values()
+        self._published = numbers, observed
 
     def snapshot(self) -> MetricsSnapshot:
         """What was last published; from any thread."""

@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, TypedDict, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,8 @@ __all__ = [
     "SnapshotOptions",
     "SnapshotProtocol",
     "Want",
-    "unfinished",
 ]
 
-R = TypeVar("R", bound="Request")
 
 Want = Literal["last", "all", "hidden"]
 
@@ -246,11 +244,6 @@ class Request:
                 self.finish_reason, self.outcome = reason, (reason, error)
         self.loras = NO_LORAS  # so that a request that is kept keeps no adapter that was unloaded
         self.outbox.end(self, error)
-
-
-def unfinished(requests: Iterable[R]) -> list[R]:
-    """Those that are still to be computed: one that was saved after its end is not."""
-    return [request for request in requests if request.finish_reason is None]
 
 
 class LogitsRequest(Request):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oxillama._util.fork import STEPS, ForkRegistry, check_running, ended
-from oxillama._util.signals import DeferredInterrupt, Finalizer, check_stack, frames_left
+from oxillama._util.fork import STEPS, ForkRegistry, ended
+from oxillama._util.signals import DeferredInterrupt, Finalizer, check_running, check_stack, frames_left
 from oxillama.errors import GenerateError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class StepLoop:
 
     background_requests: requests of callers that don't drive. rung: bells that wake their owners at the end of the
     turn, with one call for all of one event loop. lock: while a thread holds it, for a moment and under a
-    `DeferredInterrupt`, no other one posts anything, and no turn begins or ends.
+    `DeferredInterrupt`, no other one posts anything, and no turn begins or ends. mail: changes that wait for the end of
+    the step.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class StepLoop:
         self._settling = False
         self._broken: BaseException | None = None
         self._forks = 0
-        self._mail: deque[Callable[[], object]] = deque()
+        self.mail: deque[Callable[[], object]] = deque()
         self._worker: threading.Thread | None = None
         self._stopping = False
         self.background_requests: set[Any] = set()
@@ -91,7 +92,7 @@ class StepLoop:
         this at any point, closing a stream that was dropped: also in the middle of another change, which then comes
         first. Near the end of the stack, or of the interpreter, the change waits for the next call of the engine.
         """
-        self._mail.append(change)
+        self.mail.append(change)
         if frames_left() < CHANGE_FRAMES or sys.is_finalizing():
             return
         with DeferredInterrupt(), self.lock:
@@ -102,11 +103,6 @@ class StepLoop:
         """A part of an object, with which it posts a change when it is dropped."""
         return Finalizer(partial(self.post, change))
 
-    @property
-    def mail(self) -> list[Callable[[], object]]:
-        """Changes that wait for the end of the step."""
-        return list(self._mail)
-
     def _settle(self) -> None:
         """Makes the changes that were posted, in a turn or with the lock."""
         if self._settling:
@@ -115,21 +111,20 @@ class StepLoop:
         try:
             if self._broken is not None:
                 self._mend()
-            while self._mail or self.rung:
-                while self._mail:
-                    self._make(self._mail.popleft())
+            while self.mail or self.rung:
+                while self.mail:
+                    change = self.mail.popleft()
+                    try:
+                        change()
+                    except BaseException as error:
+                        self._broken = error
+                        self._mend()
                 if self.rung:
                     self._call()
         finally:
             self._settling = False
-            self._wake()
-
-    def _make(self, change: Callable[[], object]) -> None:
-        try:
-            change()
-        except BaseException as error:
-            self._broken = error
-            self._mend()
+            if self._sleepers:
+                self._wake()
 
     def _mend(self) -> None:
         """Until this is done no step is taken."""
@@ -241,7 +236,7 @@ class StepLoop:
         self.stop_worker()
 
     def _idle(self) -> bool:
-        return self._stopping or not (self.background_requests or self._mail or self.rung)
+        return self._stopping or not (self.background_requests or self.mail or self.rung)
 
     def _work(self) -> None:
         while True:

@@ -16,7 +16,7 @@ from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_callback, read_prompt, read_prompts
-from oxillama.core.request import ResultQueue, SnapshotProtocol, unfinished
+from oxillama.core.request import ResultQueue, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
 from oxillama.errors import ConfigError, GenerateError
@@ -247,7 +247,7 @@ def chunks(
 
     _ticket = None
     try:
-        _ticket = core.submit(unfinished(requests))
+        _ticket = core.submit(requests)
         while outbox.n_open and outbox.error is None:
             core.drive(ready)
             if cancel_token is not None and cancel_token.cancelled:
@@ -257,7 +257,9 @@ def chunks(
                 yield outbox.items.popleft()
         if outbox.error is not None:
             raise outbox.error
+        _ticket.detach()  # nothing is left to be cancelled
         while outbox.items:
             yield outbox.items.popleft()
-    finally:
+    except BaseException:  # left early, or failed: a traceback may keep the ticket
         core.cancel(requests)
+        raise

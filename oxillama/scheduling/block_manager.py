@@ -107,12 +107,16 @@ class BlockManager:
         first, found = sequence.n_computed // self.block_size, []
         for kind, pool in self.groups:
             table, n = sequence.tables[kind], self.length(kind, sequence.n_computed, n_tokens)
-            found.append(max(0, n - len(table)) + pool.n_shared(table, first, n))
+            n_shared = pool.n_shared(table, first, n) if first < len(table) else 0
+            found.append(max(0, n - len(table)) + n_shared)
         return found
 
     def fits(self, missing: list[int], reserve: int = 0) -> bool:
         """Whether so many blocks of each group can be had, and `reserve` more."""
-        return all(n + reserve <= pool.n_available for n, (_, pool) in zip(missing, self.groups, strict=True))
+        for n, (_, pool) in zip(missing, self.groups, strict=True):  # noqa: SIM110 (a generator costs more than this)
+            if n + reserve > pool.n_available:
+                return False
+        return True
 
     def can_append(self, sequence: Sequence) -> bool:
         """Whether the next token needs no new block: `not any(missing)`, asked of each decoding sequence each step."""
@@ -136,7 +140,7 @@ class BlockManager:
         matched = self._match_prefix(sequence, n, reserve)
         if not matched and not self.fits(self.missing(sequence, n), reserve):
             return False
-        if not self.take_slots(sequence, reclaim_states=reclaim_states):
+        if sequence.slots is not None and not self.take_slots(sequence, sequence.slots, reclaim_states=reclaim_states):
             if matched:  # a path that is held would keep its blocks from other sequences
                 self.rewind(sequence, 0)
             return False
@@ -233,12 +237,13 @@ class BlockManager:
         for n_missing, (kind, pool) in zip(missing, self.groups, strict=True):
             if not n_missing:
                 continue
-            if self.prefix:
+            if self.prefix and n_missing > pool.n_free:
                 self.prefix.evict(kind, n_missing - pool.n_free)
             table, n = sequence.tables[kind], self.length(kind, sequence.n_computed, n_tokens)
-            partial = bool(filled) and pool.n_shared(table, first, first + 1)
-            replaced = pool.own(table, first, n)
-            self.copies += [(kind, *replaced[0])] if partial else []
+            if first < len(table):
+                partial = bool(filled) and pool.n_shared(table, first, first + 1)
+                replaced = pool.own(table, first, n)
+                self.copies += [(kind, *replaced[0])] if partial else []
             table += pool.alloc(max(0, n - len(table)))
         return True
 
@@ -295,15 +300,13 @@ class BlockManager:
 
     # ---- recurrent states
 
-    def take_slots(self, sequence: Sequence, *, reclaim_states: bool) -> bool:
+    def take_slots(self, sequence: Sequence, slots: StateSlots, *, reclaim_states: bool) -> bool:
         """Gives a sequence the slots that it needs to run; False if they can't be had.
 
         Checkpoints of other sequences go first; with `reclaim_states` the states of idle sequences go too. What was
         lost is computed again when it is wanted.
         """
-        if sequence.slots is None:
-            return True
-        slots, pool = sequence.slots, self.pool.slots
+        pool = self.pool.slots
 
         def short() -> bool:
             if self.prefix:
@@ -392,7 +395,7 @@ class BlockManager:
             pool.free(table[max(n_kept, n_freed) :])
             del table[n_kept:]
         sequence.n_freed_blocks = min(sequence.n_freed_blocks, n_kept)
-        if self.prefix:
+        if sequence.path and self.prefix:
             self.prefix.release(sequence.path, n_computed // self.block_size)
         if not any(sequence.tables) and (sequence.slots is None or sequence.slots.current < 0):
             self._owners.pop(sequence, None)

@@ -187,7 +187,10 @@ class KvCachePool(RefCountedPool):
 
     def n_shared(self, table: list[int], first: int, last: int) -> int:
         """Number of blocks in table[first:last] with other users: the free blocks that `own` needs."""
-        return sum(self.users[block] > 1 for block in table[first:last])
+        n, users = 0, self.users
+        for block in table[first:last]:
+            n += users[block] > 1
+        return n
 
     def own(self, table: list[int], first: int, last: int) -> list[tuple[int, int]]:
         """Puts free blocks in the place of those in table[first:last] that have other users: (old, new) of each.

@@ -4,8 +4,9 @@
 adds draft tokens where there is room. Memory is the block manager's (`block_manager.py`), order the waiting queue's.
 """
 
+import math
 from bisect import insort
-from operator import le
+from operator import attrgetter, le
 
 from oxillama._util.checks import check_int
 from oxillama.config import PREFILL_CHUNK
@@ -30,6 +31,7 @@ __all__ = [
 MAX_WAITING = 1 << 16
 MOST = 1 << 62  # of anything that is counted
 
+by_rank = attrgetter("rank")
 Plan = list[tuple[Sequence, int]]  # each sequence of a step with the tokens that it computes
 
 # Sequences in one step. Each costs a row of logits (600 kB for 150k tokens), and beyond this a step of a model that
@@ -137,9 +139,9 @@ class Scheduler:
 
     def check_queue(self, n: int = 1) -> None:
         """Raises QueueFullError if n more can't wait."""
-        if len(self.waiting) + n > self.max_waiting:
+        if self.waiting.n + n > self.max_waiting:
             raise QueueFullError(
-                f"{len(self.waiting)} requests are waiting, and {n} more would be over the limit of {self.max_waiting} "
+                f"{self.waiting.n} requests are waiting, and {n} more would be over the limit of {self.max_waiting} "
                 "(max_queue_size): try again later, or send fewer at once"
             )
 
@@ -152,7 +154,7 @@ class Scheduler:
         Raises GenerateError if it waits or runs, ConfigError if it has nothing to compute, KvCacheFullError if it could
         never run, QueueFullError; and queues nothing then.
         """
-        if sequence.is_scheduled:
+        if sequence.queued or sequence.running:
             raise GenerateError(f"sequence {sequence.id} is {sequence.state.value} already: wait until it is finished")
         if len(sequence.tokens) <= sequence.n_computed:
             raise ConfigError(f"sequence {sequence.id} has no token to compute: give it at least one")
@@ -164,13 +166,14 @@ class Scheduler:
         sequence.finished = sequence.preempted = sequence.cancelled = False
         self.waiting.add(sequence, self.n_steps, beside)
         self.live[sequence.id] = sequence
-        self.deadlines.add(sequence, len(self.live))
+        if sequence.deadline < math.inf:
+            self.deadlines.add(sequence, len(self.live))
         return sequence
 
     def set_deadline(self, sequence: Sequence, deadline: float) -> None:
         """Sets another deadline for a sequence, which waits or runs, or will."""
         sequence.deadline = deadline
-        if sequence.is_scheduled:
+        if deadline < math.inf and sequence.is_scheduled:
             self.deadlines.add(sequence, len(self.live))
 
     def expired(self, now: float) -> list[Sequence]:
@@ -348,7 +351,8 @@ class Scheduler:
 
     def _drop_step_state(self, sequence: Sequence) -> None:
         """A sequence stops running: draft tokens and the slots that only a step needs go."""
-        sequence.clear_drafts()
+        if sequence.draft_tokens or sequence.n_recompute:
+            sequence.clear_drafts()
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
 
@@ -359,7 +363,7 @@ class Scheduler:
             return None
         if self.running and self._stuck[0] == sequence.id and all(map(le, self.blocks.room, self._stuck[1])):
             return None  # nothing has changed for it
-        if self._awaits_prefix(sequence):
+        if self.running and self._awaits_prefix(sequence):
             return None
         # One block for each running sequence, or the newcomer would soon be preempted for them.
         if not self._start(sequence, reserve=len(self.running)):
@@ -368,13 +372,13 @@ class Scheduler:
         self.waiting.remove(sequence)
         sequence.running = True
         self.blocks.touch(sequence)
-        insort(self.running, sequence, key=lambda s: s.rank)
+        insort(self.running, sequence, key=by_rank)
         return sequence
 
     def _start(self, sequence: Sequence, reserve: int) -> bool:
         """Gives a sequence blocks and slots for the tokens that it has; False, and nothing of either, without room."""
         n, blocks = len(sequence.tokens), self.blocks
-        if not self.running:
+        if not self.running and not blocks.fits(blocks.missing(sequence, n)):
             blocks.reclaim_blocks(sequence, n)
             if not blocks.fits(blocks.missing(sequence, n)):  # copies of blocks that it shares with the prefix cache
                 blocks.rewind(sequence, 0)

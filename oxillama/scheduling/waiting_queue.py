@@ -75,12 +75,11 @@ class Deadlines:
 
     def add(self, sequence: Sequence, n_live: int) -> None:
         """Adds a sequence that has a deadline. n_live: sequences that wait or run."""
-        if sequence.deadline < math.inf:
-            if len(self._heap) > 2 * n_live + 64:  # most have ended before their time
-                self._heap = [entry for entry in self._heap if entry[2].is_scheduled]
-                heapq.heapify(self._heap)
-            heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
-            self.soonest = self._heap[0][0]
+        if len(self._heap) > 2 * n_live + 64:  # most have ended before their time
+            self._heap = [entry for entry in self._heap if entry[2].is_scheduled]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
+        self.soonest = self._heap[0][0]
 
     def expired(self, now: float) -> list[Sequence]:
         """Sequences that wait or run beyond their deadline, each reported once."""
