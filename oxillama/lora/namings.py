@@ -281,6 +281,7 @@ NAMINGS = {
     "minicpm3": naming(PLAIN, DEEPSEEK2, GATED),
     "deci": naming(ROTATED, LLAMA, {"self_attn.linear_attn": "attn_output"}),
     "bitnet": naming(PLAIN, LLAMA),
+    "nanbeige": naming(ROTATED, LLAMA),
     "olmo": naming(ROTATED, LLAMA),
     "deepseek": naming(ROTATED, LLAMA, EXPERTS),
     "phi2": naming(PLAIN, PHI2),

@@ -71,14 +71,18 @@ class Decoder:
         """Hidden states of the rows that leave the model, after the final norm: Rows [batch.outputs.n_rows, n_embd]."""
         x = self.embedding.rows(batch)
         tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]
-        for layer, slabs in zip(self.layers[:-1], states[:-1], strict=True):
+        self.run(x, tables, states[:-1], batch)
+        batch.poll()
+        last = self.layers[-1]
+        return self.norm(last.outputs(x, last.angles(tables), states[-1], batch))
+
+    def run(self, x: Rows, tables: Sequence[Rows], states: Sequence[LayerSlabs], batch: Batch) -> None:
+        """As many layers as there are states, from the first on, in place."""
+        for layer, slabs in zip(self.layers, states, strict=False):
             batch.poll()
             mark = batch.workspace.mark()
             layer.forward(x, layer.angles(tables), slabs, batch)
             batch.workspace.release(mark)
-        batch.poll()
-        last = self.layers[-1]
-        return self.norm(last.outputs(x, last.angles(tables), states[-1], batch))
 
     def logits(self, hidden: Rows, batch: Batch) -> Rows:
         """Scores over the vocabulary: Rows [hidden.n, n_vocab]. batch: the one whose rows ``hidden`` has."""

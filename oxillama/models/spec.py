@@ -32,6 +32,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "final_logit_softcapping": (0.0,),
     "logit_scale": (0.0, 1.0),
     "moe_latent_size": (0,),
+    "num_loops": (1,),
     "residual_scale": (0.0, 1.0),
     "rope.dimension_count_swa": (),
     "rope.dimension_sections": (),

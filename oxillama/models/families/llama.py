@@ -7,6 +7,7 @@ Touvron et al., "LLaMA", 2023; Jiang et al., "Mixtral of Experts", 2024; Bakouch
 from dataclasses import replace
 
 from oxillama.gguf import GGUFFile, Metadata
+from oxillama.models.looped import Looped, read_looped
 from oxillama.models.registry import Architecture, register
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits, all_but_each
@@ -31,12 +32,14 @@ def read_granite(file: GGUFFile, traits: Traits) -> ModelSpec:
     return shared_as_dense(rotated_if_trained(read_spec(file, traits), m), m)
 
 
+NANBEIGE = Traits(keys=frozenset({"num_loops"}))
 GRANITE_KEYS = frozenset({"embedding_scale", "residual_scale", "attention.scale", "logit_scale"})
 GRANITE = Traits(logit_scale="divides", keys=GRANITE_KEYS)
 
 register(
     Architecture("llama", "Llama 1 to 3, Mistral, Mixtral, Yi, and all that were converted under this name", Traits()),
     Architecture("smollm3", "SmolLM 3", Traits(rotates=all_but_each(4))),
+    Architecture("nanbeige", "Nanbeige 4.2", NANBEIGE, build=Looped, read_spec=read_looped),
     Architecture("granite", "Granite 3", GRANITE, read_spec=read_granite),
     Architecture("granitemoe", "Granite 3 MoE", GRANITE, read_spec=read_granite),
     Architecture("granite_swa", "Granite with windows", replace(GRANITE, sinks="some"), read_spec=read_granite),

@@ -176,7 +176,22 @@ def gemma_embedding(file, tokens):
     return rms_norm(file, "output_norm", x)
 
 
+def nanbeige_layers(arch, layer, x, options):
+    """Nanbeige 2026: all layers, then all of them again, each time over the keys of that pass; a norm after each pass.
+
+    The first layer stands for all of them.
+    """
+    layers = layer.file.layers()
+    for i in range(layer.get("num_loops", 1) if layer.i == 0 else 0):
+        if i and not layer.get("skip_loop_final_norm", False):
+            x = arch.norm(layer.file, "output_norm", x)
+        for each in layers:
+            x = dense.sequential(arch, each, x, options)
+    return x
+
+
 ARCHS = {
+    "nanbeige": replace(LLAMA, layer=nanbeige_layers),
     "deci": replace(LLAMA, layer=deci_layer),
     "bitnet": replace(QWEN, layer=bitnet_layer, gate=lambda layer, h, out: norm(QWEN, layer, "attn_sub_norm", out)),
     "arcee": replace(LLAMA, ffn=plain(relu2)),

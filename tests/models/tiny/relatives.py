@@ -49,6 +49,10 @@ def deci_keys(s):
     return {key: [values[i % 3] for i in range(s.n_layers)] for key, values in counts.items()}
 
 
+def nanbeige_keys(s):
+    return {"rope.freq_base": 1e4, "num_loops": 3, "skip_loop_final_norm": False}
+
+
 def bitnet_layer(s, i):
     return of.llama_layer(s, i) | t.weights(attn_sub_norm=(s.q_dim,), ffn_sub_norm=(s.n_ff,))
 
@@ -270,6 +274,10 @@ RECIPES = {
     "internlm2": Recipe("internlm2", of.llama_layer, base(1e6)),
     "lfm2moe": Recipe("lfm2moe", lfm2moe_layer, lfm2moe_keys, final_norm="token_embd_norm", tied=True),
     "minicpm": MINICPM,
+    "nanbeige": Recipe("nanbeige", of.llama_layer, nanbeige_keys, head_size=True),
+    "nanbeige-skip": Recipe(
+        "nanbeige", of.llama_layer, lambda s: nanbeige_keys(s) | {"skip_loop_final_norm": True}, head_size=True
+    ),
     "deci": Recipe("deci", deci_layer, deci_keys, head_size=True),
     "bitnet": Recipe("bitnet", bitnet_layer, base(1e4), tied=True),
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
