@@ -223,6 +223,8 @@ typedef struct ox_kernels {
     void (*gelu)(float *x, int64_t n);                                      /* with tanh */
     void (*gelu_erf)(float *x, int64_t n);                                  /* with the error function */
     void (*relu2)(float *x, int64_t n);                                     /* max(x, 0)^2 */
+    /* p x^2 + beta x above zero, q (exp(min(x, eps)) - 1 - x) + beta x below */
+    void (*xielu)(float *x, int64_t n, float p, float q, float beta, float eps);
     void (*sigmoid)(float *x, int64_t n);
     void (*softplus)(float *x, int64_t n);                                  /* ln(1 + exp(x)) */
     void (*softmax)(float *x, int64_t n);

@@ -40,6 +40,19 @@ static void relu2(float *x, int64_t n)
     }
 }
 
+/* Both branches, of which one is of zero: q (exp(e) - 1) + (beta - q) x, e = min(x, eps), has no difference of x. */
+static void xielu(float *x, int64_t n, float p, float q, float beta, float eps)
+{
+    vf least = vf_set1(0x1p-149f), slope = vf_set1(beta - q);
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = load_part(x + i, n - i, 0), below = vf_min(vf_zero(), v), above = vf_max(vf_zero(), v);
+        vf bent = vf_mul(vf_set1(q), vf_expm1(vf_min(vf_set1(eps), below)));
+        bent = vf_sub(bent, vf_zero_below(bent, v, least)); /* nothing above zero */
+        vf risen = vf_mul(vf_fma(vf_set1(p), above, vf_set1(beta)), above);
+        store_rows(x + i, vf_add(vf_fma(slope, below, bent), risen), n - i, 0);
+    }
+}
+
 static void sigmoid(float *x, int64_t n) { IN_PLACE(x, n, vf_times_sigmoid(vf_set1(1), v)) }
 
 static void softplus(float *x, int64_t n) { IN_PLACE(x, n, vf_softplus(v)) }

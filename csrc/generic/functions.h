@@ -19,6 +19,21 @@ INLINE vf vf_exp(vf x)
     return vf_zero_below(vf_scale_exp2(p, n), x, vf_set1(-87.3f));
 }
 
+/* exp(x) - 1 for x <= 0: with exp, and by the Taylor polynomial (error 4e-9 relative) where the difference would lose
+ * digits. */
+INLINE vf vf_expm1(vf x)
+{
+    vf bound = vf_set1(-0.5f), near = vf_max(bound, x), p = vf_fma(near, vf_set1(1.0f / 40320), vf_set1(1.0f / 5040));
+    p = vf_fma(p, near, vf_set1(1.0f / 720));
+    p = vf_fma(p, near, vf_set1(1.0f / 120));
+    p = vf_fma(p, near, vf_set1(1.0f / 24));
+    p = vf_fma(p, near, vf_set1(1.0f / 6));
+    p = vf_fma(p, near, vf_set1(0.5f));
+    p = vf_fma(vf_mul(p, near), near, near);
+    vf far = vf_sub(vf_exp(x), vf_set1(1)), shown = vf_sub(vf_set1(1), vf_zero_below(vf_set1(1), x, bound));
+    return vf_add(vf_zero_below(p, x, bound), vf_mul(shown, far));
+}
+
 /* tanh: with exp, and by a polynomial (that of Cephes) where the difference would lose digits. */
 INLINE vf vf_tanh(vf x)
 {

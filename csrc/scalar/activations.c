@@ -60,6 +60,15 @@ void ox_relu2(float *x, int64_t n)
     }
 }
 
+/* The integral of an ELU: Huang and Schlag, "Deriving Activation Functions Using Integration", 2024. */
+void ox_xielu(float *x, int64_t n, float p, float q, float beta, float eps)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double v = x[i], slope = v > 0 ? p * v + beta : (double)beta - q;
+        x[i] = (float)(slope * v + (v > 0 ? 0 : q * expm1(v > eps ? eps : v)));
+    }
+}
+
 void ox_sigmoid(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

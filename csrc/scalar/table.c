@@ -31,6 +31,7 @@ void ox_scalar_init(ox_kernels *t)
         .gelu = ox_gelu,
         .gelu_erf = ox_gelu_erf,
         .relu2 = ox_relu2,
+        .xielu = ox_xielu,
         .sigmoid = ox_sigmoid,
         .softplus = ox_softplus,
         .softmax = ox_softmax,

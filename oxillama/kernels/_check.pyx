@@ -139,6 +139,9 @@ cdef class Tier:
     def relu2(self, uint8_t[::1] x, int64_t n):
         self.t.relu2(<float *>&x[0], n)
 
+    def xielu(self, uint8_t[::1] x, float p, float q, float beta, float eps, int64_t n):
+        self.t.xielu(<float *>&x[0], n, p, q, beta, eps)
+
     def sigmoid(self, uint8_t[::1] x, int64_t n):
         self.t.sigmoid(<float *>&x[0], n)
 

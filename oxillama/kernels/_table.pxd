@@ -146,6 +146,7 @@ cdef extern from "ox_kernels.h" nogil:
         void (*gelu)(float *x, int64_t n) noexcept nogil
         void (*gelu_erf)(float *x, int64_t n) noexcept nogil
         void (*relu2)(float *x, int64_t n) noexcept nogil
+        void (*xielu)(float *x, int64_t n, float p, float q, float beta, float eps) noexcept nogil
         void (*sigmoid)(float *x, int64_t n) noexcept nogil
         void (*softplus)(float *x, int64_t n) noexcept nogil
         void (*softmax)(float *x, int64_t n) noexcept nogil

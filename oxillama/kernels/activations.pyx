@@ -1,6 +1,6 @@
 """Activations of a feed-forward layer, value by value and in place; gated ones multiply by a second input."""
 
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, isfinite
 from libc.stdint cimport int64_t
 
 from oxillama.errors import ConfigError
@@ -49,6 +49,24 @@ def relu2_(Rows x):
     """``max(x, 0)**2``, in place: So et al., "Primer", 2021."""
     cdef row_job j
     change_rows(x, _relu2_row, &j)
+
+
+cdef void _xielu_row(const row_job *j, int64_t i) noexcept nogil:
+    K.xielu(j.y + i * j.dim, j.dim, j.w[0], j.w[1], j.w[2], j.w[3])
+
+
+def xielu_(Rows x, float p, float q, float beta, float eps):
+    """``p * x**2 + beta * x`` above zero and ``q * (exp(min(x, eps)) - 1 - x) + beta * x`` below, in place.
+
+    Huang and Schlag, "Deriving Activation Functions Using Integration", 2024. ConfigError unless ``eps`` is at most 0
+    and all four are finite.
+    """
+    cdef float[4] numbers = [p, q, beta, eps]
+    cdef row_job j
+    if not (eps <= 0 and isfinite(p) and isfinite(q) and isfinite(beta) and isfinite(eps)):
+        raise ConfigError(f"xIELU with {p}, {q}, {beta} and eps {eps}: finite numbers are needed, and eps at most 0")
+    j.w = numbers
+    change_rows(x, _xielu_row, &j)
 
 
 cdef void _sigmoid_row(const row_job *j, int64_t i) noexcept nogil:

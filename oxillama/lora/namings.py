@@ -345,7 +345,7 @@ NAMINGS = {
 }  # fmt: skip
 LIKE_LLAMA = """
 qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere2 olmo2 stablelm ernie4_5 exaone4
-hunyuan-dense nemotron seed_oss orion pangu-embedded eurobert
+hunyuan-dense nemotron apertus seed_oss orion pangu-embedded eurobert
 """
 WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe"
 NAMINGS["qwen35moe"] = NAMINGS["qwen35"]

@@ -223,17 +223,21 @@ def per_layer(
     return values
 
 
-def per_layer_float(m: Metadata, key: str, n_layers: int, default: float, maximum: float) -> tuple[float, ...]:
-    """A number from 0 to ``maximum`` that may stand once or once per layer."""
+def per_layer_float(
+    m: Metadata, key: str, n_layers: int, default: float | None, maximum: float, minimum: float = 0.0
+) -> tuple[float, ...]:
+    """A number from ``minimum`` to ``maximum`` that may stand once or once per layer; no ``default``: it must stand."""
+    if key not in m and default is not None:
+        return (default,) * n_layers
     if key not in m or not isinstance(m[key], GGUFArray):
-        return (m.get_float(key, default, minimum=0.0, maximum=maximum),) * n_layers
+        return (m.get_float(key, minimum=minimum, maximum=maximum),) * n_layers
     array = m.get_array(key, float)
     if len(array) != n_layers:
         raise LoadError(f"{key} has {len(array)} values for {n_layers} layers")
     values = tuple(float(value) for value in array)
     for value in values:
-        if not 0.0 <= value <= maximum:
-            raise LoadError(f"{key} is {value}; it must lie in 0..{maximum:g}")
+        if not minimum <= value <= maximum:
+            raise LoadError(f"{key} is {value}; it must lie in {minimum:g}..{maximum:g}")
     return values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,6 +45,7 @@ PER_LAYER = (
     "expert_feed_forward_length",
 )
 BOUNDS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")  # also one for each layer, but not whole numbers
+ACTIVATION = tuple(f"xielu.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps"))  # likewise, of no architecture
 WINDOWS = "attention.sliding_window_pattern"
 ROTATING = "attention.rope_pattern"
 LAYER = re.compile(r"blk\.(\d+)\.")
@@ -130,10 +131,6 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
     changes: dict[str, object] = {"block_count": len(kept)}
     if f"{arch}.nextn_predict_layers" in m:
         changes["nextn_predict_layers"] = 0
-    for name in PER_LAYER + BOUNDS:
-        if isinstance(m.get(f"{arch}.{name}"), GGUFArray):
-            values = m.get_array(f"{arch}.{name}", float if name in BOUNDS else int)
-            changes[name] = [values[i] for i in kept]
     changes |= (
         of_windows(spec, kept)
         | of_rotations(spec, kept)
@@ -141,9 +138,17 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
         | of_experts(m, spec, kept)
         | of_scales(m, spec)
     )
+    lists = of_layers(m, kept, [f"{arch}.{name}" for name in PER_LAYER], int)
+    lists |= of_layers(m, kept, [*(f"{arch}.{name}" for name in BOUNDS), *ACTIVATION], float)
     others = tuple(f"{arch}.{name}" for name in (WINDOWS, ROTATING, RECURRENT_LAYERS))  # a period may become a list
     same_type = {k: m.entry(k) for k in m if k not in others}
-    return Metadata(same_type).replaced({f"{arch}.{name}": value for name, value in changes.items()})
+    return Metadata(same_type).replaced({f"{arch}.{name}": value for name, value in changes.items()} | lists)
+
+
+def of_layers(m: Metadata, kept: tuple[int, ...], keys: Iterable[str], kind: type) -> dict[str, object]:
+    """The keys that have a value for each layer, with those of the layers that are kept."""
+    lists = {key: m.get_array(key, kind) for key in keys if isinstance(m.get(key), GGUFArray)}
+    return {key: [values[i] for i in kept] for key, values in lists.items()}
 
 
 def of_windows(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:

@@ -20,6 +20,7 @@ from oxillama.kernels.activations import (
     swiglu_,
     swiglu_limited_,
     swiglu_oai_,
+    xielu_,
 )
 from oxillama.kernels.matmul import linear, quantize
 from oxillama.kernels.matrix import Matrix
@@ -158,6 +159,46 @@ def test_limits_of_step(tier):
     y = run_gated(tier, "swiglu_limited", [100, np.inf, 2, 2, -3, -100], [1, -1, 50, -50, 1, 50])
     expected = swiglu_limited(np.array([100, 100, 2, 2, -3.0, -100]), np.array([1, -1, 50, -50, 1.0, 50]))
     np.testing.assert_allclose(y, expected, rtol=4 * EPS, atol=1e-30)
+
+
+XIELU = (0.9, 1.4, 0.5, -1e-6)
+
+
+def xielu(x, p, q, beta, eps):
+    return np.where(x > 0, p * x * x, q * (np.expm1(np.minimum(x, eps)) - x)) + beta * x
+
+
+@pytest.mark.parametrize("numbers", [XIELU, (0.01, 3.0, 0.2, 0.0), (2.0, 0.3, -0.4, -0.25)])
+@pytest.mark.parametrize("tier", TIERS)
+def test_xielu(tier, numbers):
+    """Absolute errors of the size of the input, where the function crosses zero; larger eps is seen from above."""
+    for low, high in ((-1e-3, 1e-3), (-0.7, 0.7), (-30, 30)):
+        x = np.linspace(low, high, 20001, dtype=np.float32)
+        expected = xielu(x.astype(np.float64), *numbers)
+        scale = np.maximum(np.abs(expected), np.maximum(np.abs(x), abs(numbers[3])))
+        assert (np.abs(run(tier, "xielu", x, *numbers) - expected) <= 8 * EPS * scale).all()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_extremes_of_xielu(tier):
+    """Both sides rise without end, since the second number is larger than the third."""
+    x = np.array([np.nan, np.inf, -np.inf, 0, 1e-45, -1e-45, -50, -200, -1e30, 1e15], np.float32)
+    y = run(tier, "xielu", x, *XIELU)
+    assert np.isnan(y[0])
+    assert (y[1:3] == np.inf).all()
+    np.testing.assert_allclose(y[3:], xielu(x[3:].astype(np.float64), *XIELU), rtol=8 * EPS, atol=1e-12)
+
+
+def test_numbers_of_xielu_that_are_none():
+    x = Workspace(1).from_array(floats(0, 2, 12))
+    for numbers in (
+        (1.0, 1.0, 0.5, 1e-6),
+        (math.nan, 1.0, 0.5, 0.0),
+        (1.0, math.inf, 0.5, 0.0),
+        (1.0, 1.0, 0.5, -math.inf),
+    ):
+        with pytest.raises(ConfigError, match="finite numbers are needed, and eps at most 0"):
+            xielu_(x, *numbers)
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -13,7 +13,7 @@ from tests.models.references import TOKENS, load, logits, path_of, rewritten
 from tests.models.tiny import Shape, tiny
 
 
-@pytest.mark.parametrize("name", ["grok", "baichuan", "apertus", "gemma3n", "llama4"])
+@pytest.mark.parametrize("name", ["grok", "baichuan", "gemma3n", "llama4"])
 def test_what_is_not_computed_is_refused_with_its_reason(tmp_path, name):
     path = rewritten(tiny("llama", tmp_path), tmp_path, {"general.architecture": name})
     with pytest.raises(UnsupportedModelError) as caught:
@@ -78,6 +78,28 @@ def test_layers_that_guess_further_ahead_are_left_out(tmp_path, name):
         load(rewritten(path, tmp_path, keys | {f"{name}.nextn_predict_layers": 4}, extra))
     with pytest.raises(UnsupportedModelError, match=r"no use for blk\.3\.nextn\.eh_proj"):
         load(rewritten(path, tmp_path, keys | {f"{name}.nextn_predict_layers": 0}, extra))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("alpha_p", None, r"xielu\.alpha_p"),
+        ("eps", 1e-6, r"xielu\.eps"),
+        ("eps", [-1e-6, -1e-6, 0.5], r"xielu\.eps is 0\.5; it must lie in -10000\.\.0"),
+        ("beta", [0.5, 0.5], r"xielu\.beta has 2 values for 3 layers"),
+        ("alpha_n", [0.5, 0.5, float("nan")], r"xielu\.alpha_n is nan"),
+    ],
+)
+def test_activations_that_cannot_be(tmp_path, name, value, message):
+    with pytest.raises(LoadError, match=message):
+        load(rewritten(tiny("apertus", tmp_path), tmp_path, {f"xielu.{name}": value}))
+
+
+def test_one_activation_for_all_layers(tmp_path):
+    once = rewritten(tiny("apertus", tmp_path), tmp_path, {"xielu.beta": 0.4, "xielu.alpha_p": 0.3})
+    listed = {"xielu.beta": [0.4] * 3, "xielu.alpha_p": [0.3] * 3}
+    found = logits(once, TOKENS)
+    assert (logits(rewritten(tiny("apertus", tmp_path), tmp_path, listed), TOKENS) == found).all()
 
 
 def test_widths_of_qwen_are_of_two(tmp_path):

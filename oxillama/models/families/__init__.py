@@ -19,6 +19,7 @@ FAMILIES = (
     "minicpm",
     "deci",
     "bitnet",
+    "apertus",
     "relatives",
     "recurrent",
     "delta",

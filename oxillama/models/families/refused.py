@@ -12,7 +12,6 @@ refuse(
     "files don't say whether the rows of the output matrix are normalised, as Baichuan 2 has them, nor that the model "
     "of 13B has no rotary positions",
 )
-refuse("apertus", "its activation, xIELU, has no kernel")
 refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")
 refuse("llama4", "attention in chunks has no kernel")
 refuse("t5", "a decoder that reads an encoder has no place here")

@@ -25,6 +25,7 @@ static void silu(const ox_kernels *t, const float *a, const float *b, float *y, 
 static void gelu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, gelu)(y, n); }
 static void gelu_erf(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, gelu_erf)(y, n); }
 static void relu2(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, relu2)(y, n); }
+static void xielu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, xielu)(y, n, 0.9f, 1.4f, 0.5f, -1e-6f); }
 static void softmax(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, softmax)(y, n); }
 static void rope_neox(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, rope_neox)(y, a, n); }
 static void rope_norm(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)b; CALL(t, rope_norm)(y, a, n); }
@@ -39,6 +40,7 @@ static const struct { const char *name; row_fn *call; int even; double bound, sl
     {"gelu", gelu, 0, 8, 0},               {"gelu_erf", gelu_erf, 0, 8, 0},      {"relu2", relu2, 0, 0, 0},
     {"swiglu_limited", swiglu_limited, 0, 16, 0}, {"geglu_erf", geglu_erf, 0, 16, 0}, {"reglu", reglu, 0, 0, 0},
     {"mul", mul, 0, 0, 0},                 {"sigmoid", sigmoid, 0, 8, 0},        {"softplus", softplus, 0, 8, 0},
+    {"xielu", xielu, 0, 8, 0},
 };
 
 static void check_row(const ox_kernels *scalar, const ox_kernels *t, int op, int64_t n)

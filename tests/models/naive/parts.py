@@ -46,6 +46,12 @@ def relu2(x):
     return np.square(np.maximum(x, 0))
 
 
+def xielu(x, p, n, beta, eps):
+    """Huang and Schlag 2024: the first two numbers before they are made positive, the second above beta."""
+    p, n = softplus(p), beta + softplus(n)
+    return np.where(x > 0, p * x * x, n * (np.expm1(np.minimum(x, eps)) - x)) + beta * x
+
+
 def softplus(x):
     return np.logaddexp(0, x)
 

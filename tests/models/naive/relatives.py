@@ -14,7 +14,7 @@ from .attention import attend, hidden_past, norm_each_head, norm_projection, pro
 from .dense import ARCHS as KNOWN
 from .dense import GPT, LLAMA, QWEN, Arch, norm, norms_after, renamed, windowed
 from .experts import SIGMOID, expert_linear, experts, plain, routing, swiglu_expert
-from .parts import centred, layer_norm, relu2, rms, rms_norm, silu, softmax
+from .parts import centred, layer_norm, relu2, rms, rms_norm, silu, softmax, xielu
 from .recurrent import ARCHS as RECURRENT
 from .recurrent import mamba2
 from .rotary import HALVES, plain_frequencies, rotate, scaling_factor
@@ -50,6 +50,12 @@ def bitnet_layer(arch, layer, x, options):
     h = norm(arch, layer, "ffn_norm", x)
     hidden = silu(layer.linear("ffn_gate", h)) * layer.linear("ffn_up", h)
     return x + layer.linear("ffn_down", norm(arch, layer, "ffn_sub_norm", hidden))
+
+
+def apertus_ffn(layer, h):
+    """Each layer's activation has four numbers, in keys without the architecture's name."""
+    numbers = (layer.file.metadata[f"xielu.{name}"][layer.i] for name in ("alpha_p", "alpha_n", "beta", "eps"))
+    return layer.linear("ffn_down", xielu(layer.linear("ffn_up", h), *numbers))
 
 
 def mistral3_layer(arch, layer, x, options):
@@ -194,6 +200,7 @@ ARCHS = {
     "nanbeige": replace(LLAMA, layer=nanbeige_layers),
     "deci": replace(LLAMA, layer=deci_layer),
     "bitnet": replace(QWEN, layer=bitnet_layer, gate=lambda layer, h, out: norm(QWEN, layer, "attn_sub_norm", out)),
+    "apertus": replace(QWEN, qk_norm=norm_each_head, ffn=apertus_ffn),
     "arcee": replace(LLAMA, ffn=plain(relu2)),
     "chatglm": LLAMA,
     "codeshell": replace(GPT, pairing=HALVES),

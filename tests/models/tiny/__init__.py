@@ -25,6 +25,7 @@ def tiny(name, folder, shape=None, *, seed=0):
         shapes |= {f"blk.{i}.{part}": dims for part, dims in recipe.layer(s, i).items()}
     metadata = {"general.architecture": recipe.arch}
     metadata |= {f"{recipe.arch}.{key}": value for key, value in recipe.all_keys(s).items()}
+    metadata |= recipe.bare(s)
     path = folder / f"{name}-{seed}.gguf"
     tensors = {part: gained(recipe, part, values(part, dims, rng)) for part, dims in shapes.items()}
     gguf.write_gguf(path, metadata, tensors)

@@ -21,6 +21,7 @@ class Recipe:
     extra: Callable = lambda s: {}  # tensors outside layers
     head_size: bool = False  # keys attention.key_length and value_length
     kv_heads: str = "key"  # "key": as the shape has it; "heads": as many as heads, in a key; "no key": as many as heads
+    bare: Callable = lambda s: {}  # keys without the architecture's name
     gains: dict = field(default_factory=dict)  # of tensors by name without ".weight", beside what all have
     adapt: Callable = field(default=lambda s: s)  # what else the architecture asks of a shape
 

@@ -57,6 +57,16 @@ def bitnet_layer(s, i):
     return of.llama_layer(s, i) | t.weights(attn_sub_norm=(s.q_dim,), ffn_sub_norm=(s.n_ff,))
 
 
+def apertus_layer(s, i):
+    return ungated_layer(s, i) | t.head_norms(s)
+
+
+def xielu_keys(s):
+    """In every layer other numbers, of either sign."""
+    numbers = {"alpha_p": (0.8, -0.3, 1.5), "alpha_n": (0.7, 0.2, -0.6), "beta": (0.5, 0.4, 0.6), "eps": (-1e-6,) * 3}
+    return {f"xielu.{name}": [values[i % 3] for i in range(s.n_layers)] for name, values in numbers.items()}
+
+
 def nemotron_layer(s, i):
     return ungated_layer(s, i) | t.norms(s, "attn_norm", "ffn_norm", bias=True)
 
@@ -279,6 +289,9 @@ RECIPES = {
         "nanbeige", of.llama_layer, lambda s: nanbeige_keys(s) | {"skip_loop_final_norm": True}, head_size=True
     ),
     "deci": Recipe("deci", deci_layer, deci_keys, head_size=True),
+    "apertus": Recipe(
+        "apertus", apertus_layer, base(1e4), bare=xielu_keys, extra=lambda s: t.weights(rope_freqs=(s.head_dim // 2,))
+    ),
     "bitnet": Recipe("bitnet", bitnet_layer, base(1e4), tied=True),
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
     "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
