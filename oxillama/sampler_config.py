@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, TypedDict
 
 from oxillama._util.checks import MAX_CONTEXT, check_choice, check_float, check_int, is_unicode, suggests_fields
@@ -215,19 +215,25 @@ class SamplerConfig:
     schema_mode: SchemaMode = "generate"
 
     def __post_init__(self) -> None:
+        given = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
         for name, (least, most) in _FLOATS.items():
-            self._set(name, check_float(name, getattr(self, name), least, most, above=name in _ABOVE))
+            if name in given:
+                self._set(name, check_float(name, getattr(self, name), least, most, above=name in _ABOVE))
         for name, (low, high) in _INTS.items():
-            if getattr(self, name) is not None or name not in _OPTIONAL:
+            if name in given and (getattr(self, name) is not None or name not in _OPTIONAL):
                 self._set(name, check_int(name, getattr(self, name), low, high))
-        for name, checked in checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}).items():
-            self._set(name, checked)
+        if not given.isdisjoint(CONSTRAINTS):
+            for name, checked in checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}).items():
+                self._set(name, checked)
         check_choice("schema_mode", self.schema_mode, SCHEMA_MODES)
         if self.mirostat and not self.temperature:
             raise ConfigError("temperature must be above 0 with mirostat, which draws at random, not 0")
-        self._set("dry_sequence_breakers", _checked_breakers(self.dry_sequence_breakers))
-        self._set("logit_bias", _checked_biases(self.logit_bias))
-        self._set("banned_tokens", _checked_ids("banned_tokens", self.banned_tokens))
+        if "dry_sequence_breakers" in given:
+            self._set("dry_sequence_breakers", _checked_breakers(self.dry_sequence_breakers))
+        if self.logit_bias is not None:
+            self._set("logit_bias", _checked_biases(self.logit_bias))
+        if "banned_tokens" in given:
+            self._set("banned_tokens", _checked_ids("banned_tokens", self.banned_tokens))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -243,13 +249,14 @@ class SamplerConfig:
 
     def check_ids(self, n_vocab: int) -> None:
         """Raises ConfigError if logit_bias, banned_tokens or breakers have tokens that a vocabulary doesn't have."""
-        breakers = [t for breaker in self.dry_sequence_breakers if not isinstance(breaker, str) for t in breaker]
-        fields: dict[str, Iterable[int]] = {
-            "logit_bias": self.logit_bias or (),
-            "banned_tokens": self.banned_tokens,
-            "dry_sequence_breakers": breakers,
-        }
-        for name, ids in fields.items():
+        given: list[tuple[str, Iterable[int]]] = [
+            ("logit_bias", self.logit_bias or ()),
+            ("banned_tokens", self.banned_tokens),
+        ]
+        for breaker in self.dry_sequence_breakers:
+            if not isinstance(breaker, str):
+                given.append(("dry_sequence_breakers", breaker))
+        for name, ids in given:
             highest = max(ids, default=0)
             if highest >= n_vocab:
                 raise ConfigError(f"{name} must have token ids of this model, from 0 to {n_vocab - 1}, not {highest}")
@@ -270,6 +277,8 @@ class SamplerConfig:
         return cls(temperature=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
 
 
+# What a field has that isn't given, which needs no check.
+_DEFAULTS = {field.name: field.default for field in fields(SamplerConfig)}
 # Fields with the least and the highest value that they can have.
 _FLOATS = {
     "temperature": (0.0, math.inf),
@@ -310,9 +319,7 @@ def _checked_ids(name: str, ids: Any) -> tuple[int, ...]:
     return tuple(check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids))
 
 
-def _checked_biases(biases: Any) -> Biases | None:
-    if biases is None:
-        return None
+def _checked_biases(biases: Any) -> Biases:
     if not isinstance(biases, Mapping):
         raise ConfigError(f"logit_bias must be a mapping of token ids to numbers or None, not {biases!r}")
     checked = {}
