@@ -162,7 +162,9 @@ class Tokenizer:
                 out += self._encode_plain(" " + piece if prefix and after_special else piece)
                 after_special = False
         if add_special:
-            out += self._closing()
+            closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
+            if closes and end is not None:
+                out.append(end)
         return out
 
     def encode_template(self, template: str, fields: Mapping[str, str]) -> list[int]:
@@ -201,11 +203,6 @@ class Tokenizer:
     @lazy
     def _measure(self) -> Measure:
         return measure_of(self._vocab)
-
-    def _closing(self) -> list[int]:
-        if self.model == "bert":
-            return [self.sep_id] if self.add_sep and self.sep_id is not None else []
-        return [self.eos_id] if self.add_eos and self.eos_id is not None else []
 
     @lazy
     def _partition_user(self) -> Partition:
