@@ -14,6 +14,7 @@ from oxillama.config import EngineConfig, SamplerConfig
 from oxillama.core.loading import EngineParts
 from oxillama.core.options import read_options
 from oxillama.engine import Engine
+from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import TokenStream
 
 # BOS, EOS, and pieces of text: letters, longer pieces, and a character in two halves.
@@ -65,7 +66,7 @@ class FakeTokenizer:
     def decode(self, ids, *, skip_special=False):
         return b"".join(PIECES[i] for i in ids if not (skip_special and self.is_special(i))).decode("utf-8", "replace")
 
-    def stream(self, *, skip_special=False):
+    def stream(self, *, skip_special=False, shown=()):
         return TokenStream(lambda i: PIECES[i])
 
 
@@ -265,4 +266,4 @@ def slots_of(sequence):
 
 
 def options(**given):
-    return read_options("chat", given, PENALISED)
+    return read_options("chat", given, SamplerChain.from_config(PENALISED))

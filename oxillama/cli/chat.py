@@ -42,7 +42,7 @@ def chat(args: argparse.Namespace) -> int:
     given = text_options(args)  # before anything is loaded, since it raises for bad options
     terminal = sys.stdin.isatty()
     with load_engine(args) as engine, draft_options(args) as drafting:
-        options = read_options("chat", given | drafting, engine.sampling_defaults)
+        options = read_options("chat", given | drafting, engine.context.factory.default_chain)
         opening = [{"role": "system", "content": args.system}] if args.system else []
         dialogue = Dialogue(engine, options, opening, template, interactive=terminal)
         if terminal:

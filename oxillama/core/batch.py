@@ -224,7 +224,7 @@ class BatchRunner:
         try:
             prompt = read_prompt(name, prompt, f"{name} must be")
             ids = self._factory.ids(name, prompt)
-            echo = self._factory.echo(prompt, ids, self.options)
+            echo = self._factory.echo(prompt, ids) if self.options.echo else ""
             item.requests = self._factory.group(ids, self.options, item, name=name, echo=echo)
         except Exception as error:
             item.error = error
@@ -466,6 +466,6 @@ def batch_runner(core: EngineCore, factory: RequestFactory, prompts: Any, option
     """
     check_options("batch", options)  # a misspelt name first
     settings = read_settings(prompts, options)
-    parsed = read_options("batch", options, factory.sampling_defaults)
+    parsed = read_options("batch", options, factory.default_chain)
     core.check_generates()
     return BatchRunner(core, factory, parsed, settings)

@@ -53,10 +53,8 @@ class BoundDrafts:
         self._named: dict[str, Draft] = {}
         self._bound: weakref.WeakSet[Draft] = weakref.WeakSet()
 
-    def speculation(self, options: DraftOptions) -> Speculation | None:
-        """That of one request; None without a draft. Raises what binding a draft raises."""
-        if not options.draft:
-            return None
+    def speculation(self, options: DraftOptions) -> Speculation:
+        """That of one request with a draft. Raises what binding a draft raises."""
         return Speculation(tuple(map(self._find, options.draft)), options)
 
     def _find(self, draft: str | Draft) -> Draft:

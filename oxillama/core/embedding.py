@@ -15,7 +15,7 @@ from oxillama._util.checks import check_bool, check_choice, check_int, check_key
 from oxillama._util.json_values import fields_as_json
 from oxillama.core.context import EngineContext
 from oxillama.core.options import ServingOptions
-from oxillama.core.prompts import plain, read_prompts
+from oxillama.core.prompts import check_length, plain, read_prompts
 from oxillama.core.request import Bell, LogitsRequest, Request, ResultQueue, Want
 from oxillama.core.results import FinishReason
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
@@ -215,7 +215,7 @@ def read_pairs(context: EngineContext, query: Any, documents: Any, template: Any
         raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
     texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
     chosen = pair_template(context.tokenizer, context.classifier, template)
-    check = context.factory.check_length
+    check = partial(check_length, context.tokenizer, context_size=context.context_size)
     return [
         pair_ids(context.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
         for i, text in enumerate(texts)

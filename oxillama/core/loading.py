@@ -415,7 +415,7 @@ def parts_beside(loaded: EngineContext, config: EngineConfig) -> EngineParts:
         sizes.n_windowed, sizes.window, loaded.classifier, loaded.snapshots.identity,
         loaded.snapshots.tokenizer_identity,
         step_tokens(spec, config.prefill_chunk_size, runner.pager.step_budget if runner.pager else None),
-        loaded.factory.sampling_defaults,
+        loaded.factory.default_chain.config,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_int
 from oxillama.core.results import TokenLogprob
 from oxillama.errors import GenerateError
 from oxillama.kernels.logprobs import log_sum_exp
@@ -18,16 +17,10 @@ __all__ = [
     "MAX_LOGPROBS",
     "LogprobComputer",
     "LogprobRecorder",
-    "check_logprobs",
 ]
 
 # Of each token. More would mean lists longer than what a step computes takes to make them.
 MAX_LOGPROBS = 1024
-
-
-def check_logprobs(name: str, k: int | None) -> int | None:
-    """How many alternatives are wanted of each token; None: no log-probabilities. Raises ConfigError."""
-    return None if k is None else check_int(name, k, 0, MAX_LOGPROBS)
 
 
 class LogprobComputer:

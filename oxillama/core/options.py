@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -12,8 +13,15 @@ from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_choice, check_float, check_int, check_keywords
 from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
-from oxillama.core.draft_options import NO_DRAFTS, Acceptance, DraftLike, DraftOptions, split_draft_options
-from oxillama.core.logprobs import check_logprobs
+from oxillama.core.draft_options import (
+    DRAFT_FIELDS,
+    NO_DRAFTS,
+    Acceptance,
+    DraftLike,
+    DraftOptions,
+    split_draft_options,
+)
+from oxillama.core.logprobs import MAX_LOGPROBS
 from oxillama.core.prompts import Tools, check_stop, make_chain
 from oxillama.core.results import CancelToken
 from oxillama.core.tool_use import ToolUse, check_tool_use
@@ -208,11 +216,11 @@ class BatchOptions(StreamOptions, total=False):
 
 # n, stream and errors decide what comes back, so that each function has them in its own signature.
 _KEYWORDS = {
-    "generate": ("n", *GenerateOptions.__annotations__),
-    "stream": ("n", *StreamOptions.__annotations__),
-    "batch": ("n", "errors", *BatchOptions.__annotations__),
-    "chat": ("n", "stream", *ChatOptions.__annotations__),
-    "infill": ("n", "stream", *InfillOptions.__annotations__),
+    "generate": dict.fromkeys(("n", *GenerateOptions.__annotations__)),
+    "stream": dict.fromkeys(("n", *StreamOptions.__annotations__)),
+    "batch": dict.fromkeys(("n", "errors", *BatchOptions.__annotations__)),
+    "chat": dict.fromkeys(("n", "stream", *ChatOptions.__annotations__)),
+    "infill": dict.fromkeys(("n", "stream", *InfillOptions.__annotations__)),
 }
 
 
@@ -263,26 +271,14 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range, and for options that exclude each other."""
-        if self.max_tokens is not None:
-            self._set("max_tokens", check_int("max_tokens", self.max_tokens, 1, MAX_CONTEXT))
-        self._set("stop", check_stop(self.stop))
-        check_bool("ignore_eos", self.ignore_eos)
-        self._set("logits_processors", check_processors(self.logits_processors))
-        self._set("stopping_criteria", check_criteria(self.stopping_criteria))
-        check_bool("echo", self.echo)
-        if self.cancel_token is not None and not isinstance(self.cancel_token, CancelToken):
-            raise ConfigError(f"cancel_token must be a CancelToken, not {type(self.cancel_token).__name__}")
-        for name in ("logprobs", "prompt_logprobs"):
-            self._set(name, check_logprobs(name, getattr(self, name)))
-        if self.n is not None:
-            self._set("n", check_int("n", self.n, 1, MAX_COMPLETIONS))
-        if (tool_use := check_tool_use(self.tool_use)) is not None:
-            self._check_tool_use(tool_use)
+        for name, check in _TEXT_CHECKS.items():
+            value = getattr(self, name)
+            if value is not getattr(TextOptions, name):  # the default
+                object.__setattr__(self, name, check(value))
+        if self.tool_use is not None:
+            self._check_tool_use(self.tool_use)
         if self.drafts.acceptance == "rejection":
             check_chain(self.chain)
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
 
     def _check_tool_use(self, tool_use: ToolUse) -> None:
         constraint = self.chain.config.constraint
@@ -299,30 +295,9 @@ class TextOptions:
     def of_completion(self, i: int) -> "TextOptions":
         """Those of the i-th completion of a prompt alone: with its own seed, if there is one."""
         config = self.chain.config
-        if config.seed is None or not i:
+        if config.seed is None:
             return self
         return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
-
-
-# Fields of TextOptions that are keywords by themselves.
-_TEXT_FIELDS = tuple(name for name in field_names(TextOptions) if name not in ("chain", "serving", "drafts"))
-
-
-def check_options(function: str, options: Mapping[str, Any]) -> None:
-    """Raises TypeError for keywords that `function` (a key of _KEYWORDS) doesn't have."""
-    check_keywords(function, options, _KEYWORDS[function])
-
-
-def read_options(function: str, options: Mapping[str, Any], defaults: SamplerConfig) -> TextOptions:
-    """The keywords of a call, checked; `defaults` are the engine's for fields of `SamplerConfig`.
-
-    Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
-    """
-    check_options(function, options)
-    fields = dict(options)
-    own = {name: fields.pop(name) for name in _TEXT_FIELDS if name in fields}
-    serving, drafts = split_serving_options(fields), split_draft_options(fields)
-    return TextOptions(make_chain(fields.pop("sampler", None), fields, defaults), serving, drafts, **own)
 
 
 def check_criteria(criteria: Any) -> tuple[StoppingCriterion, ...]:
@@ -338,6 +313,51 @@ def check_criteria(criteria: Any) -> tuple[StoppingCriterion, ...]:
         if not callable(criterion):
             raise ConfigError(f"stopping_criteria[{i}] must be a function (ids, logits), not {criterion!r}")
     return found
+
+
+def _check_cancel_token(token: Any) -> CancelToken:
+    if not isinstance(token, CancelToken):
+        raise ConfigError(f"cancel_token must be a CancelToken, not {type(token).__name__}")
+    return token
+
+
+# Fields of TextOptions that are keywords by themselves: each gives a value as it is kept, or raises ConfigError.
+_TEXT_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "max_tokens": partial(check_int, "max_tokens", minimum=1, maximum=MAX_CONTEXT),
+    "stop": check_stop,
+    "ignore_eos": partial(check_bool, "ignore_eos"),
+    "logits_processors": check_processors,
+    "stopping_criteria": check_criteria,
+    "echo": partial(check_bool, "echo"),
+    "cancel_token": _check_cancel_token,
+    "logprobs": partial(check_int, "logprobs", minimum=0, maximum=MAX_LOGPROBS),
+    "prompt_logprobs": partial(check_int, "prompt_logprobs", minimum=0, maximum=MAX_LOGPROBS),
+    "n": partial(check_int, "n", minimum=1, maximum=MAX_COMPLETIONS),
+    "tool_use": check_tool_use,
+}
+
+
+def check_options(function: str, options: Iterable[str]) -> None:
+    """Raises TypeError for keywords that `function` (a key of _KEYWORDS) doesn't have."""
+    check_keywords(function, options, _KEYWORDS[function])
+
+
+def read_options(function: str, options: Mapping[str, Any], defaults: SamplerChain) -> TextOptions:
+    """The keywords of a call, checked; `defaults` are the engine's for fields of `SamplerConfig`.
+
+    Raises ConfigError for values out of range, TypeError for keywords that `function` doesn't have.
+    """
+    if not options.keys() <= _KEYWORDS[function].keys():
+        check_options(function, options)
+    own: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in options.items():
+        (own if name in _TEXT_CHECKS else others)[name] = value
+    given = others.keys()
+    serving = _NO_SERVING if given.isdisjoint(_SERVING_FIELDS) else split_serving_options(others)
+    drafts = NO_DRAFTS if given.isdisjoint(DRAFT_FIELDS) else split_draft_options(others)
+    chain = make_chain(others.pop("sampler", None), others, defaults) if others else defaults
+    return TextOptions(chain, serving, drafts, **own)
 
 
 def is_met(criteria: Iterable[StoppingCriterion], tokens: list[int], row: NDArray[np.float32]) -> bool:

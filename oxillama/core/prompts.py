@@ -103,6 +103,8 @@ def read_prompts(name: str, given: Any) -> tuple[bool, list[tuple[str, Any]]]:
 
     Raises ConfigError for anything else than text, token ids or a list of these.
     """
+    if isinstance(given, str):
+        return True, [(name, given)]
     found = plain(name, given)
     if is_single_prompt(name, found):
         return True, [(name, found)]
@@ -135,8 +137,8 @@ def is_single_prompt(name: str, prompt: Any) -> bool:
 
 
 def check_callback(on_token: Any) -> None:
-    """Raises ConfigError unless `on_token` can be called, or is None."""
-    if on_token is not None and not callable(on_token):
+    """Raises ConfigError unless `on_token` can be called."""
+    if not callable(on_token):
         raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
 
 
@@ -153,7 +155,7 @@ def check_stop(stop: Any) -> tuple[str, ...]:
 
 
 def make_chain(
-    sampler: SamplerConfig | SamplerChain | None, options: Mapping[str, Any], defaults: SamplerConfig
+    sampler: SamplerConfig | SamplerChain | None, options: Mapping[str, Any], defaults: SamplerChain
 ) -> SamplerChain:
     """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values.
 
@@ -164,7 +166,9 @@ def make_chain(
     if isinstance(sampler, SamplerChain):
         return sampler.with_config(replace(sampler.config, **options)) if options else sampler
     if sampler is None:
-        sampler = defaults
+        if not options:
+            return defaults
+        sampler = defaults.config
         if asks_for_likeliest(options):
             options = {**LIKELIEST, **options}
     return SamplerChain.from_config(replace(sampler, **options) if options else sampler)

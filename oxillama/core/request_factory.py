@@ -20,11 +20,12 @@ from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.kernels.sampling import Candidates
-from oxillama.lora import LoraRegistry, LoraSet
+from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import SamplerConfig, SchemaMode
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling.state import SamplerState
 from oxillama.scheduling.sequence import Sequence
-from oxillama.tokenizer import Tokenizer, TokenStream
+from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "KEPT_GRAMMARS",
@@ -93,7 +94,8 @@ class RequestFactory:
                  kv_type: str = "f16", sampling_defaults: SamplerConfig | None = None) -> None:  # fmt: skip
         """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
         self.loras, self.kv_type = loras, kv_type
-        self.sampling_defaults = sampling_defaults or SamplerConfig()
+        # Of calls that give no settings. A model's file recommends none that have token ids, which it may lack.
+        self.default_chain = SamplerChain.from_config(sampling_defaults or SamplerConfig())
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._context_size = context_size
@@ -139,21 +141,13 @@ class RequestFactory:
             chain, prompt=prompt, grammar=grammar, token_bytes=self._tokenizer.token_bytes, processors=processors
         )
 
-    def _stream(self, tools: ToolUse | None) -> TokenStream:
-        make = partial(self._tokenizer.stream, skip_special=True)
-        return make(shown=tools.delimiters(self._tokenizer)) if tools else make()
-
-    def _scores(self, options: TextOptions) -> LogprobRecorder | None:
-        if options.logprobs is None and options.prompt_logprobs is None:
-            return None
-        return LogprobRecorder(self._scorer, options.logprobs, options.prompt_logprobs)
-
-    def _sequence(self, ids: list[int], max_tokens: int, options: TextOptions, loras: LoraSet) -> Sequence:
-        serving = options.serving.of_sequence(self.kv_type, loras)
-        if options.prompt_logprobs is not None:
-            serving["cache_key"] = None  # rows of logits aren't cached
-        # The last token is drawn, but never computed.
-        return Sequence(ids, len(ids) + max_tokens - 1, **serving)
+    def _sampler(self, ids: list[int], options: TextOptions) -> Sampler:
+        """That of a request for text after `ids`."""
+        chain, tools = options.chain, options.tool_use
+        memory = SamplerState(chain.config, ids, self._tokenizer.token_bytes)
+        if chain.constrained or tools is not None:
+            memory.grammar = self._grammars.state(chain.config, tools)
+        return Sampler.of(chain, memory, self._scratch, options.logits_processors)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
         """Token ids of a prompt: text gets the special tokens that the model wants, ids are taken as they are.
@@ -161,20 +155,18 @@ class RequestFactory:
         Raises ConfigError if there is nothing, TokenizerError for bad ids, ContextOverflowError for a text that is
         known to be too long before it is tokenised.
         """
-        if isinstance(prompt, str) and not prompt:
-            raise ConfigError(
-                f"{name} is empty: give text, or token ids ([bos_id] for the mark of the beginning alone)"
-            )
         if isinstance(prompt, str):
-            self.check_length(name, prompt)
-        ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else check_tokens(name, prompt, self._n_vocab)
+            if not prompt:
+                raise ConfigError(
+                    f"{name} is empty: give text, or token ids ([bos_id] for the mark of the beginning alone)"
+                )
+            check_length(self._tokenizer, name, prompt, self._context_size)
+            ids = self._tokenizer.encode(prompt)
+        else:
+            ids = check_tokens(name, prompt, self._n_vocab)
         if not ids:
             raise ConfigError(f"{name} is empty: give at least one token")
         return ids
-
-    def check_length(self, name: str, text: str) -> None:
-        """Raises ContextOverflowError for a text that is known to be too long before it is tokenised."""
-        check_length(self._tokenizer, name, text, self._context_size)
 
     def fitting(self, name: str, prompt: Any) -> list[int]:
         """`ids` of what needs no room for output. Raises ContextOverflowError too."""
@@ -204,91 +196,77 @@ class RequestFactory:
 
     def bind(self, drafts: DraftOptions) -> None:
         """Makes drafts known to the engine before a request uses them. Raises ConfigError if one is of no use here."""
-        self._drafts.speculation(drafts)
+        if drafts.draft:
+            self._drafts.speculation(drafts)
 
     def requests(self, prompts: Named, options: TextOptions, outbox: ResultQueue) -> list[GenerationRequest]:
         """Those for each (name, prompt), one after another."""
         made: list[GenerationRequest] = []
         for name, prompt in prompts:
             ids = self.ids(name, prompt)
-            echo = self.echo(prompt, ids, options)
+            echo = self.echo(prompt, ids) if options.echo else ""
             made += self.group(ids, options, outbox, name=name, index=len(made), echo=echo)
         return made
 
-    def echo(self, prompt: Any, ids: list[int], options: TextOptions) -> str:
+    def echo(self, prompt: Any, ids: list[int]) -> str:
         """A prompt as it stands before the text: as given, or of token ids their text without control tokens."""
-        if not options.echo:
-            return ""
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids, skip_special=True)
 
     def group(
-        self,
-        ids: list[int],
-        options: TextOptions,
-        outbox: ResultQueue,
-        *,
-        name: str = "prompt",
-        index: int = 0,
-        echo: str = "",
-        **held: Any,
-    ) -> list[GenerationRequest]:
+        self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", index: int = 0,
+        echo: str = "", **held: Any,
+    ) -> list[GenerationRequest]:  # fmt: skip
         """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
 
         `index`: of the first, which also gets `held`. `echo`: what stands before each text.
         """
         leader = self.request(ids, options, outbox, name=name, index=index, echo=echo, **held)
-        return [leader] + [
-            self.request(ids, options, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo)
-            for i in range(1, options.n_each)
-        ]
+        made = [leader]
+        for i in range(1, options.n_each):
+            own = options.of_completion(i)
+            made.append(self.request(ids, own, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo))
+        return made
 
     def request(
-        self,
-        ids: list[int],
-        options: TextOptions,
-        outbox: ResultQueue,
-        *,
-        name: str = "prompt",
-        index: int = 0,
-        number: int = 0,
-        leader: GenerationRequest | None = None,
-        **held: Any,
-    ) -> GenerationRequest:
+        self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", number: int = 0,
+        leader: GenerationRequest | None = None, **held: Any,
+    ) -> GenerationRequest:  # fmt: skip
         """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
-        options = options.of_completion(number)
-        options.chain.config.check_ids(self._n_vocab)
+        if options.chain is not self.default_chain:
+            options.chain.config.check_ids(self._n_vocab)
         max_tokens = self.limit(name, len(ids), options.max_tokens)
-        tools = options.tool_use
-        # A follower shares the leader's blocks, whatever adapters are pushed meanwhile.
-        loras = leader.loras if leader else self.loras.select(options.serving.lora)
+        serving, drafts, tools = options.serving, options.drafts, options.tool_use
+        if leader is not None:  # a follower shares its blocks, whatever adapters are pushed meanwhile
+            loras = leader.loras
+        else:
+            loras = self.loras.default if serving.lora is None else self.loras.select(serving.lora)
+        # The last token is drawn, but never computed.
+        sequence = Sequence(ids, len(ids) + max_tokens - 1, **serving.of_sequence(self.kv_type, loras))
+        if options.prompt_logprobs is not None:
+            sequence.cache_key = None  # rows of logits aren't cached
+        scores = leader.scores.sibling() if leader and leader.scores else None
+        if scores is None and (options.logprobs is not None or options.prompt_logprobs is not None):
+            scores = LogprobRecorder(self._scorer, options.logprobs, options.prompt_logprobs)
         return GenerationRequest(
-            self._sequence(ids, max_tokens, options, loras),
+            sequence,
             outbox,
-            sampler=Sampler(
-                options.chain,
-                prompt=ids,
-                scratch=self._scratch,
-                grammar=self._grammars.state(options.chain.config, tools),
-                token_bytes=self._tokenizer.token_bytes,
-                processors=options.logits_processors,
-            ),
+            sampler=self._sampler(ids, options),
             n_vocab=self._n_vocab,
-            stream=self._stream(tools),
+            stream=self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer) if tools else ()),
             stops=StopMatcher(options.stop),
             max_tokens=max_tokens,
             end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
-            scores=leader.scores.sibling() if leader and leader.scores else self._scores(options),
+            scores=scores,
             number=number,
             criteria=options.stopping_criteria,
             tools=tools.detector if tools else None,
-            speculation=self._drafts.speculation(options.drafts),
-            index=index,
+            speculation=self._drafts.speculation(drafts) if drafts.draft else None,
             leader=leader,
             cancel_token=options.cancel_token,
-            time_limit=options.serving.time_limit,
+            time_limit=serving.time_limit,
             loras=loras,
             # A request that is kept keeps no draft alive.
-            options=replace(options, drafts=NO_DRAFTS) if options.drafts.draft else options,
+            options=replace(options, drafts=NO_DRAFTS) if drafts.draft else options,
             **held,
         )
 

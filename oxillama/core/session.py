@@ -54,9 +54,9 @@ class SessionSampler:
     left alone.
     """
 
-    def __init__(self, make: Make, defaults: SamplerConfig) -> None:
-        """`make(chain, prompt, processors)` gives a sampler at the beginning of a text. `defaults`: settings of a call
-        that gives none."""
+    def __init__(self, make: Make, defaults: SamplerChain) -> None:
+        """`make(chain, prompt, processors)` gives a sampler at the beginning of a text. `defaults`: of a call
+        that gives no settings."""
         self._make, self._defaults = make, defaults
         self.sampler: Sampler | None = None
         self.follows = False
@@ -217,7 +217,7 @@ class Session:
         self._kv_type = kv_type = snapshots.config.kv_type
         self._sequence = Sequence([], 0, cache_key=serving.cache_key(kv_type, NO_LORAS))
         self._logits: tuple[NDArray[np.float32], int] | None = None
-        self._sampling = SessionSampler(factory.sampler, factory.sampling_defaults)
+        self._sampling = SessionSampler(factory.sampler, factory.default_chain)
         self._in_use = threading.Lock()
         self._release = partial(core.scheduler.blocks.rewind, self._sequence, 0)
         self._dropped = core.loop.finalizer(self._release)

@@ -20,6 +20,7 @@ from oxillama.core.request import ResultQueue, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.tools import AnyToolCall
 
 __all__ = [
     "Chunks",
@@ -164,7 +165,8 @@ def start_stream(context: EngineContext, prompt: Any, options: TextOptions) -> C
     ids = factory.ids("prompt", prompt)
     factory.limit("prompt", len(ids), options.max_tokens)
     factory.prepare(options)
-    return answer(context.core, factory, ids, options, context.snapshots, echo=factory.echo(prompt, ids, options))
+    echo = factory.echo(prompt, ids) if options.echo else ""
+    return answer(context.core, factory, ids, options, context.snapshots, echo=echo)
 
 
 def complete(context: EngineContext, prompt: Any, options: TextOptions, on_token: Callable[..., object] | None) -> Any:
@@ -172,7 +174,8 @@ def complete(context: EngineContext, prompt: Any, options: TextOptions, on_token
 
     Raises the errors of `Engine.generate`.
     """
-    check_callback(on_token)
+    if on_token is not None:
+        check_callback(on_token)
     context.core.check_generates()
     single, prompts = read_prompts("prompt", prompt)
     indexed = not single or options.n is not None
@@ -180,11 +183,13 @@ def complete(context: EngineContext, prompt: Any, options: TextOptions, on_token
     requests = context.factory.requests(prompts, options, outbox)
     found = []
     running = chunks(context.core, requests, outbox, options.cancel_token)
-    with closing(running):
+    try:
         for index, chunk in running:
             found.append((index, chunk))
             if on_token is not None and chunk.text:
                 on_token(index, chunk.text) if indexed else on_token(chunk.text)
+    finally:
+        running.close()
     return shaped(completions_of(requests, found, options.n_each), options.n, single)
 
 
@@ -195,30 +200,37 @@ def completions_of(
 
     `first`: the index of the first prompt.
     """
-    pieces: list[list[Chunk]] = [[] for _ in requests]
+    pieces: dict[int, list[Chunk]] = {}
     for i, chunk in found:
-        pieces[i].append(chunk)
-    return [
-        _completion(request, of, first + i // n_each)
-        for i, (request, of) in enumerate(zip(requests, pieces, strict=True))
-    ]
+        pieces.setdefault(i, []).append(chunk)
+    made = []
+    for i, request in enumerate(requests):
+        made.append(_completion(request, pieces.get(i, []), first + i // n_each))
+    return made
 
 
 def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> Completion:
+    texts: list[str] = []
+    token_ids: list[int] = []
+    tool_calls: list[AnyToolCall] = []
+    for piece in pieces:
+        texts.append(piece.text)
+        token_ids += piece.token_ids
+        tool_calls += piece.tool_calls
     return Completion(
-        text="".join(piece.text for piece in pieces),
-        token_ids=[token for piece in pieces for token in piece.token_ids],
+        text="".join(texts),
+        token_ids=token_ids,
         finish_reason=request.finish_reason or "cancelled",
         prompt_tokens=request.n_prompt,
         logprobs=request.scores.tokens if request.scores else None,
         timings=request.clock.timings,
         index=index,
         prompt_logprobs=request.scores.prompt if request.scores else None,
-        tool_calls=[call for piece in pieces for call in piece.tool_calls],
+        tool_calls=tool_calls,
         speculation=request.speculation.stats() if request.speculation else None,
         stop_reason=request.stop_reason,
         end=request.scores.end if request.scores else None,
-        cached_tokens=request.usage.cached_tokens,
+        cached_tokens=request.sequence.n_cached or 0,
     )
 
 

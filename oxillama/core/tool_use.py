@@ -73,9 +73,9 @@ class ToolUse:
         return frozenset(token for token in found if token is not None)
 
 
-def check_tool_use(value: Any) -> ToolUse | None:
+def check_tool_use(value: Any) -> ToolUse:
     """Raises ConfigError for anything else."""
-    if value is not None and not isinstance(value, ToolUse):
+    if not isinstance(value, ToolUse):
         raise ConfigError(f"tool_use must be a ToolUse or None, not {value!r:.60}")
     return value
 

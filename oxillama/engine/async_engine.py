@@ -133,8 +133,9 @@ class AsyncEngine:
         and nothing else.
         """
         on_token = options.pop("on_token", None)
-        parsed = read_options("generate", {"n": n, **options}, self.engine.sampling_defaults)
-        check_callback(on_token)
+        parsed = read_options("generate", {"n": n, **options}, self.engine.context.factory.default_chain)
+        if on_token is not None:
+            check_callback(on_token)
         self._core.check_generates()
         single, named = read_prompts("prompt", prompt)
         found = await self._complete(named, parsed, on_token, indexed=not single or n is not None)
@@ -146,7 +147,7 @@ class AsyncEngine:
 
         Errors in the options are raised here, those in the prompt by the first chunk that is asked for.
         """
-        parsed = read_options("stream", {"n": n, **options}, self.engine.sampling_defaults)
+        parsed = read_options("stream", {"n": n, **options}, self.engine.context.factory.default_chain)
         self._core.check_generates()
         one = read_prompt("prompt", prompt, "stream() takes")
         return AsyncChunks(lambda: self._begin([("prompt", one)], parsed), self.engine.context.snapshots)

@@ -82,8 +82,7 @@ class Engine:
         self.tokenizer: Tokenizer = self.context.tokenizer
         self.model_config: ModelSpec = self.context.spec
         self.metadata = self.context.metadata
-        self.context_size: int = self.context.context_size
-        self.n_vocab: int = self.context.spec.n_vocab
+        self.context_size, self.n_vocab = self.context.context_size, self.context.spec.n_vocab
         self._core, self._factory = self.context.core, self.context.factory  # short names
         self._session, self._snapshots = self.context.session, self.context.snapshots
         self._own_draft = OwnDraft()
@@ -97,7 +96,7 @@ class Engine:
     @property
     def sampling_defaults(self) -> SamplerConfig:
         """Settings of calls without a `sampler`: `general.sampling.*` of the file, else those of `SamplerConfig`."""
-        return self._factory.sampling_defaults
+        return self._factory.default_chain.config
 
     # ---- text
 
@@ -134,7 +133,7 @@ class Engine:
         (it could never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder).
         """
         on_token = options.pop("on_token", None)
-        parsed = read_options("generate", {"n": n, **options}, self.sampling_defaults)
+        parsed = read_options("generate", {"n": n, **options}, self._factory.default_chain)
         return complete(self.context, prompt, parsed, on_token)
 
     @takes(StreamOptions, TextOptions, rest=RequestOptions)
@@ -144,7 +143,8 @@ class Engine:
         Leaving early (`close`, or dropping the generator) ends the request. Together the chunks are what `generate`
         returns; with n, those of each `index`.
         """
-        return start_stream(self.context, prompt, read_options("stream", {"n": n, **options}, self.sampling_defaults))
+        parsed = read_options("stream", {"n": n, **options}, self._factory.default_chain)
+        return start_stream(self.context, prompt, parsed)
 
     @overload
     def chat(

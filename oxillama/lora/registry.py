@@ -104,7 +104,7 @@ class LoraRegistry:
         renew_at_fork(self)
         self._named: dict[str, tuple[Lora, BoundLora]] = {}
         self._pushed: tuple[tuple[Lora, BoundLora, float], ...] = ()
-        self._default = NO_LORAS
+        self.default = NO_LORAS
         # Equal adapters with different names are bound once: their rows are multiplied together.
         self._bound: weakref.WeakValueDictionary[str, BoundLora] = weakref.WeakValueDictionary()
 
@@ -186,7 +186,7 @@ class LoraRegistry:
             self._set_pushed(())
 
     def _set_pushed(self, pushed: tuple[tuple[Lora, BoundLora, float], ...]) -> None:
-        self._pushed, self._default = pushed, combined((bound, scale) for _, bound, scale in pushed)
+        self._pushed, self.default = pushed, combined((bound, scale) for _, bound, scale in pushed)
 
     def forget(self) -> None:
         """Drops all adapters, when the engine is closed."""
@@ -197,6 +197,6 @@ class LoraRegistry:
     def select(self, wanted: Wanted = None) -> LoraSet:
         """The set of adapters of a request. Raises ConfigError for a name that isn't loaded."""
         if wanted is None:
-            return self._default
+            return self.default
         with self._lock:
             return combined((self._find(name)[1], scale) for name, scale in wanted)

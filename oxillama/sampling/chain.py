@@ -23,9 +23,11 @@ class SamplerChain:
 
     Stages are functions (candidates, config, state) or names of those in `sampling.stages`. Wherever a SamplerConfig
     can be given, a chain can.
+
+    constrained: whether the settings say what a text must follow: a grammar, a schema, a pattern or choices.
     """
 
-    __slots__ = ("_unheld", "config", "stages")
+    __slots__ = ("_unheld", "config", "constrained", "stages")
 
     def __init__(self, stages: Sequence[Stage | str], config: SamplerConfig | None = None) -> None:
         """Raises ConfigError if there is no stage, or for arguments of a wrong type."""
@@ -38,8 +40,9 @@ class SamplerChain:
 
     def _take(self, stages: list[Stage], config: SamplerConfig) -> None:
         self.stages, self.config = tuple(stages), config
+        self.constrained = config.constraint is not None
         # Of a text without a grammar. Where settings name a constraint, the stage says that its state is missing.
-        unheld = [stage for stage in stages if stage is not grammar] if config.constraint is None else stages
+        unheld = stages if self.constrained else [stage for stage in stages if stage is not grammar]
         self._unheld = tuple(unheld)
 
     @classmethod

@@ -74,6 +74,15 @@ class Sampler:
         self.scratch = check_type("scratch", Candidates() if scratch is None else scratch, Candidates)
         self.processors = check_processors(processors)
 
+    @classmethod
+    def of(
+        cls, chain: SamplerChain, memory: SamplerState, scratch: Candidates, processors: tuple[LogitsProcessor, ...]
+    ) -> "Sampler":
+        """A sampler of parts that were checked when they were made."""
+        made = object.__new__(cls)
+        made.chain, made.memory, made.scratch, made.processors = chain, memory, scratch, processors
+        return made
+
     @property
     def config(self) -> SamplerConfig:
         return self.chain.config
@@ -144,10 +153,7 @@ class Sampler:
 
     def copy(self) -> "Sampler":
         """An independent sampler with the same state."""
-        twin = object.__new__(Sampler)
-        twin.chain, twin.processors = self.chain, self.processors
-        twin.memory, twin.scratch = self.memory.copy(), Candidates()
-        return twin
+        return Sampler.of(self.chain, self.memory.copy(), Candidates(), self.processors)
 
     def shadow(self, scratch: Candidates) -> "Sampler":
         """A sampler that shares this one's state, and draws by the same stages, but calls no user function.
@@ -155,10 +161,7 @@ class Sampler:
         For drafts of this sampler's draws, which are taken back by `rewind`: a processor or stage of the user's own
         that counts its calls must not see them.
         """
-        shadow = object.__new__(Sampler)
-        shadow.chain, shadow.processors = self.chain.of_stages(), ()
-        shadow.memory, shadow.scratch = self.memory, scratch
-        return shadow
+        return Sampler.of(self.chain.of_stages(), self.memory, scratch, ())
 
     def state(self) -> dict[str, Any]:
         """The state as lists and numbers, for `from_state`."""

@@ -33,6 +33,10 @@ def check_ids(name: str, tokens: Any) -> list[int]:
     return ids
 
 
+Bias = tuple[NDArray[np.int32], NDArray[np.float32]]  # tokens, and what is added to their logits
+NO_BIAS: Bias = np.array([], np.int32), np.array([], np.float32)
+
+
 class History:
     """The tokens of a text, and how often each occurs among the last `size`; O(1) for each that comes or goes."""
 
@@ -97,7 +101,7 @@ class SamplerState:
         self.breaks = Breaks(config, token_bytes) if config.dry_multiplier else None
         if self.breaks is not None:
             self.breaks.start(self.history.tokens, config.dry_window)
-        self.bias = _bias(config)
+        self.bias = _bias(config) if config.logit_bias or config.banned_tokens else NO_BIAS
         self.grammar: GrammarState | None = None
         # As they were before the first token, and after each.
         self._rngs, self._mus = array("Q", [self.rng.state]), array("d", [self.mu])
@@ -183,6 +187,6 @@ def _checked_mark(mark: Any) -> tuple[int, float]:
     return rng, float(mu)
 
 
-def _bias(config: SamplerConfig) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _bias(config: SamplerConfig) -> Bias:
     biases = dict(config.logit_bias or {}) | dict.fromkeys(config.banned_tokens, -math.inf)
     return np.array(list(biases), np.int32), np.array(list(biases.values()), np.float32)

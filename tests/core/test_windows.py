@@ -177,7 +177,9 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     engine = make_engine(context_size=400, windows=(8, 20), prefill_chunk_size=8, **others)
     core, ids = core_of(engine), [3 + i * i % 11 for i in range(300)]
     first, other = [
-        engine._factory.request([5 + i] * 9, read_options("generate", LONG, engine.sampling_defaults), ResultQueue(1))
+        engine._factory.request(
+            [5 + i] * 9, read_options("generate", LONG, engine.context.factory.default_chain), ResultQueue(1)
+        )
         for i in range(2)
     ]
     logits = logits_request(engine.context, ids)

@@ -268,7 +268,9 @@ def test_prompt_logprobs_cost_the_others_no_step():
 
 def test_text_that_no_caller_reads_before_its_end_is_one_chunk():
     with ox.load(num_threads=1) as engine:
-        options = read_options("stream", {"max_tokens": 6, "ignore_eos": True, "seed": 1}, engine.sampling_defaults)
+        options = read_options(
+            "stream", {"max_tokens": 6, "ignore_eos": True, "seed": 1}, engine.context.factory.default_chain
+        )
         made = {}
         for whole in (False, True):
             outbox = ResultQueue(1, whole=whole)

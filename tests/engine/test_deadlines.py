@@ -60,7 +60,7 @@ def test_coroutines_and_conversations_have_it_too(clock):
 
     assert asyncio.run(both()) == ("deadline", "deadline")
     given = {"max_tokens": 40, "deadline": 2.5, **TEXT}
-    options = read_options("stream", given, engine.sampling_defaults)
+    options = read_options("stream", given, engine.context.factory.default_chain)
     with engine.conversation() as talk:
         assert list(talk.stream([3], options))[-1].finish_reason == "deadline"
     assert_idle(engine)

@@ -185,7 +185,7 @@ def test_a_dialogue_keeps_nothing_of_other_weights(engine):
     with engine.conversation() as talk:
         for lora in ([], ["a"], ["a"], [("a", 0.5)], []):
             given = {"max_tokens": 6, "sampler": GREEDY, "ignore_eos": True, "lora": lora}
-            options = read_options("stream", given, engine.sampling_defaults)
+            options = read_options("stream", given, engine.context.factory.default_chain)
             answer = [t for chunk in talk.stream(ids, options) for t in chunk.token_ids]
             assert answer == text(engine, ids, lora, 6)
 

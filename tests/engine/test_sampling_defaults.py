@@ -10,6 +10,7 @@ import oxillama as ox
 from oxillama.cli import main
 from oxillama.config import SamplerConfig
 from oxillama.core.prompts import make_chain
+from oxillama.sampling import SamplerChain
 from oxillama.snapshot.request_state import config_of, sampler_config_state
 
 PROMPT = "Once upon a time"
@@ -94,13 +95,13 @@ def test_what_a_call_gives_goes_before(other):
 
 def test_a_sampler_counts_as_a_whole(shipped, other):
     config = SamplerConfig(temperature=0.9, seed=5)
-    for sampler in (config, ox.SamplerChain.from_config(config)):
+    for sampler in (config, SamplerChain.from_config(config)):
         assert other.generate(PROMPT, max_tokens=16, sampler=sampler).token_ids == (
             shipped.generate(PROMPT, max_tokens=16, sampler=sampler).token_ids
         )
-    assert make_chain(SamplerConfig.original(), {"temperature": 0.0}, OF_FILE).config == replace(
-        SamplerConfig.original(), temperature=0.0
-    )
+    assert make_chain(
+        SamplerConfig.original(), {"temperature": 0.0}, SamplerChain.from_config(OF_FILE)
+    ).config == replace(SamplerConfig.original(), temperature=0.0)
 
 
 # ---- temperature 0
@@ -142,9 +143,11 @@ def test_penalties_of_the_file_don_t_count_at_temperature_0(other):
 
 
 def test_mirostat_of_the_file_doesn_t_count_at_temperature_0():
-    defaults = SamplerConfig(mirostat=2, repetition_penalty=1.2, dry_multiplier=0.8, presence_penalty=0.5)
+    defaults = SamplerChain.from_config(
+        SamplerConfig(mirostat=2, repetition_penalty=1.2, dry_multiplier=0.8, presence_penalty=0.5)
+    )
     assert make_chain(None, {"temperature": 0}, defaults).config == SamplerConfig.greedy()
-    assert make_chain(None, {}, defaults).config == defaults
+    assert make_chain(None, {}, defaults) is defaults
     with pytest.raises(ox.ConfigError, match="temperature must be above 0 with mirostat"):
         make_chain(None, {"temperature": 0, "mirostat": 1}, defaults)
     with pytest.raises(ox.ConfigError, match="temperature must be"):
@@ -156,7 +159,7 @@ def test_mirostat_of_the_file_doesn_t_count_at_temperature_0():
 
 def test_a_text_goes_on_as_it_began_whatever_the_defaults_are_by_then(shipped, monkeypatch):
     with monkeypatch.context() as before:
-        before.setattr(shipped._factory, "sampling_defaults", OF_FILE)
+        before.setattr(shipped.context.factory, "default_chain", SamplerChain.from_config(OF_FILE))
         wanted = shipped.generate(PROMPT, **OPTIONS).text
         stream = shipped.stream(PROMPT, **OPTIONS)
         said = next(stream).text

@@ -91,7 +91,7 @@ def session(engine: Any) -> Any:
 
 def conversation(engine: Any) -> Any:
     talk = engine.conversation()
-    options, prompt = read_options("stream", dict(DRAWN), engine.sampling_defaults), [3, 4, 5] * 6
+    options, prompt = read_options("stream", dict(DRAWN), engine.context.factory.default_chain), [3, 4, 5] * 6
     said = [t for c in talk.stream(prompt, options) for t in c.token_ids]
     more = [t for c in talk.stream(prompt + said + [6, 7], options) for t in c.token_ids]
     talk.close()

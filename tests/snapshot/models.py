@@ -55,7 +55,7 @@ class Letters(FakeTokenizer):
     def token_bytes(self, token):
         return b"%c" % (97 + token % 26)
 
-    def stream(self, *, skip_special=False):
+    def stream(self, *, skip_special=False, shown=()):
         return TokenStream(self.token_bytes)
 
 

@@ -4,6 +4,7 @@ from unittest.mock import patch
 
 from oxillama.config import SamplerConfig
 from oxillama.core.options import read_options
+from oxillama.sampling import SamplerChain
 from tests.fakes import core_of
 
 
@@ -26,7 +27,7 @@ def after_each(engine, search, owner, name):
 
 def options(seed=1, **more):
     given = {"max_tokens": 8, "seed": seed, "ignore_eos": True, "temperature": 0.8} | more
-    return read_options("stream", given, SamplerConfig.original())
+    return read_options("stream", given, SamplerChain.from_config(SamplerConfig.original()))
 
 
 def say(talk, prompt, **more):

@@ -134,7 +134,7 @@ NUMBERS = itertools.count()
 
 def conversation(engine, i):
     """Two turns, the second of which goes on from what the first left."""
-    options = read_options("stream", {"seed": i, **DRAWN}, engine.sampling_defaults)
+    options = read_options("stream", {"seed": i, **DRAWN}, engine.context.factory.default_chain)
     talk = engine.conversation()
     said = [t for c in talk.stream(engine.tokenize(PROMPTS[i % 4]), options) for t in c.token_ids]
     more = engine.tokenize(PROMPTS[i % 4]) + said + engine.tokenize(" and", add_special=False)
