@@ -178,11 +178,12 @@ def suggests_fields(settings: C) -> C:
     """A dataclass whose constructor raises the TypeError of `check_keywords` for an unknown field."""
     made: Any = settings
     construct = made.__init__
-    names = tuple(field.name for field in fields(settings))
+    known = dict.fromkeys(field.name for field in fields(settings))
 
     @functools.wraps(construct)
     def checked(self: Any, *values: Any, **given: Any) -> None:
-        check_keywords(made.__name__, given, names)
+        if not given.keys() <= known.keys():
+            check_keywords(made.__name__, given, known)
         construct(self, *values, **given)
 
     made.__init__ = checked

@@ -271,10 +271,10 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range, and for options that exclude each other."""
-        for name, check in _TEXT_CHECKS.items():
-            value = getattr(self, name)
-            if value is not getattr(TextOptions, name):  # the default
-                object.__setattr__(self, name, check(value))
+        own = vars(self)
+        for name, default in _TEXT_DEFAULTS.items():
+            if own[name] is not default:
+                own[name] = _TEXT_CHECKS[name](own[name])
         if self.tool_use is not None:
             self._check_tool_use(self.tool_use)
         if self.drafts.acceptance == "rejection":
@@ -335,6 +335,7 @@ _TEXT_CHECKS: dict[str, Callable[[Any], Any]] = {
     "n": partial(check_int, "n", minimum=1, maximum=MAX_COMPLETIONS),
     "tool_use": check_tool_use,
 }
+_TEXT_DEFAULTS = {name: getattr(TextOptions, name) for name in _TEXT_CHECKS}
 
 
 def check_options(function: str, options: Iterable[str]) -> None:

@@ -59,13 +59,14 @@ def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
     """Token ids as a list of int. Raises TokenizerError, which gives position, value and range of the first bad one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise TokenizerError(f"{name} must be token ids, not {type(values).__name__}")
+    ids: list[Any]
     try:
-        values = list(plain(name, values))
+        ids = list(plain(name, values))
     except ConfigError:  # a null among them, which is named below
-        values = list(values)
-    if all(type(v) is int and 0 <= v < n_vocab for v in values):
-        return list(values)
-    return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(values)]
+        ids = list(values)
+    if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < n_vocab:
+        return ids
+    return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(ids)]
 
 
 def plain(name: str, value: Any) -> Any:
@@ -75,9 +76,11 @@ def plain(name: str, value: Any) -> Any:
     """
     if isinstance(value, str | bytes):
         return value
-    check_no_table(name, value)
-    convert = next((found for method in _TO_PYTHON if (found := getattr(value, method, None)) is not None), None)
-    found = value if convert is None or isinstance(value, type) else convert()
+    found = value
+    if type(value) is not list and type(value) is not tuple:
+        check_no_table(name, value)
+        convert = next((found for method in _TO_PYTHON if (found := getattr(value, method, None)) is not None), None)
+        found = value if convert is None or isinstance(value, type) else convert()
     if isinstance(found, list | tuple) and found and type(found[0]) is not int:
         found = [one.as_py() if hasattr(one, "as_py") else one for one in found]
         for i, one in enumerate(found):
