@@ -241,7 +241,7 @@ class SamplerConfig:
     @property
     def constraint(self) -> tuple[str, Any] | None:
         """(name, value) of what the text must follow, if there is something."""
-        for name in CONSTRAINTS:  # a loop, since every token of a text without one asks
+        for name in CONSTRAINTS:
             value = getattr(self, name)
             if value is not None:
                 return name, value
