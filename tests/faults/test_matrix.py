@@ -126,7 +126,13 @@ def test_calls_that_do_half_of_what_they_should(tmp_path):
         pytest.skip("no compiler")
     code = "import os, sys; f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); print(os.write(f, b'12345678'))"
     command = [sys.executable, "-c", code, str(tmp_path / "x")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"LD_PRELOAD": str(library)})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
     assert done.stdout == "4\n"
     names = ["session, plain", "request, shared", "speculative, plain", "resume, base", "a step that reads weights"]
     assert files_of(names, library) == files_of(names, None)
