@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -268,6 +268,7 @@ class TextOptions:
     prompt_logprobs: int | None = None
     n: int | None = None
     tool_use: ToolUse | None = None
+    n_each: int = field(init=False, default=1)  # completions of each prompt
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range, and for options that exclude each other."""
@@ -275,6 +276,7 @@ class TextOptions:
         for name, default in _TEXT_DEFAULTS.items():
             if own[name] is not default:
                 own[name] = _TEXT_CHECKS[name](own[name])
+        own["n_each"] = self.n or 1
         if self.tool_use is not None:
             self._check_tool_use(self.tool_use)
         if self.drafts.acceptance == "rejection":
@@ -286,11 +288,6 @@ class TextOptions:
             raise ConfigError(f"{constraint[0]} is given, and calls of tools are required: give one of them")
         if self.echo:
             raise ConfigError("echo and tool_use are both given: calls are found in what is generated alone")
-
-    @property
-    def n_each(self) -> int:
-        """Completions of each prompt."""
-        return self.n or 1
 
     def of_completion(self, i: int) -> "TextOptions":
         """Those of the i-th completion of a prompt alone: with its own seed, if there is one."""

@@ -108,18 +108,17 @@ class Partition:
     Args:
         specials: token text -> id; texts must not be empty.
         strips_left, strips_right: ids that swallow whitespace on that side.
+
+    Attributes:
+        texts: of the tokens.
     """
 
     def __init__(self, specials: Mapping[str, int], strips_left: frozenset[int], strips_right: frozenset[int]) -> None:
         # Longest first: in an alternation the first alternative that matches wins.
         self._ids = dict(sorted(specials.items(), key=lambda item: -len(item[0])))
+        self.texts: Collection[str] = self._ids.keys()
         self._left = strips_left
         self._right = strips_right
-
-    @property
-    def texts(self) -> Collection[str]:
-        """Of the tokens."""
-        return self._ids.keys()
 
     @property
     def strips(self) -> bool:

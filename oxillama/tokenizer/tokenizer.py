@@ -154,7 +154,9 @@ class Tokenizer:
             out.append(self.bos_id)
         prefix = self.add_space_prefix and self.model == "llama"
         after_special = not continuation
-        for piece in (self._partition_all if parse_special else self._partition_user)(text):
+        partition = self._partition_all if parse_special else self._partition_user
+        pieces: Iterable[str | int] = partition(text) if partition.texts or not text else (text,)
+        for piece in pieces:
             if isinstance(piece, int):
                 out.append(piece)
                 after_special = True
