@@ -91,6 +91,7 @@ typedef struct ox_attn_args {
     int64_t n_keys;           /* keys of the sequence */
     int64_t window;           /* |query - key| stays below it; 0: no limit */
     int32_t causal;           /* whether a query sees no key after itself */
+    int32_t chunked;          /* window 0..window-1, window..2 window - 1, ...: a query sees keys of its own (if causal) */
     float scale, softcap;     /* scores are q k scale, then softcap tanh(score / softcap), if softcap > 0 */
     const float *slopes;      /* [group] or NULL: slope |query - key| is taken off (ALiBi) */
     const float *sinks;       /* [group] or NULL: a score that joins the sum of weights and has no value */
@@ -104,7 +105,11 @@ typedef struct ox_attn_args {
 
 /* Keys that the query at `pos` sees: first..end-1. */
 static inline int64_t ox_attn_first(const ox_attn_args *a, int64_t pos)
-{ return a->window > 0 && pos + 1 > a->window ? pos + 1 - a->window : 0; }
+{
+    if (a->window <= 0 || pos < a->window)
+        return 0;
+    return a->chunked ? pos / a->window * a->window : pos + 1 - a->window;
+}
 static inline int64_t ox_attn_end(const ox_attn_args *a, int64_t pos)
 {
     int64_t reach = a->causal ? 1 : a->window, end = reach > 0 && pos < a->n_keys - reach ? pos + reach : a->n_keys;

@@ -81,6 +81,7 @@ class Tier:
         n_keys: int,
         window: int = 0,
         causal: bool = True,
+        chunked: bool = False,
         scale: float = 1,
         softcap: float = 0,
         slopes: NDArray[np.float32] | None = None,

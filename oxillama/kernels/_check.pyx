@@ -169,7 +169,7 @@ cdef class Tier:
     def attention(self, const uint8_t[::1] q, uint8_t[::1] out, const uint8_t[::1] k, const uint8_t[::1] v,
                   const int32_t[::1] blocks, uint8_t[::1] scratch, uint8_t[::1] states, *, int kv_type,
                   int block_tokens, int n_queries, int group, int k_dim, int v_dim, int64_t pos, int64_t n_keys,
-                  int64_t window=0, bint causal=True, float scale=1, float softcap=0, float[::1] slopes=None,
+                  int64_t window=0, bint causal=True, bint chunked=False, float scale=1, float softcap=0, float[::1] slopes=None,
                   float[::1] sinks=None, bint split=False):
         """One key/value head; ``q`` [n_queries, group, k_dim], ``out`` [n_queries, group, v_dim].
 
@@ -184,6 +184,7 @@ cdef class Tier:
         a.blocks, a.block_tokens, a.kv_type = &blocks[0], block_tokens, kv_type
         a.n_queries, a.group, a.k_dim, a.v_dim = n_queries, group, k_dim, v_dim
         a.pos, a.n_keys, a.window, a.causal, a.scale, a.softcap = pos, n_keys, window, causal, scale, softcap
+        a.chunked = chunked
         a.slopes = &slopes[0] if slopes is not None else NULL
         a.sinks = &sinks[0] if sinks is not None else NULL
         a.span, a.scratch = -1, <float *>&scratch[0]

@@ -51,7 +51,7 @@ cdef extern from "ox_kernels.h" nogil:
         int32_t block_tokens, kv_type
         int32_t n_queries, group, k_dim, v_dim
         int64_t pos, n_keys, window
-        int32_t causal
+        int32_t causal, chunked
         float scale, softcap
         const float *slopes
         const float *sinks

@@ -37,6 +37,7 @@ class Attention:
     softcap: float
     window: int
     causal: bool
+    chunked: bool
     slopes: NDArray[np.float32] | None
     sinks: NDArray[np.float32] | None
     def __init__(
@@ -48,6 +49,7 @@ class Attention:
         slopes: NDArray[Any] | Sequence[float] | None = None,
         sinks: NDArray[Any] | Sequence[float] | None = None,
         causal: bool = True,
+        chunked: bool = False,
     ) -> None: ...
 
 def store(k: Rows, v: Rows, slab: KvSlab, batch: Batch) -> None: ...

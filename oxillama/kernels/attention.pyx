@@ -90,26 +90,29 @@ cdef class Attention:
     Scores are ``q . k * scale``. ``softcap`` > 0 bends them to ``softcap * tanh(score / softcap)`` (Gemma 2, 2024);
     ``slopes``, one for each query head, takes ``slope * |distance|`` off (ALiBi: Press et al., 2021); ``sinks``, one
     for each query head, is a score that joins the sum of a row's weights without a value (gpt-oss, 2025). ``window``:
-    a row sees positions at a distance below it; 0 is no limit. ``causal``: a row sees no position after its own.
+    a row sees positions at a distance below it; 0 is no limit. ``chunked``: of the runs of ``window`` positions, from
+    the sequence's first on, a row sees its own (Llama 4, 2025). ``causal``: a row sees no position after its own.
 
     Raises ConfigError for numbers that are not finite, or negative where that means nothing.
     """
 
     cdef readonly float scale, softcap
     cdef readonly int64_t window
-    cdef readonly bint causal
+    cdef readonly bint causal, chunked
     cdef readonly object slopes, sinks
     cdef const float *slope
     cdef const float *sink
 
-    def __init__(self, scale, *, window=0, softcap=0.0, slopes=None, sinks=None, causal=True):
+    def __init__(self, scale, *, window=0, softcap=0.0, slopes=None, sinks=None, causal=True, chunked=False):
         cdef uintptr_t at
         for name, value in (("scale", scale), ("softcap", softcap)):
             if not np.isfinite(np.float32(value)):
                 raise ConfigError(f"attention {name} must be a finite number, not {value}")
         if softcap < 0 or not 0 <= window < 1 << 62:
             raise ConfigError(f"attention softcap={softcap} and window={window} can't be negative; 0 is none")
-        self.scale, self.softcap, self.window, self.causal = scale, softcap, window, causal
+        if chunked and not causal:
+            raise ConfigError("attention in chunks is causal")
+        self.scale, self.softcap, self.window, self.causal, self.chunked = scale, softcap, window, causal, chunked
         self.slopes, self.sinks = _per_head("slopes", slopes), _per_head("sinks", sinks)
         if self.slopes is not None:
             at = self.slopes.ctypes.data
@@ -301,6 +304,7 @@ cdef int _attend(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, 
     j.a.k_block_bytes, j.a.v_block_bytes = slab.k_head * <size_t>slab.n_heads, slab.v_head * <size_t>slab.n_heads
     j.a.kv_type, j.a.group, j.a.k_dim, j.a.v_dim = <int32_t>slab.type, <int32_t>group, slab.k_dim, slab.v_dim
     j.a.window, j.a.causal, j.a.scale, j.a.softcap = rule.window, rule.causal, rule.scale, rule.softcap
+    j.a.chunked = rule.chunked
     j.q, j.out, j.k, j.v, j.k_head, j.v_head = q.data, out.data, slab.k_data, slab.v_data, slab.k_head, slab.v_head
     j.slopes, j.sinks, j.n_heads = rule.slope, rule.sink, slab.n_heads
     j.spans, j.windowed = spans, slab.windowed

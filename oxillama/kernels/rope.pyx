@@ -33,8 +33,8 @@ def angles(Batch batch, const double[::1] frequencies, double magnitude):
     return out
 
 
-def sharpen_(Rows x, Batch batch, double scale, int64_t length):
-    """Multiply each row by ``1 + scale * ln(1 + floor(position / length))``, in place.
+def sharpen_(Rows x, Batch batch, double scale, int64_t length, int64_t offset=0):
+    """Multiply each row by ``1 + scale * ln(1 + floor((position + offset) / length))``, in place.
 
     Queries beyond the first ``length`` tokens get sharper scores, so that many keys don't dilute the few that matter:
     Nakanishi, "Scalable-Softmax Is Superior for Attention", 2025, in the steps that Llama 4 and Mistral 3 take.
@@ -45,7 +45,7 @@ def sharpen_(Rows x, Batch batch, double scale, int64_t length):
         raise ConfigError(f"positions of {batch.n_rows} rows for {x.n}, in steps of {length}")
     with nogil:
         for i in range(x.n):
-            factor = <float>(1.0 + scale * log1p(floor(<double>batch.position[i] / length)))
+            factor = <float>(1.0 + scale * log1p(floor(<double>(batch.position[i] + offset) / length)))
             if factor != 1:
                 for j in range(dim):
                     x.data[i * dim + j] *= factor

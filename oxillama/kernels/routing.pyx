@@ -200,6 +200,16 @@ def route(Rows logits, int64_t k, *, str gating="softmax", bint normalise=True, 
     return r
 
 
+def take_weights(Routing routing):
+    """The weights of each row's experts, Rows [n, k], which become ones in the routing."""
+    cdef Rows weights = routing.workspace.rows(routing.n, routing.k)
+    cdef int64_t i
+    memcpy(weights.data, routing.shares, <size_t>(routing.n * routing.k) * 4)
+    for i in range(routing.n * routing.k):
+        routing.shares[i] = 1
+    return weights
+
+
 cdef int _check_route(Rows logits, k, gating, Vector bias, n_groups, n_groups_used) except -1:
     n = logits.dim
     if not 1 <= k <= n:

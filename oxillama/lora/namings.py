@@ -183,6 +183,10 @@ GEMMA4 = {
     "per_layer_projection": "proj",
     "router.proj": "ffn_gate_inp",
 }
+LLAMA4 = {f"feed_forward.{part}_proj": f"ffn_{part}" for part in W123.values()} | {
+    **{f"feed_forward.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
+    "feed_forward.router": "ffn_gate_inp",
+}
 LINEAR_ATTENTION = {
     "in_proj_qkv": "attn_qkv",
     "in_proj_z": "attn_gate",
@@ -326,6 +330,7 @@ NAMINGS = {
     "modern-bert": naming(PLAIN, MODERN),
     "llama-embed": naming(ROTATED, LLAMA),
     "gemma4": naming(PLAIN, LLAMA, GEMMA4),
+    "llama4": naming(PLAIN, ATTENTION, LLAMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),

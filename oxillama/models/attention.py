@@ -30,7 +30,8 @@ class SelfAttention:
         self.k_norm = self.read_key_norm(spec, layer, traits, w, p)
         self.head_dim, self.neox, self.eps = spec.head_dim, traits.rope == "neox", spec.norm_eps
         self.clamp, self.sharpening = spec.scales.clamp_qkv, spec.scales.sharpening
-        self.sharpening_length, self.codes, self.residual = spec.scales.sharpening_length, self.q.integer, residual
+        self.steps = spec.scales.sharpening_length, spec.scales.sharpening_offset
+        self.codes, self.residual = self.q.integer, residual
         self.norm_last, self.value_scale = traits.qk_norm_last, spec.scales.value
         self.rule = attention_rule(spec, layer, traits, w, p)
 
@@ -73,7 +74,7 @@ class SelfAttention:
         """What the values of the past give the queries ``q``: Rows [q.n, heads * v_head_dim]."""
         self.prepare(q, self.q_norm, cos_sin)
         if self.sharpening:
-            sharpen_(q, batch, self.sharpening, self.sharpening_length)
+            sharpen_(q, batch, self.sharpening, *self.steps)
         return attend(q, slab, batch, self.rule)
 
     def prepare(self, x: Rows, norm: HeadNorm | None, cos_sin: Rows | None) -> None:
@@ -112,6 +113,8 @@ class EachHeadNorm(HeadNorm):
 def read_head_norm(w: Weights, name: str, n_heads: int, spec: ModelSpec, traits: Traits) -> HeadNorm | None:
     if traits.qk_norm == "head" or (traits.qk_norm == "some" and w.has(name)):
         return HeadNorm(w.vector(name, spec.head_dim))
+    if traits.qk_norm == "plain":
+        return HeadNorm(Vector(np.ones(spec.head_dim, np.float32)))
     if traits.qk_norm == "whole":
         return HeadNorm(w.vector(name, n_heads * spec.head_dim))
     if traits.qk_norm == "each_head" and w.has(name):
@@ -142,6 +145,7 @@ def attention_rule(spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights
         slopes=alibi_slopes(layer.n_heads) if traits.alibi else None,
         sinks=w.vector(sinks, layer.n_heads).numpy() if traits.sinks is True or (traits.sinks and sinks in w) else None,
         causal=spec.causal,
+        chunked=traits.chunked,
     )
 
 

@@ -36,6 +36,7 @@ from oxillama.models.layers import (
 from oxillama.models.spec import ModelSpec
 from oxillama.models.table import Table
 from oxillama.models.traits import Traits
+from oxillama.models.weighed_input import WeighedInput
 from oxillama.models.weights import Weights
 
 ReadMixer = Callable[[ModelSpec, Traits, Weights, int, Residual], Mixer]
@@ -221,7 +222,7 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
     if shared is not None and experts.shared_average:
         residual = Residual(residual.norm, residual.scale / 2)
     limit = experts.limits[i] if experts.limits else 0.0
-    kind = LatentExperts if experts.n_latent else Experts
+    kind = LatentExperts if experts.n_latent else WeighedInput if experts.weighs_input else Experts
     return kind(spec.n_embd, experts, w, p, residual=residual, shared=shared, limit=limit)
 
 

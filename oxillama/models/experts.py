@@ -28,7 +28,8 @@ class ExpertDefaults:
 
     ``shared_gate``: what shared experts give is gated as a whole. ``shared_average``: the layer's output is the mean of
     what they and the others give. ``gated``: experts have a gate. ``biased``: router and experts have biases.
-    ``correction``: the tensor that is added to scores for choosing.
+    ``correction``: the tensor that is added to scores for choosing. ``n_shared``: shared experts. ``weighs_input``: see
+    `weighed_input.py`.
     """
 
     gating: str = "softmax"
@@ -39,6 +40,8 @@ class ExpertDefaults:
     gated: bool = True
     biased: bool = False
     correction: str = "exp_probs_b.bias"
+    n_shared: int = 0
+    weighs_input: bool = False
 
 
 # As llama.cpp computes files without these keys. The converters of most architectures write none of them.
@@ -57,6 +60,7 @@ DEFAULTS = {
     "jamba": ExpertDefaults(normalise=False),
     "laguna": ExpertDefaults(gating="sigmoid", normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
+    "llama4": ExpertDefaults(gating="sigmoid", normalise=False, n_shared=1, weighs_input=True),
     "mimo2": ExpertDefaults(gating="sigmoid"),
     "minimax-m2": ExpertDefaults(gating="sigmoid"),
     "mistral4": ExpertDefaults(normalise=False),
@@ -102,6 +106,7 @@ class ExpertSpec:
     gated: bool = True
     biased: bool = False
     correction: str = "exp_probs_b.bias"
+    weighs_input: bool = False
     n_latent: int = 0
     limits: tuple[float, ...] = ()
     shared_limits: tuple[float, ...] = ()
@@ -122,7 +127,9 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
     defaults = DEFAULTS.get(arch, ExpertDefaults())
     n_used = m.get_int(f"{arch}.expert_used_count", minimum=1, maximum=n)
     n_ff = _width(m, f"{arch}.expert_feed_forward_length", f"{arch}.feed_forward_length")
-    n_shared = m.get_int(f"{arch}.expert_shared_count", 0, minimum=0, maximum=MAX_EXPERTS)
+    n_shared = m.get_int(f"{arch}.expert_shared_count", defaults.n_shared, minimum=0, maximum=MAX_EXPERTS)
+    if defaults.weighs_input and n_used != 1:
+        raise UnsupportedModelError(f"{arch}.expert_used_count is {n_used}; {arch} is only computed with 1")
     n_groups, n_groups_used = _groups(m, arch, n, n_used)
     return ExpertSpec(
         n_experts=n,
@@ -144,6 +151,7 @@ def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
         biased=defaults.biased,
         n_latent=m.get_int(f"{arch}.moe_latent_size", 0, minimum=0, maximum=1 << 20),
         correction=defaults.correction,
+        weighs_input=defaults.weighs_input,
     )
 
 

@@ -104,7 +104,7 @@ class Scales:
     """Factors and bounds along the way of an activation; 1 and 0 change nothing.
 
     value: of attention's values. sharpening: queries are multiplied by
-    ``1 + sharpening * ln(1 + floor(position / sharpening_length))``.
+    ``1 + sharpening * ln(1 + floor((position + sharpening_offset) / sharpening_length))``.
     """
 
     embedding: float = 1.0
@@ -117,6 +117,7 @@ class Scales:
     logit_cap: float = 0.0
     sharpening: float = 0.0
     sharpening_length: int = 1
+    sharpening_offset: int = 0
 
 
 def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
@@ -243,7 +244,7 @@ def per_layer_float(
 
 def read_windows(m: Metadata, arch: str, n_layers: int, traits: Traits) -> tuple[int, ...]:
     """Each layer's window: metadata's, in the layers that metadata or else the architecture give one to."""
-    window = m.get_int(f"{arch}.attention.sliding_window", 0, minimum=0, maximum=1 << 31)
+    window = m.get_int(f"{arch}.attention.sliding_window", traits.window, minimum=0, maximum=1 << 31)
     key = f"{arch}.attention.sliding_window_pattern"
     rule = traits.windows
     if key in m and isinstance(m[key], int) and not isinstance(m[key], bool):

@@ -32,6 +32,7 @@ class Traits:
     rope: how rotary pairs lie in a head ("interleaved": 2i and 2i + 1, "neox": i and i + n/2), or "none".
     rotates: layers whose queries and keys are rotated; "windows": those with a window, or all where none has one;
         "windows_and_dense": those with a window and the first, which have no experts.
+    window: of files that don't say how long it is. chunked: windows are the chunks of positions that `Attention` means.
     windows: layers whose attention sees only the window of metadata, where metadata don't say which. whole_first: of
         the period that metadata may give, the first layer sees everything and not the last.
     window_base: base of the rotary frequencies in those layers, which then ignore scalings; 0: metadata's, None: there
@@ -43,7 +44,7 @@ class Traits:
         for what goes into the first layer's mixer. post_epsilon: of norms after branches; None: metadata's.
     ffn_norm: name of the tensor that normalises the input of the feed-forward part; None: that of attention does.
     qk_norm: queries and keys are normalised: "head" by head, "some" models' likewise, "whole" projections, or with a
-        weight for "each_head". qk_norm_last: after the rotation.
+        weight for "each_head", or "plain": each head without one. qk_norm_last: after the rotation.
     parallel: both branches start from the same stream: always, if metadata's key says so, or if there is no ffn_norm.
     biased: parts whose bias belongs to the model; others may have one.
     activation, gated: of the feed-forward part.
@@ -63,6 +64,8 @@ class Traits:
 
     rope: Literal["interleaved", "neox", "none"] = "interleaved"
     rotates: LayerRule | Literal["windows", "windows_and_dense"] = every_layer
+    window: int = 0
+    chunked: bool = False
     windows: LayerRule = every_layer
     whole_first: bool = False
     window_base: float | None = None
@@ -73,7 +76,7 @@ class Traits:
     post_norms: bool = False
     post_epsilon: float | None = None
     ffn_norm: str | None = "ffn_norm"
-    qk_norm: Literal["none", "head", "some", "whole", "each_head"] = "none"
+    qk_norm: Literal["none", "head", "some", "whole", "each_head", "plain"] = "none"
     qk_norm_last: bool = False
     parallel: Literal["no", "yes", "key", "without_ffn_norm"] = "no"
     biased: tuple[Part, ...] = ()

@@ -14,7 +14,8 @@ from tests.fakes import assert_idle, core_of
 from tests.models.letters import Letters, same
 from tests.models.tiny import Shape, tiny
 
-MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2", "gemma4-e4b")
+MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2", "gemma4-e4b",
+          "llama4-short")  # fmt: skip
 CONTEXT, WINDOW = 1000, 30
 
 

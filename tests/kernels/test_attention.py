@@ -20,7 +20,10 @@ def naive(q, k, v, positions, rule):
     group, keys = q.shape[1] // k.shape[1], np.arange(len(k))
     for i, pos in enumerate(positions):
         seen = keys[(keys <= pos) | (not rule.causal)]
-        seen = seen[np.abs(seen - pos) < rule.window] if rule.window else seen
+        if rule.chunked:
+            seen = seen[seen // rule.window == pos // rule.window]
+        elif rule.window:
+            seen = seen[np.abs(seen - pos) < rule.window]
         for h in range(q.shape[1] if seen.size else 0):
             s = k[seen, h // group].astype(np.float64) @ q[i, h].astype(np.float64) * rule.scale
             s = rule.softcap * np.tanh(s / rule.softcap) if rule.softcap else s
@@ -83,6 +86,21 @@ def test_against_float64(n, heads, kv_heads, dim, block, window, kv_type):
     s = Setup(n, heads, kv_heads, dim, block, kv_type)
     expected = naive(*as_stored(s, kv_type), range(n), Attention(s.scale, window=window))
     assert np.abs(s.run([n], window) - expected).max() < BOUND[kv_type]
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize(("n", "window"), [(70, 1), (150, 40), (200, 64), (1300, 600), (1300, 1024)])
+def test_chunks_of_positions_against_float64(n, window, kv_type):
+    """A row sees its own chunk up to itself, wherever a batch, a tile or a span of keys ends."""
+    s = Setup(n, 4, 2, 24, kv_type=kv_type, threads=2)
+    rule = Attention(s.scale, window=window, chunked=True)
+    whole = s.run([n], window, chunked=True)
+    rows = np.unique(np.clip([0, 1, window - 1, window, window + 1, 2 * window, n - 1], 0, n - 1))
+    q, k, v = as_stored(s, kv_type)
+    assert np.abs(whole[rows] - naive(q[rows], k, v, rows, rule)).max() < BOUND[kv_type]
+    for size, threads, block in ((7, 1, 16), (64, 2, 32), (1, 2, 128)):
+        other = Setup(n, 4, 2, 24, block, kv_type, threads)
+        assert (other.run(in_chunks(n, size), window, chunked=True) == whole).all()
 
 
 @pytest.mark.parametrize("window", [0, 40, 64, 100])
@@ -198,6 +216,7 @@ def test_tiers_store_equal_bits(tier, dim, kv_type):
         (17, 4, 64, 64, 550, {"window": 30, "sinks": 1}),
         (9, 1, 128, 16, 1030, {"softcap": 5.0, "slopes": 1}),
         (8, 2, 20, 70, -5, {}),
+        (12, 2, 24, 32, 595, {"window": 600, "chunked": True}),
         (3, 16, 64, 100, 700, {"causal": False, "softcap": 30.0, "sinks": 1}),
     ],
 )
@@ -244,6 +263,7 @@ def test_what_can_not_be_stored_or_attended_is_refused():
         (lambda: Attention(float("nan")), "scale"),
         (lambda: Attention(1.0, softcap=-1.0), "softcap"),
         (lambda: Attention(1.0, window=-1), "window"),
+        (lambda: Attention(1.0, window=5, causal=False, chunked=True), "in chunks is causal"),
         (lambda: Attention(1.0, sinks=[float("inf")]), "sinks"),
         (lambda: Attention(1.0, slopes=[[1.0]]), "slopes"),
     ):

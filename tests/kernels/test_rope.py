@@ -44,6 +44,10 @@ def test_sharpening():
     expected = x * (1 + 0.3 * np.log(1 + positions // 16))[:, None]
     assert np.abs(rows.numpy() - expected).max() < 1e-6
     assert (rows.numpy()[:16] == x[:16]).all()
+    later = ws.from_array(x)
+    sharpen_(later, batch, 0.3, 16, 1)
+    expected = x * (1 + 0.3 * np.log(1 + (positions + 1) // 16))[:, None]
+    assert np.abs(later.numpy() - expected).max() < 1e-6
     with pytest.raises(ConfigError, match="positions of 100 rows for 99, in steps of 16"):
         sharpen_(ws.from_array(x[:99]), batch, 0.3, 16)
     with pytest.raises(ConfigError, match="in steps of 0"):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError
-from oxillama.kernels.routing import route
+from oxillama.kernels.routing import route, take_weights
 from oxillama.kernels.rows import Vector, Workspace
 
 GATINGS = ("softmax", "sigmoid", "softmax_chosen", "sparsemixer")
@@ -151,3 +151,12 @@ def test_routing_many_rows_gives_the_bits_of_each_alone(num_threads):
 def test_numbers_that_do_not_fit_are_refused(k, options, message):
     with pytest.raises(ConfigError, match=message):
         route(Workspace(1).from_array(floats(0, 1, 8)), k, **options)
+
+
+def test_weights_are_taken_once():
+    """What experts' inputs are multiplied by doesn't multiply their outputs too."""
+    ws = Workspace(1)
+    routing = route(ws.from_array(floats(3, 9, 6)), 2, gating="sigmoid", normalise=False)
+    weights = routing.weights
+    assert (take_weights(routing).numpy() == weights).all()
+    assert (routing.weights == 1).all()

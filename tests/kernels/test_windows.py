@@ -45,6 +45,15 @@ def test_blocks_before_the_window_are_never_read(window, chunk, kv_type):
         assert s.table[0] == -1
 
 
+@pytest.mark.parametrize(("window", "chunk"), [(1, 1), (40, 7), (64, 30), (600, 100)])
+def test_blocks_that_no_chunk_reaches_are_never_read(window, chunk):
+    n = 330 if window < 200 else 1300
+    whole = Setup(n, 4, 2, 48).run([n], window, chunked=True)
+    for block in (16, 64):
+        s = GivingBack(n, window, chunk, 4, 2, 48, block=block)
+        assert (s.run(in_chunks(n, chunk), window, chunked=True) == whole).all()
+
+
 def test_rows_that_leave_the_model_have_the_table_too():
     ws = Workspace(1)
     table = [-1] * 8 + [0, 1]

@@ -22,7 +22,7 @@ RANK = 3
 
 # Experts that are no linear layers in Hugging Face's code, but one tensor with three dimensions: PEFT has other ways
 # to change those (target_parameters), which are refused by name.
-STACKED = {"dbrx", "gpt-oss", "granitemoe", "granitehybrid", "mistral4", "nomic-bert-moe", "gemma4"}
+STACKED = {"dbrx", "gpt-oss", "granitemoe", "granitehybrid", "mistral4", "nomic-bert-moe", "gemma4", "llama4"}
 
 
 # Architectures that a converter knows, and of which no model was published whose names could be read.

@@ -4,6 +4,7 @@ __all__ = ["FAMILIES"]
 
 FAMILIES = (
     "llama",
+    "llama4",
     "qwen",
     "gemma",
     "gemma4",

@@ -13,5 +13,4 @@ refuse(
     "of 13B has no rotary positions",
 )
 refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")
-refuse("llama4", "attention in chunks has no kernel")
 refuse("t5", "a decoder that reads an encoder has no place here")

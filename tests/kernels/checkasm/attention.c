@@ -5,7 +5,7 @@
 typedef struct {
     int n, group, k_dim, v_dim, block, window, pos, full; /* full: not causal */
     float softcap;
-    int slopes, sinks;
+    int slopes, sinks, chunked;
 } shape;
 
 enum { LATER = 3, MAX_BLOCKS = 80, MAX_GROUP = 16 };
@@ -94,8 +94,8 @@ static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const sha
     ox_attn_args a = {
         .q = q, .q_stride = (size_t)(s->group * s->k_dim + 5), .blocks = copy(blocks, (size_t)n_blocks * 4, 4),
         .block_tokens = s->block, .kv_type = kv_type, .n_queries = s->n, .group = s->group, .k_dim = s->k_dim,
-        .v_dim = s->v_dim, .pos = s->pos, .n_keys = n_keys, .window = s->window, .causal = !s->full, .scale = 0.2f,
-        .softcap = s->softcap,
+        .v_dim = s->v_dim, .pos = s->pos, .n_keys = n_keys, .window = s->window, .causal = !s->full,
+        .chunked = s->chunked, .scale = 0.2f, .softcap = s->softcap,
     };
     fill_floats(q, COUNT(q), 1);
     fill_floats(slopes, s->group, 0.5f);
@@ -109,9 +109,9 @@ static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const sha
     size_t k_bytes = (size_t)n_blocks * a.k_block_bytes, v_bytes = (size_t)n_blocks * a.v_block_bytes;
     a.k = memset(place(k_bytes, 64), 0xff, k_bytes); /* NaN as a float, a half and the scale of codes */
     a.v = memset(place(v_bytes, 64), 0xff, v_bytes);
-    doing("attention of %d queries at %d, group %d, keys of %d, values of %d, blocks of %d, window %d, %s, softcap %g%s%s%s",
+    doing("attention of %d queries at %d, group %d, keys of %d, values of %d, blocks of %d, window %d, %s, softcap %g%s%s%s%s",
           s->n, s->pos, s->group, s->k_dim, s->v_dim, s->block, s->window, names[kv_type], s->softcap,
-          s->slopes ? ", slopes" : "", s->sinks ? ", sinks" : "", s->full ? ", both sides" : "");
+          s->slopes ? ", slopes" : "", s->sinks ? ", sinks" : "", s->full ? ", both sides" : "", s->chunked ? ", chunked" : "");
     fill_cache(scalar, &a, (uint8_t *)a.k, (uint8_t *)a.v);
     seal(a.k);
     seal(a.v);
@@ -128,6 +128,8 @@ void check_attention(const ox_kernels *scalar, const ox_kernels *t)
         {9, 1, 100, 16, 16, 0, 1030, 0, 5, 1, 0},  {8, 2, 20, 70, 16, 0, -5, 0, 0, 0, 1},
         {3, 16, 64, 96, 64, 0, 700, 1, 30, 0, 1},  {6, 2, 1, 1, 16, 0, 500, 1, 0, 1, 0},
         {7, 5, 24, 31, 256, 40, 503, 1, 20, 1, 1}, {10, 2, 32, 48, 16, 600, 1020, 0, 0, 1, 0},
+        {15, 2, 24, 16, 16, 50, 100, 0, 0, 0, 1, 1}, {9, 3, 16, 40, 32, 512, 1020, 0, 0, 1, 0, 1},
+        {20, 1, 33, 20, 64, 4, 130, 0, 30, 0, 0, 1},
     };
     for (int i = 0; i < COUNT(shapes); i++)
         for (int kv_type = 0; kv_type < OX_N_KV_TYPES; kv_type++)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma4, latent, recurrent, relatives, sparse
+from . import delta, dense, encoder, gemma4, latent, llama4, recurrent, relatives, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
-DECODERS = delta.ARCHS | dense.ARCHS | latent.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
+DECODERS = delta.ARCHS | dense.ARCHS | latent.ARCHS | llama4.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
 ARCHITECTURES = sorted(DECODERS | ENCODERS | gemma4.WHOLE)
 
 

@@ -172,6 +172,31 @@ def smallthinker_keys(s):
     return r.moe_keys(s) | {"expert_feed_forward_length": s.n_ff, "expert_gating_func": 2}
 
 
+def llama4_layer(s, i, step=1):
+    shapes = t.norms(s, "attn_norm", "ffn_norm") | t.qkv(s) | t.output(s)
+    if (i + 1) % step:
+        return shapes | t.gated(s)
+    return shapes | t.experts(s, s.n_ff - 32) | t.gated(s, "_shexp", s.n_ff - 32)
+
+
+def llama4_keys(s, step=1):
+    return r.moe_keys(s) | {
+        "expert_feed_forward_length": s.n_ff - 32,
+        "interleave_moe_layer_step": step,
+        "rope.dimension_count": s.head_dim,
+    }
+
+
+def one_of_those_left(s):
+    """One expert is used, and there is no choice in shapes that use all."""
+    return replace(s, n_experts=s.n_experts - s.n_used + 1, n_used=1)
+
+
+def llama4_short_keys(s):
+    """Chunks and steps as short as the tests' texts, which converters don't write."""
+    return llama4_keys(s, 2) | {"attention.sliding_window": s.window, "attention.temperature_length": 7}
+
+
 def muse_layer(s, i):
     return of.gemma3_layer(s, i) | gate(s)
 
@@ -212,7 +237,18 @@ SMALLTHINKER = Recipe("smallthinker", of.moe_layer, smallthinker_keys, head_size
 NEMOTRON_H = rel.RECIPES["nemotron_h"]
 NEMOTRON_H_MOE = Recipe("nemotron_h_moe", nemotron_h_moe_layer, nemotron_h_moe_keys, rms=False, head_size=True)
 
+LLAMA4 = Recipe(
+    "llama4",
+    llama4_layer,
+    llama4_keys,
+    extra=lambda s: t.weights(rope_freqs=(s.head_dim // 2,)),
+    head_size=True,
+    adapt=one_of_those_left,
+)
+
 RECIPES = {
+    "llama4": LLAMA4,
+    "llama4-short": replace(LLAMA4, layer=lambda s, i: llama4_layer(s, i, 2), keys=llama4_short_keys),
     "minimax-m2": Recipe("minimax-m2", minimax_m2_layer, minimax_m2_keys, head_size=True),
     "afmoe": Recipe("afmoe", afmoe_layer, r.all_of(rel.sigmoid_keys, r.window), head_size=True),
     "bailingmoe2": Recipe(
