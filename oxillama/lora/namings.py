@@ -183,6 +183,13 @@ GEMMA4 = {
     "per_layer_projection": "proj",
     "router.proj": "ffn_gate_inp",
 }
+GEMMA3N = {
+    "altup.modality_router": "altup_router",
+    "altup.prediction_coefs": "altup_predict_coef",
+    "altup.correction_coefs": "altup_correct_coef",
+    "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r",
+}
 LLAMA4 = {f"feed_forward.{part}_proj": f"ffn_{part}" for part in W123.values()} | {
     **{f"feed_forward.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
     "feed_forward.router": "ffn_gate_inp",
@@ -329,6 +336,7 @@ NAMINGS = {
     "jina-bert-v3": naming(PLAIN, JINA3),
     "modern-bert": naming(PLAIN, MODERN),
     "llama-embed": naming(ROTATED, LLAMA),
+    "gemma3n": naming(PLAIN, LLAMA, GEMMA4, GEMMA3N),
     "gemma4": naming(PLAIN, LLAMA, GEMMA4),
     "llama4": naming(PLAIN, ATTENTION, LLAMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),

@@ -31,6 +31,11 @@ def chosen_rows(places: NDArray[np.intp]) -> Share:
     return lambda factors: (factors[0], factors[1][places])
 
 
+def one_of_stack(i: int) -> Share:
+    """Of a matrix that is one of those which the tensor stacks; a factor that all of them share stands once."""
+    return lambda factors: (factors[0][i % len(factors[0])], factors[1][i % len(factors[1])])
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """A matrix or stack of them that a tensor became, a table that rows are looked up in, or a classifier's layer.

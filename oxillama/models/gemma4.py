@@ -135,8 +135,9 @@ class BorrowingAttention(SelfAttention):
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
         super().__init__(of_layer(spec, w.metadata, i), traits, w, i, residual)
-        for name in ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight"):
-            w.leave_out(f"blk.{i}.{name}")  # which some files have all the same
+        w.leave_out(f"blk.{i}.attn_k_norm.weight")  # which some files have all the same
+        for name in ("attn_k", "attn_v"):
+            w.unread(f"blk.{i}.{name}.weight")
 
     def read_projections(
         self, spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights, prefix: str
@@ -226,12 +227,12 @@ class PerLayerBranch:
     def __init__(self, spec: ModelSpec, w: Weights, i: int, width: int) -> None:
         p = f"blk.{i}."
         self.gate, self.proj = w.linear(p + "inp_gate", width, spec.n_embd), w.linear(p + "proj", spec.n_embd, width)
-        self.residual = Residual(RmsNorm(w.vector(p + "post_norm.weight", spec.n_embd), spec.norm_eps))
+        self.norm = RmsNorm(w.vector(p + "post_norm.weight", spec.n_embd), spec.norm_eps)
         self.first, self.width = i * width, width
 
-    def add_to(self, x: Rows, embeddings: Rows, batch: Batch) -> None:
+    def output(self, x: Rows, embeddings: Rows, batch: Batch) -> Rows:
         hidden = geglu_(linear(x, self.gate, batch), columns(embeddings, self.first, self.width))
-        self.residual.add(x, linear(hidden, self.proj, batch))
+        return self.norm(linear(hidden, self.proj, batch))
 
 
 class Gemma4Layer(Layer):
@@ -276,7 +277,7 @@ class Gemma4(Decoder):
     def finish(self, i: int, x: Rows, embeddings: Rows | None, batch: Batch) -> None:
         """What comes after a layer's two parts, in place."""
         if embeddings is not None:
-            self.branches[i].add_to(x, embeddings, batch)
+            add_(x, self.branches[i].output(x, embeddings, batch))
         if self.scales[i] != 1.0:
             scale_(x, self.scales[i])
 

@@ -15,6 +15,7 @@ from oxillama.models.traits import Traits, all_but_each, all_but_first
 # Keys that change what a model computes, with the values under which they change nothing. An architecture that has no
 # use for a key (Traits.keys) refuses any other value by name: such a file would load, and be wrong.
 NEUTRAL: dict[str, tuple[object, ...]] = {
+    "activation_sparsity_scale": (),
     "attention.clamp_kqv": (0.0,),
     "attention.key_length_swa": (),
     "attention.max_alibi_bias": (0.0,),

@@ -16,7 +16,7 @@ from oxillama.gguf.source import FileSource
 from oxillama.kernels._table import kernel_formats
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Vector
-from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, rows
+from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, one_of_stack, rows
 from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 
@@ -168,6 +168,16 @@ class Weights:
             first += n
         return made
 
+    def stack(self, name: str, n: int, n_out: int, n_in: int) -> list[Matrix]:
+        """Matrices of one shape, each of which is used by itself."""
+        shape = n, n_out, n_in
+        info = self.tensor(f"{name}.weight", shape)
+        size, made = info.nbytes // n, []
+        for i in range(n):
+            made.append(self._matrix(info, f"{name}.weight", (n_out, n_in), None, i * size, (i + 1) * size))
+            self.adapts(f"{name}.weight", shape, made[-1], one_of_stack(i))
+        return made
+
     def vector(self, name: str, n: int) -> Vector:
         return Vector(self.values(name, n))
 
@@ -177,6 +187,12 @@ class Weights:
     def leave_out(self, prefix: str) -> None:
         """Tensors that belong to no part of what is computed, as the layers that predict tokens further ahead."""
         self._unused = {name for name in self._unused if not name.startswith(prefix)}
+
+    def unread(self, name: str) -> None:
+        """A matrix that a file may have though nothing reads it: adapters may change it, without effect."""
+        if name in self:
+            self.leave_out(name)
+            self.adaptable[name] = Adaptable(tuple(self._file.tensors[name].shape))
 
     def check_all_used(self) -> None:
         """A tensor that the model doesn't use is a part of the model that we would silently drop.

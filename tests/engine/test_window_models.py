@@ -15,7 +15,7 @@ from tests.models.letters import Letters, same
 from tests.models.tiny import Shape, tiny
 
 MODELS = ("llama-window", "gemma2", "gemma3", "gpt-oss", "cohere2", "olmo3", "laguna", "mimo2", "gemma4-e4b",
-          "llama4-short")  # fmt: skip
+          "llama4-short", "gemma3n")  # fmt: skip
 CONTEXT, WINDOW = 1000, 30
 
 

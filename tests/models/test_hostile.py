@@ -22,7 +22,8 @@ SHAPE = Shape(
 )  # fmt: skip
 RECIPE_OF = {recipe.arch: name for name, recipe in reversed(RECIPES.items()) if recipe.arch in architectures()}
 NUMBERS = (0, 1, 3, 10**9, 2**63 - 1, -1)
-MEASURES = ("token_embd.weight", "token_types.weight")  # tensors that say themselves how many rows there are
+# Tensors that say themselves how many rows there are.
+MEASURES = ("token_embd.weight", "token_types.weight", "blk.0.laurel_l.weight")
 NONSENSE = (float("nan"), float("inf"), "x", [1, 2, 3, 4, 5], [])
 
 

@@ -20,7 +20,7 @@ TOKENS = np.random.default_rng(7).integers(0, 131, 40).tolist()
     "name",
     ["afmoe", "laguna", "cohere2moe", "mistral4", "step35", "mimo2", "smallthinker-21b", "muse-glimmer",
      "nemotron_h_moe-latent", "gemma4", "gemma4-e4b", "gemma4-moe",
-     "qwen3next", "qwen35moe", "nanbeige", "llama4-short"],
+     "qwen3next", "qwen35moe", "nanbeige", "llama4-short", "gemma3n"],
 )  # fmt: skip
 def test_what_is_asked_for_changes_no_bit(tmp_path, name):
     """Two sequences in spans of random lengths, asked for all, the last or none of their rows, against all rows."""

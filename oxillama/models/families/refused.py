@@ -12,5 +12,4 @@ refuse(
     "files don't say whether the rows of the output matrix are normalised, as Baichuan 2 has them, nor that the model "
     "of 13B has no rotary positions",
 )
-refuse("gemma3n", "embeddings of each layer and alternating updates of the stream have no place here")
 refuse("t5", "a decoder that reads an encoder has no place here")

@@ -27,7 +27,7 @@ SHAPE = Shape(
     n_ssm_heads=2, ssm_dim=4, n_state=4, rank=4,
 )  # fmt: skip
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
-           "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short")  # fmt: skip
+           "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 

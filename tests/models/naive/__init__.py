@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma4, latent, llama4, recurrent, relatives, sparse
+from . import delta, dense, encoder, gemma3n, gemma4, latent, llama4, recurrent, relatives, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
 DECODERS = delta.ARCHS | dense.ARCHS | latent.ARCHS | llama4.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
-ARCHITECTURES = sorted(DECODERS | ENCODERS | gemma4.WHOLE)
+WHOLE = gemma3n.WHOLE | gemma4.WHOLE
+ARCHITECTURES = sorted(DECODERS | ENCODERS | WHOLE)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,6 @@ def logits(path, tokens, *, overrides=None, **options):
     file = File(path, overrides)
     if file.arch in ENCODERS:
         return ENCODERS[file.arch](file, tokens)
-    if file.arch in gemma4.WHOLE:
-        return gemma4.WHOLE[file.arch](file, tokens)
+    if file.arch in WHOLE:
+        return WHOLE[file.arch](file, tokens)
     return dense.decode(file, tokens, DECODERS[file.arch], Options(**options))

@@ -1,11 +1,12 @@
-"""Recipes of Gemma 4: dense, with embeddings of layers and shared keys, and with experts."""
+"""Recipes of Gemma 4: dense, with embeddings of layers and shared keys, and with experts; and of Gemma 3n."""
 
+import math
 from dataclasses import replace
 
 from . import shape as t
 from .recipes import Recipe, moe_keys
 
-WIDTH = 6  # of a layer's embeddings
+WIDTH, STREAMS = 6, 4  # of a layer's embeddings; of what Gemma 3n updates
 
 
 def whole(i):
@@ -77,6 +78,44 @@ def factors(s):
     return t.weights(rope_freqs=(s.head_dim,))
 
 
+def layer_of_2025(s, i):
+    """The last layers have keys and values that nothing reads."""
+    names = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm", "laurel_post_norm")
+    shapes = t.norms(s, *names, "altup_router_norm") | t.qkv(s) | t.output(s) | t.head_norms(s) | t.gated(s)
+    return shapes | t.weights(
+        altup_correct_coef=(STREAMS, STREAMS),
+        altup_correct_scale=(s.n_embd,),
+        altup_predict_coef=(STREAMS**2, STREAMS),
+        altup_router=(STREAMS, s.n_embd),
+        inp_gate=(WIDTH, s.n_embd),
+        laurel_l=(s.rank, s.n_embd),
+        laurel_r=(s.n_embd, s.rank),
+        proj=(s.n_embd, WIDTH),
+    )
+
+
+def keys_of_2025(s):
+    return {
+        "rope.freq_base": 1e6,
+        "rope.freq_base_swa": 1e4,
+        "feed_forward_length": [s.n_ff] * s.n_layers,
+        "attention.sliding_window": s.window,
+        "attention.sliding_window_pattern": [not whole(i) for i in range(s.n_layers)],
+        "attention.shared_kv_layers": n_shared(s),
+        "altup.active_idx": 0,
+        "altup.num_inputs": STREAMS,
+        "activation_sparsity_scale": [(1.6448536, -math.inf, 0.5)[i % 3] for i in range(s.n_layers)],
+        "embedding_length_per_layer_input": WIDTH,
+        "final_logit_softcapping": 9.0,
+    }
+
+
+def tensors_of_2025(s):
+    stack = (STREAMS - 1, s.n_embd, s.n_embd)
+    shapes = {name: dims for name, dims in edge_tensors(s).items() if name != "rope_freqs.weight"}
+    return shapes | t.weights(altup_proj=stack, altup_unembd_proj=stack)
+
+
 DENSE = Recipe(
     "gemma4",
     lambda s, i: layer(s, i, own_values=False),
@@ -88,6 +127,15 @@ DENSE = Recipe(
 )
 
 RECIPES = {
+    "gemma3n": Recipe(
+        "gemma3n",
+        layer_of_2025,
+        keys_of_2025,
+        tied=True,
+        extra=tensors_of_2025,
+        head_size=True,
+        gains={"attn_q_norm": 0.15},
+    ),
     "gemma4": DENSE,
     "gemma4-e4b": replace(
         DENSE, layer=edge_layer, keys=lambda s: keys(s, shared=n_shared(s), width=WIDTH), extra=edge_tensors
