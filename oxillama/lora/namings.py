@@ -127,6 +127,12 @@ GRANITE_MOE = {
     "shared_mlp.input_linear": "ffn_gate_shexp+ffn_up_shexp",
     "shared_mlp.output_linear": "ffn_down_shexp",
 }
+MPT = {
+    "attn.Wqkv": "attn_qkv",
+    "attn.out_proj": "attn_output",
+    "ffn.up_proj": "ffn_up",
+    "ffn.down_proj": "ffn_down",
+}
 INTERNLM2 = {f"feed_forward.{w}": f"ffn_{part}" for w, part in W123.items()} | {
     "attention.wqkv": "attn_q+attn_k+attn_v",
     "attention.wo": "attn_output",
@@ -311,6 +317,7 @@ NAMINGS = {
     "chatglm": naming(PLAIN, ATTENTION, PHI3, under("mlp", OLD), {"self_attention.query_key_value": "attn_qkv",
                                                                   "self_attention.dense": "attn_output"}),
     "deepseek2": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
+    "mpt": naming(PLAIN, MPT),
     "mamba": naming(PLAIN, under("mixer", MAMBA)),
     "mamba2": naming(PLAIN, under("mixer", MAMBA)),
     "nemotron_h": naming(PLAIN, NEMOTRON_H, under("mixer", MAMBA)),
@@ -358,7 +365,7 @@ NAMINGS = {
 }  # fmt: skip
 LIKE_LLAMA = """
 qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere2 olmo2 stablelm ernie4_5 exaone4
-hunyuan-dense nemotron apertus seed_oss orion pangu-embedded eurobert
+hunyuan-dense nemotron apertus seed_oss orion pangu-embedded eurobert jais2
 """
 WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe"
 NAMINGS["qwen35moe"] = NAMINGS["qwen35"]

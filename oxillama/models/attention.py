@@ -142,19 +142,19 @@ def attention_rule(spec: ModelSpec, layer: LayerSpec, traits: Traits, w: Weights
         scale,
         window=layer.window,
         softcap=spec.scales.attention_cap,
-        slopes=alibi_slopes(layer.n_heads) if traits.alibi else None,
+        slopes=alibi_slopes(layer.n_heads, spec.scales.alibi) if traits.alibi else None,
         sinks=w.vector(sinks, layer.n_heads).numpy() if traits.sinks is True or (traits.sinks and sinks in w) else None,
         causal=spec.causal,
         chunked=traits.chunked,
     )
 
 
-def alibi_slopes(n_heads: int) -> NDArray[np.float32]:
-    """A geometric series from 2**(-8/n) for the largest power of two n; further heads take odd powers of its root.
+def alibi_slopes(n_heads: int, largest: float = 8.0) -> NDArray[np.float32]:
+    """A geometric series to 2**-largest over n heads, the largest power of two; others take odd powers of its root.
 
     Press et al., "Train Short, Test Long", 2021, and the authors' code for other numbers of heads.
     """
     n = 1 << (n_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (i + 1) / n) for i in range(n)]
-    slopes += [2 ** (-4 * (2 * i + 1) / n) for i in range(n_heads - n)]
+    slopes = [2 ** (-largest * (i + 1) / n) for i in range(n)]
+    slopes += [2 ** (-largest / 2 * (2 * i + 1) / n) for i in range(n_heads - n)]
     return np.array(slopes, np.float32)

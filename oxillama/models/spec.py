@@ -113,6 +113,7 @@ class Scales:
     residual: float = 1.0
     logits: float = 1.0
     clamp_qkv: float = 0.0
+    alibi: float = 8.0  # slopes of ALiBi fall to two to the power of minus this
     value: float = 1.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
@@ -293,6 +294,7 @@ def read_scales(m: Metadata, arch: str, n_embd: int, traits: Traits) -> Scales:
         residual=scale("residual_scale", 1.0),
         logits=1 / logits if traits.logit_scale == "divides" else logits,
         clamp_qkv=scale("attention.clamp_kqv", 0.0),
+        alibi=scale("attention.max_alibi_bias", 8.0),
         value=scale("attention.value_scale", 1.0),
         attention_cap=scale("attn_logit_softcapping", 0.0),
         logit_cap=scale("final_logit_softcapping", 0.0),

@@ -148,3 +148,16 @@ class TestEmbeddingGemma:
 
     def test_reads_as_the_reference(self):
         assert load(path_of("gemma-embedding")).spec.window == 9
+
+
+@pytest.mark.parametrize("value", [0.0, None])
+def test_mpt_without_alibi_is_refused(tmp_path, value):
+    path = rewritten(tiny("mpt", tmp_path), tmp_path, {"mpt.attention.max_alibi_bias": value})
+    with pytest.raises(UnsupportedModelError, match=r"mpt\.attention\.max_alibi_bias is 0 or missing"):
+        load(path)
+
+
+def test_steepness_of_alibi_is_refused_where_it_has_no_use(tmp_path):
+    path = rewritten(tiny("bloom", tmp_path), tmp_path, {"bloom.attention.max_alibi_bias": 16.0})
+    with pytest.raises(UnsupportedModelError, match=r"bloom\.attention\.max_alibi_bias is 16"):
+        load(path)

@@ -82,7 +82,7 @@ def self_attention(arch, layer, h, options):
         arch.scale(layer),
         hidden=hidden_past(len(h), window(arch, layer, options)),
         cap=arch.cap(layer),
-        slopes=alibi_slopes(layer.heads) if arch.alibi else None,
+        slopes=alibi_slopes(layer.heads, layer.get("attention.max_alibi_bias", 8.0)) if arch.alibi else None,
         sinks=layer.tensor("attn_sinks.weight"),
     )
     return layer.linear("attn_output", arch.gate(layer, h, out))
@@ -248,6 +248,8 @@ ARCHS = {
     "starcoder": replace(GPT, embed=embed_learned_positions),
     "starcoder2": replace(GPT, pairing=HALVES),
     "bloom": replace(GPT, embed=embed_normed, alibi=True),
+    "mpt": replace(GPT, ffn=plain(gelu_erf), alibi=True),
+    "jais2": replace(GPT, ffn=plain(relu2), pairing=HALVES),
     "falcon": replace(GPT, layer=falcon_layer, ffn=plain(gelu_erf), pairing=HALVES),
     "gptneox": replace(GPT, layer=gptneox_layer, ffn=plain(gelu_erf), pairing=HALVES),
     "phi2": replace(GPT, layer=parallel, pairing=HALVES),

@@ -29,6 +29,10 @@ def gpt2_layer(s, i):
     return shapes | t.fused_qkv(s, bias=True) | t.output(s, bias=True) | t.plain(s)
 
 
+def mpt_layer(s, i):
+    return t.norms(s, "attn_norm", "ffn_norm") | t.fused_qkv(s) | t.output(s) | t.plain(s, bias=False)
+
+
 def starcoder2_layer(s, i):
     shapes = t.norms(s, "attn_norm", "ffn_norm", bias=True)
     return shapes | t.qkv(s, bias=True) | t.output(s, bias=True) | t.plain(s)

@@ -28,6 +28,8 @@ GPT_OSS = Recipe(
 DEEPSEEK2 = Recipe("deepseek2", of.deepseek_layer, r.deepseek2_keys, head_size=True)
 MAMBA = Recipe("mamba", lambda s, i: t.norms(s, "attn_norm") | t.mamba(s), r.mamba_keys, tied=True, kv_heads="no key")
 
+MPT = Recipe("mpt", of.mpt_layer, lambda s: {"attention.max_alibi_bias": 8.0}, rms=False, tied=True, kv_heads="no key")
+
 RECIPES = {
     "llama": LLAMA,
     "llama-biased": replace(
@@ -52,6 +54,9 @@ RECIPES = {
     "gpt2": GPT2,
     "starcoder": replace(GPT2, arch="starcoder", kv_heads="key"),
     "starcoder2": Recipe("starcoder2", of.starcoder2_layer, base(1e5), rms=False, norm_bias=True, tied=True),
+    "jais2": Recipe("jais2", of.starcoder2_layer, base(5e5), rms=False, norm_bias=True, head_size=True),
+    "mpt": MPT,
+    "mpt-storywriter": replace(MPT, keys=lambda s: {"attention.max_alibi_bias": 16.0, "attention.clamp_kqv": 0.7}),
     "bloom": Recipe(
         "bloom",
         of.gpt2_layer,
