@@ -297,6 +297,7 @@ NAMINGS = {
     "minicpm": naming(ROTATED, LLAMA),
     "minicpm3": naming(PLAIN, DEEPSEEK2, GATED),
     "deci": naming(ROTATED, LLAMA, {"self_attn.linear_attn": "attn_output"}),
+    "baichuan": naming(ROTATED, LLAMA, {"self_attn.W_pack": "attn_q+attn_k+attn_v"}),
     "bitnet": naming(PLAIN, LLAMA),
     "nanbeige": naming(ROTATED, LLAMA),
     "olmo": naming(ROTATED, LLAMA),

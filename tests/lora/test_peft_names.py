@@ -128,6 +128,13 @@ def kinds_together(delta, spec):
     return {"attn_qkv": delta[[i for part in parts for i in part]], "attn_gate": delta[gates]}
 
 
+def packed(delta, spec):
+    """All queries, all keys, all values."""
+    n_heads, n_kv, dim = heads(spec)
+    q, k, v = np.split(delta, np.cumsum([n_heads * dim, n_kv * dim])) if len(delta) > 1 else (delta,) * 3
+    return {"attn_q": in_pairs(q, n_heads), "attn_k": in_pairs(k, n_kv), "attn_v": v}
+
+
 LLAMA = "model.layers.0."
 LINEAR = "model.language_model.layers.0.linear_attn."
 GPT = "transformer.h.0."
@@ -139,6 +146,10 @@ MODULES = {
         "model.layers.0.feed_forward.w1": plain("ffn_gate"),
         "model.layers.0.feed_forward.w2": plain("ffn_down"),
         "model.layers.0.feed_forward.w3": plain("ffn_up"),
+    },
+    "baichuan": {
+        "model.layers.0.self_attn.W_pack": packed,
+        "model.layers.0.self_attn.o_proj": plain("attn_output"),
     },
     "refact": {
         "transformer.h.0.attn.q": plain("attn_q"),

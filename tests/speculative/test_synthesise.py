@@ -23,6 +23,7 @@ WRITERS = (
     "attn_output.", "attn_out.", "ffn_down.", "ffn_down_exps.", "ffn_down_shexp.", "ssm_out.", "shortconv.out_proj.",
 )  # fmt: skip
 GENERATING = [n for n, r in RECIPES.items() if r.arch in architectures() and find_architecture(r.arch).traits.causal]
+BY_DEPTH = ("baichuan", "baichuan-13b")  # which tells what layers compute
 IN_COMMON = ("gemma4-e4b", "gemma3n")  # layers share keys and values, and one table has the embeddings of all
 
 
@@ -48,7 +49,7 @@ def without(path, dropped):
 
 
 @pytest.mark.sweep(19)
-@pytest.mark.parametrize("name", [name for name in GENERATING if name not in IN_COMMON])
+@pytest.mark.parametrize("name", [name for name in GENERATING if name not in IN_COMMON + BY_DEPTH])
 @pytest.mark.parametrize("n_kept", [1, 5, 7])
 def test_a_layer_that_adds_nothing_can_be_left_out(name, n_kept, tmp_path):
     path = tiny(name, tmp_path, DEEP)
@@ -69,6 +70,15 @@ def test_a_layer_that_adds_nothing_can_be_left_out(name, n_kept, tmp_path):
     idle = without(path, set(range(spec.n_layers)) - set(kept))
     assert np.array_equal(logits(draft), logits(idle))
     assert not np.array_equal(logits(draft), logits(path))
+
+
+@pytest.mark.parametrize("name", BY_DEPTH)
+def test_layers_of_models_known_by_their_depth_stay_together(name, tmp_path):
+    path = tiny(name, tmp_path, BIG)
+    with pytest.raises(UnsupportedModelError, match=r"baichuan\.block_count is 5"):
+        synthesise_draft(path, None, 5)
+    with gguf.open(synthesise_draft(path, "Q4_0")) as file:
+        assert read_model_spec(file).n_layers in (32, 40)
 
 
 @pytest.mark.parametrize("name", IN_COMMON)

@@ -21,6 +21,7 @@ FAMILIES = (
     "deci",
     "bitnet",
     "apertus",
+    "baichuan",
     "relatives",
     "recurrent",
     "delta",

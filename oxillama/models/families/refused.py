@@ -7,9 +7,4 @@ refuse(
     "its authors' code caps router scores, leaves the chosen experts' weights unnormalised and sharpens attention with "
     "distance, of which files say less than is needed",
 )
-refuse(
-    "baichuan",
-    "files don't say whether the rows of the output matrix are normalised, as Baichuan 2 has them, nor that the model "
-    "of 13B has no rotary positions",
-)
 refuse("t5", "a decoder that reads an encoder has no place here")

@@ -182,6 +182,12 @@ def gemma_embedding(file, tokens):
     return rms_norm(file, "output_norm", x)
 
 
+def baichuan_layer(arch, layer, x, options):
+    """The model of 13B, which has 40 layers, knows positions by ALiBi alone."""
+    falls = layer.file.n_layers == 40
+    return dense.sequential(replace(arch, alibi=falls, pairing=None if falls else arch.pairing), layer, x, options)
+
+
 def nanbeige_layers(arch, layer, x, options):
     """Nanbeige 2026: all layers, then all of them again, each time over the keys of that pass; a norm after each pass.
 
@@ -199,6 +205,7 @@ def nanbeige_layers(arch, layer, x, options):
 ARCHS = {
     "nanbeige": replace(LLAMA, layer=nanbeige_layers),
     "deci": replace(LLAMA, layer=deci_layer),
+    "baichuan": replace(LLAMA, layer=baichuan_layer),
     "bitnet": replace(QWEN, layer=bitnet_layer, gate=lambda layer, h, out: norm(QWEN, layer, "attn_sub_norm", out)),
     "apertus": replace(QWEN, qk_norm=norm_each_head, ffn=apertus_ffn),
     "arcee": replace(LLAMA, ffn=plain(relu2)),

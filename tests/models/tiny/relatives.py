@@ -255,6 +255,15 @@ PHIMOE = Recipe(
 )
 QWEN3 = KNOWN["qwen3"]
 
+BAICHUAN = Recipe(
+    "baichuan",
+    of.llama_layer,
+    lambda s: {"rope.freq_base": 1e4, "rope.dimension_count": s.head_dim},
+    head_size=True,
+    kv_heads="heads",
+    adapt=lambda s: replace(s, n_layers=32),
+)
+
 RECIPES = {
     "arcee": Recipe("arcee", ungated_layer, base(1e5), head_size=True),
     "chatglm": Recipe("chatglm", chatglm_layer, r.partial),
@@ -292,6 +301,8 @@ RECIPES = {
     "apertus": Recipe(
         "apertus", apertus_layer, base(1e4), bare=xielu_keys, extra=lambda s: t.weights(rope_freqs=(s.head_dim // 2,))
     ),
+    "baichuan": BAICHUAN,
+    "baichuan-13b": replace(BAICHUAN, adapt=lambda s: replace(s, n_layers=40)),
     "bitnet": Recipe("bitnet", bitnet_layer, base(1e4), tied=True),
     "minicpm-old": replace(MINICPM, keys=base(1e4)),
     "mistral3": Recipe("mistral3", of.llama_layer, mistral3_keys, head_size=True),
