@@ -138,13 +138,13 @@ def byte_level_encoder(vocab: Vocab, merges: list[str]) -> Encode:
         if vocab.nfc:
             text = unicodedata.normalize("NFC", text)
         if missing:
-            _refuse(text, missing)
+            refuse(text, missing)
         return list(run(tokenizer, text).ids)
 
     return encode
 
 
-def _refuse(text: str, missing: bytes) -> None:
+def refuse(text: str, missing: bytes) -> None:
     raw = text.encode()
     if raw.translate(None, missing) != raw:
         at = next(i for i, char in enumerate(text) if set(char.encode()) & set(missing))

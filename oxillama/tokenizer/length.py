@@ -103,6 +103,8 @@ def measure_of(vocab: Vocab) -> Measure:
     if vocab.model == "t5":
         return _unigram_measure(vocab)
     longest = max(map(len, vocab.tokens), default=0)
+    if vocab.model == "rwkv":  # where a text is cut, its pieces may be others
+        return Measure(longest, _no_cuts)
     if vocab.nfc:  # composing may reach across a cut
         return Measure(longest * COMPOSED if _spells_all(vocab) else 0, _no_cuts)
     if vocab.model == "llama" or not vocab.cut.byte_level:

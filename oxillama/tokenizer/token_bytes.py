@@ -1,5 +1,6 @@
 """Bytes of each token id."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from oxillama.tokenizer.token_types import BYTE, CONTROL, UNKNOWN, USER_DEFINED
 if TYPE_CHECKING:
     from oxillama.tokenizer.vocab import Vocab
 
-__all__ = ["BYTE_TO_CHAR", "token_bytes_of"]
+__all__ = ["BYTE_TO_CHAR", "from_escapes", "token_bytes_of"]
 
 
 def _alphabet() -> dict[int, str]:
@@ -35,6 +36,19 @@ def _word_piece(text: str) -> bytes:
     return _from_marked(text) if text.startswith("▁") else text.encode()
 
 
+_ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
+_NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+def from_escapes(text: str) -> bytes:
+    """The bytes that ``\\xff``, ``\\n`` and the like stand for; other characters behind a backslash are themselves."""
+
+    def unescaped(found: re.Match[bytes]) -> bytes:
+        return bytes([int(found[1], 16)]) if found[1] else _NAMED.get(found[2], found[2])
+
+    return _ESCAPE.sub(unescaped, text.encode())
+
+
 def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
     """A function id -> bytes for a vocabulary, which remembers them. Ids must be in range.
 
@@ -44,6 +58,8 @@ def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
     tokens, types = vocab.tokens, vocab.types
     if vocab.model == "bert":
         plain = _word_piece
+    elif vocab.model == "rwkv":
+        plain = from_escapes
     elif vocab.spaces_escaped:
         plain = _from_marked
     else:

@@ -12,6 +12,7 @@ from oxillama._util.lazy import lazy
 from oxillama._util.pickling import OpenedOnce, frozen
 from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
 from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
+from oxillama.tokenizer.byte_pieces import byte_piece_encoder
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
@@ -366,6 +367,8 @@ def _encoder(vocab: Vocab, meta: "Metadata") -> Encode:
         return word_piece_encoder(vocab)
     if vocab.model == "t5":
         return unigram_encoder(vocab)
+    if vocab.model == "rwkv":
+        return byte_piece_encoder(vocab)
     if vocab.model == "llama":
         return utf8_encoder(vocab, None)
     merges = decode_texts(meta.get_array("tokenizer.ggml.merges", str), "tokenizer.ggml.merges")

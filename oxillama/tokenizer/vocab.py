@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Vocab", "decode_texts", "read_vocab"]
 
 _P = "tokenizer.ggml."
-_MODELS = ("gpt2", "gemma4", "llama", "bert", "t5")
+_MODELS = ("gpt2", "gemma4", "llama", "bert", "t5", "rwkv")
 # What the formats mean when the file gives no id (the defaults of sentencepiece's trainers).
 _DEFAULT_IDS = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
@@ -80,7 +80,7 @@ class Vocab:
     @property
     def spaces_escaped(self) -> bool:
         """Whether token texts spell a space as ``▁``."""
-        return self.model in ("llama", "t5", "bert") or not self.cut.byte_level
+        return self.model != "rwkv" and (self.model in ("llama", "t5", "bert") or not self.cut.byte_level)
 
 
 def read_vocab(file: "GGUFFile") -> Vocab:

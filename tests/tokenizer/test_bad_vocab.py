@@ -48,7 +48,7 @@ def test_values_of_another_type(key: str, value: object) -> None:
         make(BPE, **{key: value})
 
 
-@pytest.mark.parametrize("model", ["rwkv", "plamo2", "no_vocab", "none", "GPT2", ""])
+@pytest.mark.parametrize("model", ["plamo2", "no_vocab", "none", "GPT2", ""])
 def test_unsupported_models_are_named(model: str) -> None:
     with pytest.raises(UnsupportedModelError, match=f"tokenizer.ggml.model is '{model}'"):
         make(BPE, model=model)
