@@ -187,6 +187,23 @@ typedef struct ox_delta_args {
 #define OX_DELTA_LEAST 0x1p-40f
 static inline size_t ox_delta_state(size_t k_dim, size_t v_dim) { return ox_round_up(v_dim, 16) * k_dim + 16; }
 
+/* The delta rule whose change of the state is diagonal plus a matrix of rank one, over consecutive tokens of one
+ * sequence, for one head (Peng et al., "RWKV-7 Goose", 2025). The head keeps a matrix S of k_dim rows and v_dim columns,
+ * and for each token
+ *   S = diag(w) S + a (b^T S) + k v^T,   y = S^T q
+ * with the old S on the right. It lies in panels of 16 columns, [k_dim][16], the last one padded. */
+typedef struct ox_dplr_args {
+    const float *q, *w, *k, *a, *b; /* [k_dim] of the first token */
+    const float *v;           /* [v_dim] */
+    size_t k_stride, v_stride; /* floats from one token to the next: of the five, and of v */
+    const float *read;        /* panels of the state before the first token; NULL: zeros */
+    float *write;             /* the same after the last one, at a multiple of 64 bytes; not `read` */
+    float *y;
+    size_t y_stride;
+    int64_t n_tokens, k_dim, v_dim;
+    int32_t stream;           /* write past the caches: the state is read again only after more than they hold */
+} ox_dplr_args;
+
 typedef void ox_dequantise_fn(const void *src, float *dst, int64_t n);
 typedef void ox_quantise_fn(const float *src, void *dst, int64_t n);
 /* Interleaves n_rows <= 16 rows (stride bytes apart, k values each) to one panel; missing rows become zeros. */
@@ -247,7 +264,10 @@ typedef struct ox_kernels {
     void (*scan1)(const ox_scan_args *);
     void (*scan2)(const ox_scan_args *);
     void (*delta)(const ox_delta_args *);
+    void (*dplr)(const ox_dplr_args *);
     void (*decay)(const float *x, const float *bias, const float *a, float *y, int64_t n); /* y = exp(a softplus(x + bias)) */
+    /* y = exp(c sigmoid(a (x + bias))) */
+    void (*bounded_decay)(const float *x, const float *bias, float a, float c, float *y, int64_t n);
     void (*l2_norm)(const float *x, float *y, int64_t n, float eps, float scale); /* y = scale x / sqrt(sum(x^2) + eps) */
     /* y = x / sqrt(mean(x^2) + eps) w silu(z) */
     void (*gated_norm)(const float *x, const float *z, const float *w, float *y, int64_t n, float eps);

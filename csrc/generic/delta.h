@@ -1,4 +1,4 @@
-/* The gated delta rule, and what goes into it and comes out of it. Lane = column of the state: no sum is horizontal.
+/* The gated delta rule, that with a change of rank one, and what goes into it and comes out of it. Lane = column of the state: no sum is horizontal.
  *
  * All tokens of a call pass one tile of the state, DELTA_PANELS panels of columns, which stays in the nearest cache. A
  * token's sums over the old state are made while the token before changes it, so that each value is loaded and stored
@@ -107,6 +107,76 @@ static void delta(const ox_delta_args *args)
         a->write[n + i] = i ? 0 : kept;
     if (a->stream)
         vf_fence();
+}
+
+/* Token t changes a tile whose columns begin with c: out = w s + a seen^T + k v^T, y = out^T q and, unless it is the last,
+ * seen = out^T b of the next. */
+INLINE void dplr_token(const ox_dplr_args *a, int64_t t, int64_t c, const float *s, float *out, vf *seen, const int last,
+                       const int J)
+{
+    int64_t n = a->k_dim, at = t * (int64_t)a->k_stride;
+    const float *q = a->q + at, *w = a->w + at, *k = a->k + at, *p = a->a + at, *next = last ? q : a->b + at + a->k_stride;
+    vf v[DELTA_PANELS * NV], y[DELTA_PANELS * NV], known[DELTA_PANELS * NV];
+    UNROLL for (int j = 0; j < J; j++) {
+        v[j] = load_part(a->v + (size_t)t * a->v_stride + (size_t)(c + j * VL), a->v_dim - c - j * VL, 0);
+        y[j] = known[j] = vf_zero();
+    }
+    for (int64_t i = 0; i < n; i++) {
+        vf wi = vf_set1(w[i]), pi = vf_set1(p[i]), ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next[i]);
+        vf x[DELTA_PANELS * NV];
+        UNROLL for (int j = 0; j < J; j += NV)
+            if (last && s && s != out) /* of one token: the next tile's panels, while this one's are written */
+                __builtin_prefetch(s + delta_at(i, j + J, n), 0, 2);
+        UNROLL for (int j = 0; j < J; j++) {
+            x[j] = s ? vf_mul(wi, vf_load(s + delta_at(i, j, n))) : vf_zero();
+            x[j] = vf_fma(ki, v[j], vf_fma(pi, seen[j], x[j]));
+        }
+        UNROLL for (int j = 0; j < J; j++) {
+            y[j] = vf_fma(x[j], qi, y[j]);
+            if (!last)
+                known[j] = vf_fma(x[j], ni, known[j]);
+            if (last && a->stream)
+                vf_stream(out + delta_at(i, j, n), x[j]);
+            else
+                vf_store(out + delta_at(i, j, n), x[j]);
+        }
+    }
+    UNROLL for (int j = 0; j < J; j++) {
+        seen[j] = known[j];
+        store_rows(a->y + (size_t)t * a->y_stride + (size_t)(c + j * VL), y[j], a->v_dim - c - j * VL, 0);
+    }
+}
+
+/* All tokens pass the tile of the columns c.. */
+INLINE void dplr_tile(const ox_dplr_args *a, int64_t c, const int J)
+{
+    const float *s = a->read ? a->read + c * a->k_dim : NULL;
+    float *out = a->write + c * a->k_dim;
+    vf seen[DELTA_PANELS * NV];
+    delta_known(s, a->b, a->k_dim, seen, J);
+    for (int64_t t = 0; t + 1 < a->n_tokens; t++, s = out)
+        dplr_token(a, t, c, s, out, seen, 0, J);
+    dplr_token(a, a->n_tokens - 1, c, s, out, seen, 1, J);
+}
+
+static void dplr(const ox_dplr_args *args)
+{
+    const ox_dplr_args copied = *args, *a = &copied; /* which no store can change */
+    int64_t c = 0;
+    for (; c + 16 * (DELTA_PANELS - 1) < a->v_dim; c += 16 * DELTA_PANELS)
+        dplr_tile(a, c, DELTA_PANELS * NV);
+    for (; c < a->v_dim; c += 16)
+        dplr_tile(a, c, NV);
+    if (a->stream)
+        vf_fence();
+}
+
+static void bounded_decay(const float *x, const float *bias, float a, float c, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf t = vf_mul(vf_set1(a), vf_add(load_part(x + i, n - i, 0), load_part(bias + i, n - i, 0)));
+        store_rows(y + i, vf_exp(vf_times_sigmoid(vf_set1(c), t)), n - i, 0);
+    }
 }
 
 static void decay(const float *x, const float *bias, const float *a, float *y, int64_t n)

@@ -47,7 +47,9 @@ static void fill_other(ox_kernels *t)
     t->scan1 = scan1;
     t->scan2 = scan2;
     t->delta = delta;
+    t->dplr = dplr;
     t->decay = decay;
+    t->bounded_decay = bounded_decay;
     t->l2_norm = l2_norm;
     t->gated_norm = gated_norm;
 }

@@ -1,4 +1,4 @@
-/* The gated delta rule, and what goes into it and comes out of it (ox_kernels.h says what each is). */
+/* The gated delta rule, that with a change of rank one, and what goes into it and comes out of it (ox_kernels.h says what each is). */
 #include <math.h>
 #include "scalar.h"
 
@@ -41,6 +41,37 @@ void ox_delta(const ox_delta_args *a)
             advance(a, t, column, a->write + column / 16 * 16 * a->k_dim + column % 16, &unit);
     }
     a->write[n - 16] = (float)unit;
+}
+
+/* One token of one column, whose state is s[0], s[16], s[32] ... */
+static void transform(const ox_dplr_args *a, int64_t t, int64_t column, float *s)
+{
+    size_t at = (size_t)t * a->k_stride;
+    double v = a->v[(size_t)t * a->v_stride + (size_t)column], seen = 0, y = 0;
+    for (int64_t i = 0; i < a->k_dim; i++)
+        seen += (double)s[16 * i] * a->b[at + (size_t)i];
+    for (int64_t i = 0; i < a->k_dim; i++) {
+        size_t j = at + (size_t)i;
+        s[16 * i] = (float)((double)a->w[j] * s[16 * i] + a->a[j] * seen + a->k[j] * v);
+        y += (double)s[16 * i] * a->q[j];
+    }
+    a->y[(size_t)t * a->y_stride + (size_t)column] = (float)y;
+}
+
+void ox_dplr(const ox_dplr_args *a)
+{
+    size_t n = ox_scan_state((size_t)a->v_dim, (size_t)a->k_dim);
+    for (size_t i = 0; i < n; i++)
+        a->write[i] = a->read ? a->read[i] : 0;
+    for (int64_t column = 0; column < a->v_dim; column++)
+        for (int64_t t = 0; t < a->n_tokens; t++)
+            transform(a, t, column, a->write + column / 16 * 16 * a->k_dim + column % 16);
+}
+
+void ox_bounded_decay(const float *x, const float *bias, float a, float c, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)exp(c / (1 + exp(-a * ((double)x[i] + bias[i]))));
 }
 
 void ox_decay(const float *x, const float *bias, const float *a, float *y, int64_t n)

@@ -68,7 +68,9 @@ void ox_conv1d(const ox_conv1d_args *a);
 void ox_scan1(const ox_scan_args *a);
 void ox_scan2(const ox_scan_args *a);
 void ox_delta(const ox_delta_args *a);
+void ox_dplr(const ox_dplr_args *a);
 void ox_decay(const float *x, const float *bias, const float *a, float *y, int64_t n);
+void ox_bounded_decay(const float *x, const float *bias, float a, float c, float *y, int64_t n);
 void ox_l2_norm(const float *x, float *y, int64_t n, float eps, float scale);
 void ox_gated_norm(const float *x, const float *z, const float *w, float *y, int64_t n, float eps);
 

@@ -46,7 +46,9 @@ void ox_scalar_init(ox_kernels *t)
         .scan1 = ox_scan1,
         .scan2 = ox_scan2,
         .delta = ox_delta,
+        .dplr = ox_dplr,
         .decay = ox_decay,
+        .bounded_decay = ox_bounded_decay,
         .l2_norm = ox_l2_norm,
         .gated_norm = ox_gated_norm,
     };

@@ -170,8 +170,8 @@ def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
 
     A token takes floats for the residual stream, its norms and products, for queries, keys, values and what attention
     makes of them, for two hidden layers of a feed-forward part, and a quarter of all that in 8 bits. Each expert that
-    it uses has hidden layers and a result of its own; recurrent mixers have about five rows of twice the width,
-    those with a delta rule two of what goes into it and two of what comes out.
+    it uses has hidden layers and a result of its own; recurrent mixers have about five rows of twice the width, or
+    what the model says.
     """
     if budget is None:
         return configured
@@ -179,9 +179,7 @@ def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
     hidden, experts = 2 * spec.n_ff, spec.experts
     if experts is not None:
         hidden = max(hidden, experts.n_used * (2 * experts.n_ff + spec.n_embd) + 2 * experts.n_ff_shared)
-    recurrent = 10 * spec.n_embd if slot_bytes(spec.states) else 0
-    if spec.delta is not None:
-        recurrent = 2 * (spec.delta.n_convolved + spec.delta.n_inner)
+    recurrent = (spec.mixer_values or 10 * spec.n_embd) if slot_bytes(spec.states) else 0
     floats = 5 * spec.n_embd + heads + spec.n_kv_heads * (spec.head_dim + spec.v_head_dim) + hidden + recurrent
     return min(configured, max(LEAST_STEP, budget // FORWARD_PART // (5 * max(floats, 1))))
 

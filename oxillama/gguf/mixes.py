@@ -83,7 +83,7 @@ def value_layers(names: Iterable[str]) -> tuple[int, ...]:
 
 # Small, or too sensitive to be quantised: norms, routers, convolutions, positions, mixers of RWKV.
 _KEPT = (
-    "_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d.weight",
+    "_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d",
     "shortconv.conv.weight", "attn_rel_b.weight", ".position_embd.", "time_mix_first.weight", "time_mix_w0.weight",
     "time_mix_w1.weight", "time_mix_w2.weight", "time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight",
     "time_mix_a0.weight", "time_mix_a1.weight", "time_mix_a2.weight", "time_mix_g1.weight", "time_mix_g2.weight",

@@ -115,6 +115,21 @@ cdef extern from "ox_kernels.h" nogil:
 
     size_t ox_delta_state(size_t k_dim, size_t v_dim)
 
+    ctypedef struct ox_dplr_args:
+        const float *q
+        const float *w
+        const float *k
+        const float *a
+        const float *b
+        const float *v
+        size_t k_stride, v_stride
+        const float *read
+        float *write
+        float *y
+        size_t y_stride
+        int64_t n_tokens, k_dim, v_dim
+        int32_t stream
+
     ctypedef void (*ox_gemm_fn "ox_gemm_fn *")(const ox_gemm_args *) noexcept nogil
 
     ctypedef struct ox_kernels:
@@ -161,7 +176,10 @@ cdef extern from "ox_kernels.h" nogil:
         void (*scan1)(const ox_scan_args *) noexcept nogil
         void (*scan2)(const ox_scan_args *) noexcept nogil
         void (*delta)(const ox_delta_args *) noexcept nogil
+        void (*dplr)(const ox_dplr_args *) noexcept nogil
         void (*decay)(const float *x, const float *bias, const float *a, float *y, int64_t n) noexcept nogil
+        void (*bounded_decay)(const float *x, const float *bias, float a, float c, float *y,
+                              int64_t n) noexcept nogil
         void (*l2_norm)(const float *x, float *y, int64_t n, float eps, float scale) noexcept nogil
         void (*gated_norm)(const float *x, const float *z, const float *w, float *y, int64_t n,
                            float eps) noexcept nogil

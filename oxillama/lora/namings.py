@@ -208,6 +208,10 @@ LINEAR_ATTENTION = {
     "in_proj_a": "ssm_alpha",
     "out_proj": "ssm_out",
 }
+KIMI = {f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a", "g_b")} | {
+    "self_attn.b_proj": "ssm_beta",
+    **{f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
+}
 APART_BY_KIND, JOINT = {"in_proj_qkvz": "attn_qkv+attn_gate"}, {"in_proj_qkvz": "ssm_in"}
 
 
@@ -362,6 +366,7 @@ NAMINGS = {
     "qwen35": replace(
         naming(APART, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION)), columns={"ssm_out": neighbours_apart}
     ),
+    "kimi-linear": naming(PLAIN, DEEPSEEK2, LLAMA, MIXTRAL, EXPERTS, KIMI),
     "gpt-oss": naming(PLAIN, ATTENTION, {"mlp.router": "ffn_gate_inp"}),
 }  # fmt: skip
 LIKE_LLAMA = """

@@ -58,6 +58,7 @@ DEFAULTS = {
     "gpt-oss": ExpertDefaults(gating="softmax_chosen", normalise=False, activation="swiglu_oai", biased=True),
     "hy_v3": ExpertDefaults(gating="sigmoid", normalise=False, correction="exp_probs_b"),
     "jamba": ExpertDefaults(normalise=False),
+    "kimi-linear": ExpertDefaults(gating="sigmoid"),
     "laguna": ExpertDefaults(gating="sigmoid", normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
     "llama4": ExpertDefaults(gating="sigmoid", normalise=False, n_shared=1, weighs_input=True),

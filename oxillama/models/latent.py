@@ -51,12 +51,13 @@ class LatentSpec:
         return self.rank + self.rotated
 
     @classmethod
-    def read(cls, m: Metadata, arch: str, n_heads: int) -> LatentSpec:
+    def read(cls, m: Metadata, arch: str, n_heads: int, hybrid: bool = False) -> LatentSpec:
         """Reads metadata; LoadError names the keys that contradict each other.
 
         Files since 2025 describe the cache by key_length and value_length, and heads by key_length_mla and
         value_length_mla; the former names are the heads' in older ones. Without a length, values are as wide as heads
-        that divide the stream.
+        that divide the stream. ``hybrid``: not all layers have this attention, so that heads are counted by layer;
+        what such files have as value_length means nothing.
         """
         p, rope = f"{arch}.attention.", f"{arch}.rope.dimension_count"
         rank = m.get_int(p + "kv_lora_rank", minimum=1, maximum=1 << 16)
@@ -64,8 +65,12 @@ class LatentSpec:
         suffix = "_mla" if p + "key_length_mla" in m or p + "value_length_mla" in m else ""
         if suffix:
             check_equal(m, p + "key_length", rank + rotated, f"{p}kv_lora_rank {rank} and {rope} {rotated} make")
+        if suffix and not hybrid:
             check_equal(m, p + "value_length", rank, f"{p}kv_lora_rank is")
-        check_equal(m, p + "head_count_kv", 1 if suffix else n_heads, "keys and values are unfolded from one head to")
+        if not hybrid:
+            check_equal(
+                m, p + "head_count_kv", 1 if suffix else n_heads, "keys and values are unfolded from one head to"
+            )
         head_dim = m.get_int(f"{p}key_length{suffix}", minimum=1, maximum=1 << 12)
         if head_dim <= rotated:
             raise LoadError(f"{p}key_length{suffix} is {head_dim}, which {rope} {rotated} leaves nothing of")
@@ -91,7 +96,7 @@ class LatentAttention:
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
         p, n_embd, eps = f"blk.{i}.", spec.n_embd, spec.norm_eps
-        self.sizes = sizes = LatentSpec.read(w.metadata, spec.arch, spec.n_heads)
+        self.sizes = sizes = LatentSpec.read(w.metadata, spec.arch, spec.n_heads, traits.recurrent)
         q_dim = sizes.n_heads * sizes.head_dim
         self.q_norm = None
         if sizes.q_rank:

@@ -63,7 +63,8 @@ class ModelSpec:
     """What was loaded. Sizes are in elements; those that may differ between layers are the largest.
 
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
-    gated delta rule of layers that have no heads.
+    gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer; 0: as in
+    most, ten times the width.
     """
 
     arch: str
@@ -82,6 +83,7 @@ class ModelSpec:
     scales: Scales
     states: tuple[LayerShape, ...] = ()
     delta: DeltaSpec | None = None
+    mixer_values: int = 0
 
     @property
     def n_heads(self) -> int:

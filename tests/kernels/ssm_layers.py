@@ -7,6 +7,7 @@ from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
 from oxillama.kernels.ssm import Convolution, Scan1, Scan2, columns, conv1d, gated_conv1d, scan1, scan2
 from tests.kernels.delta_layer import DeltaLayer
+from tests.kernels.dplr_layers import ChannelDeltaLayer
 
 AT = 64  # where a scan's state starts in these tests
 T = 45  # tokens: more than one run of the kernels
@@ -133,6 +134,8 @@ LAYERS = {
     "delta, neighbours": lambda: DeltaLayer(6, 3, 64, 48, T, neighbours=True),
     "delta, odd": lambda: DeltaLayer(6, 2, 19, 21, T),
     "delta, narrow": lambda: DeltaLayer(3, 1, 2, 5, T),
+    "delta by channel": lambda: ChannelDeltaLayer(8, 128, T),
+    "delta by channel, odd": lambda: ChannelDeltaLayer(5, 19, T),
 }
 
 

@@ -20,6 +20,8 @@ from oxillama.kernels.ssm import (
 )
 from tests.kernels.ssm_layers import LAYERS, Mamba2, T, floats, run
 
+BY_CHANNEL = ("delta by channel",)
+
 
 @pytest.fixture(params=LAYERS)
 def layer(request):
@@ -66,7 +68,7 @@ def test_the_state_that_is_read_stays(layer):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_is_seen(value):
-    for kind in ("mamba", "mamba2", "conv, many tasks", "gated conv", "delta", "delta, odd"):
+    for kind in ("mamba", "mamba2", "conv, many tasks", "gated conv", "delta", "delta, odd", *BY_CHANNEL):
         layer = LAYERS[kind]()
         layer.x[3, :] = value
         y, _ = run(layer, [T])

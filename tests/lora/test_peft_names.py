@@ -208,6 +208,13 @@ MODULES = {
         "model.layers.0.mlp.shared_expert.up_proj": plain("ffn_up_shexp"),
     },
     "qwen3next-2025": {"model.layers.0.linear_attn.in_proj_qkvz": plain("ssm_in")},
+    "kimi-linear": {
+        "model.layers.0.self_attn.q_proj": plain("attn_q"),
+        "model.layers.0.self_attn.f_a_proj": plain("ssm_f_a"),
+        "model.layers.0.self_attn.g_b_proj": plain("ssm_g_b"),
+        "model.layers.0.self_attn.b_proj": plain("ssm_beta"),
+        "model.layers.0.mlp.up_proj": plain("ffn_up"),
+    },
     "qwen35": {
         f"{LINEAR}in_proj_qkv": values_apart,
         f"{LINEAR}in_proj_z": apart("attn_gate"),

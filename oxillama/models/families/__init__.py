@@ -26,6 +26,7 @@ FAMILIES = (
     "recurrent",
     "delta",
     "deepseek",
+    "kimi",
     "bert",
     "refused",
 )

@@ -40,7 +40,8 @@ def read_delta_model(file: GGUFFile, traits: Traits) -> ModelSpec:
     layers = tuple(
         replace(layer, n_heads=0, n_kv_heads=0) if recurrent[i] else layer for i, layer in enumerate(spec.layers)
     )
-    spec = replace(spec, layers=layers, delta=rule)
+    values = 2 * (rule.n_convolved + rule.n_inner)  # two rows of what goes into the rule, and two of what comes out
+    spec = replace(spec, layers=layers, delta=rule, mixer_values=values)
     return replace(spec, states=tuple(kv or (rule.shape,) for kv in attention_states(spec)))
 
 

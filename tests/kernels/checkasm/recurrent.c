@@ -1,4 +1,4 @@
-/* Short convolutions, selective scans and the delta rule. */
+/* Short convolutions, selective scans and the delta rules. */
 #include "check.h"
 
 #define EPS 1.1920929e-7
@@ -157,6 +157,30 @@ static void check_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t k
     release();
 }
 
+/* Keys and what the old state is seen by are short, so that states stay bounded. */
+static void check_dplr(const ox_kernels *scalar, const ox_kernels *t, int64_t k_dim, int64_t v_dim, int64_t tokens, int form)
+{
+    int64_t k_stride = k_dim + GAP, v_stride = v_dim + GAP, state = (int64_t)ox_scan_state((size_t)v_dim, (size_t)k_dim);
+    ox_dplr_args a = {.k_stride = (size_t)k_stride, .v_stride = (size_t)v_stride, .y_stride = (size_t)v_stride,
+                      .n_tokens = tokens, .k_dim = k_dim, .v_dim = v_dim, .stream = form & 1};
+    doing("dplr of %d by %d, %d tokens, form %d", (int)k_dim, (int)v_dim, (int)tokens, form);
+    a.q = random_units(tokens, k_stride, k_dim);
+    a.k = random_units(tokens, k_stride, k_dim);
+    a.b = random_units(tokens, k_stride, k_dim);
+    a.a = random_rows(tokens, k_stride, k_dim, 0.3f / sqrtf((float)k_dim));
+    a.w = random_rows(tokens, k_stride, k_dim, 0.7f);
+    a.v = random_rows(tokens, v_stride, v_dim, 2);
+    a.read = form & 2 ? sealed(random_state(v_dim, k_dim, 4)) : NULL;
+    ox_dplr_args b = a;
+    a.y = output_rows(tokens, v_stride, v_dim), b.y = output_rows(tokens, v_stride, v_dim);
+    a.write = random_state(v_dim, k_dim, 9), b.write = memcpy(random_state(v_dim, k_dim, 0), a.write, (size_t)state * 4);
+    CALL(scalar, dplr)(&a);
+    CALL(t, dplr)(&b);
+    expect_near(a.write, b.write, state, 400 * EPS);
+    expect_near(a.y, b.y, (tokens - 1) * v_stride + v_dim, 400 * EPS);
+    release();
+}
+
 static void check_parts_of_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t n)
 {
     const float *x = random_floats(n, 2), *z = random_floats(n, 4), *w = random_floats(n, 1);
@@ -166,6 +190,10 @@ static void check_parts_of_delta(const ox_kernels *scalar, const ox_kernels *t, 
     CALL(t, decay)(x, z, w, b, n);
     for (int64_t i = 0; i < n; i++)
         expect_near(a + i, b + i, 1, 40 * EPS * fmax(1, a[i])); /* w may be positive here */
+    doing("bounded_decay of %d", (int)n);
+    CALL(scalar, bounded_decay)(x, z, 1.7f, -2.3f, a, n);
+    CALL(t, bounded_decay)(x, z, 1.7f, -2.3f, b, n);
+    expect_near(a, b, n, 40 * EPS);
     doing("l2_norm of %d", (int)n);
     CALL(scalar, l2_norm)(x, a, n, 1e-6f, 0.3f);
     CALL(t, l2_norm)(x, b, n, 1e-6f, 0.3f);
@@ -187,6 +215,7 @@ void check_recurrent(const ox_kernels *scalar, const ox_kernels *t)
             check_conv(scalar, t, channels[i], 1 + (int)(random_bits() % 6), n, form & 15);
             check_scan(scalar, t, channels[i], states[random_bits() % COUNT(states)], n, form);
             check_delta(scalar, t, states[random_bits() % COUNT(states)], channels[i], n, form & 3);
+            check_dplr(scalar, t, states[random_bits() % COUNT(states)], channels[i], n, form & 3);
             check_parts_of_delta(scalar, t, channels[i]);
         }
 }

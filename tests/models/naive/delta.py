@@ -23,11 +23,12 @@ def unit(x):
 def recurrence(q, k, v, forget, learn):
     """A matrix per head, from keys to values, that is corrected where it errs about a key.
 
-    q, k [tokens, heads, keys' width], v [tokens, heads, values' width], forget and learn [tokens, heads].
+    q, k [tokens, heads, keys' width], v [tokens, heads, values' width], learn [tokens, heads], forget
+    [tokens, heads, keys' width or 1].
     """
     state, out = np.zeros((*k.shape[1:], v.shape[-1])), np.empty_like(v)
     for t in range(len(v)):
-        state = forget[t][:, None, None] * state
+        state = forget[t][:, :, None] * state
         wrong = v[t] - np.einsum("hkv,hk->hv", state, k[t])
         state = state + np.einsum("hk,hv->hkv", k[t], learn[t][:, None] * wrong)
         out[t] = np.einsum("hkv,hk->hv", state, q[t])
@@ -63,7 +64,7 @@ def gated_delta(layer, h, shared):
     q, k = (shared(unit(y), heads // n_keys) for y in (q, k))
     forget, learn = time_steps(layer, h, n_keys)
     forget = np.exp(layer["ssm_a"] * softplus(forget + layer["ssm_dt.bias"]))
-    y = recurrence(q / np.sqrt(width), k, v, forget, sigmoid(learn))
+    y = recurrence(q / np.sqrt(width), k, v, forget[:, :, None], sigmoid(learn))
     y = rms(y, layer["ssm_norm.weight"], layer.get("attention.layer_norm_rms_epsilon")).reshape(len(h), -1)
     return layer.linear("ssm_out", y * silu(z))
 

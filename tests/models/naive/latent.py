@@ -66,6 +66,9 @@ def expand(layer, latent):
 
 
 def turn(layer, x, options, pairing):
+    """No ``pairing``: no rotation."""
+    if pairing is None:
+        return x
     frequencies = rotary.global_frequencies(layer.file, x.shape[-1], options.context_size)
     angles = np.outer(np.arange(len(x)), frequencies)
     magnitude = layer.get("rope.scaling.attn_factor", 1.0) if log_multiplier(layer) else rotary.magnitude(layer.file)

@@ -6,13 +6,14 @@ import numpy as np
 
 import oxillama.gguf as gguf
 
-from . import delta, encoders, gemma4, relatives, sparse, table
+from . import delta, encoders, gemma4, kda, relatives, sparse, table
 from .recipes import Recipe
 from .shape import Shape
 
 __all__ = ["RECIPES", "Recipe", "Shape", "tiny"]
 
-RECIPES = table.RECIPES | relatives.RECIPES | sparse.RECIPES | encoders.RECIPES | gemma4.RECIPES | delta.RECIPES
+FAMILIES = (table, relatives, sparse, encoders, gemma4, delta, kda)
+RECIPES = {name: recipe for family in FAMILIES for name, recipe in family.RECIPES.items()}
 
 
 def tiny(name, folder, shape=None, *, seed=0):

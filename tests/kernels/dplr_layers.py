@@ -1,0 +1,43 @@
+"""The delta rule by channel as a layer of `test_ssm`, and what a loop in float64 makes of the same inputs."""
+
+import numpy as np
+
+from oxillama.kernels.dplr import ChannelDelta, channel_delta
+from oxillama.kernels.ssm import columns
+from tests.kernels.delta_layer import EPS, sigmoid, unit
+
+
+def parts_of(rows, sizes):
+    first = np.cumsum([0, *sizes])
+    return (columns(rows, int(at), n) for at, n in zip(first, sizes, strict=False))
+
+
+class ChannelDeltaLayer:
+    """Rows are queries, keys, values, the gate, time steps and beta."""
+
+    def __init__(self, heads, dim, n_tokens):
+        rng = np.random.default_rng(8)
+        self.heads, self.dim, inner = heads, dim, heads * dim
+        self.sizes = [inner] * 5 + [heads]
+        self.x = rng.standard_normal((n_tokens, sum(self.sizes))).astype(np.float32)
+        self.a = -np.exp(rng.standard_normal(heads)).astype(np.float32)
+        self.bias, self.norm = (rng.standard_normal(n).astype(np.float32) for n in (inner, dim))
+        self.rule = ChannelDelta(self.a, self.bias, self.norm, eps=EPS)
+        self.n_values = heads * dim * (-(-dim // 16) * 16)
+
+    def run(self, rows, slab, batch):
+        return channel_delta(*parts_of(rows, self.sizes), self.rule, slab, batch)
+
+    def expected(self):
+        n, shape = len(self.x), (len(self.x), self.heads, self.dim)
+        q, k, v, gate, steps, beta = np.split(self.x.astype(np.float64), np.cumsum(self.sizes[:-1]), axis=1)
+        q, k, v = unit(q.reshape(shape)) / np.sqrt(self.dim), unit(k.reshape(shape)), v.reshape(shape)
+        forget = np.exp(self.a[:, None] * np.logaddexp(0, steps + self.bias).reshape(shape))
+        y, state = np.empty_like(v), np.zeros((self.heads, self.dim, self.dim))
+        for t in range(n):
+            state *= forget[t][:, :, None]
+            wrong = v[t] - (state * k[t][:, :, None]).sum(1)
+            state += k[t][:, :, None] * (sigmoid(beta[t])[:, None] * wrong)[:, None]
+            y[t] = (state * q[t][:, :, None]).sum(1)
+        y = y / np.sqrt((y * y).mean(-1, keepdims=True) + EPS) * self.norm
+        return y.reshape(n, -1) * sigmoid(gate)

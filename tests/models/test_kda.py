@@ -1,0 +1,69 @@
+"""Layers with the delta rule by channel: what metadata say about them, and what they may not say."""
+
+import pytest
+
+from oxillama.errors import LoadError
+from oxillama.gguf import Metadata
+from oxillama.models.kda import KdaSpec, read_kda
+from tests.models.references import TOKENS, load, logits, rewritten
+from tests.models.tiny import Shape, tiny
+
+KEYS = {"ssm.conv_kernel": 4, "attention.head_count": 3, "kda.head_dim": 20}
+DEEP = Shape(n_layers=4, n_heads=4, n_kv_heads=2)
+
+
+def metadata(**values):
+    """These keys over KEYS; a key that is None is left out."""
+    keys = {f"kimi-linear.{k}": v for k, v in (KEYS | values).items() if v is not None}
+    return Metadata({}).replaced({"general.architecture": "kimi-linear"} | keys)
+
+
+def test_sizes():
+    spec = read_kda(metadata())
+    assert spec == KdaSpec(4, 3, 20)
+    assert [shape.n_values for shape in spec.shapes] == [180, 180, 180, 3 * 20 * 32]
+
+
+@pytest.mark.parametrize("key", list(KEYS))
+@pytest.mark.parametrize("value", [None, 0, -1, 1 << 30, "4", 4.5])
+def test_sizes_that_cannot_be(key, value):
+    with pytest.raises(LoadError, match=rf"kimi-linear\.{key}"):
+        read_kda(metadata(**{key: value}))
+
+
+def test_states_that_no_machine_has():
+    with pytest.raises(LoadError, match=r"kda\.head_dim 4096, .* values in each layer"):
+        read_kda(metadata(**{"attention.head_count": 1 << 10, "kda.head_dim": 1 << 12}))
+
+
+def test_what_layers_keep(tmp_path):
+    """The latent vector where metadata give a head, three convolutions and the rule's state elsewhere."""
+    model = load(tiny("kimi-linear", tmp_path, DEEP))
+    assert [layer.n_heads for layer in model.spec.layers] == [0, 4, 0, 0]
+    kept = [[type(shape).__name__ for shape in layer] for layer in model.spec.states]
+    assert kept == [["RecurrentShape"] * 4, ["KvShape"], ["RecurrentShape"] * 4, ["RecurrentShape"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "message"),
+    [
+        ("attention.head_count_kv", [0, 2, 0, 0], LoadError, r"head_count_kv is 2, but keys and values are unfolded"),
+        ("attention.head_count_kv", [0, 1, 0], LoadError, "has 3 values for 4 layers"),
+        ("attention.head_count_kv", [1, 1, 0, 0], LoadError, r"blk\.0\.attn_q\.weight has shape"),
+        ("attention.head_count_kv", [0, 0, 0, 0], LoadError, r"blk\.1\.attn_q\.weight has shape"),
+        ("attention.key_length", 99, LoadError, r"attention\.key_length is 99"),
+        ("ssm.conv_kernel", 3, LoadError, r"ssm_conv1d_q\.weight has shape"),
+        ("kda.head_dim", 11, LoadError, r"attn_q\.weight has shape"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(tmp_path, key, value, error, message):
+    with pytest.raises(error, match=message):
+        load(rewritten(tiny("kimi-linear", tmp_path, DEEP), tmp_path, {f"kimi-linear.{key}": value}))
+
+
+def test_a_model_without_attention(tmp_path):
+    """One layer, which has the rule: nothing is asked of what attention would need."""
+    path = tiny("kimi-linear", tmp_path, Shape(n_layers=1))
+    keys = ("kv_lora_rank", "key_length_mla", "value_length_mla")
+    bare = rewritten(path, tmp_path, {f"kimi-linear.attention.{key}": None for key in keys})
+    assert (logits(bare, TOKENS) == logits(path, TOKENS)).all()
