@@ -212,6 +212,11 @@ KIMI = {f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a"
     "self_attn.b_proj": "ssm_beta",
     **{f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
 }
+RWKV7 = {f"attn.{part}_proj": f"time_mix_{name}" for part, name in (
+    ("r", "receptance"), ("k", "key"), ("v", "value"), ("o", "output")
+)} | {f"attn.{part}_lora.lora.{place}": f"time_mix_{part}{place // 2 + 1}" for part in "wavg" for place in (0, 2)} | {
+    f"ffn.{part}": f"channel_mix_{part}" for part in ("key", "value")
+}  # fmt: skip
 APART_BY_KIND, JOINT = {"in_proj_qkvz": "attn_qkv+attn_gate"}, {"in_proj_qkvz": "ssm_in"}
 
 
@@ -366,6 +371,7 @@ NAMINGS = {
     "qwen35": replace(
         naming(APART, LLAMA, EXPERTS, under("linear_attn", LINEAR_ATTENTION)), columns={"ssm_out": neighbours_apart}
     ),
+    "rwkv7": naming(PLAIN, RWKV7),
     "kimi-linear": naming(PLAIN, DEEPSEEK2, LLAMA, MIXTRAL, EXPERTS, KIMI),
     "gpt-oss": naming(PLAIN, ATTENTION, {"mlp.router": "ffn_gate_inp"}),
 }  # fmt: skip

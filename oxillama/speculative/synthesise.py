@@ -97,14 +97,18 @@ def pruned(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> GGUFFile:
     """
     traits = find_architecture(spec.arch).traits
     if len(kept) < spec.n_layers:
-        check_apart(file, spec)
+        check_apart(file, spec, kept)
     seen = file.seen_as(pruned_metadata(file.metadata, spec, kept), renumbered(file, kept))
     check_same(spec, read_model_spec(seen), traits, kept)
     return seen
 
 
-def check_apart(file: GGUFFile, spec: ModelSpec) -> None:
-    """Raises UnsupportedModelError if layers have parts in common, so that none can be left out."""
+def check_apart(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> None:
+    """Raises UnsupportedModelError if layers have parts in common, so that none of some can be left out."""
+    if kept[0] and "blk.0.time_mix_v0.weight" in file.tensors:
+        raise UnsupportedModelError(
+            f"the layers of this {spec.arch} model mix their values with those of the first: keep layer 0"
+        )
     table = "per_layer_token_embd.weight"
     common = f"their embeddings side by side in {table}" if table in file.tensors else ""
     if file.metadata.get(f"{spec.arch}.attention.shared_kv_layers", 0) != 0:

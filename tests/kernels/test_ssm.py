@@ -20,7 +20,7 @@ from oxillama.kernels.ssm import (
 )
 from tests.kernels.ssm_layers import LAYERS, Mamba2, T, floats, run
 
-BY_CHANNEL = ("delta by channel",)
+BY_CHANNEL = ("delta by channel", "rwkv7")
 
 
 @pytest.fixture(params=LAYERS)

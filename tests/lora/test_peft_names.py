@@ -208,6 +208,12 @@ MODULES = {
         "model.layers.0.mlp.shared_expert.up_proj": plain("ffn_up_shexp"),
     },
     "qwen3next-2025": {"model.layers.0.linear_attn.in_proj_qkvz": plain("ssm_in")},
+    "rwkv7": {
+        "model.layers.0.attn.r_proj": plain("time_mix_receptance"),
+        "model.layers.0.attn.w_lora.lora.0": plain("time_mix_w1"),
+        "model.layers.0.attn.g_lora.lora.2": plain("time_mix_g2"),
+        "model.layers.0.ffn.key": plain("channel_mix_key"),
+    },
     "kimi-linear": {
         "model.layers.0.self_attn.q_proj": plain("attn_q"),
         "model.layers.0.self_attn.f_a_proj": plain("ssm_f_a"),

@@ -21,6 +21,7 @@ TOKENS = np.random.default_rng(5).integers(0, 131, 30).tolist()
 # What adds to the stream of activations; all zeros, the layer is no more than its input.
 WRITERS = (
     "attn_output.", "attn_out.", "ffn_down.", "ffn_down_exps.", "ffn_down_shexp.", "ssm_out.", "shortconv.out_proj.",
+    "time_mix_output.", "channel_mix_value.",
 )  # fmt: skip
 GENERATING = [n for n, r in RECIPES.items() if r.arch in architectures() and find_architecture(r.arch).traits.causal]
 BY_DEPTH = ("baichuan", "baichuan-13b")  # which tells what layers compute
@@ -79,6 +80,14 @@ def test_layers_of_models_known_by_their_depth_stay_together(name, tmp_path):
         synthesise_draft(path, None, 5)
     with gguf.open(synthesise_draft(path, "Q4_0")) as file:
         assert read_model_spec(file).n_layers in (32, 40)
+
+
+def test_the_layer_whose_values_all_others_read_stays(tmp_path):
+    path = tiny("rwkv7", tmp_path, DEEP)
+    with pytest.raises(UnsupportedModelError, match="mix their values with those of the first: keep layer 0"):
+        synthesise_draft(path, None, [1, 2, 5])
+    with gguf.open(synthesise_draft(path, None, [0, 5])) as file:
+        assert read_model_spec(file).n_layers == 2
 
 
 @pytest.mark.parametrize("name", IN_COMMON)

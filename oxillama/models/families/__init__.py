@@ -24,6 +24,7 @@ FAMILIES = (
     "baichuan",
     "relatives",
     "recurrent",
+    "rwkv",
     "delta",
     "deepseek",
     "kimi",

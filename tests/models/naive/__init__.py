@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, llama4, recurrent, relatives, sparse
+from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, llama4, recurrent, relatives, rwkv, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
 DECODERS = (
     delta.ARCHS | dense.ARCHS | kda.ARCHS | latent.ARCHS | llama4.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
 )
-WHOLE = gemma3n.WHOLE | gemma4.WHOLE
+WHOLE = gemma3n.WHOLE | gemma4.WHOLE | rwkv.WHOLE
 ARCHITECTURES = sorted(DECODERS | ENCODERS | WHOLE)
 
 
