@@ -13,7 +13,14 @@ from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
 DECODERS = (
-    delta.ARCHS | dense.ARCHS | kda.ARCHS | latent.ARCHS | llama4.ARCHS | recurrent.ARCHS | relatives.ARCHS | sparse.ARCHS
+    delta.ARCHS
+    | dense.ARCHS
+    | kda.ARCHS
+    | latent.ARCHS
+    | llama4.ARCHS
+    | recurrent.ARCHS
+    | relatives.ARCHS
+    | sparse.ARCHS
 )
 WHOLE = gemma3n.WHOLE | gemma4.WHOLE | rwkv.WHOLE
 ARCHITECTURES = sorted(DECODERS | ENCODERS | WHOLE)
