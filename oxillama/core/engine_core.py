@@ -281,7 +281,7 @@ class EngineCore:
     def _tell(self, request: Request) -> None:
         reason, error = request.outcome or ("cancelled", None)
         self.loop.background_requests.discard(request)
-        if isinstance(request, GenerationRequest):
+        if self.drafting.requests and isinstance(request, GenerationRequest):
             self.drafting.forget(request)
         request.finish(reason, error)
         self.open.pop(request, None)

@@ -221,8 +221,10 @@ class GenerationRequest(Request):
     def close(self, reason: FinishReason) -> FinishReason:
         text = self._last_text
         if not self._stopped:
-            text, self._stopped = self._stops.push(self._stream.flush())
-        if not self._stopped:
+            text = self._stream.flush()
+            if self._stops.stops:
+                text, self._stopped = self._stops.push(text)
+        if not self._stopped and self._stops.stops:
             held, self._stopped = self._stops.flush()
             text += held
         if self._stopped and reason == "length":

@@ -1,8 +1,8 @@
 """C allocations of the kernels, in one place, so that tests can deny them and check that memory is freed.
 
-No other module calls the allocator itself (a test sees to that). What is allocated here is seldom and small beside what
-numpy allocates: buffers of grammars, of samplers and of the search for repetitions. Callers hold the GIL, which the
-counters need.
+No other module calls the allocator itself (a test sees to that). What is allocated here is small beside what numpy
+allocates: buffers of grammars, of samplers and of the search for repetitions, and the places of a batch. Callers hold
+the GIL, which the counters need.
 """
 
 from libc.stdlib cimport calloc, free, realloc

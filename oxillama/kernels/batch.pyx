@@ -1,12 +1,12 @@
 """Batch of one forward pass: rows of (sequence, token, position), and the place of each sequence's state."""
 
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t
 
 import numpy as np
 
 from oxillama.errors import ConfigError
 
+from oxillama.kernels._memory cimport freed, resized
 from oxillama.kernels.rows cimport Workspace
 
 cdef enum:
@@ -66,7 +66,7 @@ cdef class Batch:
             self._choose_outputs(spans)
 
     def __dealloc__(self):
-        PyMem_Free(self.span)
+        freed(self.span)
 
     cdef int _allocate(self, spans) except -1:
         """One piece of memory for places, block tables and positions: a step of few rows must not cost many calls."""
@@ -75,10 +75,11 @@ cdef class Batch:
         for s in spans:
             self.n_rows += len(s.tokens)
             n_ids += len(s.block_table) + len(s.windowed)
-        PyMem_Free(self.span)
-        self.span = <span *>PyMem_Malloc(self.n_spans * sizeof(span) + <size_t>(n_ids + self.n_rows + 1) * 4)
-        if self.span == NULL:
-            raise MemoryError
+        cdef size_t n_bytes = self.n_spans * sizeof(span) + <size_t>(n_ids + self.n_rows + 1) * 4
+        cdef span *memory = <span *>resized(self.span, n_bytes)
+        if memory == NULL:
+            raise MemoryError(f"no memory for a batch of {self.n_rows} rows")
+        self.span = memory
         self.position = <int32_t *>(self.span + self.n_spans)
         self.tokens = np.empty(self.n_rows, np.int32)
         return 0

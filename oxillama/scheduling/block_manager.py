@@ -135,9 +135,11 @@ class BlockManager:
         False, and the sequence has nothing more than before, if there is too little room: `reserve` blocks more must be
         left. The last token is computed in any case, since its logits are wanted.
         """
-        n = len(sequence.tokens)
+        n, size = len(sequence.tokens), self.block_size
         self._owners.setdefault(sequence)
-        matched = self._match_prefix(sequence, n, reserve)
+        # A session that is fed token by token has all full blocks itself: each look-up would be in vain.
+        longer = (n - 1) // size > sequence.n_computed // size
+        matched = longer and self._match_prefix(sequence, n, reserve)
         if not matched and not self.fits(self.missing(sequence, n), reserve):
             return False
         if sequence.slots is not None and not self.take_slots(sequence, sequence.slots, reclaim_states=reclaim_states):
@@ -152,11 +154,9 @@ class BlockManager:
         Where the cached path continues without a recurrent state, the sequence is to leave a state (`shared_marks`), so
         that the next sequence finds one.
         """
-        size = self.block_size
-        # A session that is fed token by token has all full blocks itself: each look-up would be in vain.
-        longer = (n - 1) // size > sequence.n_computed // size
-        if self.prefix is None or sequence.cache_key is None or not longer:
+        if self.prefix is None or sequence.cache_key is None:
             return False
+        size = self.block_size
         known = self.prefix.match(sequence.cache_key, sequence.tokens, n - 1)
         found = known[: self.prefix.n_usable(known)]
         if sequence.slots is not None:

@@ -92,7 +92,8 @@ class RefCountedPool:
         """Raises ConfigError if an id is not in use, given twice or not of this pool."""
         given = list(ids)
         for i in given:
-            self._check_known(i)
+            if not 0 <= i < self.n:
+                self._check_known(i)
             if not self.users[i]:
                 raise ConfigError(f"{self.noun} {i} is not in use: it was freed before")
         if len(set(given)) < len(given):

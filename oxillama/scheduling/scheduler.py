@@ -217,7 +217,8 @@ class Scheduler:
         if sequence.queued:
             self.waiting.remove(sequence)
         sequence.finished, sequence.running = True, False
-        self._drop_step_state(sequence)
+        if sequence.draft_tokens or sequence.n_recompute or sequence.slots is not None:
+            self._drop_step_state(sequence)
 
     def reset(self) -> None:
         """Forgets all requests, and what sequences hold, after an error that left any of it half done.
