@@ -109,64 +109,51 @@ static void delta(const ox_delta_args *args)
         vf_fence();
 }
 
-/* Token t changes a tile whose columns begin with c: out = w s + a seen^T + k v^T, y = out^T q and, unless it is the last,
- * seen = out^T b of the next. */
-INLINE void dplr_token(const ox_dplr_args *a, int64_t t, int64_t c, const float *s, float *out, vf *seen, const int last,
-                       const int J)
+/* Token t changes the panel of the columns c..: out = w s + a seen^T + k v^T, y = out^T q and, unless it is the last,
+ * seen = out^T b of the next. One panel at a time: its sums and both vectors of each token stay in 16 registers. */
+INLINE void dplr_token(const ox_dplr_args *a, int64_t t, int64_t c, const float *s, float *out, vf *seen, const int last)
 {
     int64_t n = a->k_dim, at = t * (int64_t)a->k_stride;
     const float *q = a->q + at, *w = a->w + at, *k = a->k + at, *p = a->a + at, *next = last ? q : a->b + at + a->k_stride;
-    vf v[DELTA_PANELS * NV], y[DELTA_PANELS * NV], known[DELTA_PANELS * NV];
-    UNROLL for (int j = 0; j < J; j++) {
+    vf v[NV], y[NV], known[NV];
+    UNROLL for (int j = 0; j < NV; j++) {
         v[j] = load_part(a->v + (size_t)t * a->v_stride + (size_t)(c + j * VL), a->v_dim - c - j * VL, 0);
         y[j] = known[j] = vf_zero();
     }
     for (int64_t i = 0; i < n; i++) {
         vf wi = vf_set1(w[i]), pi = vf_set1(p[i]), ki = vf_set1(k[i]), qi = vf_set1(q[i]), ni = vf_set1(next[i]);
-        vf x[DELTA_PANELS * NV];
-        UNROLL for (int j = 0; j < J; j += NV)
-            if (last && s && s != out) /* of one token: the next tile's panels, while this one's are written */
-                __builtin_prefetch(s + delta_at(i, j + J, n), 0, 2);
-        UNROLL for (int j = 0; j < J; j++) {
-            x[j] = s ? vf_mul(wi, vf_load(s + delta_at(i, j, n))) : vf_zero();
-            x[j] = vf_fma(ki, v[j], vf_fma(pi, seen[j], x[j]));
-        }
-        UNROLL for (int j = 0; j < J; j++) {
-            y[j] = vf_fma(x[j], qi, y[j]);
+        if (last && s && s != out) /* of one token: the next panel, while this one is written */
+            __builtin_prefetch(s + (n + i) * 16, 0, 2);
+        UNROLL for (int j = 0; j < NV; j++) {
+            vf x = s ? vf_mul(wi, vf_load(s + i * 16 + j * VL)) : vf_zero();
+            x = vf_fma(ki, v[j], vf_fma(pi, seen[j], x));
+            y[j] = vf_fma(x, qi, y[j]);
             if (!last)
-                known[j] = vf_fma(x[j], ni, known[j]);
+                known[j] = vf_fma(x, ni, known[j]);
             if (last && a->stream)
-                vf_stream(out + delta_at(i, j, n), x[j]);
+                vf_stream(out + i * 16 + j * VL, x);
             else
-                vf_store(out + delta_at(i, j, n), x[j]);
+                vf_store(out + i * 16 + j * VL, x);
         }
     }
-    UNROLL for (int j = 0; j < J; j++) {
+    UNROLL for (int j = 0; j < NV; j++) {
         seen[j] = known[j];
         store_rows(a->y + (size_t)t * a->y_stride + (size_t)(c + j * VL), y[j], a->v_dim - c - j * VL, 0);
     }
 }
 
-/* All tokens pass the tile of the columns c.. */
-INLINE void dplr_tile(const ox_dplr_args *a, int64_t c, const int J)
-{
-    const float *s = a->read ? a->read + c * a->k_dim : NULL;
-    float *out = a->write + c * a->k_dim;
-    vf seen[DELTA_PANELS * NV];
-    delta_known(s, a->b, a->k_dim, seen, J);
-    for (int64_t t = 0; t + 1 < a->n_tokens; t++, s = out)
-        dplr_token(a, t, c, s, out, seen, 0, J);
-    dplr_token(a, a->n_tokens - 1, c, s, out, seen, 1, J);
-}
-
 static void dplr(const ox_dplr_args *args)
 {
     const ox_dplr_args copied = *args, *a = &copied; /* which no store can change */
-    int64_t c = 0;
-    for (; c + 16 * (DELTA_PANELS - 1) < a->v_dim; c += 16 * DELTA_PANELS)
-        dplr_tile(a, c, DELTA_PANELS * NV);
-    for (; c < a->v_dim; c += 16)
-        dplr_tile(a, c, NV);
+    for (int64_t c = 0; c < a->v_dim; c += 16) {
+        const float *s = a->read ? a->read + c * a->k_dim : NULL;
+        float *out = a->write + c * a->k_dim;
+        vf seen[NV];
+        delta_known(s, a->b, a->k_dim, seen, NV);
+        for (int64_t t = 0; t + 1 < a->n_tokens; t++, s = out)
+            dplr_token(a, t, c, s, out, seen, 0);
+        dplr_token(a, a->n_tokens - 1, c, s, out, seen, 1);
+    }
     if (a->stream)
         vf_fence();
 }
