@@ -35,7 +35,8 @@ cdef class Rwkv7:
                               "whole heads")
         self.n_heads, self.width, self.eps = n // width, width, eps
         self.w0, self.k_k, self.k_a, self.r_k, self.weight, self.bias = (Vector(v) for v in found)
-        self.rest = Vector(1 - found[2])
+        with np.errstate(all="ignore"):
+            self.rest = Vector(1 - found[2])
 
 
 cdef struct mix_job:

@@ -179,7 +179,8 @@ def tanh_(x: Rows) -> None:
 
 def shift(share: NDArray[np.float32]) -> Convolution:
     """From each channel to that of the token before, by its share: a filter of two taps."""
-    return Convolution(np.stack([share, 1 - share], axis=1))
+    with np.errstate(all="ignore"):  # of what is no number, nothing is said
+        return Convolution(np.stack([share, 1 - share], axis=1))
 
 
 def head_size(m: Metadata) -> int:

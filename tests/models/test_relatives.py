@@ -112,6 +112,9 @@ def test_widths_of_qwen_are_of_two(tmp_path):
     [
         ("llama", "attention.temperature_scale", 0.1),
         ("qwen3", "rope.dimension_sections", [3, 3, 2, 0]),
+        ("kimi-linear", "kda.safe_gate", True),
+        ("rwkv7", "token_shift_count", 1),
+        ("rwkv7", "rescale_every_n_layers", 6),
     ],
 )
 def test_keys_of_relatives_mean_nothing_to_others(tmp_path, name, key, value):

@@ -27,7 +27,8 @@ SHAPE = Shape(
     n_ssm_heads=2, ssm_dim=4, n_state=4, rank=4,
 )  # fmt: skip
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
-           "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n")  # fmt: skip
+           "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
+           "apertus", "kimi-linear", "rwkv7")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 
@@ -49,7 +50,9 @@ def vocabulary():
     }
     bert = {P + "model": "bert", **common, P + "token_type": types, P + "seperator_token_id": 2, P + "cls_token_id": 1}
     unigram = {**llama, P + "model": "t5", P + "add_space_prefix": True, P + "unknown_token_id": 0}
-    return llama | {P + "chat_template": TEMPLATE}, bpe, bert, unigram
+    rwkv = {P + "model": "rwkv", **common, P + "token_type": types}
+    rwkv[P + "tokens"] = [*tokens[:16], *"abcdehlmnoprtuw ", *(f"\\x{i:02x}e" for i in range(8))]
+    return llama | {P + "chat_template": TEMPLATE}, bpe, bert, unigram, rwkv
 
 
 @cache
@@ -58,7 +61,7 @@ def seeds():
     for i, recipe in enumerate(RECIPES):
         path = tiny(recipe, FOLDER, SHAPE)
         with gguf.open(path) as file:
-            metadata = dict(file.metadata) | (vocabulary()[2] if recipe == "bert" else vocabulary()[i % 4])
+            metadata = dict(file.metadata) | vocabulary()[{"bert": 2, "rwkv7": 4}.get(recipe, i % 4)]
             tensors = {name: np.array(t.dequantize()) for name, t in file.tensors.items()}
         gguf.write_gguf(path, metadata, tensors)
         found.append(path.read_bytes())
