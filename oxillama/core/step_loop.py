@@ -171,8 +171,9 @@ class StepLoop:
         if ready():
             return
         check_stack(STEP_FRAMES)
-        self.check_outside()
         me = threading.get_ident()
+        if self._owner == me:
+            self.check_outside()
         while not ready():
             check_running()
             if self._owner is not None or self._forks:

@@ -66,8 +66,9 @@ class RefCountedPool:
 
     def alloc(self, n: int) -> list[int]:
         """Takes n free ids; if there are fewer, takes none and raises what `check_room` raises."""
-        self.check_room(n)
         split = len(self._free) - n
+        if not 0 <= n <= len(self._free):
+            self.check_room(n)
         taken = self._free[split:]
         del self._free[split:]
         taken.reverse()

@@ -110,7 +110,11 @@ def median(found: Iterable[Entered]) -> Entered:
 
 def main() -> None:
     engine = ox.load(num_threads=1)
-    for what, found in ("decode step", steady_step(engine)), ("generate", one_call(engine)):
+    call = one_call(engine)
+    for what, found in (
+        ("decode step without the model", steady_step(engine)), ("generate", call),
+        ("generate without the model", call.without(*MODEL)),
+    ):  # fmt: skip
         print("\n".join(found.functions))
         n = sum(found.calls.values())
         print(f"--- {what}: {len(found.calls)} functions in {len(found.files)} files, {n} calls\n")
