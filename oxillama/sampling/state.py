@@ -38,45 +38,56 @@ NO_BIAS: Bias = np.array([], np.int32), np.array([], np.float32)
 
 
 class History:
-    """The tokens of a text, and how often each occurs among the last `size`; O(1) for each that comes or goes."""
+    """The tokens of a text, and how often each occurs among the last `size`.
 
-    __slots__ = ("counts", "size", "tokens")
+    A token that comes is only appended: `counts` is brought up to date where a stage reads it, which most texts' stages
+    never do.
+    """
+
+    __slots__ = ("_counts", "_n_counted", "size", "tokens")
 
     def __init__(self, size: int, tokens: Iterable[int] = ()) -> None:
         self.size = size
         self.tokens = array("i", tokens)
-        self.counts: dict[int, int] = {}
-        for token in self.tokens[-size:] if size else ():
-            self.counts[token] = self.counts.get(token, 0) + 1
+        self._counts: dict[int, int] = {}
+        self._n_counted = 0  # tokens up to the end of the window that `_counts` is of
 
-    def push(self, token: int) -> None:
-        """Adds a token; the oldest leaves the window when that is full."""
-        tokens, size, counts = self.tokens, self.size, self.counts
-        tokens.append(token)
-        if size:
-            counts[token] = counts.get(token, 0) + 1
-            if len(tokens) > size:
-                self._count(tokens[-size - 1], -1)
+    @property
+    def counts(self) -> dict[int, int]:
+        """Occurrences of each token of the window, those that occur. O(1) for each that came since the last look."""
+        tokens, size = self.tokens, self.size
+        if len(tokens) - self._n_counted > size:
+            self._counts, self._n_counted = {}, len(tokens)
+            for token in tokens[-size:] if size else ():
+                self._counts[token] = self._counts.get(token, 0) + 1
+        for i in range(self._n_counted, len(tokens)):
+            self._count(tokens[i], 1)
+            if i >= size:
+                self._count(tokens[i - size], -1)
+        self._n_counted = len(tokens)
+        return self._counts
 
     def pop(self) -> None:
         """Takes the last token back; the one that left the window for it returns."""
         tokens, size = self.tokens, self.size
-        if size:
-            self._count(tokens[-1], -1)
-            if len(tokens) > size:
-                self._count(tokens[-size - 1], 1)
+        if self._n_counted == len(tokens):
+            if size:
+                self._count(tokens[-1], -1)
+                if len(tokens) > size:
+                    self._count(tokens[-size - 1], 1)
+            self._n_counted -= 1
         tokens.pop()
 
     def _count(self, token: int, change: int) -> None:
-        n = self.counts.get(token, 0) + change
+        n = self._counts.get(token, 0) + change
         if n:
-            self.counts[token] = n
+            self._counts[token] = n
         else:
-            del self.counts[token]
+            del self._counts[token]
 
     def copy(self) -> "History":
         twin = History(self.size)
-        twin.tokens, twin.counts = self.tokens[:], self.counts.copy()
+        twin.tokens, twin._counts, twin._n_counted = self.tokens[:], self._counts.copy(), self._n_counted
         return twin
 
 
@@ -115,7 +126,7 @@ class SamplerState:
         """A token follows. Raises GrammarError, and changes nothing, if the grammar doesn't allow it."""
         if self.grammar is not None:
             self.grammar.advance(token)
-        self.history.push(token)
+        self.history.tokens.append(token)
         if self.breaks is not None:
             self.breaks.push(self.history.tokens)
         self._rngs.append(self.rng.state)

@@ -51,6 +51,8 @@ class TokenStream:
         if self._strip and raw:
             self._strip = False
             raw = raw.removeprefix(b" ")
+        if not self._pending and raw.isascii():  # most tokens
+            return raw.decode("ascii")
         data = self._pending + raw
         text, n_used = utf_8_decode(data, "replace", False)
         self._pending = data[n_used:]

@@ -15,20 +15,27 @@ from oxillama.sampling import Sampler
 from oxillama.sampling.state import History
 from tests.sampling.settings import PROMPTS, WILDER
 
+CHANGES = st.one_of(st.integers(0, 4), st.sampled_from(["pop", "pop", "copy", "look", "look"]))
 
-@given(st.integers(0, 5), st.lists(st.one_of(st.integers(0, 4), st.none()), max_size=30), st.lists(st.integers(0, 4)))
+
+@settings(max_examples=300)
+@given(st.integers(0, 5), st.lists(CHANGES, max_size=40), st.lists(st.integers(0, 4)))
 def test_window_counts_its_tokens(size, changes, prompt):
+    """Whenever they are looked at: after each token, or after more than the window holds."""
     history, seen = History(size, prompt), list(prompt)
-    for change in changes:
-        if change is not None:
-            history.push(change)
+    for change in [*changes, "look"]:
+        if change == "look":
+            window = seen[-size:] if size else []
+            assert history.counts == {t: window.count(t) for t in window}
+        elif change == "copy":
+            history = history.copy()
+        elif change != "pop":
+            history.tokens.append(change)
             seen.append(change)
         elif len(seen) > len(prompt):
             history.pop()
             seen.pop()
-        window = seen[-size:] if size else []
         assert history.tokens.tolist() == seen
-        assert history.counts == {t: window.count(t) for t in window}
 
 
 def run(sampler, rows):
