@@ -1,4 +1,5 @@
-/* The gated delta rule, that with a change of rank one, and what goes into it and comes out of it. Lane = column of the state: no sum is horizontal.
+/* The gated delta rule, that with a change of rank one, and what goes into it and comes out of it. Lane = column of the
+ * state: no sum is horizontal.
  *
  * All tokens of a call pass one tile of the state, DELTA_PANELS panels of columns, which stays in the nearest cache. A
  * token's sums over the old state are made while the token before changes it, so that each value is loaded and stored

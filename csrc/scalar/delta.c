@@ -1,4 +1,5 @@
-/* The gated delta rule, that with a change of rank one, and what goes into it and comes out of it (ox_kernels.h says what each is). */
+/* The gated delta rule, that with a change of rank one, and what goes into it and comes out of it; ox_kernels.h says
+ * what each is. */
 #include <math.h>
 #include "scalar.h"
 

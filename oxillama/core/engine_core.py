@@ -394,7 +394,8 @@ class EngineCore:
         except (KvCacheFullError, QueueFullError) as error:
             if not patient:
                 reason: RejectedReason = "queue_full" if isinstance(error, QueueFullError) else "too_large"
-                self.loop.post(lambda: self.meter.rejected(reason, len(requests)))
+                n_refused = sum(request.finish_reason is None for request in requests)
+                self.loop.post(lambda: self.meter.rejected(reason, n_refused))
             raise
         return ticket
 

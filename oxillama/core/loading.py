@@ -222,7 +222,7 @@ def shipped_model() -> str:
 
 
 def shipped_draft() -> str:
-    """Path of the draft that comes with it: a tenth of its size, trained to guess its tokens. Raises LoadError."""
+    """Path of the draft that comes with it: a tenth of its size, trained to propose its tokens. Raises LoadError."""
     return shipped_file("default-draft.gguf", "give the path of another draft, or synthesise_draft() one")
 
 

@@ -1,4 +1,4 @@
-"""Train the draft model of the model that ships: a tenth of its size, same tokenizer, made to guess its next token.
+"""Train the draft model of the model that ships: a tenth of its size, same tokenizer, made to predict its next token.
 
     pip install -e ".[train]"
     python oxillama/data/train_draft.py                             # writes oxillama/data/default-draft.gguf

@@ -145,9 +145,7 @@ class SpeculativeEngine:
 
     def _with(self, options: dict[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = {"draft": self.draft, **self._settings}
-        if (
-            options.get("draft", self.draft) is None
-        ):  # for once without: the completion has no speculation statistics then
+        if options.get("draft", self.draft) is None:  # no option of drafts then, so that there are no statistics either
             own = {}
         sampler = options.get("sampler")
         given = getattr(getattr(sampler, "config", sampler), "seed", None)

@@ -169,8 +169,8 @@ cdef class Tier:
     def attention(self, const uint8_t[::1] q, uint8_t[::1] out, const uint8_t[::1] k, const uint8_t[::1] v,
                   const int32_t[::1] blocks, uint8_t[::1] scratch, uint8_t[::1] states, *, int kv_type,
                   int block_tokens, int n_queries, int group, int k_dim, int v_dim, int64_t pos, int64_t n_keys,
-                  int64_t window=0, bint causal=True, bint chunked=False, float scale=1, float softcap=0, float[::1] slopes=None,
-                  float[::1] sinks=None, bint split=False):
+                  int64_t window=0, bint causal=True, bint chunked=False, float scale=1, float softcap=0,
+                  float[::1] slopes=None, float[::1] sinks=None, bint split=False):
         """One key/value head; ``q`` [n_queries, group, k_dim], ``out`` [n_queries, group, v_dim].
 
         ``split`` computes each span of keys by itself, in descending order, and merges their states.

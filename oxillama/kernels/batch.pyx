@@ -73,6 +73,8 @@ cdef class Batch:
         cdef Span s
         cdef int64_t n_ids = 0
         for s in spans:
+            if s is None:  # which Cython takes for any class
+                raise TypeError("a span must be a Span, not None")
             self.n_rows += len(s.tokens)
             n_ids += len(s.block_table) + len(s.windowed)
         cdef size_t n_bytes = self.n_spans * sizeof(span) + <size_t>(n_ids + self.n_rows + 1) * 4

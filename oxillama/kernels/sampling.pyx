@@ -33,11 +33,11 @@ def described(value):
 
 cdef const float[::1] as_row(row):
     """A row of logits as it is, or a copy in one piece."""
-    if isinstance(row, ndarray):
+    if isinstance(row, ndarray) and row.dtype == FLOAT32:
         try:
             return row
         except ValueError:
-            if row.dtype == FLOAT32 and row.ndim == 1:
+            if row.ndim == 1:
                 return np.ascontiguousarray(row)
     raise ConfigError(f"logits must be a float32 array of one dimension, not {described(row)}")
 

@@ -32,8 +32,12 @@ def chosen_rows(places: NDArray[np.intp]) -> Share:
 
 
 def one_of_stack(i: int) -> Share:
-    """Of a matrix that is one of those which the tensor stacks; a factor that all of them share stands once."""
-    return lambda factors: (factors[0][i % len(factors[0])], factors[1][i % len(factors[1])])
+    """Changes of one of the matrices that the tensor stacks; a factor that all of them share stands once."""
+    return lambda factors: (one_of(factors[0], i), one_of(factors[1], i))
+
+
+def one_of(factor: NDArray[np.float32], i: int) -> NDArray[np.float32]:
+    return factor[i % len(factor)] if factor.ndim == 3 else factor
 
 
 @dataclass(frozen=True, eq=False)

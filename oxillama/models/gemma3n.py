@@ -189,7 +189,7 @@ class Gemma3n(Decoder):
         self.end = w.stack("altup_unembd_proj", n - 1, spec.n_embd, spec.n_embd)
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
-        """As `Decoder.forward`."""
+        """Hidden states of the rows that leave the model; see `Decoder.forward`."""
         x = self.embedding.rows(batch)
         embeddings = self.embeddings.rows(x, batch)
         streams = [x, *(scaled_like(x, linear(x, w, batch)) for w in self.begin)]

@@ -33,11 +33,10 @@ class Looped(Decoder):
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> None:
         super().__init__(spec, traits, w, context_size)
-        self.n_passes = len(spec.states[0])
         self.norm_between = not w.metadata.get_bool(f"{spec.arch}.skip_loop_final_norm", False)
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
-        """As `Decoder.forward`."""
+        """Hidden states of the rows that leave the model; see `Decoder.forward`."""
         x = self.embedding.rows(batch)
         tables = [angles(batch, frequencies, magnitude) for frequencies, magnitude in self.rotations]
         passes = [[(slab,) for slab in slabs] for slabs in zip(*states, strict=True)]

@@ -184,7 +184,7 @@ def shift(share: NDArray[np.float32]) -> Convolution:
 
 
 def head_size(m: Metadata) -> int:
-    """Of the time mix; LoadError if it doesn't divide the width."""
+    """Width of a head of the time mix. Raises LoadError if it doesn't divide the model's."""
     key, n = f"{m.arch}.wkv.head_size", m.get_int(f"{m.arch}.embedding_length")
     width = m.get_int(key, minimum=1, maximum=1 << 12)
     if n % width:

@@ -130,7 +130,7 @@ class Scales:
 def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
     """The hyper-parameters of a model of attention layers, and of the like parts of others.
 
-    A file's last blocks may guess tokens further ahead from what the others have computed (``nextn_predict_layers``).
+    A file's last blocks may propose tokens further ahead from what the others have computed (``nextn_predict_layers``).
     They are no part of the model, which has ``n_layers`` without them.
     """
     m = file.metadata

@@ -20,6 +20,7 @@ __all__ = ["History", "SamplerState", "check_ids"]
 
 # Ids are 32-bit integers in the files.
 MAX_TOKEN = (1 << 31) - 1
+UNKNOWN = -1  # in place of a number of tokens
 
 
 def check_ids(name: str, tokens: Any) -> list[int]:
@@ -55,12 +56,13 @@ class History:
     @property
     def counts(self) -> dict[int, int]:
         """Occurrences of each token of the window, those that occur. O(1) for each that came since the last look."""
-        tokens, size = self.tokens, self.size
-        if len(tokens) - self._n_counted > size:
-            self._counts, self._n_counted = {}, len(tokens)
+        tokens, size, counted = self.tokens, self.size, self._n_counted
+        self._n_counted = UNKNOWN  # until it is done: Ctrl-C may come in between
+        if counted < 0 or len(tokens) - counted > size:
+            self._counts, counted = {}, len(tokens)
             for token in tokens[-size:] if size else ():
                 self._counts[token] = self._counts.get(token, 0) + 1
-        for i in range(self._n_counted, len(tokens)):
+        for i in range(counted, len(tokens)):
             self._count(tokens[i], 1)
             if i >= size:
                 self._count(tokens[i - size], -1)
@@ -71,11 +73,12 @@ class History:
         """Takes the last token back; the one that left the window for it returns."""
         tokens, size = self.tokens, self.size
         if self._n_counted == len(tokens):
+            self._n_counted = UNKNOWN
             if size:
                 self._count(tokens[-1], -1)
                 if len(tokens) > size:
                     self._count(tokens[-size - 1], 1)
-            self._n_counted -= 1
+            self._n_counted = len(tokens) - 1
         tokens.pop()
 
     def _count(self, token: int, change: int) -> None:

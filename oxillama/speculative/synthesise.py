@@ -104,7 +104,7 @@ def pruned(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> GGUFFile:
 
 
 def check_apart(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> None:
-    """Raises UnsupportedModelError if layers have parts in common, so that none of some can be left out."""
+    """Raises UnsupportedModelError if layers that are left out have parts that others need."""
     if kept[0] and "blk.0.time_mix_v0.weight" in file.tensors:
         raise UnsupportedModelError(
             f"the layers of this {spec.arch} model mix their values with those of the first: keep layer 0"

@@ -3,6 +3,7 @@
 Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", 2023. Files hold the strings as Python prints bytes.
 """
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from oxillama.tokenizer.bpe import Encode, refuse
@@ -22,18 +23,33 @@ def byte_piece_encoder(vocab: "Vocab") -> Encode:
         piece = from_escapes(text) if kind == NORMAL else b""
         if piece:
             ids.setdefault(piece, i)
-    lengths: dict[int, list[int]] = {}  # of the pieces that begin with a byte, longest first
-    for first, n in sorted({(piece[0], len(piece)) for piece in ids}, reverse=True):
-        lengths.setdefault(first, []).append(n)
+    pieces = sorted(ids)
+    shorter = longest_prefixes(pieces)
+    longest = max(map(len, pieces), default=0)
 
     def encode(text: str) -> list[int]:
         data, out, at = text.encode(), [], 0
         while at < len(data):
-            n = next((n for n in lengths.get(data[at], ()) if data[at : at + n] in ids), 0)
-            if not n:
+            # In this order each beginning of what follows is the last piece before it, or a beginning of that one.
+            i = bisect_right(pieces, data[at : at + longest]) - 1
+            while i >= 0 and not data.startswith(pieces[i], at):
+                i = shorter[i]
+            if i < 0:
                 refuse(text, data[at : at + 1])
-            out.append(ids[data[at : at + n]])
-            at += n
+            out.append(ids[pieces[i]])
+            at += len(pieces[i])
         return out
 
     return encode
+
+
+def longest_prefixes(pieces: list[bytes]) -> list[int]:
+    """For each of the sorted pieces the index of the longest other one that it begins with; -1 for none."""
+    found: list[int] = []
+    nested: list[int] = []  # those that the last piece begins with, and itself
+    for i, piece in enumerate(pieces):
+        while nested and not piece.startswith(pieces[nested[-1]]):
+            nested.pop()
+        found.append(nested[-1] if nested else -1)
+        nested.append(i)
+    return found

@@ -110,7 +110,7 @@ class Partition:
         strips_left, strips_right: ids that swallow whitespace on that side.
 
     Attributes:
-        texts: of the tokens.
+        texts: those of the special tokens.
     """
 
     def __init__(self, specials: Mapping[str, int], strips_left: frozenset[int], strips_right: frozenset[int]) -> None:

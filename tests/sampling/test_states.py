@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -36,6 +37,42 @@ def test_window_counts_its_tokens(size, changes, prompt):
             history.pop()
             seen.pop()
         assert history.tokens.tolist() == seen
+
+
+@pytest.mark.parametrize("n_before", [3, 9, 40])
+def test_ctrl_c_in_the_middle_of_counting_spoils_no_count(n_before):
+    """At each line of it: the next look counts all of them once."""
+
+    def interrupted(history, line):
+        def trace(frame, event, arg):
+            nonlocal line
+            if event == "line" and frame.f_code.co_filename.endswith("sampling/state.py"):
+                line -= 1
+                if not line:
+                    raise KeyboardInterrupt
+            return trace
+
+        previous = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            history.counts  # noqa: B018
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(previous)
+        return False
+
+    line = 1
+    while True:
+        history = History(10, range(n_before))
+        assert history.counts
+        history.tokens.extend(range(5))
+        cut = interrupted(history, line)
+        assert history.counts == History(10, history.tokens).counts
+        if not cut:
+            break
+        line += 1
+    assert line > 10
 
 
 def run(sampler, rows):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.kernels.activations import xielu_
 from oxillama.models.decoder import Decoder, Layer
@@ -37,7 +38,8 @@ def softplus(x: float) -> float:
 class ApertusLayer(Layer):
     def read_ffn(self, spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
         ffn = super().read_ffn(spec, traits, w, i)
-        assert isinstance(ffn, Plain)
+        if not isinstance(ffn, Plain):
+            raise UnsupportedModelError(f"{spec.arch}.expert_count must be 0: no Apertus with experts is known")
         p, q, beta, eps = read_xielu(w.metadata, spec.n_layers, i)
         ffn.activate = partial(xielu_, p=p, q=q, beta=beta, eps=eps)
         return ffn
