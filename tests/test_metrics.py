@@ -34,7 +34,7 @@ README = (Path(__file__).parents[1] / "oxillama/engine/README.md").read_text()
 def histogram_of(bounds, *values):
     histogram = Histogram(bounds)
     for value in values:
-        histogram.observe(value)
+        histogram.observe((value, 1))
     return HistogramSnapshot(*histogram.values())
 
 
@@ -69,14 +69,14 @@ def test_a_value_on_a_bound_is_below_it():
 
 def test_a_value_counts_several_times():
     histogram = Histogram((1.0, 2.0))
-    histogram.observe(1.5, 3)
+    histogram.observe((1.5, 3))
     assert HistogramSnapshot(*histogram.values()) == HistogramSnapshot((1.0, 2.0), (0, 3, 0), 4.5)
 
 
 def test_what_is_frozen_stays():
     histogram = Histogram((1.0,))
     empty = HistogramSnapshot(*histogram.values())
-    histogram.observe(0.5)
+    histogram.observe((0.5, 1))
     assert (empty.count, empty.sum, empty.mean) == (0, 0.0, 0.0)
     assert HistogramSnapshot(*histogram.values()).count == 1
 
