@@ -159,7 +159,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "plant"), [(name, plant) for name, plants in FAULTS.items() for plant in plants])
 def test_planted_faults_are_found(name, plant, monkeypatch):
     plant(monkeypatch)

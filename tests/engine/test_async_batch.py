@@ -22,6 +22,7 @@ async def slowly(prompts):
         yield prompt
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("source", [list, iter, slowly])
 def test_results_are_those_of_each_alone(source, ordered):

@@ -46,6 +46,7 @@ def test_memory_shows_what_is_saved(model):
     assert {s.windowed for s in slabs} == ({True, False} if whole else {True})
 
 
+@pytest.mark.sweep(11)
 @pytest.mark.parametrize("chunk", [1, 40, 512])
 def test_the_bits_of_layers_that_keep_everything(model, chunk):
     states = model.spec.states

@@ -12,5 +12,6 @@ def test_forks(kind):
     assert "\n".join(run_module("tests.faults.forks", kind, "0")) == ""
 
 
+@pytest.mark.long
 def test_a_store_that_processes_share_and_die_in(tmp_path):
     assert stores.storm(tmp_path, 4) == []

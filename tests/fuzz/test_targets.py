@@ -13,7 +13,7 @@ from tests.fuzz.target import NAMES
 RUNS = int(os.environ.get("OXILLAMA_FUZZ_RUNS", "80"))
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_only_right_results_and_typed_errors(name, tmp_path, capfd):
     good = fuzz(name, tmp_path, runs=RUNS, seed=1, keep=False)

@@ -136,7 +136,7 @@ LARGE = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", LARGE)
 def test_too_large_grammars_are_refused(name):
     """By a tenth of the budget, to be quick; with ten times as much it takes no longer than that."""

@@ -78,12 +78,14 @@ def test_hostile_grammars_give_right_answers(name):
         assert not any(grammar.accepts(text) for text in failing)
 
 
+@pytest.mark.long
 def test_a_left_recursive_circle_through_a_hundred_thousand_rules():
     source = chain('r{i} ::= r{j} "b" | "x"', 'r0 "a"')
     with pytest.raises(GrammarError, match="is too large to compile"):
         check(source, ["x"], [])
 
 
+@pytest.mark.long
 def test_too_many_states_are_refused():
     group = " | ".join(f'r{j} "{j % 10}"' for j in range(400))
     calls = " ".join(f'"x" r{i}' for i in range(400))

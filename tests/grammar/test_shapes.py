@@ -89,6 +89,7 @@ def follow(rules, text, seed):
         chart = naive.step(chart, token, TEXTS[token])
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(SEQUENCES, min_size=1, max_size=2), st.booleans(), st.integers(0, 1000))
 @example([[(expression(("a-z", False)), (0, None, "*"))]], True, 0)

@@ -70,7 +70,7 @@ def contents(path):
         return {re.sub(r"^blk\.\d+", "", t.name): len(t.shape) for t in file.tensors.values()}, set(file.metadata)
 
 
-@pytest.mark.sweep(60)
+@pytest.mark.sweep(40)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_agree_with_the_twin(tmp_path, name, shape):
@@ -79,7 +79,7 @@ def test_logits_agree_with_the_twin(tmp_path, name, shape):
     assert np.abs(ours(path, tokens) - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
-@pytest.mark.sweep(50)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [name for name in NAMES if RECIPES[name].arch not in naive.ENCODERS])
 def test_chunks_give_equal_bits(tmp_path, name, shape):

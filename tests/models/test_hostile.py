@@ -99,6 +99,7 @@ def test_sizes_that_can_not_be_allocate_nothing(file):
             assert peak < 8 << 20, (key, peak)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("recipe", ["mixtral", "granitehybrid"])
 def test_long_arrays_are_measured_before_they_are_read(tmp_path, recipe):
     names = ("attention.head_count", "attention.head_count_kv", "attention.sliding_window_pattern", "block_count",

@@ -17,7 +17,7 @@ from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.offload.paged import NAMES, least_of, open_runner, path_of, rows, tokens_of
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_architecture_gives_the_same_bits(name):
     """In the least memory that works, in a half of what it takes, and with a part of it pinned; in chunks and whole."""
@@ -39,6 +39,7 @@ def test_every_architecture_gives_the_same_bits(name):
         assert runner.pager.counts()["faults"] > 0
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("type", writable_formats())
 def test_every_format_gives_the_same_bits(tmp_path, type):
     path = tmp_path / "model.gguf"
@@ -51,7 +52,7 @@ def test_every_format_gives_the_same_bits(tmp_path, type):
         assert runner.pager.counts()["faults"] > 0
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "mixtral", "falcon-h1"])
 def test_a_partly_cached_file_gives_the_same_bits(tmp_path, monkeypatch, name):
     """What is not is multiplied later, and nothing twice, products that add to something included."""

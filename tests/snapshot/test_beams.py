@@ -34,7 +34,7 @@ def state_of(data):
     return dict(SnapshotReader(MemorySource(data)).state)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "jamba", "mamba2", "gpt-oss"])
 def test_a_search_saved_in_every_round_gives_the_same_result(name, settings):

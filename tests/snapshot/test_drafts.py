@@ -335,6 +335,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("acceptance", ["match", "rejection"])
 def test_damaged_draft_descriptions_are_refused(pair, acceptance):
     """Each value in turn is replaced: an error of ours, or a text."""

@@ -21,7 +21,7 @@ def test_the_test_models_have_windowed_blocks(name):
         assert core_of(engine).scheduler.blocks.windows.window == (17 if name == "mimo2" else 16)
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", [*WINDOWED, "llama", "jamba"])
 def test_incremental_saves_of_every_pair_of_lengths_read_back(name, tmp_path):
     with opened(name) as engine:
@@ -29,7 +29,7 @@ def test_incremental_saves_of_every_pair_of_lengths_read_back(name, tmp_path):
         assert lengths(engine, tmp_path, FEW) == n * (n + 1) // 2
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", KINDS)
 def test_random_walks_and_requests_read_back(name, tmp_path):
     with opened(name) as engine:

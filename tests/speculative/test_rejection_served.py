@@ -162,6 +162,7 @@ def test_drawn_end_tokens_can_t_be_left_out(monkeypatch):
 # ---- with a draft model
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_the_engine_agrees_with_rejection_sampling_by_hand(noise, k):

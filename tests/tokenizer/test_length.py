@@ -74,6 +74,7 @@ def gemma() -> Tokenizer:
     return tokenizer("gemma-4")
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", [*RECORDED, *SENTENCEPIECE])
 def test_recorded_vocabularies(name):
     vocab = tokenizer(name)

@@ -241,6 +241,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schemas_get_an_answer_or_an_error(name):
     schema, answers = HOSTILE[name]
