@@ -1,7 +1,5 @@
 """Faults that are planted into the bookkeeping, one at a time: serving a real model at random must find each."""
 
-import dataclasses
-
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -9,6 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from oxillama.core import runner
 from oxillama.core.runner import Runner
 from oxillama.errors import OxiLlamaError
+from oxillama.kernels.batch import Span
 from oxillama.layer_state import first_read
 from oxillama.scheduling.block_manager import BlockManager, Windows
 from oxillama.scheduling.pools import KvCachePool, RefCountedPool, StateSlots
@@ -37,7 +36,7 @@ def keep_a_stale_table(patch):
         old = tables.get(request)
         if old is None or len(old) < len(made.block_table):
             old = tables[request] = list(made.block_table)
-        return dataclasses.replace(made, block_table=old)
+        return Span(made.tokens, made.start, old, made.want, made.slots, made.windowed, made.loras)
 
     patch.setattr(runner, "span_of", span)
 
@@ -129,7 +128,7 @@ def keep_a_stale_window_table(patch):
             if i < len(windowed) and windowed[i] >= 0:
                 windowed[i] = block
         tables[request.sequence.id] = windowed
-        return dataclasses.replace(made, windowed=windowed)
+        return Span(made.tokens, made.start, made.block_table, made.want, made.slots, windowed, made.loras)
 
     patch.setattr(runner, "span_of", span)
 
