@@ -243,6 +243,36 @@ def runner_of(engine):
     return core_of(engine).runner
 
 
+def session_of(engine):
+    """The session of an engine's own calls, or that of a conversation."""
+    return engine._session
+
+
+def sequence_of(session):
+    """A session's sequence: how many tokens are computed, and where their blocks are."""
+    return session._sequence
+
+
+def factory_of(engine):
+    """What makes requests of prompts and options."""
+    return engine._factory
+
+
+def snapshots_of(engine):
+    """The engine's snapshot writer."""
+    return engine._snapshots
+
+
+def requests_of(stream):
+    """The requests of a stream that is read."""
+    return stream._requests()
+
+
+def outbox_of(stream):
+    """What the requests of a stream put their chunks into."""
+    return stream._outbox
+
+
 def assert_idle(engine):
     """Nothing runs, and every block and slot is free but those of the session and of the prefix cache."""
     scheduler, pool = core_of(engine).scheduler, core_of(engine).pool

@@ -12,7 +12,19 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
 from tests.core.counted import KINDS, rows
-from tests.fakes import N_VOCAB, assert_idle, core_of, drawn, logits_of, make_engine, options, runner_of, slots_of
+from tests.fakes import (
+    N_VOCAB,
+    assert_idle,
+    core_of,
+    drawn,
+    logits_of,
+    make_engine,
+    options,
+    runner_of,
+    sequence_of,
+    session_of,
+    slots_of,
+)
 from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20)
@@ -66,7 +78,7 @@ def test_a_session_sees_exactly_its_tokens(blocks, calls, chunk, n_slots):
         assert engine.position == len(tokens)
         assert_idle(engine)
     engine.reset()
-    assert slots_of(engine._session._sequence) == set()
+    assert slots_of(sequence_of(session_of(engine))) == set()
     assert_idle(engine)
 
 
@@ -232,7 +244,7 @@ def test_checkpoints_go_before_states():
     engine = make_engine(n_blocks=0, n_slots=8)
     for i in range(9):
         engine.forward_one(3 + i)
-    assert len(slots_of(engine._session._sequence)) == 4
+    assert len(slots_of(sequence_of(session_of(engine)))) == 4
     runner_of(engine).steps.clear()
     engine.generate([[3], [4], [5]], max_tokens=4, seed=1, ignore_eos=True)
     assert max(len(step) for step in runner_of(engine).steps) == 3

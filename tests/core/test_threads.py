@@ -3,7 +3,7 @@
 import threading
 import time
 
-from tests.fakes import assert_idle, drawn, make_engine, runner_of
+from tests.fakes import assert_idle, drawn, make_engine, runner_of, session_of
 from tests.plain_loop import plain_tokens
 from tests.processes import fork, in_child, in_threads
 
@@ -128,7 +128,7 @@ def test_a_child_can_use_the_session_that_another_thread_was_in():
 
     engine.prefill([3])
     thread = threading.Thread(target=lambda: engine.generate([4], max_tokens=9, on_token=block), daemon=True)
-    engine._session._in_use.acquire()  # as if the other thread were in a call
+    session_of(engine)._in_use.acquire()  # as if the other thread were in a call
     thread.start()
     assert inside.wait(20)
     assert in_child(lambda: engine.prefill([5]) is not None) == 0

@@ -11,7 +11,18 @@ from oxillama.errors import KvCacheFullError
 from oxillama.layer_state import first_read
 from oxillama.scheduling.block_manager import Windows, n_alive
 from tests.core.counted import generate
-from tests.fakes import N_VOCAB, assert_idle, core_of, drawn, logits_of, make_engine, runner_of
+from tests.fakes import (
+    N_VOCAB,
+    assert_idle,
+    core_of,
+    drawn,
+    factory_of,
+    logits_of,
+    make_engine,
+    runner_of,
+    sequence_of,
+    session_of,
+)
 from tests.plain_loop import plain_tokens
 
 TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=90)
@@ -108,7 +119,7 @@ def test_a_long_prompt_runs_in_a_small_pool():
 def test_blocks_are_given_back_as_it_goes():
     engine = make_engine(context_size=600, n_blocks=40, windows=(40, 40), prefill_chunk_size=64)
     engine.prefill(PROMPT)
-    full, windowed = engine._session._sequence.tables
+    full, windowed = sequence_of(session_of(engine)).tables
     assert len(full) == len(windowed) == 16
     assert windowed[:12] == [-1] * 12  # 250 + 1 - 40 tokens, down to whole tiles of 64
     assert min(windowed[12:]) >= 0
@@ -177,7 +188,7 @@ def test_what_takes_its_rows_as_they_come_may_be_sent_back(others, pooling):
     engine = make_engine(context_size=400, windows=(8, 20), prefill_chunk_size=8, **others)
     core, ids = core_of(engine), [3 + i * i % 11 for i in range(300)]
     first, other = [
-        engine._factory.request(
+        factory_of(engine).request(
             [5 + i] * 9, read_options("generate", LONG, engine.context.factory.default_chain), ResultQueue(1)
         )
         for i in range(2)

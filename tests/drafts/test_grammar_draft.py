@@ -9,7 +9,7 @@ from oxillama.drafts.draft import DraftTask, Target
 from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.errors import ConfigError
 from oxillama.sampling import Sampler
-from tests.fakes import make_engine
+from tests.fakes import factory_of, make_engine
 
 SCHEMA = {
     "type": "object",
@@ -38,7 +38,7 @@ def test_draft_tokens_are_allowed_and_forced(engine):
     chain = ox.SamplerChain.from_config(ox.SamplerConfig(regex="(fox|dog) and the others"))
     draft = GrammarDraft()
     draft.bind(Target(engine.tokenizer, engine.n_vocab, engine.context_size))
-    sampler = engine._factory.plain_sampler(chain)
+    sampler = factory_of(engine).plain_sampler(chain)
     assert draft.propose([DraftTask(1, [5], 8, sampler)])[0].tokens == []  # two ways on
     for token in engine.tokenize("fox", add_special=False):
         sampler.accept(token)
@@ -76,7 +76,7 @@ class Spaced:
 
 
 def test_no_space_comes_into_the_middle_of_a_text(engine):
-    sampler = engine._factory.plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(regex="hello there")))
+    sampler = factory_of(engine).plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(regex="hello there")))
     draft = GrammarDraft()
     draft.bind(Target(Spaced(), 256, 100))
     assert bytes(draft.propose([DraftTask(1, [5], 32, sampler)])[0].tokens) == b"hello there"

@@ -17,7 +17,7 @@ from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.layer_state import KvShape, RecurrentShape, largest_window
 from oxillama.models import load_model
-from tests.fakes import PENALISED, assert_idle, core_of, options
+from tests.fakes import PENALISED, assert_idle, core_of, factory_of, options, session_of
 from tests.models.letters import Letters
 from tests.models.tiny import Shape, tiny
 
@@ -76,7 +76,7 @@ def alone(name, prompt, n, seed):
     if key not in ALONE:
         engine = engine_of(name, CONTEXT // BLOCK, 2, CONTEXT // BLOCK, prefix_cache=False)
         outbox = ResultQueue(1)
-        request = recorded(engine._factory.request(prompt, options(max_tokens=n, seed=seed), outbox))
+        request = recorded(factory_of(engine).request(prompt, options(max_tokens=n, seed=seed), outbox))
         core_of(engine).run([request], outbox)
         ALONE[key] = request.sequence.tokens[len(prompt) :], request.rows
     return ALONE[key]
@@ -140,7 +140,7 @@ class Serving(RuleBasedStateMachine):
             n = min(n, self.room - len(prompt) + 1)
             if n > 0:
                 outbox = ResultQueue(1)
-                request = recorded(self.engine._factory.request(prompt, options(max_tokens=n, **served), outbox))
+                request = recorded(factory_of(self.engine).request(prompt, options(max_tokens=n, **served), outbox))
                 self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, alone(self.name, prompt, n, served["seed"])))
 
@@ -173,7 +173,7 @@ class Serving(RuleBasedStateMachine):
         at = min(at, self.engine.position)
         if at + len(prompt) <= self.room and at + len(prompt) <= CONTEXT:
             row = self.engine.forward_prefill(prompt, at)
-            tokens = self.engine._session.tokens
+            tokens = session_of(self.engine).tokens
             assert [zlib.crc32(row.tobytes())] == alone(self.name, tokens, 1, 0)[1] if len(tokens) < CONTEXT else True
 
     @rule(prompt=PROMPTS)

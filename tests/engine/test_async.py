@@ -12,7 +12,7 @@ from oxillama.core.async_requests import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import GenerateError
 from tests.engine.coroutines import alone, assert_no_thread, run, tokens_of
-from tests.fakes import assert_idle, make_engine, runner_of
+from tests.fakes import assert_idle, factory_of, make_engine, outbox_of, runner_of
 from tests.processes import in_threads
 
 # ---- results
@@ -74,7 +74,7 @@ def test_long_texts_are_read_in_another_thread():
 @pytest.mark.parametrize("given", [{"grammar": 'root ::= "ab"'}, {"regex": "ab"}, {"choices": ["ab"]}])
 def test_what_texts_must_follow_is_compiled_in_another_thread(given):
     async def use(engine):
-        maker, seen = engine.engine._factory, []
+        maker, seen = factory_of(engine.engine), []
         compiled = maker.plain_sampler
         maker.plain_sampler = lambda chain: (seen.append(threading.get_ident()), compiled(chain))[1]
         (found,) = await engine.beam_search("abc", beam_width=1, **given)
@@ -164,7 +164,7 @@ def test_a_reader_that_stops_keeps_nothing_from_others():
             r = await engine.generate([3 + i], max_tokens=60, seed=1, ignore_eos=True)
             assert r.token_ids == alone([3 + i], 60, ignore_eos=True)
         assert_idle(engine.engine)  # all of it was computed, and its blocks are free
-        assert len(lazy._call._outbox.items) < 30  # the bound: the rest of its own completion
+        assert len(outbox_of(lazy._call).items) < 30  # the bound: the rest of its own completion
         return head.token_ids + await tokens_of(lazy)
 
     assert run(use, n_blocks=6) == alone([7], 30, ignore_eos=True)

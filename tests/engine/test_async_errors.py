@@ -8,7 +8,7 @@ import pytest
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, TokenizerError
 from tests.engine.coroutines import alone, run, tokens_of
-from tests.fakes import core_of, runner_of
+from tests.fakes import core_of, outbox_of, runner_of
 
 
 def test_errors_reach_their_task_alone():
@@ -66,7 +66,7 @@ def test_two_tasks_cannot_read_one_stream():
     async def use(engine):
         async with engine.stream([3], ignore_eos=True) as stream:
             await anext(stream)
-            stream._call._outbox.items.clear()
+            outbox_of(stream._call).items.clear()
             first, second = asyncio.create_task(anext(stream)), asyncio.create_task(anext(stream))
             with pytest.raises(GenerateError, match="one task"):
                 await second

@@ -13,7 +13,7 @@ from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.core.text_stream import chunks
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError, EngineClosedError, GenerateError, QueueFullError
-from tests.fakes import assert_idle, core_of, drawn, make_engine, options, runner_of
+from tests.fakes import assert_idle, core_of, drawn, factory_of, make_engine, options, runner_of
 from tests.plain_loop import PROMPTS, plain_logprobs, plain_tokens
 
 TOP = (1 << 64) - 1
@@ -191,7 +191,7 @@ def test_an_error_of_one_fails_the_call_and_nothing_else():
 def test_an_error_of_the_first_token(which):
     """Each draws from the row of the prompt by itself: the first one's failure leaves the others their blocks."""
     engine, made = make_engine(), []
-    request = engine._factory.request
+    request = factory_of(engine).request
 
     def broken(*args, **kwargs):
         made.append(request(*args, **kwargs))
@@ -199,7 +199,7 @@ def test_an_error_of_the_first_token(which):
             made[-1].sampler = None
         return made[-1]
 
-    engine._factory.request = broken
+    factory_of(engine).request = broken
     with pytest.raises(AttributeError):
         engine.generate([3, 4], n=3, max_tokens=9, seed=1, ignore_eos=True)
     assert_idle(engine)
@@ -274,7 +274,7 @@ def test_text_that_no_caller_reads_before_its_end_is_one_chunk():
         made = {}
         for whole in (False, True):
             outbox = ResultQueue(1, whole=whole)
-            made[whole] = list(chunks(core_of(engine), engine._factory.group([5, 6, 7], options, outbox), outbox))
+            made[whole] = list(chunks(core_of(engine), factory_of(engine).group([5, 6, 7], options, outbox), outbox))
         assert len(made[False]) > 1 == len(made[True])
         (_, one), pieces = made[True][0], [chunk for _, chunk in made[False]]
         assert one.text == "".join(piece.text for piece in pieces)

@@ -12,7 +12,7 @@ import oxillama as ox
 from oxillama.core.beam_search import BeamSearchConfig
 from oxillama.core.options import read_options
 from oxillama.engine.async_engine import AsyncEngine
-from tests.fakes import assert_idle, core_of, make_engine, runner_of
+from tests.fakes import assert_idle, core_of, make_engine, requests_of, runner_of
 from tests.snapshot.models import load
 
 TEXT = {"ignore_eos": True, "seed": 1}
@@ -85,7 +85,7 @@ def test_from_the_first_step_if_wanted(clock, call):
         next(stream)
         if call == "generate":
             waiting = engine.stream([4] * 10, max_tokens=50, deadline=5.5, deadline_from=since, **TEXT)
-            requests = waiting._requests()
+            requests = requests_of(waiting)
         else:
             config = BeamSearchConfig(1, 50, early_stopping=False)
             waiting = engine.beam_rounds([4] * 10, config, ignore_eos=True, deadline=5.5, deadline_from=since)

@@ -14,7 +14,7 @@ from oxillama.scheduling.block_manager import BlockManager
 from oxillama.scheduling.pools import KvCachePool
 from oxillama.scheduling.prefix_cache import PrefixKvCache
 from tests.engine.serving import BLOCK, CONTEXT, LENGTHS, PROMPTS, QUICK, SERVED, Serving, engine_of
-from tests.fakes import options
+from tests.fakes import factory_of, options
 
 WIDTH = 3
 ALONE = {}
@@ -59,7 +59,7 @@ class Completing(Serving):
         if n > 0:
             asked = options(max_tokens=n, n=n_each, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **served)
             outbox = ResultQueue(n_each)
-            requests = self.engine._factory.group(prompt, asked, outbox)
+            requests = factory_of(self.engine).group(prompt, asked, outbox)
             self.tickets.append(self.core.submit(requests))
             expected = [alone(prompt, n, served["seed"] + i) for i in range(n_each)]
             self.groups = [*self.groups, (list(zip(requests, expected, strict=True)), outbox, set())]

@@ -13,7 +13,7 @@ from oxillama.core.request_factory import KEPT_GRAMMARS
 from oxillama.sampling import Sampler
 from oxillama.tools.arguments import faults
 from oxillama.tools.schema_check import check_schema
-from tests.fakes import assert_idle
+from tests.fakes import assert_idle, factory_of
 
 NUMBERS = 'root ::= "[" [1-9] [0-9]{0,3} (", " [1-9] [0-9]{0,3}){2,6} "]"'
 NAMES = 'root ::= " " [A-Z] [a-z]{2,8} (" and " [A-Z] [a-z]{2,8})* "."'
@@ -171,7 +171,7 @@ def test_bad_patterns_and_choices_are_refused_before_anything_runs(engine):
 
 
 def test_compiled_grammars_are_kept_in_bounds(engine):
-    kept = engine._factory._grammars._kept
+    kept = factory_of(engine)._grammars._kept
     for i in range(2 * KEPT_GRAMMARS):
         engine.generate("x", choices=[str(i)], max_tokens=1)
         assert len(kept) <= KEPT_GRAMMARS

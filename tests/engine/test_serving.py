@@ -8,7 +8,7 @@ import oxillama as ox
 from oxillama.core.request import ResultQueue
 from oxillama.scheduling.scheduler import Scheduler
 from tests.core.counted import computed
-from tests.fakes import assert_idle, core_of, drawn, make_engine, options, runner_of
+from tests.fakes import assert_idle, core_of, drawn, factory_of, make_engine, options, runner_of
 from tests.plain_loop import plain_tokens
 
 SEED = drawn(seed=1)
@@ -188,7 +188,7 @@ def test_priority_goes_first():
         Scheduler.finish(scheduler, sequence, **given)
 
     scheduler.finish = finish
-    outbox, maker = ResultQueue(3), engine._factory
+    outbox, maker = ResultQueue(3), factory_of(engine)
     requests = [maker.request([3], options(max_tokens=2, priority=p), outbox) for p in (0, 1, 5)]
     core_of(engine).run(requests, outbox)
     assert order == [5, 1, 0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError, GrammarError, SnapshotError, SnapshotMismatchError
 from oxillama.sampling import Sampler, SamplerChain
-from tests.fakes import EOS, N_VOCAB, PENALISED, logits_of, make_engine
+from tests.fakes import EOS, N_VOCAB, PENALISED, factory_of, logits_of, make_engine
 from tests.plain_loop import PROMPTS
 from tests.snapshot.models import load, tokens_of
 from tests.speculative.drafting import CHAINS, GRAMMARS
@@ -384,7 +384,7 @@ def test_a_grammar_that_is_no_setting_is_not_lost_silently():
     with load("llama") as engine:
         session = engine.session()
         session.prefill(tokens_of(engine, 20))
-        grammar = engine._factory.plain_sampler(SamplerChain.from_config(ox.SamplerConfig(grammar='root ::= "ab"')))
+        grammar = factory_of(engine).plain_sampler(SamplerChain.from_config(ox.SamplerConfig(grammar='root ::= "ab"')))
         session.sample(Sampler(ox.SamplerConfig(), grammar=grammar.memory.grammar))
         with pytest.raises(SnapshotError, match="the sampler's grammar can't be saved: give it as a setting"):
             session.snapshot_bytes()

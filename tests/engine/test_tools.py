@@ -10,7 +10,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.tools import FORMATS
-from tests.fakes import assert_idle
+from tests.fakes import assert_idle, factory_of
 
 HERMES = (
     "{% for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>{{ m.content }}"
@@ -250,7 +250,7 @@ def test_calls_that_are_required_fit_their_schemas(engine, form, choice):
 def test_calls_that_the_model_begins_fit_their_schemas(engine, form):
     """A bias makes it begin one at once; which one, and with what, is up to it."""
     use = ox.ToolUse(form, tools=HELD)
-    state = engine._factory._grammars.state(ox.SamplerConfig(), use)
+    state = factory_of(engine)._grammars.state(ox.SamplerConfig(), use)
     opening = use.format.begin if not use.format.bare else '{"name": "'
     tokens = engine.tokenize(opening, add_special=False, parse_special=True)
     for token in tokens:

@@ -12,7 +12,7 @@ from oxillama.config import SamplerConfig
 from oxillama.core.generation_request import StopMatcher
 from oxillama.engine.async_engine import AsyncEngine
 from tests.core.stop_strings import STOPS, TEXT
-from tests.fakes import EOS, core_of, make_engine, options, runner_of
+from tests.fakes import EOS, core_of, make_engine, options, outbox_of, requests_of, runner_of
 from tests.plain_loop import CONFIGS, PROMPTS, plain_logprob, plain_tokens
 from tests.snapshot.models import load, tokens_of
 
@@ -166,10 +166,10 @@ def test_a_snapshot_keeps_an_end_that_nobody_has_read():
         asked = {"max_tokens": 6, "temperature": 0.0, "logprobs": 1}
         stop = engine.generate(tokens, **asked).text[2:4]
         stream = engine.stream(tokens, stop=stop, **asked)
-        ticket = core_of(engine).submit(stream._requests())
-        core_of(engine).drive(lambda: not stream._outbox.n_open)
+        ticket = core_of(engine).submit(requests_of(stream))
+        core_of(engine).drive(lambda: not outbox_of(stream).n_open)
         assert ticket.alive
-        data, unread = stream.snapshot_bytes(), [chunk for _, chunk in stream._outbox.items]
+        data, unread = stream.snapshot_bytes(), [chunk for _, chunk in outbox_of(stream).items]
         assert unread[-1].stop_reason == stop
         found = list(engine.resume(data))
     assert found == unread

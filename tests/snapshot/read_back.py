@@ -18,6 +18,7 @@ import oxillama as ox
 from oxillama.errors import ConfigError
 from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.block_garbage import collect_garbage
+from tests.fakes import sequence_of, session_of
 from tests.snapshot.models import DECODERS, load, same, tokens_of, told
 
 # So that layers with a window have blocks of their own in a context as short as these models'.
@@ -42,7 +43,7 @@ def check(engine: ox.Engine, path: Path, tokens: list[int], n_computed: int) -> 
     """A file goes on as a session of these tokens does."""
     with engine.resume(path) as session:
         assert session.tokens == tokens, path
-        assert session._sequence.n_computed == n_computed, path
+        assert sequence_of(session).n_computed == n_computed, path
         row = engine.forward_logits([*tokens, 5])[-1]
         assert same(session.forward_one(5), row), path
 
@@ -60,7 +61,7 @@ def lengths(engine: ox.Engine, folder: Path, edges: Iterable[int]) -> int:
             engine.snapshot(path, base=base)
             with engine.resume(path) as session:
                 assert session.tokens == tokens[:n]
-                assert session._sequence.n_computed == n
+                assert sequence_of(session).n_computed == n
                 assert same(session.logits, rows[n - 1]), path
                 assert same(session.forward_one(tokens[n]), rows[n]), path
             done += 1
@@ -123,7 +124,7 @@ class Walk:
             return
         engine.snapshot(path, **options)
         self.files.pop(path, None)
-        self.files[path] = engine._session.tokens, engine._session._sequence.n_computed
+        self.files[path] = session_of(engine).tokens, sequence_of(session_of(engine)).n_computed
 
     def needed(self, path: Path) -> list[str]:
         """Names of the files that one needs, and those need."""

@@ -6,6 +6,7 @@ import oxillama as ox
 from oxillama.core.loading import shipped_model
 from oxillama.errors import SnapshotMismatchError
 from oxillama.snapshot import snapshot_info
+from tests.fakes import sequence_of, session_of
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.snapshot.models import same, told
 
@@ -51,7 +52,7 @@ def test_a_resumed_session_has_its_adapters(adapters, tmp_path):
         again = ox.Engine.restore(tmp_path / "session")
         assert list(again.loras) == ["a"]
         assert [scale for _, scale in again.pushed_loras] == [0.5, 0.25]
-        assert again._session._sequence.n_computed == 4
+        assert sequence_of(session_of(again)).n_computed == 4
         assert same(again.forward_one(5), row)
         with ox.load() as other, pytest.raises(SnapshotMismatchError, match="uses the adapter"):
             other.resume(tmp_path / "session")
@@ -77,10 +78,10 @@ def test_restore_loads_the_adapters_of_a_request(adapters, tmp_path):
         first = [next(stream) for _ in range(5)]
         stream.snapshot(tmp_path / "text")
         again = ox.Engine.restore(tmp_path / "text", num_threads=2)
-        assert again._session._sequence.n_computed == again.position - 1
+        assert sequence_of(session_of(again)).n_computed == again.position - 1
         assert told(again.resume(tmp_path / "text")) == told(stream)
         session = engine.session(lora=[("a", 3.0)])
-        session.prefill(again._session.tokens)
+        session.prefill(session_of(again).tokens)
         assert same(session.forward_one(9), again.forward_one(9))
         assert len(first) == 5
 

@@ -4,6 +4,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.errors import SnapshotError, SnapshotMismatchError
+from tests.fakes import session_of
 from tests.snapshot.models import load, tokens_of, told
 from tests.snapshot.served import options, say
 
@@ -68,7 +69,7 @@ def test_conversations_that_can_not_be_saved_or_resumed_are_refused(tmp_path):
         assert engine.resume(talk.snapshot_bytes()).tokens == []
         said = say(talk, [5, 6, 7])
         with ox.Engine.restore_bytes(talk.snapshot_bytes(), engine) as restored:  # its session has what was computed
-            assert (restored.position, restored._session.tokens) == (len(said), said)
+            assert (restored.position, session_of(restored).tokens) == (len(said), said)
         talk.messages.clear()
         talk.messages.append(object())
         with pytest.raises(SnapshotError, match=r"messages\[0\] can't be saved"):

@@ -14,7 +14,7 @@ from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
 from oxillama.snapshot.format.writer import packed
-from tests.fakes import core_of
+from tests.fakes import core_of, requests_of, snapshots_of
 from tests.processes import in_process
 from tests.snapshot.contents import placed_state, unpacked
 from tests.snapshot.models import load, path_of, tokens_of, told
@@ -114,8 +114,8 @@ def test_a_request_with_unverified_draft_tokens_is_saved(pair, acceptance):
         for k in range(1, 8):
             stream = engine.stream(REPEATED, **options)
             first = [next(stream) for _ in range(k)]
-            engine._snapshots.between_steps(core_of(engine)._draft)
-            request = stream._requests()[0]
+            snapshots_of(engine).between_steps(core_of(engine)._draft)
+            request = requests_of(stream)[0]
             guessing = request.finish_reason is None and bool(request.sequence.draft_tokens)
             saved = stream.snapshot()
             assert told(first + list(other.resume(saved, draft=twin))) == whole
@@ -163,7 +163,7 @@ def test_with_match_a_resumed_request_may_lose_or_replace_drafts(pair, caplog):
     with draft_model() as draft, caplog.at_level(logging.WARNING, "oxillama"):
         saved, rest = saved_text(engine, draft=["lookup", draft, "grammar"], num_speculative=6)
         resumed = other.resume(saved)
-        speculation = resumed._requests()[0].speculation
+        speculation = requests_of(resumed)[0].speculation
         assert [type(d) for d in speculation.drafts] == [PromptLookup, GrammarDraft]
         assert (speculation.k, speculation.acceptance, speculation.adaptive) == (6, "match", False)
         assert "not all of its drafts (lookup, model, grammar) can be made again: give draft=" in caplog.text
@@ -174,10 +174,10 @@ def test_with_match_a_resumed_request_may_lose_or_replace_drafts(pair, caplog):
         caplog.clear()
         saved, rest = saved_text(engine, draft="lookup")
         resumed = other.resume(saved)
-        assert isinstance(resumed._requests()[0].speculation.drafts[0], PromptLookup)
+        assert isinstance(requests_of(resumed)[0].speculation.drafts[0], PromptLookup)
         assert told(resumed) == rest
         saved, rest = saved_text(engine, draft=PromptLookup(5, 1))
-        found = other.resume(saved)._requests()[0].speculation.drafts[0]
+        found = requests_of(other.resume(saved))[0].speculation.drafts[0]
         assert (found.min_ngram, found.max_ngram) == (1, 5)
         assert not caplog.records
         alone = {name: value for name, value in OPTIONS.items() if name != "adaptive"}
@@ -310,7 +310,7 @@ def test_adaptive_rejection_of_old_files_resumes_without_adaptive(pair):
     saved, rest = saved_text(engine, draft="lookup", acceptance="rejection")
     old = packed(placed_state(unpacked(saved), ("text", "speculation", "adaptive"), True))
     resumed = other.resume(old)
-    assert resumed._requests()[0].speculation.adaptive is False
+    assert requests_of(resumed)[0].speculation.adaptive is False
     assert told(resumed) == rest
 
 

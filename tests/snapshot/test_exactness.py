@@ -10,7 +10,7 @@ from oxillama.snapshot.capture import EMPTY_BASE
 from oxillama.snapshot.format import codec as compression
 from oxillama.snapshot.format.reader import ArrayRows
 from oxillama.snapshot.format.writer import packed
-from tests.fakes import core_of
+from tests.fakes import core_of, factory_of, outbox_of, requests_of, sequence_of, session_of, snapshots_of
 from tests.snapshot.contents import sections_of
 from tests.snapshot.models import DECODERS, KINDS, load, same, tokens_of, told
 
@@ -26,7 +26,7 @@ def test_every_architecture_resumes_with_the_same_bits(name):
         last = engine.prefill(tokens[30:])
         session = other.resume(saved)
         assert session.tokens == tokens[:21]
-        assert session._sequence.n_computed == 21  # put back, not computed again
+        assert sequence_of(session).n_computed == 21  # put back, not computed again
         other.prefill(tokens[::-1])
         assert all(same(session.forward_one(t), row) for t, row in zip(tokens[21:30], rows, strict=True))
         assert same(session.prefill(tokens[30:]), last)
@@ -38,10 +38,10 @@ def test_results_depend_on_every_saved_array(name):
     with load(name) as engine:
         tokens = tokens_of(engine, 30, seed=4)
         engine.prefill(tokens)
-        maker, session = engine._snapshots, engine._session
+        maker, session = snapshots_of(engine), session_of(engine)
         row = engine.forward_one(5)
         engine.truncate(30)
-        if session._sequence.n_computed < 30:
+        if sequence_of(session).n_computed < 30:
             engine.forward_prefill(tokens, 0)
         with maker.hold(session._take) as saved:
             whole = {name: rows.array for name, rows in saved.tensors.items()}
@@ -244,13 +244,13 @@ def test_a_request_saved_in_the_middle_of_its_prompt_gives_the_same_text(name):
         whole = told(engine.stream(prompt, **options))
         found, computed = [], set()
         stream = engine.stream(prompt, **options)
-        request = stream._requests()[0]
+        request = requests_of(stream)[0]
         core, advance = core_of(engine), core_of(engine).scheduler.advance
 
         def between_steps(sequence, n):
             advance(sequence, n)
             if len(found) < 9:  # a turn of the loop ends after this one
-                core.loop.post(lambda: found.append(engine._snapshots.text(request, stream._outbox, EMPTY_BASE)))
+                core.loop.post(lambda: found.append(snapshots_of(engine).text(request, outbox_of(stream), EMPTY_BASE)))
 
         core.scheduler.advance = between_steps
         assert told(stream) == whole
@@ -312,7 +312,7 @@ def test_blocks_stay_unchanged_while_they_are_written(name):
         engine.prefill(tokens)
         wanted = engine.snapshot_bytes()
         pool = core_of(engine).pool
-        with engine._snapshots.hold(engine._session._take) as saved:
+        with snapshots_of(engine).hold(session_of(engine)._take) as saved:
             engine.forward_one(5)
             engine.reset()
             core_of(engine).scheduler.debug = True
@@ -347,7 +347,7 @@ def test_a_sampler_is_saved_with_its_session(options):
         def begin():
             session = engine.session()
             session.prefill(prompt)
-            session.sampler = engine._factory.plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(**options)))
+            session.sampler = factory_of(engine).plain_sampler(ox.SamplerChain.from_config(ox.SamplerConfig(**options)))
             return session
 
         whole = steps(begin(), 12)

@@ -20,6 +20,7 @@ from oxillama.snapshot.format.block_garbage import collect_garbage
 from oxillama.snapshot.format.reader import ArrayRows, Contents, SnapshotReader, open_reader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.writer import packed
+from tests.fakes import sequence_of, session_of
 from tests.processes import ROOT, in_process
 from tests.snapshot.models import load, path_of, same, tokens_of, told
 
@@ -112,7 +113,7 @@ def test_an_empty_session_is_saved(name, tmp_path):
             for option in ({}, {"shared": True}):
                 engine.snapshot(tmp_path / "session", **option)
                 again = other.resume(tmp_path / "session")
-                assert (again.tokens, again.position) == (engine._session.tokens, engine.position)
+                assert (again.tokens, again.position) == (session_of(engine).tokens, engine.position)
         assert same(again.prefill([5, 6]), engine.prefill([5, 6]))
 
 
@@ -186,13 +187,13 @@ def test_incremental_saves_resume_with_the_same_bits(name, tmp_path):
             engine.prefill(tokens[engine.position : n])
             engine.snapshot(tmp_path / f"{i}", base=tmp_path / f"{i - 1}")
             with other.resume(tmp_path / f"{i}") as session, engine.fork() as fork:
-                assert session._sequence.n_computed == n
+                assert sequence_of(session).n_computed == n
                 assert same(session.prefill(tokens[n:]), fork.prefill(tokens[n:]))
         assert snapshot_info(tmp_path / "3").base == (None if name == "mamba2" else "2")  # of states, all is new
         engine.forward_prefill(tokens[::-1][:30], 90)  # goes another way from token 90 on
         engine.snapshot(tmp_path / "5", base=tmp_path / "4")
         with other.resume(tmp_path / "5") as session, engine.fork() as fork:
-            assert session.tokens == engine._session.tokens
+            assert session.tokens == session_of(engine).tokens
             assert same(session.forward_one(9), fork.forward_one(9))
         with other.resume(tmp_path / "4") as session:
             assert session.position == 160
@@ -278,7 +279,7 @@ def test_shared_blocks_are_stored_once(name, tmp_path):
         for i, n in enumerate((220, 130, 129, 200)):
             assert snapshot_info(tmp_path / f"{i}").shared_blocks == n // 64
             with other.resume(tmp_path / f"{i}") as session:
-                assert session._sequence.n_computed == n
+                assert sequence_of(session).n_computed == n
                 assert same(session.prefill(tokens[n:]), other.prefill(tokens))
                 other.reset()
         assert collect_garbage(tmp_path) == 0

@@ -12,6 +12,7 @@ from oxillama._util.json_fields import Fields
 from oxillama.errors import SnapshotDamagedError, SnapshotMismatchError
 from oxillama.gguf import fingerprint as origin
 from oxillama.gguf.fingerprint import ModelFingerprint, hub_origin
+from tests.fakes import snapshots_of
 from tests.snapshot.models import load, path_of
 
 
@@ -106,7 +107,7 @@ def test_a_fingerprint_is_computed_when_first_used(tmp_path, monkeypatch):
     assert ox.snapshot.snapshot_info(saved).fingerprint == ModelFingerprint.of(path_of("llama"))
     with ox.load(Path(path_of("llama")).read_bytes()) as engine:  # of what is in memory at once: it isn't kept for this
         assert len(digests) == 8
-        assert not engine._snapshots.identity._ends
+        assert not snapshots_of(engine).identity._ends
 
 
 @pytest.mark.parametrize("repack", [True, False])
@@ -153,6 +154,6 @@ def test_a_forked_child_computes_its_own_fingerprint(tmp_path):
         wanted = ModelFingerprint.of(path)
         child = os.fork()
         if not child:
-            os._exit(int(engine._snapshots.fingerprint != wanted))
+            os._exit(int(snapshots_of(engine).fingerprint != wanted))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert engine._snapshots.fingerprint == wanted
+        assert snapshots_of(engine).fingerprint == wanted

@@ -6,7 +6,7 @@ import oxillama as ox
 from oxillama.errors import SnapshotFileError
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format import reader as saved
-from tests.fakes import core_of
+from tests.fakes import core_of, sequence_of, session_of
 from tests.snapshot.models import same, tokens_of
 from tests.snapshot.read_back import KINDS, Walk, check, lengths, opened, requests
 
@@ -72,7 +72,7 @@ def test_a_file_of_the_chain_of_bases_is_not_replaced(engine, tmp_path):
     assert (tmp_path / "0").read_bytes() == before
     engine.snapshot(tmp_path / "2")  # which nothing needs
     engine.snapshot(tmp_path / "1", base=tmp_path / "2")
-    check(engine, tmp_path / "1", engine._session.tokens, 60)
+    check(engine, tmp_path / "1", session_of(engine).tokens, 60)
 
 
 def test_a_base_with_a_missing_base_is_refused(engine, tmp_path):
@@ -90,7 +90,7 @@ def test_a_chain_is_not_longer_than_can_be_read(engine, tmp_path, monkeypatch):
     assert [snapshot_info(tmp_path / f"{i}").base for i in range(6)] == [None, "0", "1", "2", None, "4"]
     for i in range(6):
         with engine.resume(tmp_path / f"{i}") as session:
-            assert session._sequence.n_computed == 20 * (i + 1)
+            assert sequence_of(session).n_computed == 20 * (i + 1)
 
 
 def test_a_base_of_other_kernels_is_not_used(engine, tmp_path, monkeypatch):

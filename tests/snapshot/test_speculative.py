@@ -23,7 +23,7 @@ from oxillama.snapshot.format.reader import ArrayRows, SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
 from oxillama.snapshot.format.v1 import EngineV1, KvV1, SpeculativeV1
 from oxillama.snapshot.format.writer import packed
-from tests.fakes import core_of
+from tests.fakes import core_of, requests_of, sequence_of, session_of, snapshots_of
 from tests.processes import in_process
 from tests.snapshot.contents import paths, placed_state, sections_of, unpacked
 from tests.snapshot.models import load, path_of, same, tokens_of, told
@@ -91,7 +91,7 @@ def test_engine_draft_and_statistics_are_restored(filled):
         assert (spec.options, spec.seed, spec.stats) == (filled.options, 3, filled.stats)
         assert spec.options == {"num_speculative": 6, "acceptance": "rejection", "adaptive": False}
         assert spec.stats.drafted >= before.speculation.drafted > 0
-        assert spec.engine._session.tokens == filled.engine._session.tokens
+        assert session_of(spec.engine).tokens == session_of(filled.engine).tokens
         assert same(spec.engine.logits, filled.engine.logits)
         assert spec.generate([1, 5, 9, 5, 9], **OPTIONS).token_ids == before.token_ids
         again = spec.stats
@@ -111,14 +111,14 @@ def test_an_engine_saved_in_the_middle_of_a_round_gives_the_same_text(filled):
         for k in range(len(whole) + 1):
             stream = filled.stream([5, 9, 11, 5, 9], **OPTIONS)
             first = [next(stream) for _ in range(k)]
-            filled.engine._snapshots.between_steps(core_of(filled.engine)._draft)
+            snapshots_of(filled.engine).between_steps(core_of(filled.engine)._draft)
             assert told(first + list(other.resume(stream.snapshot()))) == whole
             assert told(first + list(stream)) == whole
         with other.resume(filled.engine.snapshot_bytes()) as session:  # sessions have no draft
-            assert session.tokens == filled.engine._session.tokens
+            assert session.tokens == session_of(filled.engine).tokens
         plain = filled.engine.stream([5, 9, 11, 5, 9], seed=1, **OPTIONS)
         resumed = other.resume(plain.snapshot())  # saved without a draft: it stays without one
-        speculation = resumed._requests()[0].speculation
+        speculation = requests_of(resumed)[0].speculation
         assert (speculation.k, speculation.acceptance) == (6, "match")
         assert told(resumed) == told(plain)
 
@@ -236,7 +236,7 @@ def test_version_1_is_restored():
 def test_version_1_needs_the_keys_and_values_of_the_draft():
     """Tokens are not known: what was computed of them can't be computed again, and that is said."""
     with SpeculativeEngine.restore_bytes(SPECULATIVE, MODEL, MODEL) as spec:
-        spec.draft.forget(spec.engine._session._sequence.id)
+        spec.draft.forget(sequence_of(session_of(spec.engine)).id)
         with pytest.raises(SnapshotError, match="format=1 needs the draft's keys and values"):
             spec.snapshot_bytes(format=1)
         spec.engine.reset()
@@ -255,7 +255,7 @@ def test_version_1_is_written(engine):
         same_fields(wanted, v.draft, but=("max_context_length",))  # the same model, and so the same bits
         assert (v.num_speculative, v.spec_seed, v.rng_state, v.accepted_tokens) == (7, 11, 11, [])
         with SpeculativeEngine.restore_bytes(v.encode()) as spec:
-            assert spec.engine._session.tokens == tokens
+            assert session_of(spec.engine).tokens == tokens
             assert (spec.seed, spec.options["num_speculative"]) == (11, 7)
             assert same(spec.engine.forward_one(5), target.forward_one(5))
 

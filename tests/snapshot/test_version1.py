@@ -11,7 +11,7 @@ import oxillama as ox
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotFormatError, SnapshotMismatchError
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format.v1 import Decoder, Encoder, EngineV1, KvV1, SpeculativeV1, SsmV1
-from tests.fakes import core_of
+from tests.fakes import core_of, sequence_of, session_of
 from tests.snapshot.models import load, path_of, same, tokens_of
 from tests.snapshot.version1 import ENGINE, FOLDER, SPECULATIVE, same_fields
 
@@ -98,8 +98,8 @@ def test_a_version_1_session_resumes():
         a, b = engine.forward_one(token), twin.forward_one(token)
         # Another implementation's rounding, over three layers of 64 values.
         assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
-    assert engine._session.sampler.config.seed == 42
-    assert engine._session.sampler.state()["rng"] == 42
+    assert session_of(engine).sampler.config.seed == 42
+    assert session_of(engine).sampler.state()["rng"] == 42
 
 
 def test_a_session_written_again_has_the_same_fields(tmp_path):
@@ -138,16 +138,16 @@ def test_a_restored_grammar_starts_anew():
     v = EngineV1.decode(ENGINE)
     v.grammar_source = 'root ::= "ab"'
     engine = ox.Engine.restore_bytes(v.encode(), path_of("llama"))
-    assert engine._session.sampler.config.grammar == 'root ::= "ab"'
-    assert not engine._session.sampler.memory.grammar.is_complete
+    assert session_of(engine).sampler.config.grammar == 'root ::= "ab"'
+    assert not session_of(engine).sampler.memory.grammar.is_complete
     assert EngineV1.decode(engine.snapshot_bytes(format=1)).grammar_source == 'root ::= "ab"'
 
 
 def test_unknown_tokens_are_not_computed_again():
     engine = ox.Engine.restore_bytes(ENGINE, path_of("llama"))
-    assert engine._session.tokens == [-1] * 16
+    assert session_of(engine).tokens == [-1] * 16
     core_of(engine).change(
-        lambda: core_of(engine).scheduler.blocks.rewind(engine._session._sequence, 0)
+        lambda: core_of(engine).scheduler.blocks.rewind(sequence_of(session_of(engine)), 0)
     )  # as others may
     with pytest.raises(ox.OxiLlamaError, match="-1"):
         engine.forward_one(5)
@@ -252,7 +252,7 @@ def test_state_without_a_field_in_version_1_is_refused(tmp_path):
         for option in ({"compress": True}, {"shared": True}, {"base": tmp_path / "y"}):
             with pytest.raises(ox.ConfigError, match=f"{next(iter(option))} is not for format=1"):
                 engine.snapshot(tmp_path / "x", format=1, **option)
-        engine._session.sampler = ox.Sampler(ox.SamplerConfig(top_a=0.1))
+        session_of(engine).sampler = ox.Sampler(ox.SamplerConfig(top_a=0.1))
         with pytest.raises(SnapshotError, match="no place for the sampler's top_a"):
             engine.snapshot_bytes(format=1)
     with load("mamba") as engine, pytest.raises(SnapshotError, match="recurrent"):
@@ -283,7 +283,7 @@ def test_zero_and_the_largest_number_mean_defaults(caplog):
     with ox.Engine.restore_bytes(v.encode(), path_of("llama")) as engine:
         assert engine.num_threads >= 1
         assert engine.position == 16
-        config = engine._session.sampler.config
+        config = session_of(engine).sampler.config
         assert config.top_k > engine.n_vocab
         assert config.repetition_penalty_window > engine.context_size
     assert "tokenizer.json is no GGUF file: the model's own is used" in caplog.text

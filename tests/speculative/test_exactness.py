@@ -11,7 +11,7 @@ from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import OxiLlamaError
 from oxillama.scheduling.scheduler import Scheduler
 from tests.engine.serving import LENGTHS, NAMES, PROMPTS, QUICK, SERVED, Serving, alone, recorded
-from tests.fakes import options
+from tests.fakes import factory_of, options
 from tests.models.tiny import Shape
 from tests.speculative.drafts import Oracle
 
@@ -51,7 +51,7 @@ class Guessing(Serving):
                 guessing = drafted(kind, prompt + expected[0], k, adaptive and self.timed)
                 outbox = ResultQueue(1)
                 wanted = options(max_tokens=n, **served, **guessing)
-                request = recorded(self.engine._factory.request(prompt, wanted, outbox))
+                request = recorded(factory_of(self.engine).request(prompt, wanted, outbox))
                 self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, expected))
 

@@ -14,7 +14,7 @@ from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import ConfigError
-from tests.fakes import make_engine
+from tests.fakes import factory_of, make_engine
 from tests.speculative.drafts import Oracle
 
 
@@ -150,7 +150,7 @@ def test_named_drafts_are_those_of_the_engine():
     engine = make_engine()
     for _ in range(2):
         engine.generate([3, 4, 3], max_tokens=9, seed=1, draft=["lookup", "grammar"], adaptive=False)
-    named = engine._factory._drafts._named
+    named = factory_of(engine)._drafts._named
     assert isinstance(named["lookup"], PromptLookup)
     assert isinstance(named["grammar"], GrammarDraft)
     assert named["lookup"]._own == {}  # every text was forgotten

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import oxillama as ox
 from oxillama.core import draft_options as speculation
 from oxillama.errors import ConfigError
-from tests.fakes import BOS, EOS, assert_idle, core_of, drawn, make_engine
+from tests.fakes import BOS, EOS, assert_idle, core_of, drawn, make_engine, requests_of
 from tests.speculative.drafting import by_hand, idle, make_draft
 from tests.speculative.drafts import Oracle
 
@@ -182,9 +182,9 @@ def test_saved_in_the_middle_of_a_round(chunk, later, seed, k):
         engine = make_engine(prefill_chunk_size=chunk)
         options = {**REJECTION, "max_tokens": 20, "sampler": drawn(seed=seed, **WARM)}
         stream = engine.stream(PROMPT, draft=draft, **options)
-        while len(stream._requests()[0].sequence.tokens) < len(PROMPT) + k:
+        while len(requests_of(stream)[0].sequence.tokens) < len(PROMPT) + k:
             next(stream)
-        request = stream._requests()[0]
+        request = requests_of(stream)[0]
         begun = request.speculation.round.n_used if request.speculation.round else 0
         tokens = request.sequence.tokens[len(PROMPT) :]
         assume(len(tokens) < 20)  # the last round gave several
@@ -192,7 +192,7 @@ def test_saved_in_the_middle_of_a_round(chunk, later, seed, k):
         # What a snapshot keeps of it, without the rest: the fake model has no file.
         other = make_engine(prefill_chunk_size=later)
         resumed = other.stream(PROMPT, draft=twin, **options)
-        copy = resumed._requests()[0]
+        copy = requests_of(resumed)[0]
         copy.go_on(tokens, request.sampler.state() | {"n_prompt": len(PROMPT)}, finished=False)
         copy.speculation.n_begun = begun
         shown = copy.progress()["n_shown"] - len(PROMPT)

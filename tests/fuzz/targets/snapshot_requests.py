@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import oxillama as ox
 from oxillama.sampling import Sampler
-from tests.fakes import core_of
+from tests.fakes import core_of, outbox_of
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.snapshot.models import load, path_of
 from tests.snapshot.served import after_each, options, say
@@ -70,7 +70,7 @@ def unread(own):
     """Ended, with unread chunks."""
     stream = own.stream(PROMPT, max_tokens=3, seed=1, n=2, logprobs=1)
     next(stream)
-    while stream._outbox.n_open:
+    while outbox_of(stream).n_open:
         core_of(own).step()
     saved = stream.snapshot()
     stream.close()
