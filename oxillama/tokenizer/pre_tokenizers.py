@@ -150,7 +150,8 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
         PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True),
     ),
-    ("dbrx smaug-bpe chatglm-bpe glm4", PreTokenizer((_LLAMA3,))),
+    ("dbrx smaug-bpe chatglm-bpe", PreTokenizer((_LLAMA3,))),
+    ("glm4 glm5", PreTokenizer((_LLAMA3,), ignore_merges=True)),
     ("jais-2", PreTokenizer((_JAIS2,))),
     (
         "minicpm5",
