@@ -67,6 +67,7 @@ class Ours:
             kv_type=work.kv_type,
             kv_budget=None,
             overrides={key: work.context},
+            prefix_cache=False,  # or every round but the first would find its prompt there
         )
         self.load_seconds = time.perf_counter() - start
         self.sequences = work.sequences
