@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.kinds import KINDS, make_kind
 from benchmarks.recurrent import SHAPES as MAMBA2_SHAPES
 from benchmarks.recurrent import make_mamba2
 from benchmarks.shapes import make_model
@@ -61,7 +62,9 @@ ROWS = [
     Row("Q4_K_M", Work(prompt=128, decode=32), {"prefill": 1.3, "decode": 1.1}, "mamba2-1.3b"),
     Row("Q8_0", Work(prompt=128, decode=32), {"prefill": 2.5, "decode": 1.2}, "mamba2-1.3b"),
     Row("F32", Work(prompt=128, decode=256), {"decode": 1.0}, "llama-260k"),
+    *(Row("Q4_K_M", Work(prompt=256, decode=32), {"prefill": 2.0, "decode": 1.2}, kind) for kind in KINDS),
 ]
+MAKE = dict.fromkeys(MAMBA2_SHAPES, make_mamba2) | dict.fromkeys(KINDS, make_kind)
 
 
 class Worker:
@@ -190,8 +193,7 @@ def main() -> None:
         compare(path, work, {}, a)
     for row in ROWS if a.table else ():
         if a.only in ("", row.type, row.shape):
-            make = make_mamba2 if row.shape in MAMBA2_SHAPES else make_model
-            path = make(Path(a.table), row.shape, row.type)
+            path = MAKE.get(row.shape, make_model)(Path(a.table), row.shape, row.type)
             compare(str(path), Work(**asdict(row.work) | {"threads": a.threads}), row.expected, a)
     if a.save:
         Path(a.save).write_text(json.dumps(a.measured, indent=1))
