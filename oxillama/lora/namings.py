@@ -76,6 +76,8 @@ DEEPSEEK2 = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.o_proj": "attn_output",
 }
+INDEXER = {"wq_b": "indexer.attn_q_b", "wk": "indexer.attn_k", "weights_proj": "indexer.proj"}
+INDEXER = {f"self_attn.indexer.{name}": tensor for name, tensor in INDEXER.items()}
 MAMBA = {f"{part}_proj": f"ssm_{name}" for part, name in (("in", "in"), ("x", "x"), ("dt", "dt"), ("out", "out"))}
 NEMOTRON_H = {f"mixer.{part}_proj": f"attn_{part}" for part in "qkv"} | {
     "mixer.o_proj": "attn_output",
@@ -327,6 +329,8 @@ NAMINGS = {
     "chatglm": naming(PLAIN, ATTENTION, PHI3, under("mlp", OLD), {"self_attention.query_key_value": "attn_qkv",
                                                                   "self_attention.dense": "attn_output"}),
     "deepseek2": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
+    "deepseek32": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS, INDEXER),
+    "glm-dsa": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS, INDEXER),
     "mpt": naming(PLAIN, MPT),
     "mamba": naming(PLAIN, under("mixer", MAMBA)),
     "mamba2": naming(PLAIN, under("mixer", MAMBA)),

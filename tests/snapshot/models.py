@@ -39,6 +39,7 @@ KINDS = (
     "bloom",
     "qwen2moe",
     "qwen35",
+    "glm-dsa",
 )
 
 
