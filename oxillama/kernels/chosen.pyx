@@ -27,7 +27,7 @@ cdef const ox_kernels *K = table()
 
 cdef enum:
     CHUNK = 4096                # keys whose scores are one task: a multiple of OX_ATTN_SPAN
-    MOST_SCORES = 1 << 22       # that are kept at a time
+    MOST_SCORES = 1 << 20       # that are kept at a time
     SERIAL_WORK = 200_000       # multiplications below which a region costs more than it saves
 
 
@@ -40,12 +40,14 @@ cdef class Choice:
     """Of each row of a batch and each of ``n_heads`` key/value heads, ``k`` units of ``unit`` consecutive positions.
 
     Units are counted from position 0 of a sequence; the ``local`` ones that end with the row's own are always chosen.
-    A row at a position below ``limit``, k * unit, chooses everything. The memory is of the batch's workspace, as it
-    stands now. ConfigError for counts that are not positive, and for more local units than are chosen.
+    A row at a position below ``limit``, k * unit, chooses everything, and needs no :func:`choose`. The memory is of the
+    batch's workspace, as it stands now. ConfigError for counts that are not positive, and for more local units than
+    are chosen.
     """
 
     cdef readonly int64_t n_heads, k, unit, local, limit
-    cdef Batch batch            # whose rows have chosen
+    cdef Batch batch            # whose rows choose
+    cdef bint made              # they have
     cdef Rows words             # int32 [rows, n_heads, k], ascending; of rows at limit or later alone
 
     def __init__(self, Batch batch, int64_t k, *, int64_t unit=1, int64_t n_heads=1, int64_t local=0):
@@ -57,10 +59,15 @@ cdef class Choice:
         for i in range(batch.n_rows):
             if batch.position[i] >= self.limit:
                 n = batch.n_rows
-        self.words = batch.workspace.rows(n, n_heads * k)
+        self.batch, self.words = batch, batch.workspace.rows(n, n_heads * k)
 
     cdef int32_t *of_row(self, int64_t row) noexcept nogil:
         return <int32_t *>self.words.data + row * self.n_heads * self.k
+
+    @property
+    def chooses(self):
+        """Whether any row of the batch has so many positions that it chooses."""
+        return self.words.n > 0
 
     def take_outputs(self, Batch batch):
         """The choice of ``batch.outputs`` in the place of that of ``batch``, in place."""
@@ -153,7 +160,7 @@ def choose(Rows q, Rows weights, KvSlab slab, Batch batch, Choice choice, float 
     cdef long_row *rows
     cdef int64_t n, longest = 0, i
     _check_index(q, weights, slab, batch, choice)
-    choice.batch = batch
+    choice.batch, choice.made = batch, True
     mark = ws.mark()
     n = _long_rows(batch, choice.limit, ws, &rows)
     if n:
@@ -328,6 +335,8 @@ cdef int _attend_long(Rows q, Rows out, KvSlab slab, Batch batch, Attention rule
     cdef int64_t n = _long_rows(batch, c.limit, ws, &rows), group = q.dim // slab.k_dim // slab.n_heads
     if n == 0:
         return 0
+    if not c.made:
+        raise ConfigError(f"{n} rows have not chosen their keys")
     memset(&j, 0, sizeof(j))
     j.a.q_stride, j.a.out_stride, j.a.kv_type = <size_t>q.dim, <size_t>out.dim, <int32_t>slab.type
     j.a.k_block_bytes, j.a.v_block_bytes = slab.k_head * <size_t>slab.n_heads, slab.v_head * <size_t>slab.n_heads

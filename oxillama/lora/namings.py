@@ -78,6 +78,13 @@ DEEPSEEK2 = {
 }
 INDEXER = {"wq_b": "indexer.attn_q_b", "wk": "indexer.attn_k", "weights_proj": "indexer.proj"}
 INDEXER = {f"self_attn.indexer.{name}": tensor for name, tensor in INDEXER.items()}
+MINIMAX_M3 = {f"self_attn.indexer.{part}_proj": f"indexer.{part}_proj" for part in "qk"} | {
+    "mlp.gate_up_proj": "ffn_gate+ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_experts.gate_up_proj": "ffn_gate_shexp+ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}
 MAMBA = {f"{part}_proj": f"ssm_{name}" for part, name in (("in", "in"), ("x", "x"), ("dt", "dt"), ("out", "out"))}
 NEMOTRON_H = {f"mixer.{part}_proj": f"attn_{part}" for part in "qkv"} | {
     "mixer.o_proj": "attn_output",
@@ -361,6 +368,7 @@ NAMINGS = {
     "gemma4": naming(PLAIN, LLAMA, GEMMA4),
     "llama4": naming(PLAIN, ATTENTION, LLAMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),
+    "minimax-m3": naming(PLAIN, MIXTRAL, MINIMAX_M3),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),
     "hy_v3": naming(PLAIN, LLAMA, EXPERTS, HUNYUAN, {"mlp.router.gate": "ffn_gate_inp"}),

@@ -66,6 +66,7 @@ DEFAULTS = {
     "llama4": ExpertDefaults(gating="sigmoid", normalise=False, n_shared=1, weighs_input=True),
     "mimo2": ExpertDefaults(gating="sigmoid"),
     "minimax-m2": ExpertDefaults(gating="sigmoid"),
+    "minimax-m3": ExpertDefaults(gating="sigmoid", activation="swiglu_oai"),
     "mistral4": ExpertDefaults(normalise=False),
     "nemotron_h_moe": ExpertDefaults(gating="sigmoid", normalise=False, activation="relu2", gated=False),
     "nomic-bert-moe": ExpertDefaults(normalise=False, activation="gelu_erf", gated=False),

@@ -89,12 +89,11 @@ class Index:
         self.rotate(k, cos_sin)
         store(k, None, slab, batch)
 
-    def choose(
-        self, latent: Rows, weights: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch, choice: Choice
-    ) -> None:
-        q = linear(latent, self.q, batch)
-        self.rotate(q, cos_sin)
-        choose(q, weights, slab, batch, choice, self.scale)
+    def choose(self, h: Rows, latent: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch, choice: Choice) -> None:
+        if choice.chooses:
+            q = linear(latent, self.q, batch)
+            self.rotate(q, cos_sin)
+            choose(q, linear(h, self.weights, batch), slab, batch, choice, self.scale)
 
     def rotate(self, x: Rows, cos_sin: Rows | None) -> None:
         if cos_sin is not None:
@@ -120,14 +119,14 @@ class IndexedAttention(LatentAttention):
         self.remember(kv, cos_sin, slabs, batch)
         index.remember(k, cos_sin, slabs[1], batch)
         latent = self.latent(q)
-        index.choose(latent, linear(h, index.weights, batch), cos_sin, slabs[1], batch, choice)
+        index.choose(h, latent, cos_sin, slabs[1], batch, choice)
         self.attend(x, latent, cos_sin, slabs, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store their keys, but ``x`` has only the rows of the output."""
         choice, index = slabs[-1], self.index
+        choice.take_outputs(batch)
         if index is None:
-            choice.take_outputs(batch)
             super().add_outputs_to(x, h, cos_sin, slabs, batch)
             return
         kv, k = matmul(h, self.kv, index.k, batch=batch)
@@ -137,7 +136,7 @@ class IndexedAttention(LatentAttention):
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
             h, batch = take_rows(h, batch.output_rows), batch.outputs
             latent = self.latent(linear(h, self.q, batch))
-            index.choose(latent, linear(h, index.weights, batch), angles, slabs[1], batch, choice)
+            index.choose(h, latent, angles, slabs[1], batch, choice)
             self.attend(x, latent, angles, slabs, batch)
 
     def look_back(self, q: Rows, slabs: LayerSlabs, batch: Batch) -> Rows:

@@ -193,10 +193,18 @@ class TestRefusals:
 
     def test_a_choice_of_another_batch(self):
         s, batch, (q, _iq, _w), choice = self.parts()
+        other = Batch([Span(range(20), 0, s.table)], batch.workspace)
         with pytest.raises(ConfigError, match="of another batch"):
-            attend_chosen(q, s.slab, batch, s.rule, choice)
+            attend_chosen(q, s.slab, other, s.rule, choice)
         with pytest.raises(ConfigError, match="another batch"):
-            choice.take_outputs(batch)
+            choice.take_outputs(other)
+
+    def test_rows_that_have_not_chosen(self):
+        s, batch, (q, _iq, _w), choice = self.parts()
+        assert choice.chooses
+        with pytest.raises(ConfigError, match="15 rows have not chosen their keys"):
+            attend_chosen(q, s.slab, batch, s.rule, choice)
+        assert not Choice(batch, 20).chooses
 
     @pytest.mark.parametrize("option", [{"window": 5}, {"slopes": [1.0] * HEADS}, {"causal": False}])
     def test_rules_that_know_of_distances(self, option):

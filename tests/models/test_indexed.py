@@ -1,4 +1,4 @@
-"""Latent attention whose keys an index chooses: what layers keep, and metadata that contradict themselves."""
+"""Attention whose keys an index chooses: what layers keep, and metadata that contradict themselves."""
 
 import numpy as np
 import pytest
@@ -69,3 +69,38 @@ def test_any_number_of_keys(tmp_path, name, top_k):
 def test_what_contradicts_itself_is_refused(tmp_path, key, value, error, message):
     with pytest.raises(error, match=message):
         load(rewritten(tiny("glm-dsa", tmp_path, DEEP), tmp_path, {f"glm-dsa.{key}": value}))
+
+
+class TestBlocks:
+    def test_what_layers_keep(self, tmp_path):
+        """Keys and values, and a key of the index in layers that have one."""
+        s, model = Shape(n_layers=3, n_kv_heads=1), load(tiny("minimax-m3", tmp_path, Shape(n_layers=3, n_kv_heads=1)))
+        kept, key = KvShape(1, s.head_dim, s.head_dim), KvShape(1, s.n_rot + 7, 0)
+        assert model.spec.states == ((kept,), (kept, key), (kept, key))
+
+    @pytest.mark.parametrize("keys", [
+        {"block_size": 1, "top_k": 1}, {"block_size": 7, "top_k": 2, "local_blocks": 2}, {"block_size": 48, "top_k": 1},
+        {"block_size": 16, "top_k": 1}, {"block_size": 3, "top_k": 4, "local_blocks": 0}, {"local_blocks": None},
+    ])  # fmt: skip
+    def test_any_blocks(self, tmp_path, keys):
+        path = tiny("minimax-m3", tmp_path, Shape(n_heads=6, n_kv_heads=2), seed=2)
+        path = rewritten(path, tmp_path, {f"minimax-m3.{INDEX}{key}": value for key, value in keys.items()})
+        expected = naive.logits(path, TOKENS)
+        assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
+        assert (logits(path, TOKENS, chunk=7, kv_block_size=32) == logits(path, TOKENS)).all()
+
+    @pytest.mark.parametrize(
+        ("key", "value", "message"),
+        [
+            ("head_count", 3, r"head_count is 3, but there are 1 heads of keys to choose for"),
+            ("key_length", 7, r"key_length is 7, but minimax-m3\.rope\.dimension_count is 8"),
+            ("key_length", 16, r"indexer\.q_proj\.weight has shape"),
+            ("top_k", 0, r"indexer\.top_k' is 0"),
+            ("block_size", 0, r"indexer\.block_size' is 0"),
+            ("block_size", None, r"indexer\.block_size"),
+            ("local_blocks", 4, r"indexer\.local_blocks' is 4"),
+        ],
+    )
+    def test_what_contradicts_itself_is_refused(self, tmp_path, key, value, message):
+        with pytest.raises(LoadError, match=message):
+            load(rewritten(tiny("minimax-m3", tmp_path), tmp_path, {f"minimax-m3.{INDEX}{key}": value}))

@@ -40,6 +40,7 @@ KINDS = (
     "qwen2moe",
     "qwen35",
     "glm-dsa",
+    "minimax-m3",
 )
 
 

@@ -1,15 +1,17 @@
-"""Attention over chosen keys: DeepSeek-V3.2's lightning indexer (2025), and GLM-5's, whose layers may share a choice.
+"""Attention over chosen keys: DeepSeek-V3.2's lightning indexer (2025), GLM-5's, whose layers may share a choice, and
+MiniMax-M3's (2026), of blocks of keys.
 
-From the paper, section 2.1, and the modelling files of Hugging Face transformers. What isn't chosen is hidden.
+From the first's paper, section 2.1, and the modelling files of Hugging Face transformers. What isn't chosen is hidden.
 """
 
 import numpy as np
 
-from .attention import hidden_past, split_heads
+from . import attention
+from .attention import attend, hidden_past, norm_each_head, project, split_heads
 from .dense import Arch, norm
-from .experts import SIGMOID, experts, top
+from .experts import SIGMOID, experts, gpt_oss_expert, top
 from .latent import latent_attention, turn
-from .parts import centred, rms_norm
+from .parts import centred, rms_norm, sigmoid
 from .rotary import HALVES, PAIRS
 
 
@@ -49,4 +51,53 @@ def indexed(pairing):
     return Arch(indexed_layer(pairing), norm=rms_norm, ffn=experts(normalise=False, gating=SIGMOID))
 
 
-ARCHS = {"deepseek32": indexed(HALVES), "glm-dsa": indexed(PAIRS)}
+def minimax_layer(arch, layer, x, options):
+    h = norm(arch, layer, "attn_norm", x)
+    q, k, v = project(layer, h)
+    q, k = (norm_and_turn(layer, name, y, options) for name, y in (("attn_q_norm", q), ("attn_k_norm", k)))
+    hidden = hidden_blocks(layer, h, options) if "indexer.k_proj.weight" in layer else hidden_past(len(h), 0)
+    x = x + layer.linear("attn_output", attend(q, k, v, layer.k_dim**-0.5, hidden=hidden))
+    return x + arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
+
+
+def norm_and_turn(layer, name, x, options):
+    return attention.turn(layer, norm_each_head(layer, name, x), HALVES, options, None)
+
+
+def hidden_blocks(layer, h, options):
+    """By head of queries, [heads, i, j]: a block of keys is as good as its best key, for each head of keys."""
+    size, n_local = layer.get("attention.indexer.block_size"), layer.get("attention.indexer.local_blocks", 1)
+    width = layer.get("attention.indexer.key_length")
+    q = norm_and_turn(layer, "indexer.q_norm", split_heads(layer.linear("indexer.q_proj", h), width), options)
+    k = norm_and_turn(layer, "indexer.k_norm", layer.linear("indexer.k_proj", h)[:, None], options)
+    future = hidden_past(len(h), 0)
+    scores = np.where(future, -np.inf, np.einsum("ihd,jd->hij", q, k[:, 0]))
+    n_blocks, own = -(-len(h) // size), np.arange(len(h)) // size
+    blocks = np.stack([scores[..., b * size : (b + 1) * size].max(-1) for b in range(n_blocks)], axis=-1)
+    behind = own[:, None] - np.arange(n_blocks)
+    blocks[:, (behind >= 0) & (behind < n_local)] = np.inf
+    chosen = np.stack([top(of_head, layer.get("attention.indexer.top_k")) for of_head in blocks])
+    hidden = future | ~np.repeat(chosen, size, axis=-1)[..., : len(h)]
+    return np.repeat(hidden, layer.heads // layer.kv_heads, axis=0)
+
+
+def clamped(layer, h, suffix=""):
+    """gpt-oss's activation, which bounds what it gets, in networks that are no experts."""
+    gate = np.minimum(layer.linear("ffn_gate" + suffix, h), 7.0)
+    up = np.clip(layer.linear("ffn_up" + suffix, h), -7.0, 7.0)
+    return layer.linear("ffn_down" + suffix, gate * sigmoid(1.702 * gate) * (up + 1))
+
+
+MINIMAX = Arch(
+    minimax_layer,
+    norm=rms_norm,
+    ffn=experts(
+        normalise=True,
+        gating=SIGMOID,
+        expert=gpt_oss_expert,
+        dense=clamped,
+        shared=lambda layer, h: clamped(layer, h, "_shexp"),
+    ),
+)
+
+ARCHS = {"deepseek32": indexed(HALVES), "glm-dsa": indexed(PAIRS), "minimax-m3": MINIMAX}
