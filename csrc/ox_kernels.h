@@ -126,6 +126,13 @@ static inline size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
            + 2 * k + 64;
 }
 
+/* index_scores: scores by which a query's keys are chosen (DeepSeek-AI, "DeepSeek-V3.2", 2025), of `a` alone queries, keys,
+ * positions, scale and scratch, for values of no width, and of keys span * OX_ATTN_SPAN to n_keys alone. With weights of
+ * each query and its heads, those of queries `stride` floats apart,
+ *   out[query][key] = sum over heads of weights[query][head] max(scale q[query][head] k[key], 0)
+ * and without, out[query group + head][key] = scale q[query][head] k[key]; rows of `out` are out_stride floats apart. Keys
+ * that a query doesn't see get none. */
+
 /* Causal depthwise convolution of consecutive tokens of one sequence:
  *   y[t][c] = out_gate[t][c] f(bias[c] + sum over k of w[k][c] u[t - n_taps + 1 + k][c]),   u[t][c] = in_gate[t][c] x[t][c]
  * where f is silu or nothing. The inputs before the first token are `read`, the last ones go to `write`. */
@@ -259,6 +266,15 @@ typedef struct ox_kernels {
     void (*attention)(const ox_attn_args *);
     /* n consecutive spans' states, ox_attn_state() floats apart from a->state on, to a->out; the first is overwritten. */
     void (*attention_merge)(const ox_attn_args *a, int64_t n);
+    /* choice of keys */
+    void (*index_scores)(const ox_attn_args *a, const float *weights, size_t stride);
+    /* y[i] is the largest of x[i unit] and those that follow it, unit of them or as many as are left of n; NaN if one is */
+    void (*block_max)(const float *x, int64_t n, int64_t unit, float *y);
+    /* The places of the k <= n largest, ascending. Of equal ones those in front are taken; NaN is larger than all. */
+    void (*choose)(const float *x, int64_t n, int64_t k, int32_t *chosen);
+    /* Keys or values from lanes[i] of panels[i] to lane i of another panel, n <= 16 of them, as they are stored. */
+    void (*gather_keys[OX_N_KV_TYPES])(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim);
+    void (*gather_values[OX_N_KV_TYPES])(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim);
     /* recurrent layers */
     void (*conv1d)(const ox_conv1d_args *);
     void (*scan1)(const ox_scan_args *);

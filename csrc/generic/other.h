@@ -6,6 +6,7 @@
 #include "quantise.h"
 #include "kv_store.h"
 #include "attention.h"
+#include "index.h"
 #include "recurrent.h"
 #include "delta.h"
 
@@ -43,6 +44,7 @@ static void fill_other(ox_kernels *t)
     t->store_value[OX_KV_Q8_0] = store_value_Q8_0;
     t->attention = attention;
     t->attention_merge = attention_merge;
+    t->index_scores = index_scores;
     t->conv1d = conv1d;
     t->scan1 = scan1;
     t->scan2 = scan2;

@@ -184,3 +184,20 @@ void ox_attention_merge(const ox_attn_args *a, int64_t n)
         finish(a, row, s);
     }
 }
+
+void ox_index_scores(const ox_attn_args *a, const float *weights, size_t stride)
+{
+    float *prepared = a->scratch;
+    for (int row = 0; row < a->n_queries * a->group; row++) {
+        int query = row / a->group, head = row % a->group;
+        int64_t pos = a->pos + query, end = ox_attn_end(a, pos);
+        float *out = a->out + (size_t)(weights ? query : row) * a->out_stride;
+        prepare_query(a, a->q + (size_t)query * a->q_stride + (size_t)head * (size_t)a->k_dim, prepared);
+        for (int64_t key = a->span * OX_ATTN_SPAN; key < end; key++) {
+            float s = score(a, prepared, head, pos, key);
+            if (weights) /* NaN stays */
+                s = (head ? out[key] : 0) + weights[(size_t)query * stride + (size_t)head] * (s <= 0 ? 0 : s);
+            out[key] = s;
+        }
+    }
+}

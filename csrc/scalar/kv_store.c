@@ -1,4 +1,4 @@
-/* One token's key or value into its lane of a panel of 16 tokens. */
+/* One token's key or value into its lane of a panel of 16 tokens, and those of several panels into one. */
 #include "scalar.h"
 
 void ox_store_key_F32(const float *x, void *panel, int64_t lane, int64_t dim)
@@ -56,4 +56,63 @@ void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
         for (int64_t i = 0; i < 32; i++)
             ((int8_t *)panel)[(lane / 4 * chunks * 32 + 32 * c + i) * 4 + lane % 4] = codes[i];
     }
+}
+
+/* Words of up to 16 lanes, `count` of each in words of 16. */
+#define GATHER_LANES(type, count)                                     \
+    for (int64_t i = 0; i < (count); i++)                             \
+        for (int64_t l = 0; l < n; l++)                               \
+            ((type *)panel)[16 * i + l] = ((const type *)panels[l])[16 * i + lanes[l]];
+
+void ox_gather_keys_F32(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    GATHER_LANES(uint32_t, dim)
+}
+
+void ox_gather_keys_F16(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    GATHER_LANES(uint16_t, dim)
+}
+
+/* The scales behind the codes of a panel. */
+static void gather_scales(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks)
+{
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t l = 0; l < n; l++)
+            ((uint16_t *)panel)[16 * (16 * chunks + c) + l] = ((const uint16_t *)panels[l])[16 * (16 * chunks + c) + lanes[l]];
+}
+
+void ox_gather_keys_Q8_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    int64_t chunks = (dim + 31) / 32;
+    GATHER_LANES(uint32_t, 8 * chunks)
+    gather_scales(panels, lanes, n, panel, chunks);
+}
+
+static void gather_rows(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, size_t bytes)
+{
+    for (int64_t l = 0; l < n; l++)
+        memcpy((uint8_t *)panel + (size_t)l * bytes, (const uint8_t *)panels[l] + (size_t)lanes[l] * bytes, bytes);
+}
+
+void ox_gather_values_F32(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    gather_rows(panels, lanes, n, panel, ox_round_up((size_t)dim, 16) * 4);
+}
+
+void ox_gather_values_F16(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    gather_rows(panels, lanes, n, panel, ox_round_up((size_t)dim, 16) * 2);
+}
+
+void ox_gather_values_Q8_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    int64_t dims = (int64_t)ox_round_up((size_t)dim, 32);
+    for (int64_t l = 0; l < n; l++) {
+        const int8_t *src = (const int8_t *)panels[l] + lanes[l] / 4 * dims * 4 + lanes[l] % 4;
+        int8_t *dst = (int8_t *)panel + l / 4 * dims * 4 + l % 4;
+        for (int64_t i = 0; i < dims; i++)
+            dst[4 * i] = src[4 * i];
+    }
+    gather_scales(panels, lanes, n, panel, dims / 32);
 }

@@ -179,7 +179,7 @@ def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
     hidden, experts = 2 * spec.n_ff, spec.experts
     if experts is not None:
         hidden = max(hidden, experts.n_used * (2 * experts.n_ff + spec.n_embd) + 2 * experts.n_ff_shared)
-    recurrent = (spec.mixer_values or 10 * spec.n_embd) if slot_bytes(spec.states) else 0
+    recurrent = spec.mixer_values or (10 * spec.n_embd if slot_bytes(spec.states) else 0)
     floats = 5 * spec.n_embd + heads + spec.n_kv_heads * (spec.head_dim + spec.v_head_dim) + hidden + recurrent
     return min(configured, max(LEAST_STEP, budget // FORWARD_PART // (5 * max(floats, 1))))
 

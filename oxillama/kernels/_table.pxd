@@ -172,6 +172,13 @@ cdef extern from "ox_kernels.h" nogil:
         void (*to_f16)(const float *x, uint16_t *y, int64_t n) noexcept nogil
         void (*attention)(const ox_attn_args *) noexcept nogil
         void (*attention_merge)(const ox_attn_args *, int64_t n) noexcept nogil
+        void (*index_scores)(const ox_attn_args *, const float *weights, size_t stride) noexcept nogil
+        void (*block_max)(const float *x, int64_t n, int64_t unit, float *y) noexcept nogil
+        void (*choose)(const float *x, int64_t n, int64_t k, int32_t *chosen) noexcept nogil
+        void (*gather_keys[0])(const void **panels, const int32_t *lanes, int64_t n, void *panel,
+                               int64_t dim) noexcept nogil
+        void (*gather_values[0])(const void **panels, const int32_t *lanes, int64_t n, void *panel,
+                                 int64_t dim) noexcept nogil
         void (*conv1d)(const ox_conv1d_args *) noexcept nogil
         void (*scan1)(const ox_scan_args *) noexcept nogil
         void (*scan2)(const ox_scan_args *) noexcept nogil

@@ -31,13 +31,17 @@ cdef enum:
 
 
 def kv_bytes(str kv_type, int64_t block_tokens, int64_t k_dim, int64_t v_dim):
-    """Bytes of a block of keys, and of one of values, of one head. Raises ConfigError for what can't be stored."""
+    """Bytes of a block of keys, and of one of values, of one head; values may have no width.
+
+    Raises ConfigError for what can't be stored.
+    """
     if kv_type not in KV_TYPES:
         raise ConfigError(f"kv_type must be one of {', '.join(KV_TYPES)}, not {kv_type!r}")
     if block_tokens < 16 or block_tokens not in (16, 32) and block_tokens % 64:
         raise ConfigError(f"kv_block_size={block_tokens} is neither 16 nor 32 nor a multiple of the attention tile, 64")
-    if k_dim < 1 or v_dim < 1 or max(k_dim, v_dim) > 1 << 20:
-        raise ConfigError(f"heads of {k_dim} key and {v_dim} value dimensions: 1 to 1048576 can be stored")
+    if k_dim < 1 or v_dim < 0 or max(k_dim, v_dim) > 1 << 20:
+        raise ConfigError(f"heads of {k_dim} key and {v_dim} value dimensions: 1 to 1048576 can be stored, or no "
+                          "values")
     cdef ox_kv_type type = KV_TYPES[kv_type]
     return (block_tokens // 16 * <int64_t>ox_k_panel_bytes(type, <size_t>k_dim),
             block_tokens // 16 * <int64_t>ox_v_panel_bytes(type, <size_t>v_dim))
@@ -51,15 +55,6 @@ cdef class KvSlab:
     a half-precision scale for each 32 values of a token, dimensions rounded up to 32. ``windowed``: of the two block
     tables of a span, its blocks stand in the second, which need not reach back beyond the layer's window.
     """
-
-    cdef readonly object k, v
-    cdef readonly int n_blocks, n_heads, k_dim, v_dim, block_tokens
-    cdef readonly str kv_type
-    cdef readonly bint windowed
-    cdef ox_kv_type type
-    cdef uint8_t *k_data
-    cdef uint8_t *v_data
-    cdef size_t k_head, v_head, k_panel, v_panel
 
     def __init__(self, str kv_type, int n_blocks, int n_heads, int block_tokens, int k_dim, v_dim=None,
                  bint windowed=False):
@@ -96,13 +91,6 @@ cdef class Attention:
     Raises ConfigError for numbers that are not finite, or negative where that means nothing.
     """
 
-    cdef readonly float scale, softcap
-    cdef readonly int64_t window
-    cdef readonly bint causal, chunked
-    cdef readonly object slopes, sinks
-    cdef const float *slope
-    cdef const float *sink
-
     def __init__(self, scale, *, window=0, softcap=0.0, slopes=None, sinks=None, causal=True, chunked=False):
         cdef uintptr_t at
         for name, value in (("scale", scale), ("softcap", softcap)):
@@ -137,7 +125,7 @@ def _per_head(name, values):
     return array
 
 
-cdef int _check(KvSlab s, Batch b, Rows rows, int head_dim, int64_t window) except -1:
+cdef int check_tables(KvSlab s, Batch b, Rows rows, int head_dim, int64_t window) except -1:
     """The block tables must cover the batch, and what it sees, inside the slab: C follows them blindly."""
     cdef int i
     cdef int64_t seen
@@ -181,10 +169,12 @@ cdef void _store(KvSlab s, Batch b, Rows k, Rows v, int64_t row) noexcept nogil:
 
 
 def store(Rows k, Rows v, KvSlab slab, Batch batch):
-    """Put the keys and values of a batch where its block tables say."""
+    """Put the keys and values of a batch where its block tables say. ``v`` None: of a slab of keys alone."""
     cdef int64_t row, n = batch.n_rows
     cdef int nt = usable_threads(k.workspace.num_threads)
-    _check(slab, batch, k, slab.k_dim, 1)
+    check_tables(slab, batch, k, slab.k_dim, 1)
+    if v is None:
+        v = k.workspace.rows(n, 0)
     if v.n != n or k.dim != slab.n_heads * slab.k_dim or v.dim != slab.n_heads * slab.v_dim:
         raise ConfigError(f"keys of {k.dim} and values of {v.dim} for {slab.n_heads} heads of "
                           f"{slab.k_dim} and {slab.v_dim}")
@@ -203,10 +193,10 @@ def attend(Rows q, KvSlab slab, Batch batch, Attention rule):
     Query heads share key/value heads in equal groups. The keys and values of every position up to the batch's last of
     a sequence, its own among them, must have been stored.
     """
-    _check(slab, batch, q, slab.k_dim, rule.window)
+    check_tables(slab, batch, q, slab.k_dim, rule.window)
     cdef Workspace ws = q.workspace
     cdef Rows out = ws.rows(q.n, q.dim // slab.k_dim * slab.v_dim)
-    _attend(q, out, slab, batch.span, batch.n_spans, rule)
+    attend_spans(q, out, slab, batch.span, batch.n_spans, rule)
     return out
 
 
@@ -292,7 +282,7 @@ cdef void _part(const job *j, int n_spans, int64_t part, float *scratch, bint me
                 index += 1
 
 
-cdef int _attend(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, Attention rule) except -1:
+cdef int attend_spans(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, Attention rule) except -1:
     """Tasks are chunks of queries times heads, and spans of keys too where there are too few for the threads."""
     cdef Workspace ws = q.workspace
     cdef int nt = usable_threads(ws.num_threads), i
@@ -381,7 +371,7 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
         for row in range(kr.n):
             _store_row(slab, s.tables[0].blocks, row, kr.data + row * kr.dim, vr.data + row * vr.dim)
     cdef Rows out = ws.rows(qr.n, qr.dim)
-    _attend(qr, out, slab, &s, 1, rule)
+    attend_spans(qr, out, slab, &s, 1, rule)
     return out.numpy().copy().reshape(n_queries, num_heads, head_dim)
 
 

@@ -11,7 +11,7 @@ from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, _task, describe, job
-from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_
+from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_, swiglu_oai_
 from oxillama.kernels.matmul import matmul
 from oxillama.kernels.rows cimport Rows, Workspace
 
@@ -23,6 +23,10 @@ cdef enum: SERIAL_WORK = 500_000  # multiplications below which a region costs m
 ctypedef void (*gated_fn)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
 
 
+cdef void _swiglu_oai(const float *gate, const float *up, float *y, int64_t n) noexcept nogil:
+    K.swiglu_oai(gate, up, y, n, 1.702, 7)
+
+
 cdef gated_fn _activation(str name) except? NULL:
     if name == "silu":
         return K.swiglu
@@ -30,13 +34,16 @@ cdef gated_fn _activation(str name) except? NULL:
         return K.geglu
     if name == "gelu_erf":
         return K.geglu_erf
-    raise ConfigError(f"a gated layer with the activation {name!r}; known: silu, gelu, gelu_erf")
+    if name == "swiglu_oai":
+        return _swiglu_oai
+    raise ConfigError(f"a gated layer with the activation {name!r}; known: silu, gelu, gelu_erf, swiglu_oai")
 
 
 def _change(Rows left, Rows right, str activation, float limit):
     if limit:
         return swiglu_limited_(left, right, limit)
-    return {"silu": swiglu_, "gelu": geglu_, "gelu_erf": geglu_erf_}[activation](left, right)
+    kinds = {"silu": swiglu_, "gelu": geglu_, "gelu_erf": geglu_erf_, "swiglu_oai": swiglu_oai_}
+    return kinds[activation](left, right)
 
 
 cdef int _describe(job *jobs, Rows x, Matrix gate, Matrix up, int nt) except -1:
@@ -105,8 +112,9 @@ cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, float limit
 def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, float limit=0, Batch batch=None):
     """``activation(x @ gate.T) * (x @ up.T)``, biases included: Rows [x.n, gate.n_out]. Shazeer, "GLU Variants", 2020.
 
-    ``activation`` is "silu", "gelu" by the formula with tanh, or "gelu_erf". With a ``limit`` other than 0, of "silu"
-    alone, it is :func:`.activations.swiglu_limited_`.
+    ``activation`` is "silu", "gelu" by the formula with tanh, "gelu_erf", or "swiglu_oai" as
+    :func:`.activations.swiglu_oai_`. With a ``limit`` other than 0, of "silu" alone, it is
+    :func:`.activations.swiglu_limited_`.
 
     A thread takes the same columns of both products and goes on with them while they are in its cache. ``codes``: an
     integer matrix will read the result, and its 8-bit twin is made in the same pass. The same bits as matmul() and

@@ -76,6 +76,15 @@ DEEPSEEK2 = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.o_proj": "attn_output",
 }
+INDEXER = {"wq_b": "indexer.attn_q_b", "wk": "indexer.attn_k", "weights_proj": "indexer.proj"}
+INDEXER = {f"self_attn.indexer.{name}": tensor for name, tensor in INDEXER.items()}
+MINIMAX_M3 = {f"self_attn.indexer.{part}_proj": f"indexer.{part}_proj" for part in "qk"} | {
+    "mlp.gate_up_proj": "ffn_gate+ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_experts.gate_up_proj": "ffn_gate_shexp+ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}
 MAMBA = {f"{part}_proj": f"ssm_{name}" for part, name in (("in", "in"), ("x", "x"), ("dt", "dt"), ("out", "out"))}
 NEMOTRON_H = {f"mixer.{part}_proj": f"attn_{part}" for part in "qkv"} | {
     "mixer.o_proj": "attn_output",
@@ -327,6 +336,8 @@ NAMINGS = {
     "chatglm": naming(PLAIN, ATTENTION, PHI3, under("mlp", OLD), {"self_attention.query_key_value": "attn_qkv",
                                                                   "self_attention.dense": "attn_output"}),
     "deepseek2": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS),
+    "deepseek32": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS, INDEXER),
+    "glm-dsa": naming(PLAIN, DEEPSEEK2, GATED, EXPERTS, INDEXER),
     "mpt": naming(PLAIN, MPT),
     "mamba": naming(PLAIN, under("mixer", MAMBA)),
     "mamba2": naming(PLAIN, under("mixer", MAMBA)),
@@ -357,6 +368,7 @@ NAMINGS = {
     "gemma4": naming(PLAIN, LLAMA, GEMMA4),
     "llama4": naming(PLAIN, ATTENTION, LLAMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),
+    "minimax-m3": naming(PLAIN, MIXTRAL, MINIMAX_M3),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),
     "hy_v3": naming(PLAIN, LLAMA, EXPERTS, HUNYUAN, {"mlp.router.gate": "ffn_gate_inp"}),

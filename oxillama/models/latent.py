@@ -116,7 +116,7 @@ class LatentAttention:
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         q, kv = matmul(h, self.q, self.kv, batch=batch)
         self.remember(kv, cos_sin, slabs, batch)
-        self.attend(x, q, cos_sin, slabs, batch)
+        self.attend(x, self.latent(q), cos_sin, slabs, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
@@ -124,24 +124,30 @@ class LatentAttention:
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
             q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
-            self.attend(x, q, angles, slabs, batch.outputs)
+            self.attend(x, self.latent(q), angles, slabs, batch.outputs)
 
     def remember(self, kv: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        (slab,) = slabs
         latent, key = split_heads(kv, 1, self.sizes.rank)
         latent = self.kv_norm(latent)
         self.rotate(key, cos_sin)
-        store(join_heads(latent, key, 1), latent, slab, batch)
+        store(join_heads(latent, key, 1), latent, slabs[0], batch)
+
+    def latent(self, q: Rows) -> Rows:
+        """What queries are unfolded from; or the queries, in models that don't unfold them."""
+        return q if self.q_norm is None else self.q_norm(q, self.q_b.integer)
 
     def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        (slab,) = slabs
+        """Adds what the past gives to ``latent`` queries."""
         if self.q_norm is not None:
-            q = linear(self.q_norm(q, self.q_b.integer), self.q_b, batch)
+            q = linear(q, self.q_b, batch)
         plain, rotated = split_heads(q, self.sizes.n_heads, self.sizes.plain)
         self.rotate(rotated, cos_sin)
         q = join_heads(heads_matmul(plain, self.k_b, batch), rotated, self.sizes.n_heads)
-        y = heads_matmul(attend(q, slab, batch, self.rule), self.v_b, batch)
+        y = heads_matmul(self.look_back(q, slabs, batch), self.v_b, batch)
         self.residual.add_product(x, y, self.out, batch)
+
+    def look_back(self, q: Rows, slabs: LayerSlabs, batch: Batch) -> Rows:
+        return attend(q, slabs[0], batch, self.rule)
 
     def rotate(self, x: Rows, cos_sin: Rows | None) -> None:
         if cos_sin is not None:

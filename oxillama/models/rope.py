@@ -17,7 +17,7 @@ from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
 
 # Files of these architectures hold a tenth of the multiplier, for readers that once left the 0.1 of YaRN's formula out.
-TENTHS = ("deepseek2", "mistral4")
+TENTHS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 # YaRN's ramp runs between whole dimensions, but in these, by their configuration (``truncate``) which no key holds.
 UNROUNDED = ("gpt-oss",)
 

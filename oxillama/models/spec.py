@@ -66,8 +66,9 @@ class ModelSpec:
     """What was loaded. Sizes are in elements; those that may differ between layers are the largest.
 
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
-    gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer; 0: as in
-    most, ten times the width.
+    gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer, or in an
+    index of keys; 0: of a recurrent one as in most, ten times the width. ``shares_choice``: layers without an index
+    attend to the keys that the last layer with one has chosen.
     """
 
     arch: str
@@ -87,6 +88,7 @@ class ModelSpec:
     states: tuple[LayerShape, ...] = ()
     delta: DeltaSpec | None = None
     mixer_values: int = 0
+    shares_choice: bool = False
 
     @property
     def n_heads(self) -> int:

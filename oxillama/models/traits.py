@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 LayerRule = Callable[[int], bool]
-Activation = Literal["silu", "gelu", "gelu_erf", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_erf", "relu2", "swiglu_oai"]
 Part = Literal["q", "k", "v", "o", "ffn", "output"]
 
 
@@ -47,7 +47,7 @@ class Traits:
         weight for "each_head", or "plain": each head without one. qk_norm_last: after the rotation.
     parallel: both branches start from the same stream: always, if metadata's key says so, or if there is no ffn_norm.
     biased: parts whose bias belongs to the model; others may have one.
-    activation, gated: of the feed-forward part.
+    activation, gated: of the feed-forward part; "swiglu_oai" is one of a gate (see `kernels.activations`).
     embedding_norm: embeddings are normalised; "plain": by the root of their mean square, without weights.
     output_norm: name of the last norm.
     positions: learned ones are added. alibi: scores fall with distance.

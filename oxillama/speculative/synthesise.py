@@ -26,6 +26,7 @@ from oxillama.gguf.recoding import add_recoded, check_destination, check_threads
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.decoder import rotation_of
 from oxillama.models.delta_spec import RECURRENT_LAYERS
+from oxillama.models.indexed import CHOOSING_LAYERS
 from oxillama.models.registry import find_architecture, read_model_spec
 from oxillama.models.traits import Traits
 
@@ -60,7 +61,7 @@ def chosen_layers(spec: ModelSpec, traits: Traits, layers: int | SequenceOf[int]
     if layers is None:
         return tuple(range(n))
     if isinstance(layers, int) and not isinstance(layers, bool):
-        return spread(n, check_int("layers", layers, 1, n), rotation_rule(traits))
+        return with_choosers(spec, spread(n, check_int("layers", layers, 1, n), rotation_rule(traits)))
     if isinstance(layers, str | bytes) or not isinstance(layers, SequenceOf):
         raise ConfigError(f"layers must be a number of layers or a list of indices, not {layers!r}")
     found = [check_int(f"layers[{i}]", layer, 0, n - 1) for i, layer in enumerate(layers)]
@@ -109,6 +110,12 @@ def check_apart(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> None:
         raise UnsupportedModelError(
             f"the layers of this {spec.arch} model mix their values with those of the first: keep layer 0"
         )
+    for i in kept:
+        chooser = choosing_layer(spec, i)
+        if chooser not in kept:
+            raise UnsupportedModelError(
+                f"layer {i} of this {spec.arch} model attends to the keys that layer {chooser} chooses: keep that too"
+            )
     table = "per_layer_token_embd.weight"
     common = f"their embeddings side by side in {table}" if table in file.tensors else ""
     if file.metadata.get(f"{spec.arch}.attention.shared_kv_layers", 0) != 0:
@@ -117,6 +124,25 @@ def check_apart(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> None:
         raise UnsupportedModelError(
             f"the layers of this {spec.arch} model have {common}: leave none of them out, choose only another type"
         )
+
+
+def with_choosers(spec: ModelSpec, kept: tuple[int, ...]) -> tuple[int, ...]:
+    """The layers, but where one's keys are chosen by a layer that is left out, that in its place."""
+    found: list[int] = []
+    for i in kept:
+        chooser = choosing_layer(spec, i)
+        found.append(i if chooser in found else chooser)
+    return tuple(found)
+
+
+def choosing_layer(spec: ModelSpec, i: int) -> int:
+    """Index of the layer that chooses the keys of layer ``i``, where some do that for those that follow."""
+    return max(j for j in range(i + 1) if chooses(spec, j)) if spec.shares_choice else i
+
+
+def chooses(spec: ModelSpec, i: int) -> bool:
+    """Whether a layer has an index: then it keeps its keys beside those of attention."""
+    return len(spec.states[i]) > 1
 
 
 def renumbered(file: GGUFFile, kept: tuple[int, ...]) -> Iterator[TensorInfo]:
@@ -139,12 +165,14 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
         of_windows(spec, kept)
         | of_rotations(spec, kept)
         | of_recurrent(spec, kept)
+        | of_choices(spec, kept)
         | of_experts(m, spec, kept)
         | of_scales(m, spec)
     )
     lists = of_layers(m, kept, [f"{arch}.{name}" for name in PER_LAYER], int)
     lists |= of_layers(m, kept, [*(f"{arch}.{name}" for name in BOUNDS), *ACTIVATION], float)
-    others = tuple(f"{arch}.{name}" for name in (WINDOWS, ROTATING, RECURRENT_LAYERS))  # a period may become a list
+    patterns = WINDOWS, ROTATING, RECURRENT_LAYERS, CHOOSING_LAYERS
+    others = tuple(f"{arch}.{name}" for name in patterns)  # a period may become a list
     same_type = {k: m.entry(k) for k in m if k not in others}
     return Metadata(same_type).replaced({f"{arch}.{name}": value for name, value in changes.items()} | lists)
 
@@ -168,6 +196,11 @@ def of_rotations(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
 def of_recurrent(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
     """Which layers have the delta rule, likewise."""
     return {RECURRENT_LAYERS: [not spec.layers[i].n_heads for i in kept]} if spec.delta is not None else {}
+
+
+def of_choices(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
+    """Metadata of the layers that choose keys for others."""
+    return {CHOOSING_LAYERS: [chooses(spec, i) for i in kept]} if spec.shares_choice else {}
 
 
 def of_experts(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:

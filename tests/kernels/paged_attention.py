@@ -1,4 +1,4 @@
-"""Attention over one sequence in a paged slab, filled in chunks."""
+"""Attention over one sequence in a paged slab, filled in chunks, and what is stored of keys and values."""
 
 import numpy as np
 
@@ -43,3 +43,22 @@ class Setup:
 
 def in_chunks(n, size):
     return [size] * -(-n // size)
+
+
+def quantised(x):
+    """What q8_0 keeps of [..., d]: codes of the largest of each 32 values / 127, and that scale as a half."""
+    padded = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32) * 32), np.float32)
+    padded[..., : x.shape[-1]] = x
+    chunks = padded.reshape(*x.shape[:-1], -1, 32)
+    largest = np.abs(chunks).max(-1, keepdims=True)
+    codes = np.rint(chunks * (np.float32(127) / np.maximum(largest, np.float32(1e-30))))
+    scale = (largest * np.float32(1 / 127)).astype(np.float16).astype(np.float32)
+    return (codes * scale).reshape(padded.shape)[..., : x.shape[-1]].astype(np.float64)
+
+
+# Weights of 8-bit values have 14 bits: each of a tile's 64 keys is off by up to half a unit of the largest weight, 0.29
+# units on average, times values of average size 1. Six times sqrt(64) * 0.29 units, where the largest is all there is.
+BOUND = {"f32": 1e-5, "f16": 1e-5, "q8_0": 6 * 8 * 0.29 / 16383}
+
+STORED = {"f32": lambda x: x.astype(np.float64), "f16": lambda x: x.astype(np.float16).astype(np.float64)}
+STORED["q8_0"] = quantised

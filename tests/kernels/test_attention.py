@@ -11,7 +11,7 @@ from oxillama.kernels import _check, _table, flash_attention
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
-from tests.kernels.paged_attention import TYPES, Setup, in_chunks
+from tests.kernels.paged_attention import BOUND, STORED, TYPES, Setup, in_chunks, quantised
 
 
 def naive(q, k, v, positions, rule):
@@ -32,25 +32,6 @@ def naive(q, k, v, positions, rule):
             p = np.exp(np.concatenate([s, sink]) - max(s.max(), *sink, s.max()))
             out[i, h] = p[: len(s)] / p.sum() @ v[seen, h // group]
     return out
-
-
-def quantised(x):
-    """What q8_0 keeps of [..., d]: codes of the largest of each 32 values / 127, and that scale as a half."""
-    padded = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32) * 32), np.float32)
-    padded[..., : x.shape[-1]] = x
-    chunks = padded.reshape(*x.shape[:-1], -1, 32)
-    largest = np.abs(chunks).max(-1, keepdims=True)
-    codes = np.rint(chunks * (np.float32(127) / np.maximum(largest, np.float32(1e-30))))
-    scale = (largest * np.float32(1 / 127)).astype(np.float16).astype(np.float32)
-    return (codes * scale).reshape(padded.shape)[..., : x.shape[-1]].astype(np.float64)
-
-
-# Weights of 8-bit values have 14 bits: each of a tile's 64 keys is off by up to half a unit of the largest weight, 0.29
-# units on average, times values of average size 1. Six times sqrt(64) * 0.29 units, where the largest is all there is.
-BOUND = {"f32": 1e-5, "f16": 1e-5, "q8_0": 6 * 8 * 0.29 / 16383}
-
-STORED = {"f32": lambda x: x.astype(np.float64), "f16": lambda x: x.astype(np.float16).astype(np.float64)}
-STORED["q8_0"] = quantised
 
 
 def as_stored(s, kv_type):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from oxillama.errors import ConfigError, QuantError
-from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_
+from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_, swiglu_oai_
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import linear, linear_add_, matmul, quantize
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Vector, Workspace, add_bias_
 
-ACTIVATIONS = {"silu": swiglu_, "gelu": geglu_, "gelu_erf": geglu_erf_}
+ACTIVATIONS = {"silu": swiglu_, "gelu": geglu_, "gelu_erf": geglu_erf_, "swiglu_oai": swiglu_oai_}
 
 
 def floats(seed, *shape):

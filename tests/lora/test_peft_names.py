@@ -214,6 +214,16 @@ MODULES = {
         "model.layers.0.attn.g_lora.lora.2": plain("time_mix_g2"),
         "model.layers.0.ffn.key": plain("channel_mix_key"),
     },
+    "deepseek32": {
+        "model.layers.0.self_attn.q_b_proj": plain("attn_q_b"),
+        "model.layers.0.self_attn.indexer.wq_b": plain("indexer.attn_q_b"),
+        "model.layers.0.self_attn.indexer.wk": plain("indexer.attn_k"),
+        "model.layers.0.self_attn.indexer.weights_proj": plain("indexer.proj"),
+    },
+    "minimax-m3": {
+        "model.language_model.layers.0.self_attn.q_proj": plain("attn_q"),
+        "model.layers.0.mlp.down_proj": plain("ffn_down"),
+    },
     "kimi-linear": {
         "model.layers.0.self_attn.q_proj": plain("attn_q"),
         "model.layers.0.self_attn.f_a_proj": plain("ssm_f_a"),

@@ -19,17 +19,17 @@ SHAPES = {
     "odd": Shape(n_embd=35, head_dim=14, n_ff=83, window=2, rank=17, n_ssm_heads=2, ssm_dim=7, n_state=5, d_conv=2),
     "deep": Shape(
         n_layers=8, n_embd=40, n_heads=4, n_kv_heads=2, head_dim=10, window=17, n_experts=3, n_used=3, n_groups=3,
-        d_conv=3,
+        d_conv=3, n_chosen=29,
     ),
     "each_its_own": Shape(
         n_layers=2, n_embd=72, n_heads=5, n_kv_heads=5, head_dim=24, n_ff=72, window=1, n_experts=7, n_used=1,
-        n_ssm_heads=4, ssm_dim=20, n_groups=1, n_state=16,
+        n_ssm_heads=4, ssm_dim=20, n_groups=1, n_state=16, n_chosen=1,
     ),
 }  # fmt: skip
-# Rows of whole blocks of 32; all experts are used, so that no near tie between two decides.
+# Rows of whole blocks of 32; all experts are used and all keys chosen, so that no near tie between two decides.
 IN_BLOCKS = Shape(
     n_layers=2, n_heads=4, n_kv_heads=2, head_dim=32, n_embd=128, n_ff=160, n_experts=4, n_used=4, rank=32,
-    n_ssm_heads=8, ssm_dim=32, n_groups=1,
+    n_ssm_heads=8, ssm_dim=32, n_groups=1, n_chosen=N_TOKENS,
 )  # fmt: skip
 NAMES = [name for name, recipe in RECIPES.items() if recipe.arch in architectures()]
 

@@ -39,6 +39,8 @@ KINDS = (
     "bloom",
     "qwen2moe",
     "qwen35",
+    "glm-dsa",
+    "minimax-m3",
 )
 
 

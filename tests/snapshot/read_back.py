@@ -27,7 +27,7 @@ SHORT = {"bloom": 64, "chatglm-split": 48}  # contexts
 # One of each kind of state and attention, and all with windows.
 KINDS = (
     "llama", "gemma2", "gemma3", "gpt-oss", "cohere2", "exaone4", "mimo2", "gemma4-e4b", "mamba2", "jamba", "falcon-h1",
-    "deepseek2", "nanbeige",
+    "deepseek2", "glm-dsa", "nanbeige",
 )  # fmt: skip
 EDGES = (1, 15, 16, 17, 20, 31, 33, 60, 63, 64, 65, 78, 79, 80, 81, 100, 111, 143, 144, 160, 170, 200, 207)
 LAST = 3  # lengths right before one, each of which is its base

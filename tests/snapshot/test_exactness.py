@@ -46,7 +46,7 @@ def test_results_depend_on_every_saved_array(name):
         with maker.hold(session._take) as saved:
             whole = {name: rows.array for name, rows in saved.tensors.items()}
         for array in whole:
-            if array in ("tokens", "logits"):
+            if array in ("tokens", "logits") or not whole[array].size:  # keys of an index have no values
                 continue
             saved.tensors = {n: ArrayRows(saved.tensors[n].start, saved.tensors[n].start, a) for n, a in whole.items()}
             saved.tensors[array].data = np.zeros_like(whole[array])

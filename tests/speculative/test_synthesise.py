@@ -10,7 +10,7 @@ from oxillama.errors import ConfigError, GGUFError, ModelNotFoundError, QuantErr
 from oxillama.kernels.batch import Span
 from oxillama.models import architectures, load_model
 from oxillama.models.registry import find_architecture, read_model_spec
-from oxillama.speculative.synthesise import spread, synthesise_draft
+from oxillama.speculative.synthesise import spread, synthesise_draft, with_choosers
 from tests.models.tiny import RECIPES, Shape, tiny
 
 DEEP = Shape(
@@ -68,6 +68,7 @@ def test_a_layer_that_adds_nothing_can_be_left_out(name, n_kept, tmp_path):
         else:
             assert callable(rule)
             draft, kept = synthesise_draft(path, None, n_kept), spread(spec.n_layers, n_kept, rule)
+            kept = with_choosers(spec, kept)
     idle = without(path, set(range(spec.n_layers)) - set(kept))
     assert np.array_equal(logits(draft), logits(idle))
     assert not np.array_equal(logits(draft), logits(path))
@@ -88,6 +89,18 @@ def test_the_layer_whose_values_all_others_read_stays(tmp_path):
         synthesise_draft(path, None, [1, 2, 5])
     with gguf.open(synthesise_draft(path, None, [0, 5])) as file:
         assert read_model_spec(file).n_layers == 2
+
+
+def test_layers_stay_with_those_that_choose_their_keys(tmp_path):
+    """Layers 1, 4 and 7 attend to what the one before has chosen."""
+    path = tiny("glm-dsa", tmp_path, DEEP)
+    with pytest.raises(UnsupportedModelError, match=r"layer 4 .* attends to the keys that layer 3 chooses: keep that"):
+        synthesise_draft(path, None, [0, 1, 4])
+    with gguf.open(path) as file:
+        spec = read_model_spec(file)
+    assert with_choosers(spec, (0, 1, 4, 7)) == (0, 1, 3, 6)
+    with gguf.open(synthesise_draft(path, None, [0, 3, 4])) as file:
+        assert [len(kept) for kept in read_model_spec(file).states] == [2, 2, 1]
 
 
 @pytest.mark.parametrize("name", IN_COMMON)

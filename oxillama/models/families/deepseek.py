@@ -1,6 +1,7 @@
 """DeepSeek-V2 and V3, and what carries their architecture (Kimi K2, R1): latent attention, shared and routed experts.
 
-DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 Technical Report", 2024.
+DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 Technical Report", 2024. In DeepSeek-V3.2, 2025, and GLM-5, Z.ai,
+2026, an index chooses the keys.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from oxillama.gguf import GGUFFile
 from oxillama.layer_state import KvShape
 from oxillama.models.decoder import Decoder
 from oxillama.models.experts import ExpertSpec
+from oxillama.models.indexed import IndexedDecoder, InterleavedIndexAttention, read_indexed
 from oxillama.models.latent import LatentAttention, LatentSpec
 from oxillama.models.registry import Architecture, register
 from oxillama.models.spec import ModelSpec, read_spec
@@ -41,7 +43,19 @@ def build(spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> Dec
     return Decoder(spec, traits, w, context_size, LatentAttention)
 
 
+def read_with_index(file: GGUFFile, traits: Traits) -> ModelSpec:
+    return read_indexed(file, read(file, traits))
+
+
+def build_glm(spec: ModelSpec, traits: Traits, w: Weights, context_size: int) -> Decoder:
+    return IndexedDecoder(spec, traits, w, context_size, InterleavedIndexAttention)
+
+
 KEYS = frozenset({"rope.scaling.yarn_log_multiplier"})
 
 register(Architecture("deepseek2", "DeepSeek-V2, V3, R1", Traits(keys=KEYS), build=build, read_spec=read))
 register(Architecture("mistral4", "Mistral Small 4", Traits(keys=KEYS), build=build, read_spec=read))
+register(
+    Architecture("deepseek32", "DeepSeek-V3.2", Traits(keys=KEYS), build=IndexedDecoder, read_spec=read_with_index),
+    Architecture("glm-dsa", "GLM-5, 5.1, 5.2", Traits(keys=KEYS), build=build_glm, read_spec=read_with_index),
+)

@@ -1,8 +1,8 @@
 """Sparse models of one recipe: a sigmoid router whose choice is corrected by a bias, shared experts, norms of heads.
 
-MiniMax, "MiniMax-M2", 2025; Arcee, "Trinity", 2025; Ant Group, "Ling 2.0", 2025; Poolside, "Laguna", 2026; LG AI
-Research, "K-EXAONE", 2026; Tencent, "Hy3", 2026; JetBrains, "Mellum 2", 2026; StepFun, "Step 3.5 Flash", 2026; Xiaomi,
-"MiMo-V2-Flash", 2026; Song et al., "SmallThinker", 2025.
+MiniMax, "MiniMax-M2", 2025, and "MiniMax-M3", 2026; Arcee, "Trinity", 2025; Ant Group, "Ling 2.0", 2025; Poolside,
+"Laguna", 2026; LG AI Research, "K-EXAONE", 2026; Tencent, "Hy3", 2026; JetBrains, "Mellum 2", 2026; StepFun, "Step 3.5
+Flash", 2026; Xiaomi, "MiMo-V2-Flash", 2026; Song et al., "SmallThinker", 2025.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import replace
 from oxillama.errors import LoadError
 from oxillama.gguf import GGUFFile, Metadata
 from oxillama.models.attention import SelfAttention
+from oxillama.models.chosen_blocks import read_attention, read_chosen_blocks
 from oxillama.models.decoder import Decoder, ReadMixer
 from oxillama.models.gated_attention import GatedAttention, gated_if_there
-from oxillama.models.registry import Architecture, Build, register
+from oxillama.models.registry import TRANSFORMERS, Architecture, Build, register
 from oxillama.models.routed_first import RoutedFirst
 from oxillama.models.spec import ModelSpec, attention_states, per_layer_float, read_spec
 from oxillama.models.traits import Traits, all_but_each, all_but_first
@@ -85,6 +86,14 @@ SMALLTHINKER = Traits(rope="neox", windows=all_but_first(4), whole_first=True, r
 
 register(
     Architecture("minimax-m2", "MiniMax-M2, M2.5", replace(NEOX, qk_norm="whole")),
+    Architecture(
+        "minimax-m3",
+        "MiniMax-M3 (text)",
+        replace(NEOX, activation="swiglu_oai"),
+        TRANSFORMERS,  # llama.cpp's attention over blocks rounds
+        build=mixing(read_attention),
+        read_spec=read_chosen_blocks,
+    ),
     Architecture("afmoe", "Trinity Nano, Mini, Large", AFMOE, build=mixing(GatedAttention)),
     Architecture("bailingmoe2", "Ling 2, Ring 2, Sarvam 30B", NEOX),
     Architecture("laguna", "Laguna XS, S, M", LAGUNA, build=mixing(GatedAttention)),

@@ -24,11 +24,11 @@ from tests.tokenizer.build import P, by_score, byte_level
 FOLDER = Path(tempfile.mkdtemp(prefix="oxillama-fuzz-"))
 SHAPE = Shape(
     n_layers=1, n_embd=8, n_heads=2, n_kv_heads=1, head_dim=4, n_ff=16, n_vocab=40, context=32, n_experts=3,
-    n_ssm_heads=2, ssm_dim=4, n_state=4, rank=4,
+    n_ssm_heads=2, ssm_dim=4, n_state=4, rank=4, n_chosen=3,
 )  # fmt: skip
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
-           "apertus", "kimi-linear", "rwkv7")  # fmt: skip
+           "apertus", "kimi-linear", "rwkv7", "glm-dsa", "minimax-m3")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 

@@ -38,6 +38,7 @@ void check_rows(const ox_kernels *scalar, const ox_kernels *t);
 void check_formats(const ox_kernels *scalar, const ox_kernels *t);
 void check_products(const ox_kernels *scalar, const ox_kernels *t);
 void check_attention(const ox_kernels *scalar, const ox_kernels *t);
+void check_choice(const ox_kernels *scalar, const ox_kernels *t);
 void check_recurrent(const ox_kernels *scalar, const ox_kernels *t);
 
 /* Rows of a format: random bits, of which blocks whose values are NaN, huge or tiny are thrown away. */

@@ -152,6 +152,7 @@ int main(int n_args, char **args)
         check_rows(scalar, t);
         check_formats(scalar, t);
         check_attention(scalar, t);
+        check_choice(scalar, t);
         check_recurrent(scalar, t);
         check_products(scalar, t);
         expect_all_tested(t);

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, llama4, recurrent, relatives, rwkv, sparse
+from . import delta, dense, encoder, gemma3n, gemma4, indexed, kda, latent, llama4, recurrent, relatives, rwkv, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
 DECODERS = (
     delta.ARCHS
     | dense.ARCHS
+    | indexed.ARCHS
     | kda.ARCHS
     | latent.ARCHS
     | llama4.ARCHS

@@ -26,7 +26,9 @@ def minicpm3_layer(arch, layer, x, options):
     return x + factor * arch.ffn(layer, norm(arch, layer, "ffn_norm", x))
 
 
-def latent_attention(arch, layer, h, options):
+def latent_attention(arch, layer, h, options, hidden=None):
+    """``hidden``: what tokens must not see, if it is more than what follows them."""
+    hidden = hidden_past(len(h), 0) if hidden is None else hidden
     n_rot = layer.get("rope.dimension_count")
     rank = layer.get("attention.kv_lora_rank")
     q = split_heads(queries(arch, layer, h), key_length(layer))
@@ -37,7 +39,7 @@ def latent_attention(arch, layer, h, options):
     k_plain, v = expand(layer, latent)
     q = np.concatenate([q_plain, turn(layer, q_turned, options, arch.pairing)], axis=-1)
     k = np.concatenate([k_plain, turn(layer, k_turned, options, arch.pairing)], axis=-1)
-    return layer.linear("attn_output", attend(q, k, v, scale(layer), hidden=hidden_past(len(h), 0)))
+    return layer.linear("attn_output", attend(q, k, v, scale(layer), hidden=hidden))
 
 
 def key_length(layer):

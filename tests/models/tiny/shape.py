@@ -23,6 +23,7 @@ class Shape:
     n_experts: int = 5
     n_used: int = 2
     rank: int = 24  # of latent attention
+    n_chosen: int = 11  # keys that a token chooses
     n_ssm_heads: int = 6
     ssm_dim: int = 12  # of one of them
     n_state: int = 8
