@@ -10,7 +10,10 @@ class ChannelDelta:
     n_heads: int
     dim: int
     eps: float
-    def __init__(self, a: NDArray[Any], dt_bias: NDArray[Any], norm: NDArray[Any], *, eps: float) -> None: ...
+    bound: float
+    def __init__(
+        self, a: NDArray[Any], dt_bias: NDArray[Any], norm: NDArray[Any], *, eps: float, bound: float = 0
+    ) -> None: ...
 
 def dplr(
     q: Rows, w: Rows, k: Rows, a: Rows, b: Rows, v: Rows, n_heads: int, slab: RecurrentSlab, batch: Batch

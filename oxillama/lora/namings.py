@@ -212,6 +212,7 @@ KIMI = {f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a"
     "self_attn.b_proj": "ssm_beta",
     **{f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
 }
+LING3 = {"self_attn.forget_gate.f_proj": "ssm_f_a", "self_attn.b_proj": "ssm_beta"}
 RWKV7 = {f"attn.{part}_proj": f"time_mix_{name}" for part, name in (
     ("r", "receptance"), ("k", "key"), ("v", "value"), ("o", "output")
 )} | {f"attn.{part}_lora.lora.{place}": f"time_mix_{part}{place // 2 + 1}" for part in "wavg" for place in (0, 2)} | {
@@ -275,11 +276,15 @@ def delta_of(spec: ModelSpec) -> DeltaSpec:
 
 @dataclass(frozen=True)
 class Naming:
-    """Names within a layer, and what is done to rows of some tensors, and to columns of some."""
+    """Names within a layer, and what is done to rows of some tensors, and to columns of some.
+
+    ``recurrent``: names that mean other tensors in layers without heads of attention.
+    """
 
     names: Mapping[str, str]
     rows: Mapping[str, Rows]
     columns: Mapping[str, Rows] = field(default_factory=dict)
+    recurrent: Mapping[str, str] = field(default_factory=dict)
 
 
 ROTATED: dict[str, Rows] = {"attn_q": rotated_queries, "attn_k": rotated_keys}
@@ -359,6 +364,9 @@ NAMINGS = {
     "minimax-m2": naming(PLAIN, MIXTRAL),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),
+    "bailingmoe3": replace(
+        naming(PLAIN, DEEPSEEK2, LLAMA, EXPERTS, ATTENTION_GATE, LING3), recurrent={"self_attn.g_proj": "ssm_g_a"}
+    ),
     "hy_v3": naming(PLAIN, LLAMA, EXPERTS, HUNYUAN, {"mlp.router.gate": "ffn_gate_inp"}),
     "laguna": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),
     "step35": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),

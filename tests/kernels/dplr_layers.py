@@ -13,16 +13,16 @@ def parts_of(rows, sizes):
 
 
 class ChannelDeltaLayer:
-    """Rows are queries, keys, values, the gate, time steps and beta."""
+    """Rows are queries, keys, values, the gate, time steps and beta. ``bound``: of logarithms of decays, or 0."""
 
-    def __init__(self, heads, dim, n_tokens):
+    def __init__(self, heads, dim, n_tokens, bound=0.0):
         rng = np.random.default_rng(8)
         self.heads, self.dim, inner = heads, dim, heads * dim
         self.sizes = [inner] * 5 + [heads]
         self.x = rng.standard_normal((n_tokens, sum(self.sizes))).astype(np.float32)
-        self.a = -np.exp(rng.standard_normal(heads)).astype(np.float32)
+        self.a, self.bound = -np.exp(rng.standard_normal(heads)).astype(np.float32) * (-1 if bound else 1), bound
         self.bias, self.norm = (rng.standard_normal(n).astype(np.float32) for n in (inner, dim))
-        self.rule = ChannelDelta(self.a, self.bias, self.norm, eps=EPS)
+        self.rule = ChannelDelta(self.a, self.bias, self.norm, eps=EPS, bound=bound)
         self.n_values = heads * dim * (-(-dim // 16) * 16)
 
     def run(self, rows, slab, batch):
@@ -32,7 +32,10 @@ class ChannelDeltaLayer:
         n, shape = len(self.x), (len(self.x), self.heads, self.dim)
         q, k, v, gate, steps, beta = np.split(self.x.astype(np.float64), np.cumsum(self.sizes[:-1]), axis=1)
         q, k, v = unit(q.reshape(shape)) / np.sqrt(self.dim), unit(k.reshape(shape)), v.reshape(shape)
-        forget = np.exp(self.a[:, None] * np.logaddexp(0, steps + self.bias).reshape(shape))
+        if self.bound:
+            forget = np.exp(self.bound * sigmoid(self.a[:, None] * (steps + self.bias).reshape(shape)))
+        else:
+            forget = np.exp(self.a[:, None] * np.logaddexp(0, steps + self.bias).reshape(shape))
         y, state = np.empty_like(v), np.zeros((self.heads, self.dim, self.dim))
         for t in range(n):
             state *= forget[t][:, :, None]

@@ -137,6 +137,7 @@ LAYERS = {
     "delta, narrow": lambda: DeltaLayer(3, 1, 2, 5, T),
     "delta by channel": lambda: ChannelDeltaLayer(8, 128, T),
     "delta by channel, odd": lambda: ChannelDeltaLayer(5, 19, T),
+    "delta by channel, bounded": lambda: ChannelDeltaLayer(3, 21, T, bound=-5.0),
     "rwkv7": lambda: Rwkv7Layer(8, 64, T),
     "rwkv7, odd": lambda: Rwkv7Layer(3, 21, T),
 }
