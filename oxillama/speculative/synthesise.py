@@ -289,7 +289,8 @@ def opened(source: Source) -> Iterator[GGUFFile]:
 
 def check_generates(spec: ModelSpec) -> ModelSpec:
     if not spec.causal:
-        raise UnsupportedModelError(f"architecture {spec.arch} makes embeddings: there is nothing to draft for it")
+        does = "denoises whole texts" if spec.denoises else "makes embeddings"
+        raise UnsupportedModelError(f"architecture {spec.arch} {does}: there is nothing to draft for it")
     return spec
 
 

@@ -222,6 +222,12 @@ MODULES = {
         "model.layers.0.self_attn.b_proj": plain("ssm_beta"),
         "model.layers.0.mlp.up_proj": plain("ffn_up"),
     },
+    "llada": {
+        "model.transformer.blocks.0.q_proj": queries,
+        "model.transformer.blocks.0.attn_out": plain("attn_output"),
+        "model.transformer.blocks.0.ff_proj": plain("ffn_gate"),
+        "model.transformer.blocks.0.ff_out": plain("ffn_down"),
+    },
     "bailingmoe3": {
         "model.layers.0.self_attn.v_proj": plain("attn_v"),
         "model.layers.0.self_attn.forget_gate.f_proj": plain("ssm_f_a"),

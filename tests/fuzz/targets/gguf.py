@@ -29,7 +29,7 @@ SHAPE = Shape(
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
            "apertus", "kimi-linear", "rwkv7", "mpt", "jais2", "baichuan",
-           "bailingmoe3")  # fmt: skip
+           "bailingmoe3", "dream")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 
@@ -160,6 +160,8 @@ def computed(path):
         try:
             if not engine.model_config.causal:
                 engine.embed(tokens)
+                if engine.model_config.denoises:
+                    assert engine.forward_logits(tokens).shape == (4, engine.n_vocab)
                 return
             whole = engine.forward_logits(tokens)
             assert whole.shape == (4, engine.n_vocab)
