@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.recurrent import RecurrentSlab
-from oxillama.kernels.rows import Rows
+from oxillama.kernels.rows import Rows, Vector
 
 class ChannelDelta:
     n_heads: int
@@ -18,6 +18,7 @@ class ChannelDelta:
 def dplr(
     q: Rows, w: Rows, k: Rows, a: Rows, b: Rows, v: Rows, n_heads: int, slab: RecurrentSlab, batch: Batch
 ) -> Rows: ...
+def decaying(q: Rows, k: Rows, v: Rows, decays: Vector, n_heads: int, slab: RecurrentSlab, batch: Batch) -> Rows: ...
 def channel_delta(
     q: Rows,
     k: Rows,

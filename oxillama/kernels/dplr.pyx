@@ -9,7 +9,7 @@ from cython.parallel cimport prange
 
 from libc.math cimport sqrtf
 from libc.stdint cimport int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
@@ -78,6 +78,23 @@ def dplr(Rows q, Rows w, Rows k, Rows a, Rows b, Rows v, int64_t n_heads, Recurr
         for task in prange(n_heads * batch.n_spans, nogil=True, num_threads=nt, schedule="static"):
             _head(&job, state, slab, &batch.span[task // n_heads], task % n_heads)
     return y
+
+
+def decaying(Rows q, Rows k, Rows v, Vector decays, int64_t n_heads, RecurrentSlab slab, Batch batch):
+    """``S = diag(decays) S + k v^T; y = S^T q`` of each head: Rows [n, v.dim].
+
+    ``decays`` [q.dim]. Qin et al., "Lightning Attention-2", 2024: linear attention whose past fades, which is the rule
+    of `dplr` without its matrix of rank one. ConfigError for rows that don't fit.
+    """
+    cdef Workspace ws = q.workspace
+    cdef Rows w = ws.rows(q.n, q.dim), none = ws.rows(q.n, q.dim)
+    cdef int64_t i
+    if decays.n != q.dim:
+        raise ConfigError(f"{decays.n} decays for queries of {q.dim} values")
+    for i in range(q.n):
+        memcpy(w.data + i * q.dim, decays.data, <size_t>q.dim * 4)
+    memset(none.data, 0, <size_t>(q.n * q.dim) * 4)
+    return dplr(q, w, k, none, none, v, n_heads, slab, batch)
 
 
 cdef class ChannelDelta:

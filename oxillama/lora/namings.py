@@ -213,6 +213,7 @@ KIMI = {f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a"
     **{f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
 }
 LING3 = {"self_attn.forget_gate.f_proj": "ssm_f_a", "self_attn.b_proj": "ssm_beta"}
+MINIMAX01 = {"qkv_proj": "attn_qkv", "output_gate": "attn_gate", "out_proj": "attn_output"}
 LLADA = {f"{part}_proj": f"attn_{part}" for part in "qkv"} | {
     "attn_out": "attn_output",
     "ff_proj": "ffn_gate",
@@ -369,6 +370,7 @@ NAMINGS = {
     "gemma4": naming(PLAIN, LLAMA, GEMMA4),
     "llama4": naming(PLAIN, ATTENTION, LLAMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),
+    "minimax-01": naming(PLAIN, MIXTRAL, under("self_attn", MINIMAX01)),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),
     "bailingmoe3": replace(

@@ -110,8 +110,8 @@ class ModelSpec:
 class Scales:
     """Factors and bounds along the way of an activation; 1 and 0 change nothing.
 
-    value: of attention's values. sharpening: queries are multiplied by
-    ``1 + sharpening * ln(1 + floor((position + sharpening_offset) / sharpening_length))``.
+    value: of attention's values. stream: of the normalised stream that a branch is added to. sharpening: queries are
+    multiplied by ``1 + sharpening * ln(1 + floor((position + sharpening_offset) / sharpening_length))``.
     """
 
     embedding: float = 1.0
@@ -121,6 +121,7 @@ class Scales:
     clamp_qkv: float = 0.0
     alibi: float = 8.0  # slopes of ALiBi fall to two to the power of minus this
     value: float = 1.0
+    stream: float = 1.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
     sharpening: float = 0.0

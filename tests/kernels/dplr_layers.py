@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from oxillama.kernels.dplr import ChannelDelta, channel_delta
+from oxillama.kernels.dplr import ChannelDelta, channel_delta, decaying
+from oxillama.kernels.rows import Vector
 from oxillama.kernels.ssm import columns
 from tests.kernels.delta_layer import EPS, sigmoid, unit
 
@@ -44,3 +45,27 @@ class ChannelDeltaLayer:
             y[t] = (state * q[t][:, :, None]).sum(1)
         y = y / np.sqrt((y * y).mean(-1, keepdims=True) + EPS) * self.norm
         return y.reshape(n, -1) * sigmoid(gate)
+
+
+class FadingLayer:
+    """Linear attention whose past fades: rows are queries, keys and values."""
+
+    def __init__(self, heads, dim, n_tokens):
+        rng = np.random.default_rng(9)
+        self.heads, self.dim, inner = heads, dim, heads * dim
+        self.sizes = [inner] * 3
+        self.x = rng.standard_normal((n_tokens, 3 * inner)).astype(np.float32)
+        self.decays = rng.uniform(0.3, 1, inner).astype(np.float32)
+        self.n_values = heads * dim * (-(-dim // 16) * 16)
+
+    def run(self, rows, slab, batch):
+        return decaying(*parts_of(rows, self.sizes), Vector(self.decays), self.heads, slab, batch)
+
+    def expected(self):
+        shape = (len(self.x), self.heads, self.dim)
+        q, k, v = (part.reshape(shape) for part in np.split(self.x.astype(np.float64), 3, axis=1))
+        y, state = np.empty_like(v), np.zeros((self.heads, self.dim, self.dim))
+        for t in range(len(v)):
+            state = self.decays.reshape(self.heads, -1, 1) * state + k[t][:, :, None] * v[t][:, None]
+            y[t] = (state * q[t][:, :, None]).sum(1)
+        return y.reshape(len(y), -1)

@@ -222,6 +222,12 @@ MODULES = {
         "model.layers.0.self_attn.b_proj": plain("ssm_beta"),
         "model.layers.0.mlp.up_proj": plain("ffn_up"),
     },
+    "minimax-01": {
+        "model.layers.0.self_attn.qkv_proj": plain("attn_qkv"),
+        "model.layers.0.self_attn.out_proj": plain("attn_output"),
+        "model.layers.0.self_attn.output_gate": plain("attn_gate"),
+        "model.layers.0.block_sparse_moe.gate": plain("ffn_gate_inp"),
+    },
     "llada": {
         "model.transformer.blocks.0.q_proj": queries,
         "model.transformer.blocks.0.attn_out": plain("attn_output"),

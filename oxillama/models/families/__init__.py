@@ -26,6 +26,7 @@ FAMILIES = (
     "recurrent",
     "rwkv",
     "delta",
+    "minimax",
     "deepseek",
     "kimi",
     "bert",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, llama4, recurrent, relatives, rwkv, sparse
+from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, lightning, llama4, recurrent, relatives, rwkv, sparse
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
@@ -17,6 +17,7 @@ DECODERS = (
     | dense.ARCHS
     | kda.ARCHS
     | latent.ARCHS
+    | lightning.ARCHS
     | llama4.ARCHS
     | recurrent.ARCHS
     | relatives.ARCHS
