@@ -143,7 +143,7 @@ def logits_request(
     context: EngineContext, ids: SequenceOf[int], lora: Any = None, bell: Bell | None = None
 ) -> LogitsRequest:
     """The request of `Engine.forward_logits`."""
-    context.core.check_generates()
+    context.core.check_logits()
     if isinstance(ids, str):
         raise ConfigError("ids must be token ids, not text: tokenize() it first")
     loras = context.loras.select(check_wanted("lora", lora))

@@ -87,9 +87,12 @@ class EngineCore:
         token_budget: int,
         *,
         encoder: str = "",
+        denoises: bool = False,
         **scheduling: Any,
     ) -> None:
-        """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts nothing.
+        """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts no next token.
+
+        `denoises`: it has logits for each position all the same.
 
         `scheduling`: options of `Scheduler`.
         """
@@ -99,7 +102,7 @@ class EngineCore:
         block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
         self.meter = MetricsRecorder(self.scheduler, runner.memory_bytes(), block_bytes)
         self.pace = PrefillThrottle(token_budget)
-        self.encoder = encoder
+        self.encoder, self.denoises = encoder, denoises
         self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
         self.closed = False
         self.sessions: weakref.WeakSet[ForkListener] = weakref.WeakSet()
@@ -484,9 +487,14 @@ class EngineCore:
         """Raises GenerateError if the model has no next token, EngineClosedError once the engine is closed."""
         self.check_open()
         if self.encoder:
-            raise GenerateError(
-                f"architecture {self.encoder} reads texts whole and predicts no next token: it is for embed() alone"
-            )
+            use = "forward_logits() gives the logits of a text" if self.denoises else "it is for embed() alone"
+            raise GenerateError(f"architecture {self.encoder} reads texts whole and predicts no next token: {use}")
+
+    def check_logits(self) -> None:
+        """`check_generates` of what models for denoising have too."""
+        self.check_open()
+        if not self.denoises:
+            self.check_generates()
 
 
 def _typed(error: BaseException) -> OxiLlamaError:

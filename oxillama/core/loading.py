@@ -432,6 +432,7 @@ def make_context(config: EngineConfig, parts: EngineParts, writer: WriterFactory
         config.kv_block_size,
         parts.step_tokens or config.prefill_chunk_size,
         encoder="" if parts.spec.causal else parts.spec.arch,
+        denoises=parts.spec.denoises,
         prefix_cache=config.prefix_cache,
         max_waiting=config.max_queue_size,
     )

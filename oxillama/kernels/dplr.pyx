@@ -9,7 +9,7 @@ from cython.parallel cimport prange
 
 from libc.math cimport sqrtf
 from libc.stdint cimport int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
@@ -80,18 +80,36 @@ def dplr(Rows q, Rows w, Rows k, Rows a, Rows b, Rows v, int64_t n_heads, Recurr
     return y
 
 
+def decaying(Rows q, Rows k, Rows v, Vector decays, int64_t n_heads, RecurrentSlab slab, Batch batch):
+    """``S = diag(decays) S + k v^T; y = S^T q`` of each head: Rows [n, v.dim].
+
+    ``decays`` [q.dim]. Qin et al., "Lightning Attention-2", 2024: linear attention whose past fades, which is the rule
+    of `dplr` without its matrix of rank one. ConfigError for rows that don't fit.
+    """
+    cdef Workspace ws = q.workspace
+    cdef Rows w = ws.rows(q.n, q.dim), none = ws.rows(q.n, q.dim)
+    cdef int64_t i
+    if decays.n != q.dim:
+        raise ConfigError(f"{decays.n} decays for queries of {q.dim} values")
+    for i in range(q.n):
+        memcpy(w.data + i * q.dim, decays.data, <size_t>q.dim * 4)
+    memset(none.data, 0, <size_t>(q.n * q.dim) * 4)
+    return dplr(q, w, k, none, none, v, n_heads, slab, batch)
+
+
 cdef class ChannelDelta:
     """``a`` [n_heads], which is -exp(A_log), ``dt_bias`` [n_heads * dim], and ``norm`` [dim] with its ``eps``.
 
-    ConfigError for shapes that don't fit.
+    With a ``bound`` below 0, which is that of logarithms of decays, ``a`` is exp(A_log). ConfigError for shapes that
+    don't fit.
     """
 
-    def __init__(self, a, dt_bias, norm, *, float eps):
+    def __init__(self, a, dt_bias, norm, *, float eps, float bound=0):
         a, dt_bias, norm = (np.array(v, np.float32) for v in (a, dt_bias, norm))
         if a.ndim != 1 or norm.ndim != 1 or not a.size or not norm.size or dt_bias.shape != (len(a) * len(norm),):
             raise ConfigError(f"a delta rule of a {a.shape}, dt_bias {dt_bias.shape} and norm {norm.shape}: [n_heads], "
                               "[n_heads * dim] and [dim] are needed")
-        self.n_heads, self.dim, self.eps = len(a), len(norm), eps
+        self.n_heads, self.dim, self.eps, self.bound = len(a), len(norm), eps, bound
         self.a, self.dt_bias, self.norm = Vector(np.repeat(a, len(norm))), Vector(dt_bias), Vector(norm)
 
 
@@ -103,6 +121,7 @@ cdef struct rule_job:
     float *b
     float *beta
     int64_t n_heads, dim
+    float bound
 
 
 cdef void _prepare_row(const row_job *j, int64_t i) noexcept nogil:
@@ -110,9 +129,12 @@ cdef void _prepare_row(const row_job *j, int64_t i) noexcept nogil:
     cdef const rule_job *r = <const rule_job *>j
     cdef int64_t h, n = r.dim, at = i * j.dim
     cdef float *beta = r.beta + i * r.n_heads
-    K.decay(j.y + at, j.b, j.w, j.y + at, j.dim)
+    if r.bound == 0:
+        K.decay(j.y + at, j.b, j.w, j.y + at, j.dim)
     K.sigmoid(beta, r.n_heads)
     for h in range(r.n_heads):
+        if r.bound != 0:
+            K.bounded_decay(j.y + at, j.b + h * n, j.w[h * n], r.bound, j.y + at, n)
         K.l2_norm(r.q + at, r.q + at, n, L2_EPS, 1 / sqrtf(<float>n))
         K.l2_norm(r.k + at, r.k + at, n, L2_EPS, 1)
         memcpy(r.a + at, r.k + at, <size_t>n * 4)
@@ -137,9 +159,9 @@ def channel_delta(Rows q, Rows k, Rows v, Rows gate, Rows steps, Rows beta, Chan
                   Batch batch):
     """The delta rule whose every channel of keys has a decay of its own, normalised and gated: Rows [n, n_heads * dim].
 
-    Moonshot AI, "Kimi Linear", 2025. ``steps`` [n_heads * dim] are before softplus, ``beta`` [n_heads] and ``gate``
-    before the sigmoid. All but ``v`` are changed on the way. The slab holds the rule's states alone. ConfigError for
-    rows that don't fit.
+    Moonshot AI, "Kimi Linear", 2025. ``steps`` [n_heads * dim] are before softplus, or before the sigmoid where decays
+    have a bound, ``beta`` [n_heads] and ``gate`` before the sigmoid. All but ``v`` are changed on the way. The slab
+    holds the rule's states alone. ConfigError for rows that don't fit.
     """
     cdef rule_job j
     cdef row_job end
@@ -153,6 +175,7 @@ def channel_delta(Rows q, Rows k, Rows v, Rows gate, Rows steps, Rows beta, Chan
     cdef Rows a = ws.rows(n, inner), b = ws.rows(n, inner)
     j.rows.y, j.rows.dim, j.rows.w, j.rows.b = steps.data, inner, rule.a.data, rule.dt_bias.data
     j.q, j.k, j.a, j.b, j.beta, j.n_heads, j.dim = q.data, k.data, a.data, b.data, beta.data, rule.n_heads, rule.dim
+    j.bound = rule.bound
     each_row(steps, _prepare_row, &j.rows)
     q.q8 = k.q8 = steps.q8 = beta.q8 = gate.q8 = NULL
     cdef Rows y = dplr(q, steps, k, a, b, v, rule.n_heads, slab, batch)

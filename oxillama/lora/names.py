@@ -58,6 +58,8 @@ def located(module: str, spec: ModelSpec, naming: Naming) -> tuple[str, str, int
     if (inside := EXPERT.fullmatch(inner)) is not None:
         inner, expert = f"{inside[1]}.{inside[3]}", int(inside[2])
     name = naming.names.get(inner)
+    if i < spec.n_layers and not spec.layers[i].n_heads:
+        name = naming.recurrent.get(inner, name)
     if name is None or i >= spec.n_layers:
         raise LoraError(f"{module[:200]} is no module of this model: {spec.arch} with {spec.n_layers} layers")
     return f"blk.{i}.", name, expert, i

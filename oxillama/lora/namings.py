@@ -20,8 +20,8 @@ Rows = Callable[[np.ndarray, ModelSpec, int], np.ndarray]  # (b, spec, layer) ->
 
 # Only modules of the text model: the vision towers of some models have layers with the same names.
 TRUNK = (
-    r"(?:(?:model|transformer|gpt_neox|backbone|model\.language_model|language_model\.model|transformer\.encoder|"
-    r"(?:(?:bert|roberta)\.)?encoder|distilbert\.transformer)\.)?"
+    r"(?:(?:model|transformer|model\.transformer|gpt_neox|backbone|model\.language_model|language_model\.model|"
+    r"transformer\.encoder|(?:(?:bert|roberta)\.)?encoder|distilbert\.transformer)\.)?"
 )
 LAYER = re.compile(TRUNK + r"(?:layers|layer|h|blocks)\.(\d{1,4})\.(.+)")
 TABLE = re.compile(TRUNK + r"(?:(?:(?:bert|roberta|distilbert)\.)?embeddings\.|embedding\.)?(\w+)")
@@ -221,6 +221,14 @@ KIMI = {f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a"
     "self_attn.b_proj": "ssm_beta",
     **{f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in W123.values()},
 }
+LING3 = {"self_attn.forget_gate.f_proj": "ssm_f_a", "self_attn.b_proj": "ssm_beta"}
+MINIMAX01 = {"qkv_proj": "attn_qkv", "output_gate": "attn_gate", "out_proj": "attn_output"}
+LLADA = {f"{part}_proj": f"attn_{part}" for part in "qkv"} | {
+    "attn_out": "attn_output",
+    "ff_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "ff_out": "ffn_down",
+}
 RWKV7 = {f"attn.{part}_proj": f"time_mix_{name}" for part, name in (
     ("r", "receptance"), ("k", "key"), ("v", "value"), ("o", "output")
 )} | {f"attn.{part}_lora.lora.{place}": f"time_mix_{part}{place // 2 + 1}" for part in "wavg" for place in (0, 2)} | {
@@ -284,11 +292,15 @@ def delta_of(spec: ModelSpec) -> DeltaSpec:
 
 @dataclass(frozen=True)
 class Naming:
-    """Names within a layer, and what is done to rows of some tensors, and to columns of some."""
+    """Names within a layer, and what is done to rows of some tensors, and to columns of some.
+
+    ``recurrent``: names that mean other tensors in layers without heads of attention.
+    """
 
     names: Mapping[str, str]
     rows: Mapping[str, Rows]
     columns: Mapping[str, Rows] = field(default_factory=dict)
+    recurrent: Mapping[str, str] = field(default_factory=dict)
 
 
 ROTATED: dict[str, Rows] = {"attn_q": rotated_queries, "attn_k": rotated_keys}
@@ -364,13 +376,18 @@ NAMINGS = {
     "jina-bert-v3": naming(PLAIN, JINA3),
     "modern-bert": naming(PLAIN, MODERN),
     "llama-embed": naming(ROTATED, LLAMA),
+    "llada": naming(ROTATED, LLADA),
     "gemma3n": naming(PLAIN, LLAMA, GEMMA4, GEMMA3N),
     "gemma4": naming(PLAIN, LLAMA, GEMMA4),
     "llama4": naming(PLAIN, ATTENTION, LLAMA4),
     "minimax-m2": naming(PLAIN, MIXTRAL),
     "minimax-m3": naming(PLAIN, MIXTRAL, MINIMAX_M3),
+    "minimax-01": naming(PLAIN, MIXTRAL, under("self_attn", MINIMAX01)),
     "afmoe": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE, {"mlp.router.gate": "ffn_gate_inp"}),
     "bailingmoe2": naming(PLAIN, BAILING, GATED, EXPERTS),
+    "bailingmoe3": replace(
+        naming(PLAIN, DEEPSEEK2, LLAMA, EXPERTS, ATTENTION_GATE, LING3), recurrent={"self_attn.g_proj": "ssm_g_a"}
+    ),
     "hy_v3": naming(PLAIN, LLAMA, EXPERTS, HUNYUAN, {"mlp.router.gate": "ffn_gate_inp"}),
     "laguna": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),
     "step35": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),
@@ -389,9 +406,9 @@ NAMINGS = {
 }  # fmt: skip
 LIKE_LLAMA = """
 qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere2 olmo2 stablelm ernie4_5 exaone4
-hunyuan-dense nemotron apertus seed_oss orion pangu-embedded eurobert jais2
+hunyuan-dense nemotron apertus seed_oss orion pangu-embedded eurobert jais2 dream
 """
-WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe"
+WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe rnd1"
 NAMINGS["qwen35moe"] = NAMINGS["qwen35"]
 NAMINGS |= dict.fromkeys(LIKE_LLAMA.split(), naming(PLAIN, LLAMA))
 NAMINGS |= dict.fromkeys(WITH_EXPERTS.split(), naming(PLAIN, LLAMA, EXPERTS))

@@ -15,6 +15,7 @@ from oxillama.gguf import Metadata
 from oxillama.gguf.source import FileSource
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear
+from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rope import angles
 from oxillama.kernels.rows import Rows, Vector, add_, scale_, softcap_, take_rows
 from oxillama.models.adaptable import Adaptable
@@ -60,9 +61,7 @@ class Decoder:
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
-        biased = "output" in traits.biased
-        tied = "output.weight" not in w and not biased
-        self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
+        self.output = read_output(spec, traits, w)
         self.n_weight_bytes = 0
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
@@ -93,6 +92,13 @@ class Decoder:
         if self.spec.scales.logit_cap:
             softcap_(logits, self.spec.scales.logit_cap)
         return logits
+
+
+def read_output(spec: ModelSpec, traits: Traits, w: Weights) -> Matrix:
+    """The matrix of logits: the table of embeddings, in files without one."""
+    biased = "output" in traits.biased
+    tied = "output.weight" not in w and not biased
+    return w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd, bias=biased)
 
 
 class Embedding:

@@ -48,6 +48,7 @@ class ExpertDefaults:
 DEFAULTS = {
     "afmoe": ExpertDefaults(gating="sigmoid", normalise=False),
     "bailingmoe2": ExpertDefaults(gating="sigmoid", normalise=False),
+    "bailingmoe3": ExpertDefaults(gating="sigmoid", normalise=False),
     "cohere2moe": ExpertDefaults(gating="sigmoid", normalise=False, shared_average=True),
     "deepseek": ExpertDefaults(normalise=False),
     "deepseek2": ExpertDefaults(normalise=False),

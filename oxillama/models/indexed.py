@@ -120,7 +120,7 @@ class IndexedAttention(LatentAttention):
         index.remember(k, cos_sin, slabs[1], batch)
         latent = self.latent(q)
         index.choose(h, latent, cos_sin, slabs[1], batch, choice)
-        self.attend(x, latent, cos_sin, slabs, batch)
+        self.residual.add_product(x, self.attend(latent, cos_sin, slabs, batch), self.out, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store their keys, but ``x`` has only the rows of the output."""
@@ -137,7 +137,7 @@ class IndexedAttention(LatentAttention):
             h, batch = take_rows(h, batch.output_rows), batch.outputs
             latent = self.latent(linear(h, self.q, batch))
             index.choose(h, latent, angles, slabs[1], batch, choice)
-            self.attend(x, latent, angles, slabs, batch)
+            self.residual.add_product(x, self.attend(latent, angles, slabs, batch), self.out, batch)
 
     def look_back(self, q: Rows, slabs: LayerSlabs, batch: Batch) -> Rows:
         return attend_chosen(q, slabs[0], batch, self.rule, slabs[-1])

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from oxillama.errors import LoadError, MissingTensorError
 from oxillama.gguf import Metadata
+from oxillama.kernels.activations import sigmoid_
 from oxillama.kernels.attention import Attention, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.heads import heads_matmul, join_heads, split_heads
 from oxillama.kernels.matmul import linear, matmul
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rope import rotate_
-from oxillama.kernels.rows import Rows, take_rows
+from oxillama.kernels.rows import Rows, mul_heads_, take_rows
 from oxillama.models.adaptable import Factors
 from oxillama.models.layers import LayerSlabs, Residual, RmsNorm
 from oxillama.models.spec import ModelSpec
@@ -116,7 +117,7 @@ class LatentAttention:
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         q, kv = matmul(h, self.q, self.kv, batch=batch)
         self.remember(kv, cos_sin, slabs, batch)
-        self.attend(x, self.latent(q), cos_sin, slabs, batch)
+        self.residual.add_product(x, self.attend(self.latent(q), cos_sin, slabs, batch), self.out, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
@@ -124,7 +125,8 @@ class LatentAttention:
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
             q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
-            self.attend(x, self.latent(q), angles, slabs, batch.outputs)
+            y = self.attend(self.latent(q), angles, slabs, batch.outputs)
+            self.residual.add_product(x, y, self.out, batch.outputs)
 
     def remember(self, kv: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         latent, key = split_heads(kv, 1, self.sizes.rank)
@@ -136,15 +138,14 @@ class LatentAttention:
         """What queries are unfolded from; or the queries, in models that don't unfold them."""
         return q if self.q_norm is None else self.q_norm(q, self.q_b.integer)
 
-    def attend(self, x: Rows, q: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """Adds what the past gives to ``latent`` queries."""
+    def attend(self, q: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
+        """What goes into the last projection, of queries from ``latent``."""
         if self.q_norm is not None:
             q = linear(q, self.q_b, batch)
         plain, rotated = split_heads(q, self.sizes.n_heads, self.sizes.plain)
         self.rotate(rotated, cos_sin)
         q = join_heads(heads_matmul(plain, self.k_b, batch), rotated, self.sizes.n_heads)
-        y = heads_matmul(self.look_back(q, slabs, batch), self.v_b, batch)
-        self.residual.add_product(x, y, self.out, batch)
+        return heads_matmul(self.look_back(q, slabs, batch), self.v_b, batch)
 
     def look_back(self, q: Rows, slabs: LayerSlabs, batch: Batch) -> Rows:
         return attend(q, slabs[0], batch, self.rule)
@@ -152,6 +153,31 @@ class LatentAttention:
     def rotate(self, x: Rows, cos_sin: Rows | None) -> None:
         if cos_sin is not None:
             rotate_(x, cos_sin, self.sizes.rotated, self.neox)
+
+
+class GatedLatentAttention(LatentAttention):
+    """``x += out(v_b(attention(...)) * sigmoid(gate(h)))``; the gate has a value for each head (Ling 3.0, 2026)."""
+
+    def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
+        super().__init__(spec, traits, w, i, residual)
+        self.gate = w.linear(f"blk.{i}.attn_gate", self.sizes.n_heads, spec.n_embd)
+
+    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        q, kv, gate = matmul(h, self.q, self.kv, self.gate, batch=batch)
+        self.remember(kv, cos_sin, slabs, batch)
+        self.add_gated(x, self.attend(self.latent(q), cos_sin, slabs, batch), gate, batch)
+
+    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
+        self.remember(linear(h, self.kv, batch), cos_sin, slabs, batch)
+        if x.n:
+            angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
+            q, gate = matmul(take_rows(h, batch.output_rows), self.q, self.gate, batch=batch.outputs)
+            self.add_gated(x, self.attend(self.latent(q), angles, slabs, batch.outputs), gate, batch.outputs)
+
+    def add_gated(self, x: Rows, y: Rows, gate: Rows, batch: Batch) -> None:
+        sigmoid_(gate)
+        mul_heads_(y, gate)
+        self.residual.add_product(x, y, self.out, batch)
 
 
 def read_unfolding(w: Weights, p: str, sizes: LatentSpec) -> tuple[Matrix, Matrix]:

@@ -68,7 +68,8 @@ class ModelSpec:
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
     gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer, or in an
     index of keys; 0: of a recurrent one as in most, ten times the width. ``shares_choice``: layers without an index
-    attend to the keys that the last layer with one has chosen.
+    attend to the keys that the last layer with one has chosen. ``denoises``: it isn't causal, and has logits; others
+    that aren't make embeddings alone.
     """
 
     arch: str
@@ -89,6 +90,7 @@ class ModelSpec:
     delta: DeltaSpec | None = None
     mixer_values: int = 0
     shares_choice: bool = False
+    denoises: bool = False
 
     @property
     def n_heads(self) -> int:
@@ -111,8 +113,8 @@ class ModelSpec:
 class Scales:
     """Factors and bounds along the way of an activation; 1 and 0 change nothing.
 
-    value: of attention's values. sharpening: queries are multiplied by
-    ``1 + sharpening * ln(1 + floor((position + sharpening_offset) / sharpening_length))``.
+    value: of attention's values. stream: of the normalised stream that a branch is added to. sharpening: queries are
+    multiplied by ``1 + sharpening * ln(1 + floor((position + sharpening_offset) / sharpening_length))``.
     """
 
     embedding: float = 1.0
@@ -122,6 +124,7 @@ class Scales:
     clamp_qkv: float = 0.0
     alibi: float = 8.0  # slopes of ALiBi fall to two to the power of minus this
     value: float = 1.0
+    stream: float = 1.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
     sharpening: float = 0.0

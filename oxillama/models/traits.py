@@ -58,7 +58,7 @@ class Traits:
     attention_scale: what scores are multiplied by, where it isn't 1 / sqrt(head_dim) or metadata's.
     logit_scale: metadata's logit_scale "multiplies" logits or "divides" them.
     causal: a position sees none after its own. recurrent: some layers have no attention. may_skip: or nothing in its
-        place, or no feed-forward part.
+        place, or no feed-forward part. by_index: what a layer computes depends on its index and the number of layers.
     keys: further keys of metadata that the architecture computes with (see spec.NEUTRAL).
     """
 
@@ -94,4 +94,5 @@ class Traits:
     causal: bool = True
     recurrent: bool = False
     may_skip: bool = False
+    by_index: bool = False
     keys: frozenset[str] = frozenset()

@@ -116,6 +116,11 @@ def check_apart(file: GGUFFile, spec: ModelSpec, kept: tuple[int, ...]) -> None:
             raise UnsupportedModelError(
                 f"layer {i} of this {spec.arch} model attends to the keys that layer {chooser} chooses: keep that too"
             )
+    if find_architecture(spec.arch).traits.by_index:
+        raise UnsupportedModelError(
+            f"what a layer of {spec.arch} computes depends on its index and the number of layers: leave none of them "
+            "out, choose only another type"
+        )
     table = "per_layer_token_embd.weight"
     common = f"their embeddings side by side in {table}" if table in file.tensors else ""
     if file.metadata.get(f"{spec.arch}.attention.shared_kv_layers", 0) != 0:
@@ -166,6 +171,7 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
         | of_rotations(spec, kept)
         | of_recurrent(spec, kept)
         | of_choices(spec, kept)
+        | of_recurrent(m, spec, kept)
         | of_experts(m, spec, kept)
         | of_scales(m, spec)
     )
@@ -193,9 +199,10 @@ def of_rotations(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
     return {} if all(layer.rotates for layer in spec.layers) else {ROTATING: [spec.layers[i].rotates for i in kept]}
 
 
-def of_recurrent(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
-    """Which layers have the delta rule, likewise."""
-    return {RECURRENT_LAYERS: [not spec.layers[i].n_heads for i in kept]} if spec.delta is not None else {}
+def of_recurrent(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
+    """Which layers are recurrent, likewise, in architectures that say it so."""
+    said = spec.delta is not None or f"{spec.arch}.{RECURRENT_LAYERS}" in m
+    return {RECURRENT_LAYERS: [not spec.layers[i].n_heads for i in kept]} if said else {}
 
 
 def of_choices(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
@@ -322,7 +329,8 @@ def opened(source: Source) -> Iterator[GGUFFile]:
 
 def check_generates(spec: ModelSpec) -> ModelSpec:
     if not spec.causal:
-        raise UnsupportedModelError(f"architecture {spec.arch} makes embeddings: there is nothing to draft for it")
+        does = "denoises whole texts" if spec.denoises else "makes embeddings"
+        raise UnsupportedModelError(f"architecture {spec.arch} {does}: there is nothing to draft for it")
     return spec
 
 

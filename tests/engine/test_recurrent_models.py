@@ -17,7 +17,8 @@ from tests.models.letters import N_VOCAB, Letters, same
 from tests.models.tiny import tiny
 
 MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent", "qwen35",
-          "qwen3next", "kimi-linear", "rwkv7")  # fmt: skip
+          "qwen3next", "kimi-linear", "bailingmoe3",
+          "minimax-01-mixed", "rwkv7")  # fmt: skip
 
 
 CONTEXT = 200

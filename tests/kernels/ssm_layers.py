@@ -7,7 +7,7 @@ from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Workspace
 from oxillama.kernels.ssm import Convolution, Scan1, Scan2, columns, conv1d, gated_conv1d, scan1, scan2
 from tests.kernels.delta_layer import DeltaLayer
-from tests.kernels.dplr_layers import ChannelDeltaLayer
+from tests.kernels.dplr_layers import ChannelDeltaLayer, FadingLayer
 from tests.kernels.rwkv_layer import Rwkv7Layer
 
 AT = 64  # where a scan's state starts in these tests
@@ -137,6 +137,9 @@ LAYERS = {
     "delta, narrow": lambda: DeltaLayer(3, 1, 2, 5, T),
     "delta by channel": lambda: ChannelDeltaLayer(8, 128, T),
     "delta by channel, odd": lambda: ChannelDeltaLayer(5, 19, T),
+    "fading": lambda: FadingLayer(4, 32, T),
+    "fading, odd": lambda: FadingLayer(3, 19, T),
+    "delta by channel, bounded": lambda: ChannelDeltaLayer(3, 21, T, bound=-5.0),
     "rwkv7": lambda: Rwkv7Layer(8, 64, T),
     "rwkv7, odd": lambda: Rwkv7Layer(3, 21, T),
 }

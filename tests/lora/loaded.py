@@ -9,6 +9,7 @@ from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.lora import Lora, LoraRegistry
 from oxillama.models import load_model
 from tests.lora.files import linear_shapes, random_factors, write_adapter
+from tests.models.references import forward_of
 
 RANK, ALPHA, SCALE = 4, 8.0, 0.7
 
@@ -34,7 +35,7 @@ class Loaded:
         members = self.registry.select(tuple(wanted)).members
         n_blocks = -(-len(tokens) // 16) + 1
         runner, table = self.runner(n_blocks), list(range(n_blocks))
-        forward = runner.forward if self.spec.causal else runner.hidden
+        forward = forward_of(runner)
         chunk = chunk if chunk and self.spec.causal else len(tokens)
         parts = []
         for i, start in enumerate(range(0, len(tokens), chunk)):

@@ -48,7 +48,8 @@ def test_every_linear_layer_of_every_architecture_has_a_name(name, tmp_path):
         with pytest.raises(UnsupportedModelError, match="multipliers in the weights"):
             to_gguf({}, spec)
         return
-    known = {part for names in naming.names.values() for part in names.split("+")}
+    known = {part for names in (naming.names | naming.recurrent).values() for part in names.split("+")}
+    known |= {naming.names[name] for name in naming.recurrent}
     for tensor in model.adaptable:
         inner = re.fullmatch(r"blk\.\d+\.(.+)\.weight", tensor)
         if inner is None or (spec.arch in STACKED and inner[1].endswith("_exps")):
@@ -231,6 +232,24 @@ MODULES = {
         "model.layers.0.self_attn.b_proj": plain("ssm_beta"),
         "model.layers.0.mlp.up_proj": plain("ffn_up"),
     },
+    "minimax-01": {
+        "model.layers.0.self_attn.qkv_proj": plain("attn_qkv"),
+        "model.layers.0.self_attn.out_proj": plain("attn_output"),
+        "model.layers.0.self_attn.output_gate": plain("attn_gate"),
+        "model.layers.0.block_sparse_moe.gate": plain("ffn_gate_inp"),
+    },
+    "llada": {
+        "model.transformer.blocks.0.q_proj": queries,
+        "model.transformer.blocks.0.attn_out": plain("attn_output"),
+        "model.transformer.blocks.0.ff_proj": plain("ffn_gate"),
+        "model.transformer.blocks.0.ff_out": plain("ffn_down"),
+    },
+    "bailingmoe3": {
+        "model.layers.0.self_attn.v_proj": plain("attn_v"),
+        "model.layers.0.self_attn.forget_gate.f_proj": plain("ssm_f_a"),
+        "model.layers.0.self_attn.b_proj": plain("ssm_beta"),
+        "model.layers.0.self_attn.g_proj": plain("ssm_g_a"),
+    },
     "qwen35": {
         f"{LINEAR}in_proj_qkv": values_apart,
         f"{LINEAR}in_proj_z": apart("attn_gate"),
@@ -263,6 +282,19 @@ def test_names_of_classifiers(tmp_path):
     lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
     assert set(lora.changes(model.spec)) == {"cls.weight", "cls.output.weight"}
     LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
+
+
+def test_a_name_that_means_two_things(tmp_path):
+    """Ling's gates: of the delta rule, and of attention in other layers."""
+    model = loaded(tiny("bailingmoe3", tmp_path))
+    tensors = {}
+    for i, tensor in enumerate(("ssm_g_a", "attn_gate")):
+        n_out, n_in = model.adaptable[f"blk.{i}.{tensor}.weight"].shape
+        factors = np.ones((RANK, n_in), np.float32), np.ones((n_out, RANK), np.float32)
+        tensors |= module(f"model.layers.{i}.self_attn.g_proj", *factors)
+    changes = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK)).changes(model.spec)
+    assert set(changes) == {"blk.0.ssm_g_a.weight", "blk.1.attn_gate.weight"}
+    LoraRegistry(model.spec, lambda: model.adaptable).load("x", Lora.load(tmp_path / "peft"))
 
 
 @pytest.mark.parametrize("name", MODULES)

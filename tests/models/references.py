@@ -27,12 +27,18 @@ def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=No
     )
     table = list(reversed(range(n_blocks)))
     chunk = chunk if chunk and model.spec.causal else len(tokens)
-    forward = runner.forward if model.spec.causal else runner.hidden
+    forward = forward_of(runner)
     parts = []
     for i, start in enumerate(range(0, len(tokens), chunk)):
         slots = ((i - 1) % n_slots if i else -1, i % n_slots) if n_slots else None
         parts.append(forward([Span(tokens[start : start + chunk], start, table, "all", slots)]).copy())
     return np.concatenate(parts)
+
+
+def forward_of(runner):
+    """Logits, or hidden states of a model that has none."""
+    spec = runner.model.spec
+    return runner.forward if spec.causal or spec.denoises else runner.hidden
 
 
 def path_of(name):

@@ -14,6 +14,7 @@ from oxillama.gguf.entries import make_entry
 from oxillama.gguf.metadata import Metadata
 from oxillama.kernels.batch import Span
 from oxillama.models import architectures, load_model
+from tests.models.references import forward_of
 from tests.models.tiny import RECIPES, Shape, tiny
 
 SHAPE = Shape(
@@ -58,7 +59,7 @@ def refusal(file):
         return str(e)
     if sum(shape.n_values for layer in model.spec.states for shape in layer if hasattr(shape, "n_values")) < 1 << 20:
         runner = Runner(model, num_threads=1, kv_type="f32", kv_block_size=16, n_blocks=1, n_slots=1)
-        forward = runner.forward if model.spec.causal else runner.hidden
+        forward = forward_of(runner)
         assert len(forward([Span([1, 2, 3], 0, [0], "all", (-1, 0))])) == 3
     return ""
 

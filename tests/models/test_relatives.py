@@ -95,6 +95,12 @@ def test_activations_that_cannot_be(tmp_path, name, value, message):
         load(rewritten(tiny("apertus", tmp_path), tmp_path, {f"xielu.{name}": value}))
 
 
+def test_an_apertus_with_experts_is_refused(tmp_path):
+    keys = {"apertus.expert_count": 4, "apertus.expert_used_count": 2}
+    with pytest.raises(UnsupportedModelError, match=r"apertus\.expert_count must be 0"):
+        load(rewritten(tiny("apertus", tmp_path), tmp_path, keys))
+
+
 def test_one_activation_for_all_layers(tmp_path):
     once = rewritten(tiny("apertus", tmp_path), tmp_path, {"xielu.beta": 0.4, "xielu.alpha_p": 0.3})
     listed = {"xielu.beta": [0.4] * 3, "xielu.alpha_p": [0.3] * 3}

@@ -10,6 +10,7 @@ from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import load_model
 from oxillama.offload import LayerPager, OffloadPolicy
+from tests.models.references import forward_of
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 NAMES = sorted(p.stem for p in MODELS.glob("*.gguf"))
@@ -38,9 +39,8 @@ def open_runner(path, policy=None, *, threads=2, repack=True, n_blocks=8, probe=
 
 def rows(runner, tokens, *, chunk=None, want="all"):
     """Logits, or hidden states of an encoder, of a text in chunks."""
-    causal = runner.model.spec.causal
-    chunk = chunk if chunk and causal else len(tokens)
-    forward = runner.forward if causal else runner.hidden
+    chunk = chunk if chunk and runner.model.spec.causal else len(tokens)
+    forward = forward_of(runner)
     recurrent = bool(slot_bytes(runner.model.spec.states))
     parts = []
     for i, start in enumerate(range(0, len(tokens), chunk)):

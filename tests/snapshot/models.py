@@ -24,7 +24,8 @@ ENCODERS = (
     "nomic-bert-moe",
     "roberta-ranker",
 )
-DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS)
+DENOISERS = ("dream", "llada", "rnd1")
+DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS + DENOISERS)
 # One of each kind of state and attention.
 KINDS = (
     "llama",

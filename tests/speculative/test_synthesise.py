@@ -25,6 +25,7 @@ WRITERS = (
 )  # fmt: skip
 GENERATING = [n for n, r in RECIPES.items() if r.arch in architectures() and find_architecture(r.arch).traits.causal]
 BY_DEPTH = ("baichuan", "baichuan-13b")  # which tells what layers compute
+BY_INDEX = ("minimax-01", "minimax-01-mixed")  # likewise, with the number of layers
 IN_COMMON = ("gemma4-e4b", "gemma3n")  # layers share keys and values, and one table has the embeddings of all
 
 
@@ -50,7 +51,7 @@ def without(path, dropped):
 
 
 @pytest.mark.sweep(19)
-@pytest.mark.parametrize("name", [name for name in GENERATING if name not in IN_COMMON + BY_DEPTH])
+@pytest.mark.parametrize("name", [name for name in GENERATING if name not in IN_COMMON + BY_DEPTH + BY_INDEX])
 @pytest.mark.parametrize("n_kept", [1, 5, 7])
 def test_a_layer_that_adds_nothing_can_be_left_out(name, n_kept, tmp_path):
     path = tiny(name, tmp_path, DEEP)
@@ -81,6 +82,15 @@ def test_layers_of_models_known_by_their_depth_stay_together(name, tmp_path):
         synthesise_draft(path, None, 5)
     with gguf.open(synthesise_draft(path, "Q4_0")) as file:
         assert read_model_spec(file).n_layers in (32, 40)
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
+def test_layers_whose_index_tells_what_they_compute_stay_together(name, tmp_path):
+    with pytest.raises(UnsupportedModelError, match="depends on its index and the number of layers"):
+        synthesise_draft(tiny(name, tmp_path, DEEP), None, 5)
+    path = tiny(name, tmp_path, BIG)
+    with gguf.open(path) as file, gguf.open(synthesise_draft(path, "Q4_0")) as draft:
+        assert read_model_spec(draft).n_layers == read_model_spec(file).n_layers
 
 
 def test_the_layer_whose_values_all_others_read_stays(tmp_path):

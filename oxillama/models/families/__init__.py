@@ -26,8 +26,10 @@ FAMILIES = (
     "recurrent",
     "rwkv",
     "delta",
+    "minimax",
     "deepseek",
     "kimi",
     "bert",
+    "diffusion",
     "refused",
 )

@@ -37,9 +37,10 @@ def softplus(x: float) -> float:
 
 class ApertusLayer(Layer):
     def read_ffn(self, spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedForward:
-        ffn = super().read_ffn(spec, traits, w, i)
-        if not isinstance(ffn, Plain):
+        if spec.experts is not None:
             raise UnsupportedModelError(f"{spec.arch}.expert_count must be 0: no Apertus with experts is known")
+        ffn = super().read_ffn(spec, traits, w, i)
+        assert isinstance(ffn, Plain)  # no layer is without one
         p, q, beta, eps = read_xielu(w.metadata, spec.n_layers, i)
         ffn.activate = partial(xielu_, p=p, q=q, beta=beta, eps=eps)
         return ffn

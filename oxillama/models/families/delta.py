@@ -45,12 +45,12 @@ def read_delta_model(file: GGUFFile, traits: Traits) -> ModelSpec:
     return replace(spec, states=tuple(kv or (rule.shape,) for kv in attention_states(spec)))
 
 
-def recurrent_layers(m: Metadata, arch: str) -> list[bool]:
-    """Whether each block of the file has the delta rule."""
+def recurrent_layers(m: Metadata, arch: str, interval: int = INTERVAL) -> list[bool]:
+    """Whether each block of the file is recurrent; ``interval``: where metadata don't say one."""
     n, key = m.get_int(f"{arch}.block_count"), f"{arch}.{RECURRENT_LAYERS}"
     if key in m:
         return read_switches(m, key, n, "are recurrent")
-    interval = m.get_int(f"{arch}.full_attention_interval", INTERVAL, minimum=1, maximum=1 << 12)
+    interval = m.get_int(f"{arch}.full_attention_interval", interval, minimum=1, maximum=1 << 12)
     return [i % interval != interval - 1 for i in range(n)]
 
 

@@ -21,6 +21,7 @@ from oxillama.models.spec import ModelSpec, attention_states, per_layer_float, r
 from oxillama.models.traits import Traits, all_but_each, all_but_first
 from oxillama.models.weights import Weights
 
+LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 MAX_LIMIT = 1e6
 SMALLTHINKER_WINDOW = 4096  # whatever the key says, as llama.cpp has it and published models do
 
@@ -41,9 +42,14 @@ def read_step35(file: GGUFFile, traits: Traits) -> ModelSpec:
             raise LoadError(f"{spec.arch}.rope.dimension_count is {spec.rope.n_rot}; half of it is rotated in pairs")
         rope = replace(spec.rope, n_rot=spec.rope.n_rot // 2, n_rot_windows=spec.rope.n_rot_windows)
         spec = replace(spec, rope=rope)
+    return with_limits(spec, m)
+
+
+def with_limits(spec: ModelSpec, m: Metadata) -> ModelSpec:
+    """The spec with the bounds of metadata of what experts give between their matrices."""
     if spec.experts is None:
         return spec
-    limits, shared = (read_limits(m, f"{spec.arch}.swiglu_clamp_{name}", spec) for name in ("exp", "shexp"))
+    limits, shared = (read_limits(m, f"{spec.arch}.{name}", spec) for name in LIMITS)
     return replace(spec, experts=replace(spec.experts, limits=limits, shared_limits=shared))
 
 
@@ -79,7 +85,7 @@ STEP35 = replace(
     qk_norm="some",
     window_base=0.0,
     gate="sigmoid",
-    keys=frozenset({"swiglu_clamp_exp", "swiglu_clamp_shexp"}),
+    keys=frozenset(LIMITS),
 )
 MIMO2 = Traits(rope="neox", window_base=0.0, sinks="some", keys=frozenset({"attention.value_scale"}))
 SMALLTHINKER = Traits(rope="neox", windows=all_but_first(4), whole_first=True, rotates="windows")

@@ -28,7 +28,8 @@ SHAPE = Shape(
 )  # fmt: skip
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
-           "apertus", "kimi-linear", "rwkv7", "glm-dsa", "minimax-m3")  # fmt: skip
+           "apertus", "kimi-linear", "rwkv7", "glm-dsa", "minimax-m3", "mpt", "jais2", "baichuan",
+           "bailingmoe3", "dream", "minimax-01-mixed")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 
@@ -159,6 +160,8 @@ def computed(path):
         try:
             if not engine.model_config.causal:
                 engine.embed(tokens)
+                if engine.model_config.denoises:
+                    assert engine.forward_logits(tokens).shape == (4, engine.n_vocab)
                 return
             whole = engine.forward_logits(tokens)
             assert whole.shape == (4, engine.n_vocab)

@@ -8,7 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma3n, gemma4, indexed, kda, latent, llama4, recurrent, relatives, rwkv, sparse
+from . import (
+    delta,
+    dense,
+    encoder,
+    gemma3n,
+    gemma4,
+    indexed,
+    kda,
+    latent,
+    lightning,
+    llama4,
+    recurrent,
+    relatives,
+    rwkv,
+    sparse,
+)
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
@@ -18,6 +33,7 @@ DECODERS = (
     | indexed.ARCHS
     | kda.ARCHS
     | latent.ARCHS
+    | lightning.ARCHS
     | llama4.ARCHS
     | recurrent.ARCHS
     | relatives.ARCHS

@@ -47,6 +47,7 @@ class Arch:
     embed: Callable = lambda file, tokens, arch: file.w["token_embd.weight"][tokens]
     final_norm: str = "output_norm"
     finish: Callable = lambda file, logits: logits
+    causal: bool = True  # or every token sees all others
 
 
 def decode(file, tokens, arch, options):
@@ -80,7 +81,7 @@ def self_attention(arch, layer, h, options):
         k,
         (layer.get("attention.value_scale", 0.0) or 1.0) * v,
         arch.scale(layer),
-        hidden=hidden_past(len(h), window(arch, layer, options)),
+        hidden=hidden_past(len(h), window(arch, layer, options)) & arch.causal,
         cap=arch.cap(layer),
         slopes=alibi_slopes(layer.heads, layer.get("attention.max_alibi_bias", 8.0)) if arch.alibi else None,
         sinks=layer.tensor("attn_sinks.weight"),

@@ -39,7 +39,8 @@ def latent_attention(arch, layer, h, options, hidden=None):
     k_plain, v = expand(layer, latent)
     q = np.concatenate([q_plain, turn(layer, q_turned, options, arch.pairing)], axis=-1)
     k = np.concatenate([k_plain, turn(layer, k_turned, options, arch.pairing)], axis=-1)
-    return layer.linear("attn_output", attend(q, k, v, scale(layer), hidden=hidden))
+    out = attend(q, k, v, scale(layer), hidden=hidden)
+    return layer.linear("attn_output", arch.gate(layer, h, out))
 
 
 def key_length(layer):

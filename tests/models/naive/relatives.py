@@ -204,6 +204,9 @@ def nanbeige_layers(arch, layer, x, options):
 
 ARCHS = {
     "nanbeige": replace(LLAMA, layer=nanbeige_layers),
+    "dream": replace(QWEN, causal=False),
+    "llada": replace(LLAMA, causal=False),
+    "rnd1": replace(KNOWN["qwen3moe"], causal=False),
     "deci": replace(LLAMA, layer=deci_layer),
     "baichuan": replace(LLAMA, layer=baichuan_layer),
     "bitnet": replace(QWEN, layer=bitnet_layer, gate=lambda layer, h, out: norm(QWEN, layer, "attn_sub_norm", out)),

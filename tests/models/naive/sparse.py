@@ -89,6 +89,15 @@ def limited_network(suffix):
     return forward
 
 
+LIMITED = experts(
+    normalise=False,
+    gating=SIGMOID,
+    expert=limited_expert,
+    dense=limited_network(""),
+    shared=lambda layer, h: limited_network("_shexp")(layer, h) if "ffn_down_shexp.weight" in layer else 0.0,
+)
+
+
 def qk_norm_if_there(layer, name, x):
     return norm_each_head(layer, name, x) if name + ".weight" in layer else x
 
@@ -158,13 +167,7 @@ ARCHS = {
         local_base=own_base,
         n_rot=half_if_whole,
         gate=gate_if_there,
-        ffn=experts(
-            normalise=False,
-            gating=SIGMOID,
-            expert=limited_expert,
-            dense=limited_network(""),
-            shared=lambda layer, h: limited_network("_shexp")(layer, h) if "ffn_down_shexp.weight" in layer else 0.0,
-        ),
+        ffn=LIMITED,
     ),
     "mimo2": replace(QWEN, local_base=own_base, ffn=experts(normalise=True, gating=SIGMOID)),
     "muse-glimmer": replace(

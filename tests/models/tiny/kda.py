@@ -1,4 +1,4 @@
-"""Recipes of Kimi Linear: the delta rule by channel, and latent attention."""
+"""Recipes of Kimi Linear and Ling 3.0: the delta rule by channel, and latent attention."""
 
 from . import recipes as r
 from . import shape as t
@@ -49,4 +49,30 @@ def keys(s):
     }
 
 
-RECIPES = {"kimi-linear": Recipe("kimi-linear", layer, keys, head_size=True)}
+def ling_layer(s, i):
+    """No matrix is in two parts, and each head of attention has a gate."""
+    shapes, inner = layer(s, i), s.n_heads * s.ssm_dim
+    if attends(i):
+        return shapes | t.weights(attn_gate=(s.n_heads, s.n_embd))
+    shapes = {name: dims for name, dims in shapes.items() if name not in ("ssm_f_b.weight", "ssm_g_b.weight")}
+    return shapes | t.weights(ssm_f_a=(inner, s.n_embd), ssm_g_a=(inner, s.n_embd)) | {"ssm_a": (s.n_heads, 1)}
+
+
+def ling_keys(s):
+    return keys(s) | {
+        "rope.freq_base": 1e4,
+        "expert_group_count": s.n_groups,
+        "expert_group_used_count": max(1, s.n_groups // 2),
+        "expert_shared_feed_forward_length": s.n_ff - 32,
+        "expert_weights_norm": True,
+        "kda.safe_gate": True,
+        "kda.gate_lower_bound": -5.0,
+    }
+
+
+RECIPES = {
+    "kimi-linear": Recipe("kimi-linear", layer, keys, head_size=True),
+    "bailingmoe3": Recipe(
+        "bailingmoe3", ling_layer, ling_keys, head_size=True, adapt=r.grouped_experts, gains={"ssm_a": -1.0}
+    ),
+}

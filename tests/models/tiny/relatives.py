@@ -53,6 +53,11 @@ def nanbeige_keys(s):
     return {"rope.freq_base": 1e4, "num_loops": 3, "skip_loop_final_norm": False}
 
 
+def denoising(arch, recipe):
+    """A recipe of a model without a direction."""
+    return replace(recipe, arch=arch, keys=lambda s: recipe.keys(s) | {"attention.causal": False})
+
+
 def bitnet_layer(s, i):
     return of.llama_layer(s, i) | t.weights(attn_sub_norm=(s.q_dim,), ffn_sub_norm=(s.n_ff,))
 
@@ -331,6 +336,9 @@ RECIPES = {
     "qwen": Recipe("qwen", qwen_layer, lambda s: {"feed_forward_length": 2 * s.n_ff}, kv_heads="no key"),
     "qwen2vl": Recipe("qwen2vl", of.qwen2_layer, sections),
     "qwen3vl": replace(QWEN3, arch="qwen3vl", keys=sections),
+    "dream": denoising("dream", KNOWN["qwen2"]),
+    "llada": denoising("llada", Recipe("llama", of.llama_layer, base(1e4), head_size=True)),
+    "rnd1": denoising("rnd1", KNOWN["qwen3moe"]),
     "qwen3vlmoe": replace(KNOWN["qwen3moe"], arch="qwen3vlmoe", keys=lambda s: KNOWN["qwen3moe"].keys(s) | sections(s)),
     "refact": Recipe("refact", of.llama_layer),
     "seed_oss": Recipe(
