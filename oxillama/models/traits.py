@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 LayerRule = Callable[[int], bool]
-Activation = Literal["silu", "gelu", "gelu_erf", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_erf", "relu", "relu2"]
 Part = Literal["q", "k", "v", "o", "ffn", "output"]
 
 

@@ -50,7 +50,7 @@ def test_every_linear_layer_of_every_architecture_has_a_name(name, tmp_path):
         return
     known = {part for names in naming.names.values() for part in names.split("+")}
     for tensor in model.adaptable:
-        inner = re.fullmatch(r"blk\.\d+\.(.+)\.weight", tensor)
+        inner = re.fullmatch(r"(?:enc\.|dec\.)?blk\.\d+\.(.+)\.weight", tensor)
         if inner is None or (spec.arch in STACKED and inner[1].endswith("_exps")):
             continue
         joint = inner[1].replace("attn_k_b", "attn_kv_b").replace("attn_v_b", "attn_kv_b")
@@ -252,6 +252,29 @@ def test_names_of_classifiers(tmp_path):
         tensors |= module(named, np.ones((RANK, n_in), np.float32), np.ones((n_out, RANK), np.float32))
     lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
     assert set(lora.changes(model.spec)) == {"cls.weight", "cls.output.weight"}
+    LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
+
+
+def test_names_of_an_encoder_and_a_decoder(tmp_path):
+    model = loaded(tiny("t5encoder", tmp_path))
+    places = {
+        "encoder.block.0.layer.0.SelfAttention.q": "enc.blk.0.attn_q",
+        "encoder.block.2.layer.0.SelfAttention.o": "enc.blk.2.attn_o",
+        "encoder.block.1.layer.1.DenseReluDense.wi_0": "enc.blk.1.ffn_gate",
+        "encoder.block.1.layer.1.DenseReluDense.wi_1": "enc.blk.1.ffn_up",
+        "encoder.block.1.layer.1.DenseReluDense.wo": "enc.blk.1.ffn_down",
+    }
+    check_names(model, places, tmp_path)
+
+
+def check_names(model, places, tmp_path):
+    """Changes of modules are those of these tensors, in their shapes."""
+    tensors = {}
+    for named, tensor in places.items():
+        n_out, n_in = model.adaptable[f"{tensor}.weight"].shape
+        tensors |= module(named, np.ones((RANK, n_in), np.float32), np.ones((n_out, RANK), np.float32))
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
+    assert set(lora.changes(model.spec)) == {f"{tensor}.weight" for tensor in places.values()}
     LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
 
 

@@ -67,7 +67,7 @@ def test_recipes_write_what_the_converter_writes(tmp_path, name):
 
 def contents(path):
     with gguf.open(path) as file:
-        return {re.sub(r"^blk\.\d+", "", t.name): len(t.shape) for t in file.tensors.values()}, set(file.metadata)
+        return {re.sub(r"\bblk\.\d+", "", t.name): len(t.shape) for t in file.tensors.values()}, set(file.metadata)
 
 
 @pytest.mark.sweep(40)

@@ -23,6 +23,7 @@ ENCODERS = (
     "nomic-bert",
     "nomic-bert-moe",
     "roberta-ranker",
+    "t5encoder",
 )
 DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS)
 # One of each kind of state and attention.

@@ -29,5 +29,6 @@ FAMILIES = (
     "deepseek",
     "kimi",
     "bert",
+    "t5",
     "refused",
 )

@@ -28,7 +28,7 @@ SHAPE = Shape(
 )  # fmt: skip
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
-           "apertus", "kimi-linear", "rwkv7")  # fmt: skip
+           "apertus", "kimi-linear", "rwkv7", "t5encoder")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 
@@ -61,7 +61,7 @@ def seeds():
     for i, recipe in enumerate(RECIPES):
         path = tiny(recipe, FOLDER, SHAPE)
         with gguf.open(path) as file:
-            metadata = dict(file.metadata) | vocabulary()[{"bert": 2, "rwkv7": 4}.get(recipe, i % 4)]
+            metadata = dict(file.metadata) | vocabulary()[{"bert": 2, "t5encoder": 3, "rwkv7": 4}.get(recipe, i % 4)]
             tensors = {name: np.array(t.dequantize()) for name, t in file.tensors.items()}
         gguf.write_gguf(path, metadata, tensors)
         found.append(path.read_bytes())

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, llama4, recurrent, relatives, rwkv, sparse
+from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, llama4, recurrent, relatives, rwkv, sparse, t5
 from .file import File
 
-ENCODERS = encoder.ENCODERS | relatives.ENCODERS
+ENCODERS = encoder.ENCODERS | relatives.ENCODERS | t5.ENCODERS
 DECODERS = (
     delta.ARCHS
     | dense.ARCHS

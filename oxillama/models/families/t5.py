@@ -1,0 +1,11 @@
+"""T5 and its relatives (Raffel et al., 2020): T5 1.1, Flan-T5, mT5, UMT5."""
+
+from oxillama.models.registry import Architecture, register
+from oxillama.models.t5 import Encoder, read_t5_encoder
+from oxillama.models.traits import Traits
+
+ENCODER = Traits(rope="none", activation="gelu", causal=False)
+
+register(
+    Architecture("t5encoder", "encoders of T5, Flan-T5, mT5, UMT5", ENCODER, build=Encoder, read_spec=read_t5_encoder),
+)
