@@ -224,8 +224,9 @@ def make_engine(
     n_blocks = n_blocks if n_blocks is not None else 4 * -(-context_size // size)
     runner = FakeRunner(n_blocks, size, hook, n_slots, *windows)
     spec = SimpleNamespace(
-        n_embd=N_EMBD, arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size, causal=causal
-    )
+        n_embd=N_EMBD, arch="fake", name="hash", n_vocab=N_VOCAB, n_layers=0, context_length=context_size,
+        causal=causal, decoder_start=None,
+    )  # fmt: skip
     parts = EngineParts(
         runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling, {}, *windows, sampling=PENALISED
     )

@@ -87,10 +87,12 @@ class EngineCore:
         token_budget: int,
         *,
         encoder: str = "",
+        encoder_decoder: str = "",
         **scheduling: Any,
     ) -> None:
         """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts nothing.
 
+        `encoder_decoder`: name of one that reads prompts whole, and predicts what a decoder says then.
         `scheduling`: options of `Scheduler`.
         """
         self.runner: RunnerProtocol = runner
@@ -99,7 +101,7 @@ class EngineCore:
         block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
         self.meter = MetricsRecorder(self.scheduler, runner.memory_bytes(), block_bytes)
         self.pace = PrefillThrottle(token_budget)
-        self.encoder = encoder
+        self.encoder, self.encoder_decoder = encoder, encoder_decoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
         self.closed = False
         self.sessions: weakref.WeakSet[ForkListener] = weakref.WeakSet()
@@ -486,6 +488,15 @@ class EngineCore:
         if self.encoder:
             raise GenerateError(
                 f"architecture {self.encoder} reads texts whole and predicts no next token: it is for embed() alone"
+            )
+
+    def check_continues(self) -> None:
+        """`check_generates`; also raises GenerateError if a prompt can't be continued, since an encoder has read it."""
+        self.check_generates()
+        if self.encoder_decoder:
+            raise GenerateError(
+                f"architecture {self.encoder_decoder} reads each prompt whole, with an encoder: sessions and "
+                "conversations, which continue one, are not supported; give each prompt to generate()"
             )
 
 

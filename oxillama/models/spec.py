@@ -67,7 +67,7 @@ class ModelSpec:
 
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
     gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer; 0: as in
-    most, ten times the width.
+    most, ten times the width. ``decoder_start``: where an encoder reads the prompt, the first token after it.
     """
 
     arch: str
@@ -87,6 +87,7 @@ class ModelSpec:
     states: tuple[LayerShape, ...] = ()
     delta: DeltaSpec | None = None
     mixer_values: int = 0
+    decoder_start: int | None = None
 
     @property
     def n_heads(self) -> int:

@@ -290,6 +290,11 @@ def opened(source: Source) -> Iterator[GGUFFile]:
 def check_generates(spec: ModelSpec) -> ModelSpec:
     if not spec.causal:
         raise UnsupportedModelError(f"architecture {spec.arch} makes embeddings: there is nothing to draft for it")
+    if spec.decoder_start is not None:
+        raise UnsupportedModelError(
+            f"architecture {spec.arch} reads prompts with an encoder, which a draft model can't: its drafts are "
+            "'lookup' and 'grammar'"
+        )
     return spec
 
 

@@ -265,6 +265,18 @@ def test_names_of_an_encoder_and_a_decoder(tmp_path):
         "encoder.block.1.layer.1.DenseReluDense.wo": "enc.blk.1.ffn_down",
     }
     check_names(model, places, tmp_path)
+    places |= {
+        "decoder.block.0.layer.0.SelfAttention.v": "dec.blk.0.attn_v",
+        "decoder.block.1.layer.1.EncDecAttention.k": "dec.blk.1.cross_attn_k",
+        "decoder.block.1.layer.1.EncDecAttention.o": "dec.blk.1.cross_attn_o",
+        "decoder.block.1.layer.2.DenseReluDense.wo": "dec.blk.1.ffn_down",
+        "lm_head": "output",
+        "shared": "token_embd",
+    }
+    model = loaded(tiny("t5-flan", tmp_path))
+    check_names(model, places, tmp_path)
+    with pytest.raises(LoraError, match="no known module of architecture t5"):
+        check_names(model, {"encoder.block.0.layer.0.SelfAttention.x": "enc.blk.0.attn_q"}, tmp_path)
 
 
 def check_names(model, places, tmp_path):

@@ -25,7 +25,8 @@ ENCODERS = (
     "roberta-ranker",
     "t5encoder",
 )
-DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS)
+ENCODER_DECODERS = ("t5", "t5-flan", "umt5")
+DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in (*ENCODERS, *ENCODER_DECODERS))
 # One of each kind of state and attention.
 KINDS = (
     "llama",

@@ -7,4 +7,3 @@ refuse(
     "its authors' code caps router scores, leaves the chosen experts' weights unnormalised and sharpens attention with "
     "distance, of which files say less than is needed",
 )
-refuse("t5", "a decoder that reads an encoder has no place here")

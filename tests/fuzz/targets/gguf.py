@@ -28,7 +28,8 @@ SHAPE = Shape(
 )  # fmt: skip
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
-           "apertus", "kimi-linear", "rwkv7", "t5encoder")  # fmt: skip
+           "apertus", "kimi-linear", "rwkv7", "t5encoder",
+           "t5-flan")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 
@@ -61,7 +62,10 @@ def seeds():
     for i, recipe in enumerate(RECIPES):
         path = tiny(recipe, FOLDER, SHAPE)
         with gguf.open(path) as file:
-            metadata = dict(file.metadata) | vocabulary()[{"bert": 2, "t5encoder": 3, "rwkv7": 4}.get(recipe, i % 4)]
+            metadata = (
+                dict(file.metadata)
+                | vocabulary()[{"bert": 2, "t5encoder": 3, "t5-flan": 3, "rwkv7": 4}.get(recipe, i % 4)]
+            )
             tensors = {name: np.array(t.dequantize()) for name, t in file.tensors.items()}
         gguf.write_gguf(path, metadata, tensors)
         found.append(path.read_bytes())
@@ -150,7 +154,7 @@ def tokenized(file):
 def computed(path):
     """A model that loads computes, the same in one pass as token after token, or says why it can't."""
     try:
-        engine = ox.load(path, num_threads=1, context_size=16)
+        engine = ox.load(path, num_threads=1, context_size=32)
     except OxiLlamaError as error:
         yield told(error)
         return
@@ -158,6 +162,14 @@ def computed(path):
         tokens = [token % engine.n_vocab for token in (1, 5, 3, 7)]
         try:
             if not engine.model_config.causal:
+                engine.embed(tokens)
+                return
+            if engine.model_config.decoder_start is not None:
+                whole = engine.forward_logits(tokens, decoder_tokens=tokens)
+                assert whole.shape == (4, engine.n_vocab)
+                if np.isfinite(whole).all():
+                    assert np.array_equal(engine.forward_logits(tokens, decoder_tokens=tokens[:2]), whole[:2])
+                engine.generate(tokens, max_tokens=3, seed=1)
                 engine.embed(tokens)
                 return
             whole = engine.forward_logits(tokens)

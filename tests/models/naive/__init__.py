@@ -22,7 +22,7 @@ DECODERS = (
     | relatives.ARCHS
     | sparse.ARCHS
 )
-WHOLE = gemma3n.WHOLE | gemma4.WHOLE | rwkv.WHOLE
+WHOLE = gemma3n.WHOLE | gemma4.WHOLE | rwkv.WHOLE | t5.WHOLE
 ARCHITECTURES = sorted(DECODERS | ENCODERS | WHOLE)
 
 

@@ -81,4 +81,16 @@ def feed_forward(file, prefix, x):
     return file.linear(f"{prefix}.ffn_down", hidden)
 
 
+def n_source(tokens):
+    """Of tokens of an encoder-decoder's test, the first three quarters are the prompt."""
+    return len(tokens) * 3 // 4
+
+
+def both(file, tokens):
+    """Logits of the decoder's tokens, which follow those of the prompt."""
+    n = n_source(tokens)
+    return decode(file, encode(file, tokens[:n]), tokens[n:])
+
+
 ENCODERS = {"t5encoder": encode}
+WHOLE = {"t5": both}
