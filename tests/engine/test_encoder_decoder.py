@@ -310,6 +310,38 @@ def test_what_an_encoder_leaves_out_is_refused(model):
     assert_idle(engine)
 
 
+def test_searches_and_batches_are_not_saved(model):
+    engine = engine_of(model)
+    with engine.beam_rounds([1, 2, 3], beam_width=2, max_new_tokens=4) as rounds:
+        next(iter(rounds))
+        with pytest.raises(SnapshotError, match="architecture t5 reads prompts with an encoder"):
+            rounds.snapshot_bytes()
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_served_at_random(model, seed):
+    """Requests come and are left at any time, in little memory: those that end have the text that they have alone."""
+    rng = np.random.default_rng(seed)
+    alone = engine_of(model, prefix_cache=False)
+    engine = engine_of(model, int(rng.integers(8, 20)), prefill_chunk_size=int(rng.choice([1, 5, 33, 512])))
+    prompts, open_streams = prompts_of(seed, 3, 16, 30, 47, 64), []
+    for _ in range(40):
+        prompt = prompts[rng.integers(len(prompts))]
+        options = {"max_tokens": int(rng.integers(1, 50)), "seed": int(rng.integers(3)), "ignore_eos": True}
+        stream = engine.stream(prompt, **options, priority=int(rng.integers(3)), draft=rng.choice(["lookup", None]))
+        open_streams.append((stream, alone.generate(prompt, **options).token_ids, []))
+        for _ in range(rng.integers(6)):
+            stream, expected, found = open_streams[rng.integers(len(open_streams))]
+            found += next(stream, ox.Chunk("", [])).token_ids
+            assert found == expected[: len(found)]
+        if rng.random() < 0.2:
+            open_streams.pop(rng.integers(len(open_streams)))[0].close()
+    for stream, expected, found in open_streams:
+        assert found + [t for chunk in stream for t in chunk.token_ids] == expected
+    assert_idle(engine)
+
+
 def test_drafts_of_models_are_refused(model, path, tmp_path):
     engine = engine_of(model)
     with gguf.open(tiny("llama", tmp_path)) as file:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
-from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
+from oxillama.core.runner import Runner
+from oxillama.errors import ConfigError, LoadError, MissingTensorError, UnsupportedModelError
+from oxillama.kernels.batch import Span
 from oxillama.models import load_model
 from oxillama.models.t5 import MAX_DISTANCE, buckets_of_distances
 from tests.models import naive
@@ -81,6 +83,71 @@ def test_missing_tensors_are_named(tmp_path):
     gate = "enc.blk.1.ffn_gate.weight"
     with pytest.raises(MissingTensorError, match=gate):
         load(without(path_of("t5encoder"), tmp_path, gate))
+
+
+def test_biases_that_t5_has_for_other_texts_have_no_use(tmp_path):
+    """The first checkpoints of 2020 have them; their authors' code doesn't read them, and neither do others."""
+    path, tokens = path_of("t5"), tokens_of("t5")
+    more = {"dec.blk.0.cross_attn_rel_b.weight": np.ones((32, 4), np.float32)}
+    assert (logits(rewritten(path, tmp_path, tensors=more), tokens) == logits(path, tokens)).all()
+
+
+def test_a_decoder_of_its_own_length(tmp_path):
+    """As long as the encoder, where metadata don't say."""
+    path = rewritten(path_of("umt5"), tmp_path, {"t5.decoder_block_count": None})
+    assert (logits(path, tokens_of("umt5")) == logits(path_of("umt5"), tokens_of("umt5"))).all()
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "match"),
+    [
+        ({"t5.decoder_start_token_id": None}, LoadError, "t5.decoder_start_token_id"),
+        ({"t5.decoder_start_token_id": 81}, LoadError, "t5.decoder_start_token_id' is 81; .*at most 80"),
+        ({"t5.decoder_block_count": 0}, LoadError, "t5.decoder_block_count' is 0"),
+        ({"t5.decoder_block_count": 4}, MissingTensorError, r"dec\.blk\.3"),
+        ({"t5.decoder_block_count": 2}, UnsupportedModelError, r"no use for dec\.blk\.2"),
+        ({"t5.block_count": 2}, UnsupportedModelError, r"no use for .*enc\.blk\.2"),
+        ({"t5.attention.key_length": 8}, LoadError, r"enc\.blk\.0\.attn_q\.weight has shape"),
+    ],
+)
+def test_bad_files_of_both_parts_are_refused_by_name(tmp_path, keys, error, match):
+    with pytest.raises(error, match=match):
+        load(rewritten(path_of("t5"), tmp_path, keys))
+
+
+SPANS = {
+    "no prompt": [Span([1, 2], 0, [0])],
+    "a part of a prompt": [Span([1, 2], 0, [0], "none", n_source=3)],
+    "a prompt and more": [Span([1] * 17, 0, [0, 1], "none", n_source=3)],
+    "tokens inside the prompt's blocks": [Span([1, 2], 3, [0], n_source=3)],
+    "tokens after no prompt": [Span([1, 2], 3, [0])],
+    "states of some": [Span([1, 2], 0, [0], "all", n_source=2), Span([1], 16, [1, 2], n_source=2)],
+    "the last state": [Span([1, 2], 0, [0], "last", n_source=2)],
+    "states of what fills a block": [Span([1, 2, 0], 0, [0], "all", n_source=2)],
+}
+
+
+@pytest.mark.parametrize("case", SPANS)
+def test_spans_that_an_encoder_and_a_decoder_have_no_place_for(case):
+    runner = Runner(load(path_of("t5")), num_threads=1, n_blocks=3)
+    with pytest.raises(ConfigError, match=r"takes a prompt whole|hidden states of an encoder"):
+        runner.forward(SPANS[case])
+
+
+def test_prompts_and_texts_in_one_pass():
+    """Some of which are read while others are written; and what is wanted changes no bit."""
+    tokens = tokens_of("t5-flan")
+    expected = logits(path_of("t5-flan"), tokens)
+    runner = Runner(load(path_of("t5-flan")), num_threads=2, kv_type="f32", n_blocks=20)
+    prompt, text = tokens[:72] + [0] * 8, tokens[72:]
+    first, second = list(range(9)), list(range(9, 18))
+    assert len(runner.forward([Span(prompt, 0, first, "none", n_source=72)])) == 0
+    rows = runner.forward([Span(text[:5], 80, first, "all", n_source=72), Span(prompt, 0, second, "none", n_source=72)])
+    assert (rows == expected[:5]).all()
+    spans = [Span(text[:7], 80, second, "last", n_source=72), Span(text[5:20], 85, first, "all", n_source=72)]
+    assert (runner.forward(spans) == expected[[6, *range(5, 20)]]).all()
+    spans = [Span(text[7:], 87, second, "none", n_source=72), Span(text[20:], 100, first, "last", n_source=72)]
+    assert (runner.forward(spans) == expected[[23]]).all()
 
 
 def test_biases_stay_as_they_are_where_matrices_are_quantised(tmp_path):
