@@ -95,6 +95,8 @@ typedef struct ox_attn_args {
     float scale, softcap;     /* scores are q k scale, then softcap tanh(score / softcap), if softcap > 0 */
     const float *slopes;      /* [group] or NULL: slope |query - key| is taken off (ALiBi) */
     const float *sinks;       /* [group] or NULL: a score that joins the sum of weights and has no value */
+    const float *bias;        /* [group][ox_attn_bias(far)] or NULL: added to the score by its distance, key - query */
+    int64_t far;              /* distances further than that, to either side, are taken for it */
     int64_t span;             /* keys span * OX_ATTN_SPAN and the following alone, left in `state`; -1: all, to `out` */
     float *state;             /* ox_attn_state() floats for a span */
     float *scratch;           /* ox_attn_scratch() floats */
@@ -115,6 +117,9 @@ static inline int64_t ox_attn_end(const ox_attn_args *a, int64_t pos)
     int64_t reach = a->causal ? 1 : a->window, end = reach > 0 && pos < a->n_keys - reach ? pos + reach : a->n_keys;
     return end < 0 ? 0 : end;
 }
+/* Biases of a head: those of distances -far - (OX_ATTN_TILE - 1) to far + OX_ATTN_TILE - 1, so that the keys of a tile
+ * take consecutive ones, wherever they are. */
+static inline size_t ox_attn_bias(int64_t far) { return (size_t)(2 * (far + OX_ATTN_TILE) - 1); }
 /* Weighted values [rows][v_dim], maxima [rows] and sums [rows]; rows are queries times group. */
 static inline size_t ox_attn_state(size_t rows, size_t v_dim)
 { return ox_round_up(rows * (ox_round_up(v_dim, 32) + 2), 16); }
@@ -251,6 +256,7 @@ typedef struct ox_kernels {
     void (*silu)(float *x, int64_t n);                                      /* x sigmoid(x) */
     void (*gelu)(float *x, int64_t n);                                      /* with tanh */
     void (*gelu_erf)(float *x, int64_t n);                                  /* with the error function */
+    void (*relu)(float *x, int64_t n);                                      /* max(x, 0) */
     void (*relu2)(float *x, int64_t n);                                     /* max(x, 0)^2 */
     /* p x^2 + beta x above zero, q (exp(min(x, eps)) - 1 - x) + beta x below */
     void (*xielu)(float *x, int64_t n, float p, float q, float beta, float eps);

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["TILE", "KvShape", "LayerShape", "RecurrentShape", "first_read", "largest_window", "panels"]
+__all__ = [
+    "TILE",
+    "KvShape",
+    "LayerShape",
+    "RecurrentShape",
+    "first_read",
+    "largest_window",
+    "panels",
+    "source_positions",
+]
 
 TILE = 64  # keys that attention reads together, at absolute positions
 
@@ -47,3 +56,8 @@ def largest_window(states: Sequence[LayerShape]) -> int:
 def first_read(n_tokens: int, window: int) -> int:
     """The first position that must be in the cache for the token after n_tokens, and all later ones."""
     return max(0, n_tokens + 1 - window) // TILE * TILE
+
+
+def source_positions(n_source: int, block_size: int) -> int:
+    """Positions that a prompt of n_source tokens takes which an encoder reads: whole blocks."""
+    return -(-n_source // block_size) * block_size

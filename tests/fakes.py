@@ -232,6 +232,7 @@ def make_engine(
         context_length=context_size,
         causal=causal,
         denoises=False,
+        decoder_start=None,
     )
     parts = EngineParts(
         runner, FakeTokenizer(), spec, context_size, n_blocks, n_slots, pooling, {}, *windows, sampling=PENALISED

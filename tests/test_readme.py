@@ -19,6 +19,9 @@ from oxillama.kernels import _table
 from oxillama.models.__main__ import table
 from tests.lora.files import linear_shapes, random_factors, write_adapter, write_peft
 from tests.models.bert import BERT, HEADS, changed, with_head
+from tests.models.references import rewritten
+from tests.models.tiny import tiny
+from tests.models.tiny.t5 import vocabulary
 
 ROOT = Path(__file__).parents[1]
 TEXTS = {
@@ -132,6 +135,7 @@ def files(tmp_path_factory):
         "ranker.gguf": changed(with_head(tmp_path_factory.mktemp("ranker"), head=HEADS["output"]), BERT),
     }.items():
         shutil.copy(source, folder / name)
+    rewritten(tiny("t5-flan", folder), folder, vocabulary()).rename(folder / "flan-t5.gguf")
     shapes = linear_shapes(shipped_model())
     some = {name: shapes[name] for name in ("blk.0.attn_q.weight", "blk.0.ffn_up.weight")}
     write_adapter(folder / "pirate.gguf", "llama", random_factors(some, 4))

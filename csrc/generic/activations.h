@@ -32,6 +32,8 @@ static void gelu(float *x, int64_t n) { IN_PLACE(x, n, vf_gelu(v)) }
 
 static void gelu_erf(float *x, int64_t n) { IN_PLACE(x, n, vf_mul(v, vf_normal(v))) }
 
+static void relu(float *x, int64_t n) { IN_PLACE(x, n, vf_max(vf_zero(), v)) }
+
 static void relu2(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL) {

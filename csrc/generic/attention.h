@@ -4,7 +4,7 @@
 
 enum { SHARED_ROWS = 8 }; /* rows from which converting a tile of halves once costs less than on each load */
 
-/* Soft-cap and ALiBi of one row's scores. */
+/* Soft-cap, ALiBi and biases of one row's scores. */
 INLINE void bend(const attn *s, int row, int64_t tile)
 {
     const ox_attn_args *a = s->a;
@@ -16,13 +16,20 @@ INLINE void bend(const attn *s, int row, int64_t tile)
     if (a->slopes)
         for (int i = 0; i < OX_ATTN_TILE; i++)
             x[i] -= a->slopes[row % a->group] * (float)(pos < tile + i ? tile + i - pos : pos - tile - i);
+    if (a->bias) {
+        int64_t least = -a->far - (OX_ATTN_TILE - 1), distance = tile - pos;
+        distance = distance < least ? least : distance > a->far ? a->far : distance;
+        const float *bias = a->bias + (size_t)(row % a->group) * ox_attn_bias(a->far) + (distance - least);
+        for (int i = 0; i < OX_ATTN_TILE; i += VL)
+            vf_store(x + i, vf_add(vf_load(x + i), vf_load(bias + i)));
+    }
 }
 
 /* Online softmax of one row over keys [from, to) of a tile: scores become weights. */
 INLINE void soften(const attn *s, int row, int64_t tile, int from, int to)
 {
     float *p = s->scores + row * OX_ATTN_TILE;
-    if (s->a->softcap > 0 || s->a->slopes)
+    if (s->a->softcap > 0 || s->a->slopes || s->a->bias)
         bend(s, row, tile);
     for (int i = 0; to - from < OX_ATTN_TILE && i < OX_ATTN_TILE; i++)
         if (i < from || i >= to)

@@ -31,6 +31,7 @@ static void fill_other(ox_kernels *t)
     t->silu = silu;
     t->gelu = gelu;
     t->gelu_erf = gelu_erf;
+    t->relu = relu;
     t->relu2 = relu2;
     t->xielu = xielu;
     t->sigmoid = sigmoid;

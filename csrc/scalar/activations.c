@@ -51,6 +51,12 @@ void ox_gelu_erf(float *x, int64_t n)
         x[i] = (float)gelu_erf(x[i]);
 }
 
+void ox_relu(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] < 0 ? 0 : x[i];
+}
+
 /* So, Manke, Liu, Dai, Shazeer and Le, "Primer", 2021. */
 void ox_relu2(float *x, int64_t n)
 {

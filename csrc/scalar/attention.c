@@ -67,6 +67,10 @@ static float score(const ox_attn_args *a, const float *q, int head, int64_t pos,
         s = a->softcap * tanhf(s / a->softcap);
     if (a->slopes) /* Press et al., "Train Short, Test Long", 2021 */
         s -= a->slopes[head] * (float)(pos < key ? key - pos : pos - key);
+    if (a->bias) { /* Raffel et al., "T5", 2020 */
+        int64_t distance = key - pos < -a->far ? -a->far : key - pos > a->far ? a->far : key - pos;
+        s += a->bias[(size_t)head * ox_attn_bias(a->far) + (size_t)(distance + a->far + OX_ATTN_TILE - 1)];
+    }
     return s;
 }
 

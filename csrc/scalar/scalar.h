@@ -48,6 +48,7 @@ void ox_reglu(const float *gate, const float *up, float *y, int64_t n);
 void ox_silu(float *x, int64_t n);
 void ox_gelu(float *x, int64_t n);
 void ox_gelu_erf(float *x, int64_t n);
+void ox_relu(float *x, int64_t n);
 void ox_relu2(float *x, int64_t n);
 void ox_xielu(float *x, int64_t n, float p, float q, float beta, float eps);
 void ox_sigmoid(float *x, int64_t n);

@@ -30,6 +30,7 @@ void ox_scalar_init(ox_kernels *t)
         .silu = ox_silu,
         .gelu = ox_gelu,
         .gelu_erf = ox_gelu_erf,
+        .relu = ox_relu,
         .relu2 = ox_relu2,
         .xielu = ox_xielu,
         .sigmoid = ox_sigmoid,

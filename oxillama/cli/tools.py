@@ -66,6 +66,8 @@ def purpose(file: GGUFFile) -> str:
         return "denoising texts (Engine.forward_logits)"
     if not spec.causal or f"{metadata.arch}.pooling_type" in metadata:
         return f"embedding texts (oxillama embed), pooling {read_pooling(metadata)}"
+    if spec.decoder_start is not None:
+        return "generating text from a prompt that an encoder reads (oxillama run), embedding texts (oxillama embed)"
     return "generating text (oxillama run, chat)"
 
 

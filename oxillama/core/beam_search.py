@@ -231,12 +231,11 @@ class BeamSearch:
             raise ConfigError(f"beam_width must be at most {factory.n_vocab}, all tokens, not {config.beam_width}")
         self._core = core
         self._factory = factory
-        self._prompt = ids
         self._width = config.beam_width
-        self._limit = factory.limit("prompt", len(ids), config.max_new_tokens)
         self.options = options
         self.loras = factory.loras.select(options.serving.lora) if loras is None else loras
-        self._serving = options.serving.of_sequence(factory.kv_type, self.loras)
+        self._prompt, self._serving = factory.place(ids, options.serving.of_sequence(factory.kv_type, self.loras))
+        self._limit = factory.limit("prompt", len(self._prompt), config.max_new_tokens)
         self._check_fits()
         self._end_ids: frozenset[int] = frozenset() if options.ignore_eos else factory.end_ids
         self.sampler = factory.plain_sampler(options.chain)

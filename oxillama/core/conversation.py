@@ -87,7 +87,7 @@ class Conversation:
     __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
 
     def __init__(self, core: EngineCore, factory: RequestFactory, snapshots: SnapshotProtocol) -> None:
-        core.check_generates()
+        core.check_continues()
         self._core = core
         self._factory = factory
         self._snapshots = snapshots

@@ -38,6 +38,7 @@ __all__ = [
     "RerankOptions",
     "choose_pooling",
     "embedding_requests",
+    "logits_of",
     "logits_request",
     "pair_ids",
     "pool",
@@ -84,9 +85,12 @@ class EmbeddingRequest(Request):
         outbox: ResultQueue,
         *,
         cache_key: Hashable = None,
+        n_source: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__(Sequence(tokens, len(tokens), cache_key=cache_key), outbox, **options)
+        """`n_source`: tokens of it that an encoder reads."""
+        sequence = Sequence(tokens, len(tokens), cache_key=cache_key, n_source=n_source, n_encoded=n_source)
+        super().__init__(sequence, outbox, **options)
         self.result: NDArray[Any] = np.empty(0, np.float32)
         self._settings = settings
         self._n_added = 0
@@ -127,10 +131,12 @@ def embedding_requests(
     # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
     shares = settings.classifier is not None and not settings.classifier.of_first
     key = ServingOptions().cache_key(factory.kv_type, loras) if shares else None
-    requests = [
-        EmbeddingRequest(factory.fitting(part, p), settings, outbox, index=i, loras=loras, cache_key=key)
-        for i, (part, p) in enumerate(named)
-    ]
+    encodes = context.spec.decoder_start is not None
+    requests = []
+    for i, (part, prompt) in enumerate(named):
+        ids = factory.fitting(part, prompt)
+        n = len(ids) * encodes
+        requests.append(EmbeddingRequest(ids, settings, outbox, index=i, loras=loras, cache_key=key, n_source=n))
 
     def results() -> Embeddings:
         found = [request.result for request in requests]
@@ -140,15 +146,45 @@ def embedding_requests(
 
 
 def logits_request(
-    context: EngineContext, ids: SequenceOf[int], lora: Any = None, bell: Bell | None = None
+    context: EngineContext,
+    ids: SequenceOf[int],
+    decoder_tokens: SequenceOf[int] | None = None,
+    lora: Any = None,
+    bell: Bell | None = None,
 ) -> LogitsRequest:
     """The request of `Engine.forward_logits`."""
     context.core.check_logits()
     if isinstance(ids, str):
         raise ConfigError("ids must be token ids, not text: tokenize() it first")
     loras = context.loras.select(check_wanted("lora", lora))
-    fitting = context.factory.fitting("ids", ids)
-    return LogitsRequest(fitting, context.spec.n_vocab, ResultQueue(1, bell), loras=loras)
+    tokens, fields = logits_tokens(context, ids, decoder_tokens)
+    sequence = Sequence(tokens, len(tokens), **fields)
+    return LogitsRequest(sequence, context.spec.n_vocab, ResultQueue(1, bell), loras=loras)
+
+
+def logits_of(
+    context: EngineContext, ids: SequenceOf[int], decoder_tokens: SequenceOf[int] | None, lora: Any
+) -> NDArray[np.float32]:
+    """The result of `Engine.forward_logits`: decoder_tokens begin with the `decoder_start` of the model's spec."""
+    request = logits_request(context, ids, decoder_tokens, lora)
+    context.core.run([request], request.outbox)
+    return request.out
+
+
+def logits_tokens(
+    context: EngineContext, ids: SequenceOf[int], decoder_tokens: SequenceOf[int] | None
+) -> tuple[list[int], dict[str, Any]]:
+    """Tokens of a sequence whose logits are wanted, and its fields."""
+    arch, factory = context.spec.arch, context.factory
+    if (decoder_tokens is None) != (context.spec.decoder_start is None):
+        what = "needs" if decoder_tokens is None else "has no place for"
+        raise ConfigError(f"architecture {arch} {what} decoder_tokens, the tokens after a prompt that an encoder reads")
+    found = factory.fitting("ids", ids)
+    if decoder_tokens is None:
+        return found, {}
+    tokens, fields = factory.place(found, {})
+    after = factory.fitting("decoder_tokens", decoder_tokens)
+    return factory.fitting("ids with decoder_tokens", tokens[:-1] + after), fields
 
 
 # The name under which files have the template of a query and a document, and its fields.

@@ -88,12 +88,14 @@ class EngineCore:
         *,
         encoder: str = "",
         denoises: bool = False,
+        encoder_decoder: str = "",
         **scheduling: Any,
     ) -> None:
         """`encoder`: name of an architecture that computes texts whole, each in one step, and predicts no next token.
 
         `denoises`: it has logits for each position all the same.
 
+        `encoder_decoder`: name of one that reads prompts whole, and predicts what a decoder says then.
         `scheduling`: options of `Scheduler`.
         """
         self.runner: RunnerProtocol = runner
@@ -102,7 +104,7 @@ class EngineCore:
         block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
         self.meter = MetricsRecorder(self.scheduler, runner.memory_bytes(), block_bytes)
         self.pace = PrefillThrottle(token_budget)
-        self.encoder, self.denoises = encoder, denoises
+        self.encoder, self.denoises, self.encoder_decoder = encoder, denoises, encoder_decoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
         self.closed = False
         self.sessions: weakref.WeakSet[ForkListener] = weakref.WeakSet()
@@ -495,6 +497,15 @@ class EngineCore:
         self.check_open()
         if not self.denoises:
             self.check_generates()
+
+    def check_continues(self) -> None:
+        """`check_generates`; also raises GenerateError if a prompt can't be continued, since an encoder has read it."""
+        self.check_generates()
+        if self.encoder_decoder:
+            raise GenerateError(
+                f"architecture {self.encoder_decoder} reads each prompt whole, with an encoder: sessions and "
+                "conversations, which continue one, are not supported; give each prompt to generate()"
+            )
 
 
 def _typed(error: BaseException) -> OxiLlamaError:

@@ -149,7 +149,9 @@ class GenerationRequest(Request):
     @property
     def usage(self) -> Usage:
         """How many tokens it has taken so far."""
-        return Usage(self.n_prompt, len(self.sequence.tokens) - self.n_prompt, self.sequence.n_cached or 0)
+        n_given = self.n_prompt - self.n_filling
+        n_new = len(self.sequence.tokens) - self.n_prompt
+        return Usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given))
 
     def progress(self) -> dict[str, Any]:
         """How far it has come, beside tokens and sampler, as plain data."""
@@ -214,7 +216,7 @@ class GenerationRequest(Request):
             self._texts.append(text)
         elif text:
             self._put(text, [], None)
-        if self._criteria and is_met(self._criteria, tokens, row):
+        if self._criteria and is_met(self._criteria, tokens[self.sequence.n_encoded :], row):
             return "stop"
         return "length" if len(tokens) == self._limit else None
 

@@ -41,6 +41,7 @@ from oxillama.sampling.file_defaults import read_sampling_defaults
 from oxillama.scheduling.block_manager import n_alive
 from oxillama.scheduling.pools import MAX_CHECKPOINTS, RUNNING_SLOTS, SequencePool
 from oxillama.scheduling.scheduler import MAX_RUNNING
+from oxillama.scheduling.sequence import SourceLayout
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -426,6 +427,7 @@ def make_context(config: EngineConfig, parts: EngineParts, writer: WriterFactory
     Raises ConfigError for what the settings and the model don't allow together.
     """
     pool = SequencePool(parts.n_blocks, parts.n_slots, parts.n_windowed, parts.window)
+    start = parts.spec.decoder_start
     core = EngineCore(
         parts.runner,
         pool,
@@ -433,12 +435,16 @@ def make_context(config: EngineConfig, parts: EngineParts, writer: WriterFactory
         parts.step_tokens or config.prefill_chunk_size,
         encoder="" if parts.spec.causal else parts.spec.arch,
         denoises=parts.spec.denoises,
+        encoder_decoder="" if start is None else parts.spec.arch,
         prefix_cache=config.prefix_cache,
         max_waiting=config.max_queue_size,
     )
     loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
     capacity, n_vocab, kv_type = core.scheduler.capacity, parts.spec.n_vocab, config.kv_type
-    factory = RequestFactory(parts.tokenizer, n_vocab, parts.context_size, capacity, loras, kv_type, parts.sampling)
+    source = None if start is None else SourceLayout(start, config.kv_block_size)
+    factory = RequestFactory(
+        parts.tokenizer, n_vocab, parts.context_size, capacity, loras, kv_type, parts.sampling, source
+    )
     snapshots = writer(core, config, parts, loras)
     return EngineContext(
         config=config,

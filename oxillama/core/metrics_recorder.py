@@ -162,14 +162,14 @@ class MetricsRecorder:
         """New tokens of a request that had none before this step."""
         clock = request.clock
         if clock.first_at:
-            self._counts["prompt_tokens"] += request.n_prompt
+            self._counts["prompt_tokens"] += request.n_prompt - request.n_filling
             self._histograms["time_to_first_token"].observe((clock.first_at - clock.submitted_at, 1))
             new = len(request.sequence.tokens) - request.n_prompt
             if new:
                 clock.n_counted, clock.counted_at = request.n_prompt + new, now
             return new
         if request.finish_reason == "stop":  # no tokens were wanted
-            self._counts["prompt_tokens"] += request.n_prompt
+            self._counts["prompt_tokens"] += request.n_prompt - request.n_filling
         return 0
 
     # ---- to the outside

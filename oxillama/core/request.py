@@ -158,6 +158,7 @@ class Request:
     want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
     followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
     from what it has; those that still wait end with it.
+    n_filling: of the tokens of the prompt's place, those behind the tokens that an encoder reads.
     shares: whether `absorb` and `close` change more than the request. reported: whether its outbox knows of its end.
     """
 
@@ -184,6 +185,7 @@ class Request:
         """
         self.sequence = sequence
         self.n_prompt = sequence.n_prompt
+        self.n_filling = sequence.n_prompt - sequence.n_source if sequence.n_source else 0
         self.keep_blocks = keep_blocks
         self.begin = begin
         self.loras = loras
@@ -247,15 +249,15 @@ class Request:
 
 
 class LogitsRequest(Request):
-    """Logits of every position, float32 [n_tokens, n_vocab], in `out`."""
+    """Logits of every position, float32 [n_tokens, n_vocab], in `out`; not of those that an encoder reads."""
 
     want: Want = "all"
 
-    def __init__(self, tokens: list[int], n_vocab: int, outbox: ResultQueue, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
-        self.out = np.empty((len(tokens), n_vocab), np.float32)
+    def __init__(self, sequence: Sequence, n_vocab: int, outbox: ResultQueue, **options: Any) -> None:
+        super().__init__(sequence, outbox, **options)
+        self.out = np.empty((len(sequence.tokens) - sequence.n_encoded, n_vocab), np.float32)
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        end = self.sequence.n_computed  # of those sent back, rows come again
+        end = self.sequence.n_computed - self.sequence.n_encoded  # of those sent back, rows come again
         self.out[end - len(rows) : end] = rows
         return "stop" if end == len(self.out) else None

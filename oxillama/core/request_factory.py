@@ -1,6 +1,6 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import SamplerConfig, SchemaMode
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.state import SamplerState
-from oxillama.scheduling.sequence import Sequence
+from oxillama.scheduling.sequence import Sequence, SourceLayout
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -91,8 +91,9 @@ class RequestFactory:
     """Builds requests for one engine."""
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, context_size: int, n_cached: int, loras: LoraRegistry,
-                 kv_type: str = "f16", sampling_defaults: SamplerConfig | None = None) -> None:  # fmt: skip
-        """`n_cached`: tokens that the KV cache holds; `kv_type`: how."""
+                 kv_type: str = "f16", sampling_defaults: SamplerConfig | None = None,
+                 source: SourceLayout | None = None) -> None:  # fmt: skip
+        """`n_cached`: tokens that the KV cache holds; `kv_type`: how. `source`: of prompts that an encoder reads."""
         self.loras, self.kv_type = loras, kv_type
         # Of calls that give no settings. A model's file recommends none that have token ids, which it may lack.
         self.default_chain = SamplerChain.from_config(sampling_defaults or SamplerConfig())
@@ -100,11 +101,12 @@ class RequestFactory:
         self._n_vocab = n_vocab
         self._context_size = context_size
         self._n_cached = n_cached
+        self._source = source
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
         self._scorer = LogprobComputer(partial(_token_bytes, tokenizer), self._scratch)
         self._grammars = GrammarCache(tokenizer)
-        self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size))
+        self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size, source is not None))
 
     @property
     def n_vocab(self) -> int:
@@ -178,6 +180,10 @@ class RequestFactory:
             )
         return ids
 
+    def place(self, ids: list[int], fields: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
+        """Tokens of a sequence with this prompt, and its fields."""
+        return (ids, dict(fields)) if self._source is None else self._source.place(ids, fields)
+
     def limit(self, name: str, n_prompt: int, max_tokens: int | None) -> int:
         """How many tokens may be generated. Raises ContextOverflowError if the prompt leaves no room for one."""
         room = self._context_size - n_prompt
@@ -234,14 +240,19 @@ class RequestFactory:
         """A request for text after `ids`, the completion of this `number`; `held` are options of `Request`."""
         if options.chain is not self.default_chain:
             options.chain.config.check_ids(self._n_vocab)
-        max_tokens = self.limit(name, len(ids), options.max_tokens)
+        if self._source is not None and options.prompt_logprobs is not None:
+            raise ConfigError("prompt_logprobs must be left out: an encoder reads the prompt, and predicts none of it")
         serving, drafts, tools = options.serving, options.drafts, options.tool_use
         if leader is not None:  # a follower shares its blocks, whatever adapters are pushed meanwhile
             loras = leader.loras
         else:
             loras = self.loras.default if serving.lora is None else self.loras.select(serving.lora)
+        tokens, fields = ids, serving.of_sequence(self.kv_type, loras)
+        if self._source is not None:
+            tokens, fields = self._source.place(ids, fields)
+        max_tokens = self.limit(name, len(tokens), options.max_tokens)
         # The last token is drawn, but never computed.
-        sequence = Sequence(ids, len(ids) + max_tokens - 1, **serving.of_sequence(self.kv_type, loras))
+        sequence = Sequence(tokens, len(tokens) + max_tokens - 1, **fields)
         if options.prompt_logprobs is not None:
             sequence.cache_key = None  # rows of logits aren't cached
         scores = leader.scores.sibling() if leader and leader.scores else None
@@ -250,7 +261,7 @@ class RequestFactory:
         return GenerationRequest(
             sequence,
             outbox,
-            sampler=self._sampler(ids, options),
+            sampler=self._sampler(tokens[sequence.n_encoded :], options),
             n_vocab=self._n_vocab,
             stream=self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer) if tools else ()),
             stops=StopMatcher(options.stop),

@@ -244,12 +244,17 @@ def span_of(request: Work, n: int) -> Span:
         tokens, want = tokens + sequence.draft_tokens, "all"
     slots = None if sequence.slots is None else sequence.slots.span()
     want = want if request.want == "last" else "all"
+    if start < sequence.n_encoded and request.want != "hidden":
+        want = "none"
     blocks, windowed = sequence.tables
-    return Span(tokens, start, blocks, want, slots, windowed, request.loras.members)
+    return Span(tokens, start, blocks, want, slots, windowed, request.loras.members, sequence.n_source)
 
 
 def n_rows(request: Work, n: int) -> int:
     """Rows that the model returns for a span of n tokens of this request."""
-    if request.want != "last" or request.sequence.draft_tokens:
+    sequence = request.sequence
+    if sequence.n_computed < sequence.n_encoded and request.want != "hidden":
+        return 0
+    if request.want != "last" or sequence.draft_tokens:
         return n
-    return int(request.sequence.n_computed + n == len(request.sequence.tokens))
+    return int(sequence.n_computed + n == len(sequence.tokens))

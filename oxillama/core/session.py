@@ -450,7 +450,7 @@ class Session:
         self._core.scheduler.blocks.rewind(sequence, n)
 
     def _check_open(self) -> None:
-        self._core.check_generates()
+        self._core.check_continues()
         if self.closed:
             raise GenerateError("the session is closed: begin another one with engine.session()")
 

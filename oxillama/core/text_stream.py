@@ -217,11 +217,12 @@ def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> 
         texts.append(piece.text)
         token_ids += piece.token_ids
         tool_calls += piece.tool_calls
+    n_given = request.n_prompt - request.n_filling
     return Completion(
         text="".join(texts),
         token_ids=token_ids,
         finish_reason=request.finish_reason or "cancelled",
-        prompt_tokens=request.n_prompt,
+        prompt_tokens=n_given,
         logprobs=request.scores.tokens if request.scores else None,
         timings=request.clock.timings,
         index=index,
@@ -230,7 +231,7 @@ def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> 
         speculation=request.speculation.stats() if request.speculation else None,
         stop_reason=request.stop_reason,
         end=request.scores.end if request.scores else None,
-        cached_tokens=request.sequence.n_cached or 0,
+        cached_tokens=min(request.sequence.n_cached or 0, n_given),
     )
 
 

@@ -95,11 +95,13 @@ class Proposal(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The engine that a draft serves. context_size: largest number of tokens of a sequence."""
+    """The engine that a draft serves. context_size: largest number of tokens of a sequence. encodes: whether an encoder
+    reads its prompts."""
 
     tokenizer: Tokenizer
     n_vocab: int
     context_size: int
+    encodes: bool = False
 
 
 @runtime_checkable

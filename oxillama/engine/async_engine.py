@@ -412,10 +412,12 @@ class AsyncEngine:
         await _finish(Call(self._core, requests, outbox, bell))
         return results()
 
-    async def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
+    async def forward_logits(
+        self, ids: SequenceOf[int], *, decoder_tokens: SequenceOf[int] | None = None, lora: Any = None
+    ) -> NDArray[np.float32]:
         """Logits of every position, float32 [len(ids), n_vocab], as `Engine.forward_logits` gives them."""
         bell = CoroutineBell(self._core.loop)
-        request = logits_request(self.engine.context, ids, lora, bell)
+        request = logits_request(self.engine.context, ids, decoder_tokens, lora, bell)
         await _finish(Call(self._core, [request], request.outbox, bell))
         return request.out
 

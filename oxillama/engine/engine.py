@@ -352,14 +352,14 @@ class Engine:
         self._core.run(requests, outbox)
         return results()
 
-    def forward_logits(self, ids: SequenceOf[int], *, lora: Any = None) -> NDArray[np.float32]:
-        """Logits of every position, float32 [len(ids), n_vocab], from an empty context; no state is kept.
+    def forward_logits(
+        self, ids: SequenceOf[int], *, decoder_tokens: SequenceOf[int] | None = None, lora: Any = None
+    ) -> NDArray[np.float32]:
+        """Logits of every position, float32 [len(ids), n_vocab]; of `decoder_tokens`, where an encoder reads `ids`.
 
-        Raises TokenizerError, ConfigError (no ids), ContextOverflowError; GenerateError if the model is an encoder.
+        Nothing is kept. Raises TokenizerError, ConfigError, ContextOverflowError; GenerateError for an encoder alone.
         """
-        request = embedding.logits_request(self.context, ids, lora)
-        self._core.run([request], request.outbox)
-        return request.out
+        return embedding.logits_of(self.context, ids, decoder_tokens, lora)
 
     # ---- the engine's own session: each method raises what that of `Session` raises
 
@@ -370,7 +370,7 @@ class Engine:
         Raises ConfigError; EngineClosedError, GenerateError if the model is an encoder.
         """
         check_keywords("session", options, SessionOptions.__annotations__)
-        self._core.check_generates()
+        self._core.check_continues()
         return Session(self._core, self._factory, session_options(**options), self._snapshots)
 
     def fork(self) -> Session:

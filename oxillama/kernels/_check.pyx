@@ -6,9 +6,9 @@ Sizes are the caller's business: nothing is checked here. Buffers may start at a
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 from oxillama.kernels._table cimport (
-    OX_ATTN_SPAN, find_kernel_format, format_info, ox_attn_args, ox_attn_end, ox_attn_first, ox_attn_scratch,
-    ox_attn_state, ox_bf16_row_bytes, ox_gemm_args, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_q8_row_bytes,
-    ox_v_panel_bytes, table_of,
+    OX_ATTN_SPAN, OX_ATTN_TILE, find_kernel_format, format_info, ox_attn_args, ox_attn_end, ox_attn_first,
+    ox_attn_scratch, ox_attn_state, ox_bf16_row_bytes, ox_gemm_args, ox_k_panel_bytes, ox_kernels, ox_kv_type,
+    ox_q8_row_bytes, ox_v_panel_bytes, table_of,
 )
 
 from oxillama.kernels._table import tier_index
@@ -136,6 +136,9 @@ cdef class Tier:
     def gelu_erf(self, uint8_t[::1] x, int64_t n):
         self.t.gelu_erf(<float *>&x[0], n)
 
+    def relu(self, uint8_t[::1] x, int64_t n):
+        self.t.relu(<float *>&x[0], n)
+
     def relu2(self, uint8_t[::1] x, int64_t n):
         self.t.relu2(<float *>&x[0], n)
 
@@ -170,7 +173,8 @@ cdef class Tier:
                   const int32_t[::1] blocks, uint8_t[::1] scratch, uint8_t[::1] states, *, int kv_type,
                   int block_tokens, int n_queries, int group, int k_dim, int v_dim, int64_t pos, int64_t n_keys,
                   int64_t window=0, bint causal=True, bint chunked=False, float scale=1, float softcap=0,
-                  float[::1] slopes=None, float[::1] sinks=None, bint split=False):
+                  float[::1] slopes=None, float[::1] sinks=None, const float[:, ::1] bias=None,
+                  bint split=False):
         """One key/value head; ``q`` [n_queries, group, k_dim], ``out`` [n_queries, group, v_dim].
 
         ``split`` computes each span of keys by itself, in descending order, and merges their states.
@@ -187,6 +191,8 @@ cdef class Tier:
         a.chunked = chunked
         a.slopes = &slopes[0] if slopes is not None else NULL
         a.sinks = &sinks[0] if sinks is not None else NULL
+        a.bias = &bias[0, 0] if bias is not None else NULL
+        a.far = (bias.shape[1] + 1) // 2 - OX_ATTN_TILE if bias is not None else 0
         a.span, a.scratch = -1, <float *>&scratch[0]
         if not split:
             self.t.attention(&a)

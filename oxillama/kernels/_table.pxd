@@ -55,11 +55,15 @@ cdef extern from "ox_kernels.h" nogil:
         float scale, softcap
         const float *slopes
         const float *sinks
+        const float *bias
+        int64_t far
         int64_t span
         float *state
         float *scratch
 
+    int OX_ATTN_TILE "64"
     int OX_ATTN_SPAN "512"
+    size_t ox_attn_bias(int64_t far)
     int64_t ox_attn_first(const ox_attn_args *a, int64_t pos)
     int64_t ox_attn_end(const ox_attn_args *a, int64_t pos)
     size_t ox_attn_state(size_t rows, size_t v_dim)
@@ -160,6 +164,7 @@ cdef extern from "ox_kernels.h" nogil:
         void (*silu)(float *x, int64_t n) noexcept nogil
         void (*gelu)(float *x, int64_t n) noexcept nogil
         void (*gelu_erf)(float *x, int64_t n) noexcept nogil
+        void (*relu)(float *x, int64_t n) noexcept nogil
         void (*relu2)(float *x, int64_t n) noexcept nogil
         void (*xielu)(float *x, int64_t n, float p, float q, float beta, float eps) noexcept nogil
         void (*sigmoid)(float *x, int64_t n) noexcept nogil

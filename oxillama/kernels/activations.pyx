@@ -41,6 +41,16 @@ def gelu_erf_(Rows x):
     change_rows(x, _gelu_erf_row, &j)
 
 
+cdef void _relu_row(const row_job *j, int64_t i) noexcept nogil:
+    K.relu(j.y + i * j.dim, j.dim)
+
+
+def relu_(Rows x):
+    """``max(x, 0)``, in place: Nair and Hinton, 2010."""
+    cdef row_job j
+    change_rows(x, _relu_row, &j)
+
+
 cdef void _relu2_row(const row_job *j, int64_t i) noexcept nogil:
     K.relu2(j.y + i * j.dim, j.dim)
 

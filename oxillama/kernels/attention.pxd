@@ -20,9 +20,11 @@ cdef class Attention:
     cdef readonly float scale, softcap
     cdef readonly int64_t window
     cdef readonly bint causal, chunked
-    cdef readonly object slopes, sinks
+    cdef readonly object slopes, sinks, bias
     cdef const float *slope
     cdef const float *sink
+    cdef const float *biases
+    cdef int64_t far
 
 
 cdef int check_tables(KvSlab s, Batch b, Rows rows, int head_dim, int64_t window) except -1

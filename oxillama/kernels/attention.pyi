@@ -40,6 +40,7 @@ class Attention:
     chunked: bool
     slopes: NDArray[np.float32] | None
     sinks: NDArray[np.float32] | None
+    bias: NDArray[np.float32] | None
     def __init__(
         self,
         scale: float,
@@ -48,12 +49,14 @@ class Attention:
         softcap: float = 0.0,
         slopes: NDArray[Any] | Sequence[float] | None = None,
         sinks: NDArray[Any] | Sequence[float] | None = None,
+        bias: NDArray[Any] | Sequence[Sequence[float]] | None = None,
         causal: bool = True,
         chunked: bool = False,
     ) -> None: ...
 
 def store(k: Rows, v: Rows | None, slab: KvSlab, batch: Batch) -> None: ...
 def attend(q: Rows, slab: KvSlab, batch: Batch, rule: Attention) -> Rows: ...
+def attend_source(q: Rows, slab: KvSlab, batch: Batch, rule: Attention) -> Rows: ...
 def flash_attention(
     q: ArrayLike,
     k: ArrayLike,

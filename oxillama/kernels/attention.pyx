@@ -11,8 +11,8 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport (
-    OX_ATTN_SPAN, OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, ox_attn_args, ox_attn_end, ox_attn_first, ox_attn_scratch,
-    ox_attn_state, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_v_panel_bytes, table,
+    OX_ATTN_SPAN, OX_ATTN_TILE, OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, ox_attn_args, ox_attn_bias, ox_attn_end,
+    ox_attn_first, ox_attn_scratch, ox_attn_state, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_v_panel_bytes, table,
 )
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, block_table, span
@@ -26,7 +26,6 @@ KV_TYPES = {"f32": OX_KV_F32, "f16": OX_KV_F16, "q8_0": OX_KV_Q8_0}
 
 cdef enum:
     TASK_ROWS = 64          # query heads that share the loads of keys and values
-    TILE = 64               # keys that are read together: OX_ATTN_TILE
     SERIAL_WORK = 200_000   # multiplications below which a region costs more than it saves
 
 
@@ -84,14 +83,17 @@ cdef class Attention:
 
     Scores are ``q . k * scale``. ``softcap`` > 0 bends them to ``softcap * tanh(score / softcap)`` (Gemma 2, 2024);
     ``slopes``, one for each query head, takes ``slope * |distance|`` off (ALiBi: Press et al., 2021); ``sinks``, one
-    for each query head, is a score that joins the sum of a row's weights without a value (gpt-oss, 2025). ``window``:
-    a row sees positions at a distance below it; 0 is no limit. ``chunked``: of the runs of ``window`` positions, from
-    the sequence's first on, a row sees its own (Llama 4, 2025). ``causal``: a row sees no position after its own.
+    for each query head, is a score that joins the sum of a row's weights without a value (gpt-oss, 2025). ``bias``, for
+    each query head one for each distance of a key from its query, -far to far, is added, and that of the furthest to
+    what is further away (Raffel et al., "T5", 2020). ``window``: a row sees positions at a distance below it; 0 is no
+    limit. ``chunked``: of the runs of ``window`` positions, from the sequence's first on, a row sees its own (Llama 4,
+    2025). ``causal``: a row sees no position after its own.
 
     Raises ConfigError for numbers that are not finite, or negative where that means nothing.
     """
 
-    def __init__(self, scale, *, window=0, softcap=0.0, slopes=None, sinks=None, causal=True, chunked=False):
+    def __init__(self, scale, *, window=0, softcap=0.0, slopes=None, sinks=None, bias=None, causal=True,
+                 chunked=False):
         cdef uintptr_t at
         for name, value in (("scale", scale), ("softcap", softcap)):
             if not np.isfinite(np.float32(value)):
@@ -108,9 +110,13 @@ cdef class Attention:
         if self.sinks is not None:
             at = self.sinks.ctypes.data
             self.sink = <const float *>at
+        if bias is not None:
+            self.bias, self.far = _by_distance(bias)
+            at = self.bias.ctypes.data
+            self.biases = <const float *>at
 
     def _check_heads(self, int64_t n_heads):
-        for name, values in (("slopes", self.slopes), ("sinks", self.sinks)):
+        for name, values in (("slopes", self.slopes), ("sinks", self.sinks), ("bias", self.bias)):
             if values is not None and len(values) != n_heads:
                 raise ConfigError(f"attention {name} of {len(values)} heads for {n_heads} query heads")
 
@@ -123,6 +129,18 @@ def _per_head(name, values):
         raise ConfigError(f"attention {name} must be finite numbers, one for each query head; shape {array.shape}")
     array.flags.writeable = False
     return array
+
+
+def _by_distance(bias):
+    """Biases [heads, 2 far + 1] as kernels read them, with those at both ends repeated; and far."""
+    array = np.array(bias, np.float32)
+    if array.ndim != 2 or not array.size or array.shape[1] % 2 == 0 or not np.isfinite(array).all():
+        raise ConfigError("attention bias must be finite numbers, for each query head one for each distance from -far "
+                          f"to far; shape {array.shape}")
+    far = array.shape[1] // 2
+    array = np.pad(array, ((0, 0), (OX_ATTN_TILE - 1, OX_ATTN_TILE - 1)), "edge")
+    array.flags.writeable = False
+    return array, far
 
 
 cdef int check_tables(KvSlab s, Batch b, Rows rows, int head_dim, int64_t window) except -1:
@@ -141,7 +159,7 @@ cdef int check_tables(KvSlab s, Batch b, Rows rows, int head_dim, int64_t window
             raise ConfigError(f"span {i} ends at position {p.start + p.n}, but its block table of {t.n} blocks "
                               f"covers {t.n * s.block_tokens}")
         # Tiles are read as a whole, also where the window begins within one.
-        seen = max(<int64_t>0, p.start + 1 - window) // TILE * TILE if window else 0
+        seen = max(<int64_t>0, p.start + 1 - window) // OX_ATTN_TILE * OX_ATTN_TILE if window else 0
         if t.first * s.block_tokens > seen:
             raise ConfigError(f"span {i} sees position {seen}, but its first {t.first} blocks of {s.block_tokens} "
                               "tokens were given back")
@@ -200,6 +218,30 @@ def attend(Rows q, KvSlab slab, Batch batch, Attention rule):
     return out
 
 
+def attend_source(Rows q, KvSlab slab, Batch batch, Attention rule):
+    """As :func:`attend`, over what the encoder left of each row's sequence: its first ``n_source`` positions, all seen.
+
+    Raises ConfigError for a sequence without any, and for a rule by which positions matter.
+    """
+    cdef int i
+    check_tables(slab, batch, q, slab.k_dim, rule.window)
+    if rule.causal or rule.window or rule.slope != NULL or rule.biases != NULL:
+        raise ConfigError("attention to what an encoder left knows no positions: no bias, slopes or window, not causal")
+    cdef Workspace ws = q.workspace
+    cdef Rows out = ws.rows(q.n, q.dim // slab.k_dim * slab.v_dim)
+    mark = ws.mark()
+    cdef span *spans = <span *>ws.take(batch.n_spans * sizeof(span))
+    for i in range(batch.n_spans):
+        spans[i] = batch.span[i]
+        if not 0 < spans[i].n_source <= spans[i].start:
+            raise ConfigError(f"span {i} at position {spans[i].start} has an encoder's {spans[i].n_source} positions "
+                              "before it; at least one is needed")
+        spans[i].start = spans[i].n_source - spans[i].n  # so that they end where its keys do
+    attend_spans(q, out, slab, spans, batch.n_spans, rule)
+    ws.release(mark)
+    return out
+
+
 cdef struct job:
     ox_attn_args a              # what all tasks share
     const float *q
@@ -208,6 +250,7 @@ cdef struct job:
     const uint8_t *v
     const float *slopes
     const float *sinks
+    const float *bias
     size_t k_head, v_head
     const span *spans
     bint windowed               # which of their block tables
@@ -234,6 +277,7 @@ cdef ox_attn_args _chunk(const job *j, int i, int64_t chunk, int64_t head) noexc
     a.blocks = p.tables[j.windowed].blocks
     a.slopes = j.slopes + head * a.group if j.slopes != NULL else NULL
     a.sinks = j.sinks + head * a.group if j.sinks != NULL else NULL
+    a.bias = j.bias + head * a.group * <int64_t>ox_attn_bias(a.far) if j.bias != NULL else NULL
     a.n_queries, a.pos = <int32_t>min(j.queries, p.n - first), p.start + first
     a.n_keys = max(<int64_t>0, p.start + p.n)
     a.span = -1
@@ -294,9 +338,9 @@ cdef int attend_spans(Rows q, Rows out, KvSlab slab, const span *spans, int n_sp
     j.a.k_block_bytes, j.a.v_block_bytes = slab.k_head * <size_t>slab.n_heads, slab.v_head * <size_t>slab.n_heads
     j.a.kv_type, j.a.group, j.a.k_dim, j.a.v_dim = <int32_t>slab.type, <int32_t>group, slab.k_dim, slab.v_dim
     j.a.window, j.a.causal, j.a.scale, j.a.softcap = rule.window, rule.causal, rule.scale, rule.softcap
-    j.a.chunked = rule.chunked
+    j.a.chunked, j.a.far = rule.chunked, rule.far
     j.q, j.out, j.k, j.v, j.k_head, j.v_head = q.data, out.data, slab.k_data, slab.v_data, slab.k_head, slab.v_head
-    j.slopes, j.sinks, j.n_heads = rule.slope, rule.sink, slab.n_heads
+    j.slopes, j.sinks, j.bias, j.n_heads = rule.slope, rule.sink, rule.biases, slab.n_heads
     j.spans, j.windowed = spans, slab.windowed
     j.queries, j.q_head, j.out_head = max(<int64_t>1, TASK_ROWS // group), group * slab.k_dim, group * slab.v_dim
     for i in range(n_spans):

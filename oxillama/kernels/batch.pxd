@@ -11,13 +11,14 @@ cdef struct block_table:
 
 cdef struct span:
     int64_t row, n, start          # rows of the batch, their number, position of the first
+    int64_t n_source                # of the sequence's tokens, the first that an encoder reads
     block_table tables[2]           # of layers that see the whole past, and of those with a window
     int32_t read, write             # recurrent slots; -1: none, and to read zeros
 
 
 cdef class Span:
     cdef readonly object tokens, block_table, slots, windowed, loras
-    cdef readonly int64_t start
+    cdef readonly int64_t start, n_source
     cdef readonly str want
 
 
@@ -27,7 +28,7 @@ cdef class Batch:
     cdef readonly object tokens
     cdef span *span                 # in one piece of memory with what they point to
     cdef int32_t *position
-    cdef readonly object poll, adapters
+    cdef readonly object poll, adapters, spans
     cdef object _outputs, _output_rows
     cdef readonly Workspace workspace
     cdef int _allocate(self, spans) except -1

@@ -15,6 +15,7 @@ class Span:
     slots: tuple[int, int] | None
     windowed: Sequence[int]
     loras: Sequence[tuple[Mapping[Any, LowRank], float]]
+    n_source: int
     def __init__(
         self,
         tokens: Sequence[int],
@@ -24,6 +25,7 @@ class Span:
         slots: tuple[int, int] | None = None,
         windowed: Sequence[int] = (),
         loras: Sequence[tuple[Mapping[Any, LowRank], float]] = (),
+        n_source: int = 0,
     ) -> None: ...
 
 class Batch:
@@ -32,6 +34,7 @@ class Batch:
     tokens: NDArray[np.int32]
     poll: Callable[[], None]
     adapters: Adapters | None
+    spans: Sequence[Span]
     workspace: Workspace
     @property
     def positions(self) -> NDArray[np.int32]: ...

@@ -26,16 +26,20 @@ cdef class Span:
     ``(read, write)``; ``read`` holds the state after ``start`` tokens (-1 at position 0), and the pass leaves the state
     after the last token in ``write``. ``windowed``, where slabs with a window have blocks of their own: their block
     table, which begins with -1 for each block that was given back, as no row sees it any more. ``loras``: changes of
-    the model's matrices with their scales, in an order of their own.
+    the model's matrices with their scales, in an order of their own. ``n_source``, in models with an encoder: tokens
+    that it reads, the first of the sequence.
 
-    Raises ConfigError for another ``want``.
+    Raises ConfigError for another ``want``, and for a negative ``n_source``.
     """
 
-    def __init__(self, tokens, int64_t start, block_table, str want="last", slots=None, windowed=(), loras=()):
+    def __init__(self, tokens, int64_t start, block_table, str want="last", slots=None, windowed=(), loras=(),
+                 int64_t n_source=0):
         if want != "last" and want != "all" and want != "none":
             raise ConfigError(f"want must be 'last', 'all' or 'none', not {want!r}")
         self.tokens, self.start, self.block_table, self.want = tokens, start, block_table, want
-        self.slots, self.windowed, self.loras = slots, windowed, loras
+        if n_source < 0:
+            raise ConfigError(f"n_source={n_source} can't be negative")
+        self.slots, self.windowed, self.loras, self.n_source = slots, windowed, loras, n_source
 
 
 cdef class Batch:
@@ -55,7 +59,7 @@ cdef class Batch:
     """
 
     def __init__(self, spans, Workspace workspace, poll=None, adapters=None, *, bint every_row=False):
-        self.n_spans = len(spans)
+        self.n_spans, self.spans = len(spans), spans
         self.workspace = workspace
         self.poll = poll or _no_poll
         self.adapters = adapters
@@ -99,7 +103,7 @@ cdef class Batch:
             if not n or not 0 <= s.start <= MAX_POSITION - n:
                 raise ConfigError(f"span {i}: {n} tokens at position {s.start}; a span has at least one token, "
                                   f"and positions lie in 0..{MAX_POSITION - 1}")
-            p.row, p.n, p.start = row, n, s.start
+            p.row, p.n, p.start, p.n_source = row, n, s.start, s.n_source
             free = _set_table(&p.tables[0], free, i, s.block_table, False)
             free = _set_table(&p.tables[1], free, i, s.windowed, True)
             self._set_slots(p, i, s.slots)
@@ -166,7 +170,8 @@ cdef class Batch:
             first = 0 if s.want == "all" else n - (s.want == "last")
             rows.extend(range(end - n + first, end))
             if first < n:
-                parts.append(Span(s.tokens[first:], s.start + first, s.block_table, "all", None, s.windowed))
+                parts.append(Span(s.tokens[first:], s.start + first, s.block_table, "all", None, s.windowed,
+                                  n_source=s.n_source))
         self._output_rows = np.array(rows, np.int32)
         adapters = None if self.adapters is None else self.adapters.of_rows(self._output_rows)
         self._outputs = Batch(parts, self.workspace, self.poll, adapters)

@@ -13,7 +13,7 @@ import numpy as np
 
 from oxillama.errors import LoraError, UnsupportedModelError
 from oxillama.lora.factors import Change
-from oxillama.lora.namings import EXPERT, HEADS, LAYER, REFUSED, TABLE, TOP, Naming, naming_of
+from oxillama.lora.namings import EXPERT, HEADS, LAYER, PART, REFUSED, TABLE, TOP, Naming, naming_of
 from oxillama.models import ModelSpec
 
 __all__ = ["to_gguf"]
@@ -48,6 +48,8 @@ def to_gguf(changes: Mapping[str, Change], spec: ModelSpec) -> dict[str, Change]
 def located(module: str, spec: ModelSpec, naming: Naming) -> tuple[str, str, int | None, int]:
     """The prefix of the tensor's layer, its name, the expert (None without), and the layer (0 without one)."""
     match = LAYER.fullmatch(module)
+    if (part := PART.fullmatch(module)) is not None and part[3] in naming.names:
+        return f"{part[1]}.blk.{part[2]}.", naming.names[part[3]], None, int(part[2])
     if match is None:
         table = TABLE.fullmatch(module)
         name = HEADS.get(module) or (TOP.get(table[1]) if table else None)

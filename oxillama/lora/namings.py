@@ -14,7 +14,7 @@ import numpy as np
 from oxillama.models import ModelSpec
 from oxillama.models.delta_spec import DeltaSpec
 
-__all__ = ["EXPERT", "HEADS", "LAYER", "REFUSED", "TABLE", "TOP", "Naming", "naming_of"]
+__all__ = ["EXPERT", "HEADS", "LAYER", "PART", "REFUSED", "TABLE", "TOP", "Naming", "naming_of"]
 
 Rows = Callable[[np.ndarray, ModelSpec, int], np.ndarray]  # (b, spec, layer) -> b with the file's order of rows
 
@@ -24,6 +24,7 @@ TRUNK = (
     r"transformer\.encoder|(?:(?:bert|roberta)\.)?encoder|distilbert\.transformer)\.)?"
 )
 LAYER = re.compile(TRUNK + r"(?:layers|layer|h|blocks)\.(\d{1,4})\.(.+)")
+PART = re.compile(r"(?:transformer\.)?(enc|dec)oder\.block\.(\d{1,4})\.(.+)")  # of an encoder-decoder
 TABLE = re.compile(TRUNK + r"(?:(?:(?:bert|roberta|distilbert)\.)?embeddings\.|embedding\.)?(\w+)")
 EXPERT = re.compile(r"(.*experts)\.(\d{1,4})\.(.+)")
 TOP = {
@@ -35,6 +36,7 @@ TOP = {
     "embedding": "token_embd",
     "tok_embeddings": "token_embd",
     "token_embeddings": "token_embd",
+    "shared": "token_embd",
     "wpe": "position_embd",
     "position_embeddings": "position_embd",
     "token_type_embeddings": "token_types",
@@ -100,6 +102,14 @@ DISTILBERT = {f"attention.{part}_lin": f"attn_{part}" for part in "qkv"} | {
     "attention.out_lin": "attn_output",
     "ffn.lin1": "ffn_up",
     "ffn.lin2": "ffn_down",
+}
+T5 = {f"layer.0.SelfAttention.{part}": f"attn_{part}" for part in "qkvo"} | {
+    **{f"layer.1.EncDecAttention.{part}": f"cross_attn_{part}" for part in "qkvo"},
+    **{
+        f"layer.{i}.DenseReluDense.{name}": f"ffn_{part}"
+        for i in (1, 2)
+        for name, part in (("wi", "up"), ("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
+    },
 }
 NOMIC = {
     "attn.Wqkv": "attn_qkv",
@@ -370,6 +380,8 @@ NAMINGS = {
     "openelm": naming(PLAIN, OPENELM),
     "refact": naming(PLAIN, REFACT),
     "bert": naming(PLAIN, BERT, DISTILBERT),
+    "t5": naming(PLAIN, T5),
+    "t5encoder": naming(PLAIN, T5),
     "nomic-bert": naming(PLAIN, NOMIC),
     "nomic-bert-moe": naming(PLAIN, NOMIC_MOE),
     "jina-bert-v2": naming(PLAIN, JINA2),

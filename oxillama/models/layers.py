@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, silu_
+from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, relu_, silu_
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.gated import gated
 from oxillama.kernels.matmul import linear, linear_add_
@@ -18,7 +18,7 @@ from oxillama.models.weights import Weights
 # Of one layer, in the order of its shapes in `ModelSpec.states`: KvSlab or RecurrentSlab, which the kernels check.
 LayerSlabs = tuple[Any, ...]
 
-ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
+ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu": relu_, "relu2": relu2_}
 
 
 class Norm(Protocol):

@@ -69,7 +69,7 @@ class ModelSpec:
     gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer, or in an
     index of keys; 0: of a recurrent one as in most, ten times the width. ``shares_choice``: layers without an index
     attend to the keys that the last layer with one has chosen. ``denoises``: it isn't causal, and has logits; others
-    that aren't make embeddings alone.
+    that aren't make embeddings alone. ``decoder_start``: where an encoder reads the prompt, the first token after it.
     """
 
     arch: str
@@ -91,6 +91,7 @@ class ModelSpec:
     mixer_values: int = 0
     shares_choice: bool = False
     denoises: bool = False
+    decoder_start: int | None = None
 
     @property
     def n_heads(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 LayerRule = Callable[[int], bool]
-Activation = Literal["silu", "gelu", "gelu_erf", "relu2", "swiglu_oai"]
+Activation = Literal["silu", "gelu", "gelu_erf", "relu", "relu2", "swiglu_oai"]
 Part = Literal["q", "k", "v", "o", "ffn", "output"]
 
 

@@ -99,7 +99,7 @@ class Weights:
     def has(self, name: str) -> bool:
         """Whether the file has a tensor that some models of its architecture go without: in all layers or in none."""
         found = name in self
-        self._optional[re.sub(r"^blk\.\d+", "blk", name), found] = name
+        self._optional[re.sub(r"\bblk\.\d+", "blk", name), found] = name
         return found
 
     def values(self, name: str, *shape: int) -> NDArray[np.float32]:

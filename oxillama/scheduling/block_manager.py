@@ -167,7 +167,7 @@ class BlockManager:
             n_more = 0
         n_found = len(found) * size + n_more
         # Without room for the cached prefix, the sequence keeps the blocks that it has, which `missing` leaves out.
-        if n_found <= sequence.n_computed or not self.fits(missing, reserve):
+        if n_found <= sequence.n_computed or n_found < sequence.n_encoded or not self.fits(missing, reserve):
             return False
         tables = self.prefix.acquire(found)
         if n_more:  # `extend` copies it
@@ -388,6 +388,8 @@ class BlockManager:
             n_computed = 0
             if sequence.slots is not None:
                 self._rewind_state(sequence.slots, sequence.n_computed, 0)
+        if n_computed < sequence.n_encoded:
+            n_computed = 0
         sequence.n_computed, n_kept = n_computed, self.n_blocks(n_computed)
         for kind, pool in self.groups:
             table = sequence.tables[kind]

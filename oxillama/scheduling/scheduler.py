@@ -325,6 +325,10 @@ class Scheduler:
         n = len(sequence.tokens) - sequence.n_computed
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
+        if (
+            sequence.n_computed < sequence.n_encoded
+        ):  # in one step, also if that is more than the budget: beside others there may never be more
+            return sequence.n_encoded if budget > 0 else 0
         return self.blocks.chunk(sequence, min(n, budget)) if budget > 0 else 0
 
     def _make_room(self, sequence: Sequence, n: int) -> bool:
@@ -433,7 +437,8 @@ class Scheduler:
     def check_invariants(self, plan: Plan) -> None:
         """Raises AssertionError unless blocks, users and tables agree. With `debug`, done in each step."""
         self.blocks.check_invariants(self.running)
-        assert sum(n for _, n in plan) <= self.token_budget or self.whole, "a step of more tokens than its budget"
+        n = sum(n for sequence, n in plan if sequence.n_computed >= sequence.n_encoded)
+        assert n <= self.token_budget or self.whole, "a step of more tokens than its budget"
         for sequence, n in plan:
             self.blocks.check_writable(sequence, n)
 

@@ -6,15 +6,17 @@ import enum
 import itertools
 import math
 from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama._util.checks import check_int
 from oxillama.errors import ConfigError
+from oxillama.layer_state import source_positions
 from oxillama.scheduling.pools import StateSlots
 from oxillama.scheduling.prefix_cache import PrefixNode
 
-__all__ = ["MAX_PRIORITY", "Sequence", "SequenceState", "n_common"]
+__all__ = ["MAX_PRIORITY", "Sequence", "SequenceState", "SourceLayout", "n_common"]
 
 MAX_PRIORITY = 100
 
@@ -50,6 +52,8 @@ class Sequence:
     tables: this one, and that of sliding-window layers, which begins with -1 for each of the `n_freed_blocks`.
     path: prefix-cache nodes of the first blocks of the tables.
     cache_key: key of the prefix cache; None if the sequence neither uses nor fills it.
+    n_source: of its first tokens, how many an encoder reads; 0 without one. n_encoded: positions that they take, which
+        are computed in one step, kept as a whole, and lost as a whole.
     untrusted: whether some of what is computed came from a snapshot file, which is never shared.
     weights: identity of the adapters that it is computed with; () without adapters.
     slots: of recurrent states; None where the model has none, and before it was first queued.
@@ -71,10 +75,12 @@ class Sequence:
         "id",
         "n_cached",
         "n_computed",
+        "n_encoded",
         "n_freed_blocks",
         "n_prompt",
         "n_recompute",
         "n_reserve",
+        "n_source",
         "path",
         "preempted",
         "priority",
@@ -98,6 +104,8 @@ class Sequence:
         deadline: float = math.inf,
         cache_key: Hashable = None,
         weights: Hashable = (),
+        n_source: int = 0,
+        n_encoded: int = 0,
     ) -> None:
         """Raises ConfigError for a priority out of range, and for a deadline that is not a number."""
         self.id = next(_ids)
@@ -105,6 +113,7 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_reserve = max(n_reserve, self.n_prompt)
         self.n_computed = 0
+        self.n_source, self.n_encoded = n_source, n_encoded
         self.n_cached: int | None = None
         self.draft_tokens: list[int] = []
         self.n_recompute = 0
@@ -152,6 +161,29 @@ class Sequence:
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.state.value}, {self.n_computed} of {len(self.tokens)} tokens computed>"
+
+
+@dataclass(frozen=True)
+class SourceLayout:
+    """Place of a prompt that an encoder reads: whole KV blocks, behind which the decoder begins with a token.
+
+    start: that token, which also fills the last block of the prompt, where nothing reads it. block_size: of KV blocks.
+    """
+
+    start: int
+    block_size: int
+
+    def place(self, prompt: list[int], fields: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
+        """Tokens of a sequence with this prompt, and its fields.
+
+        What an encoder makes of a token depends on all of the prompt: no two prompts have a prefix in common.
+        """
+        n = source_positions(len(prompt), self.block_size)
+        key = fields.get("cache_key")
+        placed = {**fields, "n_source": len(prompt), "n_encoded": n}
+        if key is not None:
+            placed["cache_key"] = key, tuple(prompt)
+        return prompt + [self.start] * (n - len(prompt) + 1), placed
 
 
 def n_common(a: list[int] | array[int], b: list[int] | array[int]) -> int:

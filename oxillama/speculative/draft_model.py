@@ -78,6 +78,10 @@ def parts_of(model: Source, parts: EngineParts | None, fields: Mapping[str, Any]
         raise UnsupportedModelError(
             f"architecture {parts.spec.arch} reads texts whole and predicts no next token: it can't be a draft"
         )
+    if parts.spec.decoder_start is not None:
+        raise UnsupportedModelError(
+            f"architecture {parts.spec.arch} reads prompts with an encoder: it can't be a draft of another text"
+        )
     return config, parts
 
 
@@ -127,7 +131,15 @@ class DraftModel:
     # ---- the protocol
 
     def bind(self, target: Target) -> None:
-        """Raises ConfigError, which names the first token that differs, unless the model has the same vocabulary."""
+        """Raises ConfigError, which names the first token that differs, unless the model has the same vocabulary.
+
+        Raises UnsupportedModelError for an engine whose prompts an encoder reads, which a draft model can't.
+        """
+        if getattr(target, "encodes", False):  # any object with a target's other fields will do, such as an engine
+            raise UnsupportedModelError(
+                "a draft model can't read the prompts of an engine with an encoder: its drafts are 'lookup' and "
+                "'grammar'"
+            )
         check_same_vocabulary(self.tokenizer, target.tokenizer)
         self._core.change(lambda: self._core.ids.add(target))
 

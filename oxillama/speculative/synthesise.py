@@ -331,6 +331,12 @@ def check_generates(spec: ModelSpec) -> ModelSpec:
     if not spec.causal:
         does = "denoises whole texts" if spec.denoises else "makes embeddings"
         raise UnsupportedModelError(f"architecture {spec.arch} {does}: there is nothing to draft for it")
+        raise UnsupportedModelError(f"architecture {spec.arch} makes embeddings: there is nothing to draft for it")
+    if spec.decoder_start is not None:
+        raise UnsupportedModelError(
+            f"architecture {spec.arch} reads prompts with an encoder, which a draft model can't: its drafts are "
+            "'lookup' and 'grammar'"
+        )
     return spec
 
 

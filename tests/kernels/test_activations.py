@@ -14,6 +14,7 @@ from oxillama.kernels.activations import (
     gelu_erf_,
     reglu_,
     relu2_,
+    relu_,
     sigmoid_,
     silu_,
     softplus_,
@@ -51,6 +52,10 @@ def gelu_erf(x):
     return 0.5 * x * np.vectorize(math.erfc)(-x / math.sqrt(2))
 
 
+def relu(x):
+    return np.where(x < 0, 0, x)
+
+
 def relu2(x):
     return np.where(x < 0, 0, x) ** 2
 
@@ -64,7 +69,7 @@ def swiglu_limited(g, u, limit=1.25):
     return np.minimum(silu(g), limit) * np.clip(u, -limit, limit)
 
 
-PLAIN = {"silu": silu, "gelu": gelu, "gelu_erf": gelu_erf, "relu2": relu2}
+PLAIN = {"silu": silu, "gelu": gelu, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
 GATED = {
     "swiglu": lambda g, u: silu(g) * u,
     "geglu": lambda g, u: gelu(g) * u,
@@ -74,7 +79,7 @@ GATED = {
     "swiglu_oai": swiglu_oai,
 }
 NUMBERS = {"swiglu_oai": (1.702, 7.0), "swiglu_limited": (1.25,)}
-FUNCTIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu2": relu2_}
+FUNCTIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu": relu_, "relu2": relu2_}
 GATED_FUNCTIONS = {
     "swiglu": swiglu_,
     "geglu": geglu_,
@@ -124,7 +129,7 @@ def test_extreme_values(tier, name):
     assert y[0] == largest
     assert np.isnan(y[1])
     assert y[3] == np.inf
-    assert y[4] == 0 if name == "relu2" else np.isnan(y[4])
+    assert y[4] == 0 if name in ("relu", "relu2") else np.isnan(y[4])
     assert np.isfinite(y[[2, 5]]).all()
 
 

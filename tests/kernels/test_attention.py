@@ -8,7 +8,7 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.kernels import _check, _table, flash_attention
-from oxillama.kernels.attention import Attention, KvSlab, attend, store
+from oxillama.kernels.attention import Attention, KvSlab, attend, attend_source, store
 from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 from tests.kernels.paged_attention import BOUND, STORED, TYPES, Setup, in_chunks, quantised
@@ -28,10 +28,17 @@ def naive(q, k, v, positions, rule):
             s = k[seen, h // group].astype(np.float64) @ q[i, h].astype(np.float64) * rule.scale
             s = rule.softcap * np.tanh(s / rule.softcap) if rule.softcap else s
             s = s - float(rule.slopes[h]) * np.abs(seen - pos) if rule.slopes is not None else s
+            s = s + by_distance(rule.bias[h], seen - pos) if rule.bias is not None else s
             sink = [float(rule.sinks[h])] if rule.sinks is not None else []
             p = np.exp(np.concatenate([s, sink]) - max(s.max(), *sink, s.max()))
             out[i, h] = p[: len(s)] / p.sum() @ v[seen, h // group]
     return out
+
+
+def by_distance(bias, distances):
+    """Of distances of keys from the query; that of the furthest, which the kernel's rows repeat, for those beyond."""
+    far = len(bias) // 2
+    return bias[np.clip(distances, -far, far) + far].astype(np.float64)
 
 
 def as_stored(s, kv_type):
@@ -123,11 +130,18 @@ FEATURES = {
     "softcap": {"softcap": 3.0},
     "alibi": {"slopes": [2.0**-i for i in range(1, 7)]},
     "sinks": {"sinks": [-3.0, 0.0, 2.0, 5.0, 30.0, -90.0]},
-    "all": {"softcap": 20.0, "slopes": [0.3] * 6, "sinks": [1.0] * 6},
+    "bias": {"bias": np.random.default_rng(5).standard_normal((6, 2 * 128 + 1))},
+    "bias of three distances": {"bias": np.random.default_rng(6).standard_normal((6, 3))},
+    "all": {
+        "softcap": 20.0,
+        "slopes": [0.3] * 6,
+        "sinks": [1.0] * 6,
+        "bias": np.linspace(0, 1, 6 * 1299).reshape(6, 1299),
+    },
 }
 
 
-@pytest.mark.sweep(40)
+@pytest.mark.sweep(56)
 @pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", FEATURES)
@@ -199,14 +213,19 @@ def test_tiers_store_equal_bits(tier, dim, kv_type):
         (8, 2, 20, 70, -5, {}),
         (12, 2, 24, 32, 595, {"window": 600, "chunked": True}),
         (3, 16, 64, 100, 700, {"causal": False, "softcap": 30.0, "sinks": 1}),
+        (7, 3, 24, 24, 300, {"causal": False, "bias": 40}),
+        (1, 4, 32, 32, 700, {"bias": 128, "slopes": 1}),
     ],
 )
 def test_tiers_agree(tier, kv_type, n, group, k_dim, v_dim, pos, options):
     """Exact-size buffers at odd addresses; spans of keys one by one and all in one call, to the bit."""
     rng = np.random.default_rng(n)
     n_blocks, scalar = -(-(pos + n) // 16), _check.Tier("scalar")
-    options = {k: rng.standard_normal(group).astype(np.float32) if k in ("slopes", "sinks") else x
-               for k, x in options.items()}  # fmt: skip
+    far = options.get("bias", 0)
+    shapes = {"slopes": group, "sinks": group, "bias": (group, 2 * far + 1)}
+    options = {k: rng.standard_normal(shapes[k]).astype(np.float32) if k in shapes else x for k, x in options.items()}
+    if far:
+        options["bias"] = Attention(1.0, bias=options["bias"]).bias
     stored = [np.full(n_blocks * b, 0xFF, np.uint8) for b in _check.kv_panel_bytes(kv_type, k_dim, v_dim)]
     for panels, dim, kind in zip(stored, (k_dim, v_dim), ("key", "value"), strict=True):
         for key in range(pos + n):
@@ -247,11 +266,16 @@ def test_what_can_not_be_stored_or_attended_is_refused():
         (lambda: Attention(1.0, window=5, causal=False, chunked=True), "in chunks is causal"),
         (lambda: Attention(1.0, sinks=[float("inf")]), "sinks"),
         (lambda: Attention(1.0, slopes=[[1.0]]), "slopes"),
+        (lambda: Attention(1.0, bias=[1.0]), "bias"),
+        (lambda: Attention(1.0, bias=[[1.0, 2.0]]), r"bias .* shape \(1, 2\)"),
+        (lambda: Attention(1.0, bias=[[float("nan")]]), "bias"),
     ):
         with pytest.raises(ConfigError, match=match):
             make()
     with pytest.raises(ConfigError, match="sinks of 3 heads for 2"):
         Setup(3, 2, 1, 16).run([3], sinks=[1.0, 2.0, 3.0])
+    with pytest.raises(ConfigError, match="bias of 3 heads for 2"):
+        Setup(3, 2, 1, 16).run([3], bias=np.ones((3, 5)))
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
@@ -363,6 +387,47 @@ def test_flash_attention_of_plain_arrays(n_queries, n_keys, heads, kv_heads, dim
         assert (flash_attention(q, k, v, **options, num_threads=threads) == got).all()
     flat = [np.asfortranarray(a.astype(np.float64).reshape(len(a), -1)) for a in (q, k, v)]
     assert (flash_attention(*flat, **options) == got).all()
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize(("n_source", "n_rows"), [(1, 1), (1, 7), (20, 3), (20, 64), (700, 1), (700, 9)])
+def test_what_an_encoder_left_is_seen_whole(n_source, n_rows, kv_type):
+    """By rows further on, which are in other positions of the same blocks, as many as there may be at once."""
+    first = -(-n_source // 16) * 16
+    s = Setup(first + n_rows, 6, 2, 24, kv_type=kv_type, threads=2, v_dim=40)
+    batch = Batch([s.span(0, first)], s.workspace)
+    store(*(s.workspace.from_array(a[:first].reshape(first, -1)) for a in (s.k, s.v)), s.slab, batch)
+    rule = Attention(0.3, causal=False)
+
+    def rows(start, end):
+        batch = Batch([Span(range(end - start), start, s.table, n_source=n_source)], s.workspace)
+        q = s.workspace.from_array(s.q[start:end].reshape(end - start, -1))
+        return attend_source(q, s.slab, batch, rule).numpy().copy().reshape(end - start, 6, -1)
+
+    q, k, v = as_stored(s, kv_type)
+    whole = rows(first, first + n_rows)
+    expected = naive(q[first:], k[:n_source], v[:n_source], range(n_rows), rule)
+    assert np.abs(whole - expected).max() < BOUND[kv_type]
+    assert (np.concatenate([rows(first + i, first + i + 1) for i in range(n_rows)]) == whole).all()
+
+
+def test_what_an_encoder_left_must_be_there():
+    s = Setup(40, 2, 1, 16)
+    q = s.workspace.from_array(s.q[:3].reshape(3, -1))
+    for start, n_source in ((16, 0), (16, 17), (0, 1)):
+        batch = Batch([Span(range(3), start, s.table, n_source=n_source)], s.workspace)
+        with pytest.raises(ConfigError, match=f"at position {start} has an encoder's {n_source} positions"):
+            attend_source(q, s.slab, batch, Attention(1.0, causal=False))
+    batch = Batch([Span(range(3), 16, s.table, n_source=9)], s.workspace)
+    for rule in (
+        Attention(1.0),
+        Attention(1.0, causal=False, window=3),
+        Attention(1.0, causal=False, bias=[[1.0]] * 2),
+    ):
+        with pytest.raises(ConfigError, match="knows no positions"):
+            attend_source(q, s.slab, batch, rule)
+    with pytest.raises(ConfigError, match="n_source=-1"):
+        Span(range(3), 0, s.table, n_source=-1)
 
 
 def test_flash_attention_takes_no_memory_for_threads_without_work():

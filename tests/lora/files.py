@@ -8,9 +8,9 @@ import numpy as np
 import oxillama.gguf as gguf
 
 # Tensors of more than one dimension that are no linear layers: norms by head, convolutions, states, factors, segments,
-# shares of the token before; and what the first layer of RWKV-7 has no use for.
+# shares of the token before, biases by distance; and what the first layer of RWKV-7 has no use for.
 NOT_LINEAR = re.compile(
-    r"norm|conv1d|conv\.conv|shortconv\.conv|ssm_a|ssm_d$|rope_|token_types|sinks|lerp|blk\.0\.time_mix_v\d|\.bias$"
+    r"norm|conv1d|conv\.conv|shortconv\.conv|ssm_a|ssm_d$|rope_|token_types|sinks|lerp|rel_b|blk\.0\.time_mix_v\d|\.bias$"
 )
 TABLES = ("token_embd.weight", "position_embd.weight")
 

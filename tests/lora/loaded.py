@@ -9,7 +9,7 @@ from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.lora import Lora, LoraRegistry
 from oxillama.models import load_model
 from tests.lora.files import linear_shapes, random_factors, write_adapter
-from tests.models.references import forward_of
+from tests.models.references import forward_of, passes
 
 RANK, ALPHA, SCALE = 4, 8.0, 0.7
 
@@ -36,11 +36,10 @@ class Loaded:
         n_blocks = -(-len(tokens) // 16) + 1
         runner, table = self.runner(n_blocks), list(range(n_blocks))
         forward = forward_of(runner)
-        chunk = chunk if chunk and self.spec.causal else len(tokens)
         parts = []
-        for i, start in enumerate(range(0, len(tokens), chunk)):
+        for i, (part, start, want, n) in enumerate(passes(self.spec, tokens, chunk or len(tokens))):
             slots = ((i - 1) % 3 if i else -1, i % 3) if slot_bytes(self.spec.states) else None
-            span = Span(tokens[start : start + chunk], start, table, "all", slots, loras=members)
+            span = Span(part, start, table, want, slots, loras=members, n_source=n)
             parts.append(forward([span]).copy())
         return np.concatenate(parts)
 

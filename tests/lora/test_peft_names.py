@@ -51,7 +51,7 @@ def test_every_linear_layer_of_every_architecture_has_a_name(name, tmp_path):
     known = {part for names in (naming.names | naming.recurrent).values() for part in names.split("+")}
     known |= {naming.names[name] for name in naming.recurrent}
     for tensor in model.adaptable:
-        inner = re.fullmatch(r"blk\.\d+\.(.+)\.weight", tensor)
+        inner = re.fullmatch(r"(?:enc\.|dec\.)?blk\.\d+\.(.+)\.weight", tensor)
         if inner is None or (spec.arch in STACKED and inner[1].endswith("_exps")):
             continue
         joint = inner[1].replace("attn_k_b", "attn_kv_b").replace("attn_v_b", "attn_kv_b")
@@ -295,6 +295,41 @@ def test_a_name_that_means_two_things(tmp_path):
     changes = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK)).changes(model.spec)
     assert set(changes) == {"blk.0.ssm_g_a.weight", "blk.1.attn_gate.weight"}
     LoraRegistry(model.spec, lambda: model.adaptable).load("x", Lora.load(tmp_path / "peft"))
+
+
+def test_names_of_an_encoder_and_a_decoder(tmp_path):
+    model = loaded(tiny("t5encoder", tmp_path))
+    places = {
+        "encoder.block.0.layer.0.SelfAttention.q": "enc.blk.0.attn_q",
+        "encoder.block.2.layer.0.SelfAttention.o": "enc.blk.2.attn_o",
+        "encoder.block.1.layer.1.DenseReluDense.wi_0": "enc.blk.1.ffn_gate",
+        "encoder.block.1.layer.1.DenseReluDense.wi_1": "enc.blk.1.ffn_up",
+        "encoder.block.1.layer.1.DenseReluDense.wo": "enc.blk.1.ffn_down",
+    }
+    check_names(model, places, tmp_path)
+    places |= {
+        "decoder.block.0.layer.0.SelfAttention.v": "dec.blk.0.attn_v",
+        "decoder.block.1.layer.1.EncDecAttention.k": "dec.blk.1.cross_attn_k",
+        "decoder.block.1.layer.1.EncDecAttention.o": "dec.blk.1.cross_attn_o",
+        "decoder.block.1.layer.2.DenseReluDense.wo": "dec.blk.1.ffn_down",
+        "lm_head": "output",
+        "shared": "token_embd",
+    }
+    model = loaded(tiny("t5-flan", tmp_path))
+    check_names(model, places, tmp_path)
+    with pytest.raises(LoraError, match="no known module of architecture t5"):
+        check_names(model, {"encoder.block.0.layer.0.SelfAttention.x": "enc.blk.0.attn_q"}, tmp_path)
+
+
+def check_names(model, places, tmp_path):
+    """Changes of modules are those of these tensors, in their shapes."""
+    tensors = {}
+    for named, tensor in places.items():
+        n_out, n_in = model.adaptable[f"{tensor}.weight"].shape
+        tensors |= module(named, np.ones((RANK, n_in), np.float32), np.ones((n_out, RANK), np.float32))
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
+    assert set(lora.changes(model.spec)) == {f"{tensor}.weight" for tensor in places.values()}
+    LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
 
 
 @pytest.mark.parametrize("name", MODULES)

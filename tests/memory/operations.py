@@ -15,6 +15,9 @@ from oxillama.kernels.repeats import repeat_lengths
 from oxillama.kernels.sampling import Candidates
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.memory.trial import Operation
+from tests.models.references import rewritten
+from tests.models.tiny import tiny
+from tests.models.tiny.t5 import vocabulary
 
 # Left recursion, counted repeats, characters of several bytes, rules that may be empty, ambiguity.
 GRAMMARS = {
@@ -164,6 +167,18 @@ def with_adapter(engine):
         engine.unload_lora("a")
 
 
+@functools.cache
+def encoder_decoder():
+    folder = Path(tempfile.mkdtemp(prefix="oxillama-memory-"))
+    return rewritten(tiny("t5-flan", folder), folder, vocabulary())
+
+
+def read_by_an_encoder(engine):
+    prompt = engine.tokenize("abc hij")
+    rows = engine.forward_logits(prompt, decoder_tokens=[7, 30, 31])
+    return rows.tobytes(), engine.embed(prompt).tobytes(), ids(engine.generate(prompt, **ENDLESS))
+
+
 def session(engine):
     engine.reset()
     logits = engine.prefill(engine.tokenize(PROMPT)).tobytes()
@@ -193,5 +208,6 @@ def engines():
         "snapshot": of(restored),
         "adapter": of(with_adapter),
         "offload": of(lambda e: ids(e.generate(PROMPT, **ENDLESS)), offload=1 << 21),
+        "encoder": Operation(lambda: load(model_path=encoder_decoder()), read_by_an_encoder, lambda e: e.close()),
         "raw weights": of(lambda e: ids(e.generate(PROMPT, **ENDLESS)), repack=False),
     }

@@ -8,12 +8,29 @@ import oxillama.gguf as gguf
 from oxillama.core.runner import Runner
 from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import slot_bytes
+from oxillama.layer_state import source_positions
 from oxillama.models import load_model
+from tests.models.naive.t5 import n_source
 
 DATA = Path(__file__).parent.parent / "data"
 MODELS = sorted(p.stem for p in (DATA / "models").glob("*.gguf"))
 QUANTIZED = sorted(p.stem for p in (DATA / "quantized").glob("*.gguf"))
 TOKENS = np.random.default_rng(0).integers(0, 131, 40).tolist()
+
+
+def passes(spec, tokens, chunk, block=16):
+    """(tokens, position of the first, rows that are wanted, tokens that an encoder reads) of each pass.
+
+    The tokens come in chunks; an encoder takes its own whole, which are all, or those before a decoder's.
+    """
+    if not spec.causal:
+        chunk = len(tokens)
+    n = 0 if spec.decoder_start is None else n_source(tokens)
+    first = source_positions(n, block)
+    if n:
+        yield tokens[:n] + [0] * (first - n), 0, "none", n
+    for start in range(0, len(tokens) - n, chunk):
+        yield tokens[n + start : n + start + chunk], first + start, "all", n
 
 
 def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=None, repack=True):
@@ -26,12 +43,11 @@ def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=No
         model, num_threads=threads, kv_type=kv_type, kv_block_size=kv_block_size, n_blocks=n_blocks, n_slots=n_slots
     )
     table = list(reversed(range(n_blocks)))
-    chunk = chunk if chunk and model.spec.causal else len(tokens)
     forward = forward_of(runner)
     parts = []
-    for i, start in enumerate(range(0, len(tokens), chunk)):
+    for i, (part, start, want, n) in enumerate(passes(model.spec, tokens, chunk or len(tokens), kv_block_size)):
         slots = ((i - 1) % n_slots if i else -1, i % n_slots) if n_slots else None
-        parts.append(forward([Span(tokens[start : start + chunk], start, table, "all", slots)]).copy())
+        parts.append(forward([Span(part, start, table, want, slots, n_source=n)]).copy())
     return np.concatenate(parts)
 
 

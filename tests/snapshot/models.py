@@ -23,9 +23,12 @@ ENCODERS = (
     "nomic-bert",
     "nomic-bert-moe",
     "roberta-ranker",
+    "t5encoder",
 )
 DENOISERS = ("dream", "llada", "rnd1")
-DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in ENCODERS + DENOISERS)
+ENCODER_DECODERS = ("t5", "t5-flan", "umt5")
+WITHOUT_SESSIONS = ENCODERS + DENOISERS + ENCODER_DECODERS
+DECODERS = sorted(path.stem for path in MODELS.glob("*.gguf") if path.stem not in WITHOUT_SESSIONS)
 # One of each kind of state and attention.
 KINDS = (
     "llama",

@@ -70,7 +70,9 @@ def make_draft(
     n_blocks = n_blocks if n_blocks is not None else 4 * -(-context_size // size)
     made = runner(n_blocks, size, None, n_slots, *windows)
     made.noise = noise
-    spec = SimpleNamespace(arch="fake", name="draft", n_vocab=N_VOCAB, causal=causal, denoises=False)
+    spec = SimpleNamespace(
+        arch="fake", name="draft", n_vocab=N_VOCAB, causal=causal, denoises=False, decoder_start=None
+    )
     parts = EngineParts(made, FakeTokenizer(), spec, context_size, n_blocks, n_slots, "mean", {}, *windows)
     draft = DraftModel(parts=parts, **fields)
     core_of(draft).scheduler.debug = True

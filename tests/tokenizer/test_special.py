@@ -2,6 +2,7 @@
 
 import pytest
 
+from oxillama.errors import TokenizerError
 from oxillama.tokenizer.special import Partition
 from tests.tokenizer.build import by_score, byte_level, make, recorded, tokenizer
 
@@ -102,6 +103,16 @@ class TestAdded:
         meta = recorded("sentencepiece_unigram")["metadata"]
         assert make(meta).encode("x")[-1] == make(meta).eos_id
         assert make(meta, add_eos_token=False).encode("x") == make(meta).encode("x", add_special=False)
+
+    def test_t5_has_no_bos_whatever_its_file_says(self) -> None:
+        """Converters take a first token that is not set for a BOS that is not set."""
+        meta = recorded("sentencepiece_unigram")["metadata"]
+        vocab = make(meta, bos_token_id=None, add_bos_token=True)
+        assert vocab.bos_id is None
+        assert not vocab.add_bos
+        assert vocab.encode("x") == make(meta, bos_token_id=None, add_bos_token=False).encode("x")
+        with pytest.raises(TokenizerError, match="add_bos_token is true, but"):
+            make(recorded("gpt-2")["metadata"], bos_token_id=None, add_bos_token=True)
 
     def test_the_space_prefix_follows_the_flag_and_special_tokens(self) -> None:
         meta = recorded("llama-spm")["metadata"]

@@ -31,5 +31,6 @@ FAMILIES = (
     "kimi",
     "bert",
     "diffusion",
+    "t5",
     "refused",
 )

@@ -36,4 +36,3 @@ refuse(
     "Qwen 3.8 needs hyper-connections (several residual streams that each layer mixes anew), attention over blocks "
     "that are chosen by the mean of their keys, and a table of hashed n-grams, none of which is computed",
 )
-refuse("t5", "a decoder that reads an encoder has no place here")

@@ -29,7 +29,7 @@ SHAPE = Shape(
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
            "apertus", "kimi-linear", "rwkv7", "glm-dsa", "minimax-m3", "mpt", "jais2", "baichuan",
-           "bailingmoe3", "dream", "minimax-01-mixed")  # fmt: skip
+           "bailingmoe3", "dream", "minimax-01-mixed", "t5encoder", "t5-flan")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 
@@ -62,7 +62,10 @@ def seeds():
     for i, recipe in enumerate(RECIPES):
         path = tiny(recipe, FOLDER, SHAPE)
         with gguf.open(path) as file:
-            metadata = dict(file.metadata) | vocabulary()[{"bert": 2, "rwkv7": 4}.get(recipe, i % 4)]
+            metadata = (
+                dict(file.metadata)
+                | vocabulary()[{"bert": 2, "t5encoder": 3, "t5-flan": 3, "rwkv7": 4}.get(recipe, i % 4)]
+            )
             tensors = {name: np.array(t.dequantize()) for name, t in file.tensors.items()}
         gguf.write_gguf(path, metadata, tensors)
         found.append(path.read_bytes())
@@ -151,7 +154,7 @@ def tokenized(file):
 def computed(path):
     """A model that loads computes, the same in one pass as token after token, or says why it can't."""
     try:
-        engine = ox.load(path, num_threads=1, context_size=16)
+        engine = ox.load(path, num_threads=1, context_size=32)
     except OxiLlamaError as error:
         yield told(error)
         return
@@ -162,6 +165,14 @@ def computed(path):
                 engine.embed(tokens)
                 if engine.model_config.denoises:
                     assert engine.forward_logits(tokens).shape == (4, engine.n_vocab)
+                return
+            if engine.model_config.decoder_start is not None:
+                whole = engine.forward_logits(tokens, decoder_tokens=tokens)
+                assert whole.shape == (4, engine.n_vocab)
+                if np.isfinite(whole).all():
+                    assert np.array_equal(engine.forward_logits(tokens, decoder_tokens=tokens[:2]), whole[:2])
+                engine.generate(tokens, max_tokens=3, seed=1)
+                engine.embed(tokens)
                 return
             whole = engine.forward_logits(tokens)
             assert whole.shape == (4, engine.n_vocab)

@@ -5,10 +5,10 @@
 typedef struct {
     int n, group, k_dim, v_dim, block, window, pos, full; /* full: not causal */
     float softcap;
-    int slopes, sinks, chunked;
+    int slopes, sinks, chunked, far; /* far: biases of distances up to that; 0: none */
 } shape;
 
-enum { LATER = 3, MAX_BLOCKS = 80, MAX_GROUP = 16 };
+enum { LATER = 3, MAX_BLOCKS = 80, MAX_GROUP = 16, MAX_FAR = 700 };
 
 static int row_floats(const ox_attn_args *a) { return a->group * a->v_dim; }
 
@@ -87,6 +87,8 @@ static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const sha
 {
     static const char *names[OX_N_KV_TYPES] = {"f32", "f16", "q8_0"};
     static float q[20 * MAX_GROUP * 128], slopes[MAX_GROUP], sinks[MAX_GROUP];
+    static float bias[MAX_GROUP * (2 * (MAX_FAR + OX_ATTN_TILE) - 1)];
+    size_t n_bias = (size_t)s->group * ox_attn_bias(s->far);
     int n_keys = s->pos + s->n + LATER, n_blocks = (n_keys + s->block - 1) / s->block;
     int32_t blocks[MAX_BLOCKS];
     for (int i = 0; i < n_blocks; i++)
@@ -95,7 +97,7 @@ static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const sha
         .q = q, .q_stride = (size_t)(s->group * s->k_dim + 5), .blocks = copy(blocks, (size_t)n_blocks * 4, 4),
         .block_tokens = s->block, .kv_type = kv_type, .n_queries = s->n, .group = s->group, .k_dim = s->k_dim,
         .v_dim = s->v_dim, .pos = s->pos, .n_keys = n_keys, .window = s->window, .causal = !s->full,
-        .chunked = s->chunked, .scale = 0.2f, .softcap = s->softcap,
+        .chunked = s->chunked, .scale = 0.2f, .softcap = s->softcap, .far = s->far,
     };
     fill_floats(q, COUNT(q), 1);
     fill_floats(slopes, s->group, 0.5f);
@@ -104,14 +106,20 @@ static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const sha
     fill_floats(sinks, s->group, 3);
     a.slopes = s->slopes ? copy(slopes, (size_t)s->group * 4, 4) : NULL;
     a.sinks = s->sinks ? copy(sinks, (size_t)s->group * 4, 4) : NULL;
+    fill_floats(bias, (int)n_bias, 2);
+    for (size_t i = 0; i < n_bias; i++) { /* both ends are repeated */
+        size_t row = ox_attn_bias(s->far), at = i % row, first = OX_ATTN_TILE - 1, last = first + 2 * (size_t)s->far;
+        bias[i] = bias[i - at + (at < first ? first : at > last ? last : at)];
+    }
+    a.bias = s->far ? copy(bias, n_bias * 4, 4) : NULL;
     a.k_block_bytes = (size_t)s->block / 16 * ox_k_panel_bytes((ox_kv_type)kv_type, (size_t)s->k_dim);
     a.v_block_bytes = (size_t)s->block / 16 * ox_v_panel_bytes((ox_kv_type)kv_type, (size_t)s->v_dim);
     size_t k_bytes = (size_t)n_blocks * a.k_block_bytes, v_bytes = (size_t)n_blocks * a.v_block_bytes;
     a.k = memset(place(k_bytes, 64), 0xff, k_bytes); /* NaN as a float, a half and the scale of codes */
     a.v = memset(place(v_bytes, 64), 0xff, v_bytes);
-    doing("attention of %d queries at %d, group %d, keys of %d, values of %d, blocks of %d, window %d, %s, softcap %g%s%s%s%s",
+    doing("attention of %d queries at %d, group %d, keys of %d, values of %d, blocks of %d, window %d, %s, softcap %g%s%s%s%s, far %d",
           s->n, s->pos, s->group, s->k_dim, s->v_dim, s->block, s->window, names[kv_type], s->softcap,
-          s->slopes ? ", slopes" : "", s->sinks ? ", sinks" : "", s->full ? ", both sides" : "", s->chunked ? ", chunked" : "");
+          s->slopes ? ", slopes" : "", s->sinks ? ", sinks" : "", s->full ? ", both sides" : "", s->chunked ? ", chunked" : "", s->far);
     fill_cache(scalar, &a, (uint8_t *)a.k, (uint8_t *)a.v);
     seal(a.k);
     seal(a.v);
@@ -129,7 +137,8 @@ void check_attention(const ox_kernels *scalar, const ox_kernels *t)
         {3, 16, 64, 96, 64, 0, 700, 1, 30, 0, 1},  {6, 2, 1, 1, 16, 0, 500, 1, 0, 1, 0},
         {7, 5, 24, 31, 256, 40, 503, 1, 20, 1, 1}, {10, 2, 32, 48, 16, 600, 1020, 0, 0, 1, 0},
         {15, 2, 24, 16, 16, 50, 100, 0, 0, 0, 1, 1}, {9, 3, 16, 40, 32, 512, 1020, 0, 0, 1, 0, 1},
-        {20, 1, 33, 20, 64, 4, 130, 0, 30, 0, 0, 1},
+        {20, 1, 33, 20, 64, 4, 130, 0, 30, 0, 0, 1}, {12, 3, 16, 16, 16, 0, 300, 1, 0, 0, 0, 0, 128},
+        {5, 2, 40, 33, 32, 0, 1000, 0, 5, 1, 1, 0, 1}, {1, 8, 64, 64, 16, 90, 600, 0, 0, 0, 0, 0, 700},
     };
     for (int i = 0; i < COUNT(shapes); i++)
         for (int kv_type = 0; kv_type < OX_N_KV_TYPES; kv_type++)

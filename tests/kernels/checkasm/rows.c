@@ -24,6 +24,7 @@ static void clamp(const ox_kernels *t, const float *a, const float *b, float *y,
 static void silu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, silu)(y, n); }
 static void gelu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, gelu)(y, n); }
 static void gelu_erf(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, gelu_erf)(y, n); }
+static void relu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, relu)(y, n); }
 static void relu2(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, relu2)(y, n); }
 static void xielu(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, xielu)(y, n, 0.9f, 1.4f, 0.5f, -1e-6f); }
 static void softmax(const ox_kernels *t, const float *a, const float *b, float *y, int64_t n) { (void)a, (void)b; CALL(t, softmax)(y, n); }
@@ -38,6 +39,7 @@ static const struct { const char *name; row_fn *call; int even; double bound, sl
     {"geglu", geglu, 0, 16, 0},            {"swiglu_oai", swiglu_oai, 0, 16, 0}, {"scale", scale, 0, 0, 0},
     {"softcap", softcap, 0, 4, 0},         {"clamp", clamp, 0, 0, 0},            {"silu", silu, 0, 8, 0},
     {"gelu", gelu, 0, 8, 0},               {"gelu_erf", gelu_erf, 0, 8, 0},      {"relu2", relu2, 0, 0, 0},
+    {"relu", relu, 0, 0, 0},
     {"swiglu_limited", swiglu_limited, 0, 16, 0}, {"geglu_erf", geglu_erf, 0, 16, 0}, {"reglu", reglu, 0, 0, 0},
     {"mul", mul, 0, 0, 0},                 {"sigmoid", sigmoid, 0, 8, 0},        {"softplus", softplus, 0, 8, 0},
     {"xielu", xielu, 0, 8, 0},

@@ -23,10 +23,11 @@ from . import (
     relatives,
     rwkv,
     sparse,
+    t5,
 )
 from .file import File
 
-ENCODERS = encoder.ENCODERS | relatives.ENCODERS
+ENCODERS = encoder.ENCODERS | relatives.ENCODERS | t5.ENCODERS
 DECODERS = (
     delta.ARCHS
     | dense.ARCHS
@@ -39,7 +40,7 @@ DECODERS = (
     | relatives.ARCHS
     | sparse.ARCHS
 )
-WHOLE = gemma3n.WHOLE | gemma4.WHOLE | rwkv.WHOLE
+WHOLE = gemma3n.WHOLE | gemma4.WHOLE | rwkv.WHOLE | t5.WHOLE
 ARCHITECTURES = sorted(DECODERS | ENCODERS | WHOLE)
 
 

@@ -6,13 +6,13 @@ import numpy as np
 
 import oxillama.gguf as gguf
 
-from . import delta, encoders, gemma4, indexed, kda, minimax, relatives, rwkv, sparse, table
+from . import delta, encoders, gemma4, indexed, kda, minimax, relatives, rwkv, sparse, t5, table
 from .recipes import Recipe
 from .shape import Shape
 
 __all__ = ["RECIPES", "Recipe", "Shape", "tiny"]
 
-FAMILIES = (table, relatives, sparse, encoders, gemma4, delta, kda, minimax, rwkv, indexed)
+FAMILIES = (table, relatives, sparse, encoders, gemma4, delta, kda, minimax, rwkv, indexed, t5)
 RECIPES = {name: recipe for family in FAMILIES for name, recipe in family.RECIPES.items()}
 
 
