@@ -51,6 +51,7 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf, snapshot
+    from oxillama.chat import ChatTemplate
     from oxillama.core.beam_search import BeamSearchConfig
     from oxillama.core.embedding import RankedDocument
     from oxillama.core.loading import shipped_draft
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
     from oxillama.speculative.async_draft import SpeculativeDecoder
     from oxillama.speculative.draft_model import DraftModel
     from oxillama.speculative.synthesise import synthesise_draft
-    from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
+    from oxillama.tokenizer import Tokenizer, TokenStream
     from oxillama.tools import (
         BrokenToolCall,
         ToolCall,
@@ -210,7 +211,7 @@ _LAZY = {
     "BeamSearchConfig": "oxillama.engine",
     "BrokenToolCall": "oxillama.tools",
     "CancelToken": "oxillama.engine",
-    "ChatTemplate": "oxillama.tokenizer",
+    "ChatTemplate": "oxillama.chat",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
     "DraftSelection": "oxillama.engine.draft_selection",

@@ -7,10 +7,10 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from oxillama.chat import ChatTemplate
 from oxillama.cli.text import deadline_line
 from oxillama.core.options import TextOptions
 from oxillama.errors import ChatTemplateError, ContextOverflowError, KvCacheFullError
-from oxillama.tokenizer import ChatTemplate
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from oxillama._util.checks import check_bool, check_float, check_int, check_type
+from oxillama.chat import ChatTemplate
+from oxillama.chat.messages import checked_messages
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
-from oxillama.tokenizer import ChatTemplate, Tokenizer
-from oxillama.tokenizer.messages import checked_messages
+from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "Messages",

@@ -22,8 +22,8 @@ from oxillama.tokenizer.vocab import Vocab, decode_texts, read_vocab
 from oxillama.tokenizer.word_models import unigram_encoder, word_piece_encoder
 
 if TYPE_CHECKING:
+    from oxillama.chat.template import ChatTemplate
     from oxillama.gguf import GGUFFile, Metadata
-    from oxillama.tokenizer.chat_template import ChatTemplate
 
 __all__ = ["Tokenizer"]
 
@@ -325,7 +325,7 @@ class Tokenizer:
 
     def template(self, name: str = "default") -> "ChatTemplate":
         """The file's chat template ``name``, compiled. Raises ChatTemplateError if there is none or it is broken."""
-        from oxillama.tokenizer.chat_template import ChatTemplate
+        from oxillama.chat.template import ChatTemplate
 
         source = self.chat_templates.get(name)
         if source is None:

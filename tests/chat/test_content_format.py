@@ -2,15 +2,15 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 
+from oxillama.chat import ChatTemplate
+from oxillama.chat.messages import PART_SEPARATOR
 from oxillama.errors import ChatTemplateError
-from oxillama.tokenizer import ChatTemplate
-from oxillama.tokenizer.messages import PART_SEPARATOR
-from tests.tokenizer.build import DATA
 
-RECORDED = json.loads((DATA / "chat_templates.json").read_text(encoding="utf-8"))
+RECORDED = json.loads((Path(__file__).parent / "data" / "templates.json").read_text(encoding="utf-8"))
 
 
 def text(*texts):

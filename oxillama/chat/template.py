@@ -7,15 +7,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from oxillama._util.pickling import with_fields
+from oxillama.chat.content_format import ContentFormat, content_format
+from oxillama.chat.messages import as_part, checked_messages, joined
 from oxillama.errors import ChatTemplateError
-from oxillama.tokenizer.content_format import ContentFormat, content_format
-from oxillama.tokenizer.messages import as_part, checked_messages, joined
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from oxillama.tokenizer.budget import Budget
-    from oxillama.tokenizer.sandbox import SandboxEnvironment
+    from oxillama.chat.budget import Budget
+    from oxillama.chat.sandbox import SandboxEnvironment
 
 __all__ = ["ChatTemplate"]
 
@@ -109,7 +109,7 @@ class ChatTemplate:
     @contextmanager
     def _spending(self) -> Iterator["Budget"]:
         """A block in which the template may run. Raises ChatTemplateError for what the template raises there."""
-        from oxillama.tokenizer.budget import Budget, budget
+        from oxillama.chat.budget import Budget, budget
 
         token = budget.set(Budget(self._max_output, self._max_seconds))
         try:
@@ -120,7 +120,7 @@ class ChatTemplate:
             budget.reset(token)
 
     def _output(self, variables: Mapping[str, Any]) -> str:
-        from oxillama.tokenizer.budget import budget
+        from oxillama.chat.budget import budget
 
         spent = budget.get()
         pieces: list[str] = []
@@ -147,7 +147,7 @@ class ChatTemplate:
 
     def _probe(self, messages: list[dict[str, Any]]) -> str:
         """The output for messages; "" where the template raises something."""
-        from oxillama.tokenizer.budget import LimitError
+        from oxillama.chat.budget import LimitError
 
         try:
             return self._output({"messages": messages, "tools": None, "add_generation_prompt": True})
@@ -179,7 +179,7 @@ def _compile(source: str) -> _Compiled:
 def _environment() -> "SandboxEnvironment":
     global _shared_environment
     if _shared_environment is None:
-        from oxillama.tokenizer.sandbox import SandboxEnvironment
+        from oxillama.chat.sandbox import SandboxEnvironment
 
         _shared_environment = SandboxEnvironment()
     return _shared_environment

@@ -2,7 +2,7 @@
 
 Jinja2's sandbox keeps templates from Python's internals but not from ``'a' * 10**9`` or nested loops. Here the syntax
 tree is rewritten before it is compiled, so that loops, literals, ``~`` and output pass through filters that charge a
-:class:`~oxillama.tokenizer.budget.Budget`; operators, calls and named filters are checked where the sandbox lets one
+:class:`~oxillama.chat.budget.Budget`; operators, calls and named filters are checked where the sandbox lets one
 hook in, before they run if their result can be much larger than their arguments.
 """
 
@@ -22,8 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from oxillama.tokenizer.budget import LimitError, budget
-from oxillama.tokenizer.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
+from oxillama.chat.budget import LimitError, budget
+from oxillama.chat.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
 
 __all__ = ["SandboxEnvironment"]
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from oxillama.chat import ChatTemplate
 from oxillama.errors import ChatTemplateError
-from oxillama.tokenizer import ChatTemplate
 
 HI = [{"role": "user", "content": "hi"}]
 GROW = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = EXPRESSION %}{% endfor %}{{ ns.x }}"
