@@ -1,15 +1,21 @@
 """Chat templates: a conversation to the text that a model was trained to continue."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
+from oxillama._util.checks import check_bool, check_type
 from oxillama._util.pickling import with_fields
-from oxillama.chat.content_format import ContentFormat, content_format
-from oxillama.chat.messages import as_part, checked_messages, joined
-from oxillama.errors import ChatTemplateError
+from oxillama.chat.capabilities import Capabilities
+from oxillama.chat.continuation import check_continuation, continued
+from oxillama.chat.messages import checked_messages
+from oxillama.chat.presence import check_presence
+from oxillama.chat.repairs import in_form
+from oxillama.chat.variables import check_variables, effort_variable, thinking_switch
+from oxillama.errors import ChatTemplateError, ConfigError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -22,7 +28,7 @@ __all__ = ["ChatTemplate"]
 _MAX_SOURCE = 1 << 18
 _MAX_OUTPUT = 1 << 24
 _MAX_SECONDS = 5.0
-_MAX_FORMATS = 64  # roles; conversations have five
+_MAX_KNOWN = 64  # sets of variables without which a template prints nothing
 
 
 class ChatTemplate:
@@ -72,48 +78,83 @@ class ChatTemplate:
     def __deepcopy__(self, memo: dict[int, Any]) -> "ChatTemplate":
         return self
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names that the template reads and doesn't always set itself, `messages` and `tools` among them."""
+        return self._compiled.variables
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **extra: Any,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | str = False,
+        reasoning_effort: str | None = None,
+        now: datetime.datetime | None = None,
+        **variables: Any,
     ) -> str:
         """The conversation as one text.
 
         Args:
             messages: ``{"role": ..., "content": ...}`` each, as OpenAI's clients send them: content is a str or a list
-                of text parts, ``{"type": "text", "text": ...}``, and may be missing beside ``tool_calls``. Parts are
-                joined with newlines where the template prints strings, and a str becomes one part where it prints
-                only parts.
-            add_generation_prompt: end with what opens the assistant's turn.
-            tools: JSON descriptions of functions that the model may call.
-            extra: further variables for the template (``enable_thinking=False``, ``documents=...``).
+                of text parts, ``{"type": "text", "text": ...}``, and may be missing beside ``tool_calls``. They are
+                brought into the form that the template prints, which is found by rendering short conversations: parts
+                are joined with newlines, or a str becomes one part; arguments of calls become objects or JSON text; a
+                developer's message becomes one of the system, and the system's the beginning of the next one of the
+                user; ``reasoning_content``, ``reasoning`` or ``thinking`` stand under the names that it reads.
+            tools: JSON descriptions of functions that the model may call; an empty list is left out.
+            add_generation_prompt: end with what opens the assistant's turn; by default where no message is continued.
+            continue_final_message: end within the last message, which the assistant began: True, or the field to go on
+                from, "content" or "reasoning_content".
+            reasoning_effort: how much the model is to think, such as "low" or "high".
+            now: the time that the template sees; by default the system's.
+            variables: further variables of the template (``enable_thinking=False``, ``documents=...``).
 
         Raises:
-            MessageError: a message is not of that form, or has other parts than text; it names the place, such as
-                ``messages[2].content[0].type``.
+            MessageError: a message is not of that form, has other parts than text, or the template leaves it out; it
+                names the place, such as ``messages[2].content[0].type``.
+            TemplateVariableError: the template doesn't read a variable.
             ChatTemplateError: tools are not of that form, the template raises, or it exceeds its bounds.
         """
         given = checked_messages(messages)
-        if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
-            raise ChatTemplateError(f"tools must be a list of dicts, not {type(tools).__name__} {tools!r:.60}")
-        variables = {"tools": None if tools is None else list(tools), "add_generation_prompt": add_generation_prompt}
-        with self._spending() as spent:
-            variables["messages"] = [self._in_format(message) for message in given]
-            variables |= extra
-            spent.size(variables)  # refuses values that contain themselves, and remembers the sizes of the others
-            return self._output(variables)
+        field = check_continuation(continue_final_message, given)
+        ends_open = field is None if add_generation_prompt is None else add_generation_prompt
+        check_bool("add_generation_prompt", ends_open)
+        if field is not None and ends_open:
+            raise ConfigError("add_generation_prompt and continue_final_message are both given: give one of them")
+        check_tools(tools)
+        if now is not None:
+            check_type("now", now, datetime.datetime)
+        check_variables(variables, self.variables)
+        if reasoning_effort is not None:
+            variables |= effort_variable(reasoning_effort, self.variables)
+        with self._spending(now) as spent:
+            spent.size([variables, given, tools])  # refuses values that contain themselves, and remembers sizes
+            rendering = _Rendering(self, tools or None, variables)
+            return rendering.prompt(given, ends_open) if field is None else rendering.continued(given, field)
+
+    def thinking(self, on: bool) -> dict[str, Any]:
+        """The variable, with its value, that lets the model think or not: ``{"enable_thinking": False}`` for many.
+
+        Found by rendering a question with each of the variables that templates have for it. Raises
+        TemplateVariableError if there is none.
+        """
+        check_bool("on", on)
+        question = [{"role": "user", "content": "question"}]
+        with self._spending():
+            return thinking_switch(self.variables, on, lambda made: self._probe(made, question))
 
     @contextmanager
-    def _spending(self) -> Iterator["Budget"]:
+    def _spending(self, now: datetime.datetime | None = None) -> Iterator["Budget"]:
         """A block in which the template may run. Raises ChatTemplateError for what the template raises there."""
         from oxillama.chat.budget import Budget, budget
 
-        token = budget.set(Budget(self._max_output, self._max_seconds))
+        token = budget.set(Budget(self._max_output, self._max_seconds, now))
         try:
             yield budget.get()
+        except (ChatTemplateError, ConfigError):
+            raise
         except Exception as error:
             raise ChatTemplateError(f"the chat template failed: {_reason(error)}") from None
         finally:
@@ -121,57 +162,112 @@ class ChatTemplate:
 
     def _output(self, variables: Mapping[str, Any]) -> str:
         from oxillama.chat.budget import budget
+        from oxillama.chat.sandbox import Absent
 
         spent = budget.get()
         pieces: list[str] = []
         total = 0
-        for piece in self._compiled.template.generate(
-            {"bos_token": self.bos_token, "eos_token": self.eos_token, **variables}
-        ):
+        given = {"bos_token": self.bos_token, "eos_token": self.eos_token, "tools": Absent(name="tools"), **variables}
+        for piece in self._compiled.template.generate(given):
             total += len(piece)
             spent.allow(total, "the output")
             pieces.append(piece)
         return "".join(pieces)
 
-    def _in_format(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A message with its content as the template prints it: a string, or a list of parts."""
-        role, content, formats = message["role"], message["content"], self._compiled.formats
-        form = formats.get(role)
-        if form is None:
-            if len(formats) >= _MAX_FORMATS:
-                formats.clear()
-            form = formats[role] = content_format(self._probe, role)
-        if isinstance(content, str):
-            return message if form.strings else message | {"content": as_part(content)}
-        return message if form.parts else message | {"content": joined(content)}
-
-    def _probe(self, messages: list[dict[str, Any]]) -> str:
-        """The output for messages; "" where the template raises something."""
-        from oxillama.chat.budget import LimitError
-
-        try:
-            return self._output({"messages": messages, "tools": None, "add_generation_prompt": True})
-        except LimitError:
-            raise
-        except Exception:
-            return ""
+    def _probe(
+        self,
+        extra: Mapping[str, Any],
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        ends_open: bool = True,
+        /,
+    ) -> str:
+        """The output for messages with these variables; "" where the template raises something."""
+        given: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": ends_open}
+        return _tried(lambda: self._output({**given, **({"tools": list(tools)} if tools else {}), **extra}))
 
     def __repr__(self) -> str:
         return f"<ChatTemplate of {len(self.source)} characters>"
 
 
+class _Rendering:
+    """One conversation's way through a template: brought into its form, rendered, and looked for in the prompt."""
+
+    def __init__(
+        self, template: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any]
+    ) -> None:
+        self._template = template
+        self._variables = {**variables, **({"tools": list(tools)} if tools else {})}
+        self._able = self._capabilities({})
+        if variables and not self._able.plain:  # it may need them
+            self._able = self._capabilities(variables)
+
+    def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
+        known = self._template._compiled.known
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        found = known.setdefault(repr(sorted(extra.items())), {})
+        return Capabilities(found, partial(self._template._probe, extra))
+
+    def prompt(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
+        """The prompt of all messages. Raises MessageError for one that isn't in it."""
+        output = self._render(messages, ends_open)
+        self._check(messages, output, lambda others: self._render(others, ends_open))
+        return output
+
+    def continued(self, messages: Sequence[dict[str, Any]], field: str) -> str:
+        """The prompt that goes on from a field of the last message."""
+        if "continue_final_message" in self._template.variables:
+            self._variables["continue_final_message"] = True
+        output = continued(messages, field, self._render, lambda: self._able.reasoning_frame)
+        self._check(messages[:-1], output, lambda others: self._render([*others, messages[-1]], False))
+        return output
+
+    def _check(self, messages: Sequence[dict[str, Any]], prompt: str, render: Callable[[Any], str]) -> None:
+        if self._able.plain:  # others print no message at all
+            check_presence(messages, prompt, self._able.prints, lambda others: _tried(lambda: render(others)))
+
+    def _render(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
+        from oxillama.chat.budget import budget
+
+        found = in_form(messages, self._able)
+        budget.get().size(found)
+        return self._template._output({"messages": found, "add_generation_prompt": ends_open, **self._variables})
+
+
+def _tried(render: Callable[[], str]) -> str:
+    """The output; "" where the template raises something, but for what exceeds its bounds."""
+    from oxillama.chat.budget import LimitError
+
+    try:
+        return render()
+    except LimitError:
+        raise
+    except Exception:
+        return ""
+
+
+def check_tools(tools: object) -> None:
+    """Raises ChatTemplateError for anything else than a list of dicts, or None."""
+    listed = isinstance(tools, Sequence) and not isinstance(tools, str | bytes)
+    if tools is not None and not (listed and all(isinstance(tool, Mapping) for tool in cast("Sequence[Any]", tools))):
+        raise ChatTemplateError(f"tools must be a list of dicts, not {type(tools).__name__} {tools!r:.60}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A template's code, and the content formats that were found for roles of messages."""
+    """A template's code, the names that it reads, and what was found of its capabilities."""
 
     template: "Template"
-    formats: dict[str, ContentFormat] = field(default_factory=dict)
+    variables: frozenset[str]
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=16)
 def _compile(source: str) -> _Compiled:
+    environment = _environment()
     try:
-        return _Compiled(_environment().from_string(source))
+        return _Compiled(environment.from_string(source), environment.variables(source))
     except Exception as error:
         raise ChatTemplateError(f"the chat template does not compile: {_reason(error)}") from None
 
@@ -194,7 +290,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, (RecursionError, MemoryError)):
         text = "it nests or recurses too deeply, or needs too much memory"
     return text[:500] + (f" (line {line})" if line else "")
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
