@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oxillama.chat import ChatTemplate
+from oxillama.chat.literals import marking_of
 from oxillama.chat.messages import checked_messages
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
@@ -66,16 +67,32 @@ def chat_ids(
     ContextOverflowError for far more tokens than that.
     """
     check_options("chat_tokens", options)
-    checked_messages(messages)  # before it is known whether there is a template
+    given = checked_messages(messages)  # before it is known whether there is a template
     tools = options.get("tools")
     template = template_for(tokenizer, tools, options.get("chat_template"))
-    text = template.render(messages, tools=tools, **_rendering(options))
+    text, mark = _marked_prompt(tokenizer, template, given, tools, _rendering(options))
     if context_size is not None:
-        check_length(tokenizer, "the prompt of messages", text, context_size, parse_special=True)
-    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+        check_length(tokenizer, "the prompt of messages", text.replace(mark, ""), context_size, parse_special=True)
+    ids = tokenizer.encode_marked(text, mark) if mark else tokenizer.encode(text, False, True)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids
+
+
+def _marked_prompt(
+    tokenizer: Tokenizer, template: ChatTemplate, messages: Messages, tools: Tools, options: dict[str, Any]
+) -> tuple[str, str]:
+    """The prompt, and the mark within texts of control tokens that messages, tools and variables hold; "" if none do.
+
+    Raises what `ChatTemplate.render` raises.
+    """
+    marking = marking_of([messages, tools, options], tokenizer.control_texts, template.source)
+    if marking is None:
+        return template.render(messages, tools=tools, **options), ""
+    said = [marking.message(message) for message in messages]
+    shown = None if tools is None else marking.value(tools)
+    given = {name: marking.value(value) for name, value in options.items()}
+    return marking.prompt(template.render(said, tools=shown, **given)), marking.mark
 
 
 def template_for(tokenizer: Tokenizer, tools: Tools, source: str | None) -> ChatTemplate:
