@@ -206,7 +206,7 @@ class _Rendering:
         known = self._template._compiled.known
         if len(known) >= _MAX_KNOWN:
             known.clear()
-        found = known.setdefault(repr(sorted(extra.items())), {})
+        found = known.setdefault(tuple(sorted(extra)), {})
         return Capabilities(found, partial(self._template._probe, extra))
 
     def prompt(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
@@ -260,7 +260,7 @@ class _Compiled:
 
     template: "Template"
     variables: frozenset[str]
-    known: dict[str, dict[str, Any]] = field(default_factory=dict)
+    known: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=16)

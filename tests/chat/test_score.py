@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.chat.score import __main__ as program
-from tests.chat.shapes import CALLS
+from tests.chat.shapes import CALLS, REASONS
 
 CALL = {"type": "function", "id": "call00001", "function": {"name": "look", "arguments": '{"at": "é"}'}}
 CONVERSATIONS = {
@@ -34,7 +34,7 @@ PROMPTS = {
 }
 
 
-@pytest.mark.parametrize("table", program.TABLES)
+@pytest.mark.parametrize("table", ["prompts", "engine_prompts"])
 def test_scores(table, tmp_path, capsys, monkeypatch):
     source = "{{ bos_token }}" + CALLS + "{{ mood }}{{ strftime_now('%Y-%m-%d') }}"
     file = {"template": source, "bos_token": "<s>", "eos_token": "</s>", "prompts": PROMPTS}
@@ -52,6 +52,23 @@ def test_scores(table, tmp_path, capsys, monkeypatch):
     line = capsys.readouterr().out.splitlines()[2]
     assert "2 of 4" in line
     assert line.endswith("  plain plain/no_thinking")
+
+
+def test_reuse(tmp_path, capsys, monkeypatch):
+    """The turn's mark moves with the last message, so that the answer and what follows it are computed again."""
+    (tmp_path / "conversations.json").write_text(json.dumps(CONVERSATIONS))
+    for name, source in ("keeps", CALLS), ("drops", REASONS("reasoning")), ("none", "{{ raise_exception('no') }}"):
+        file = {"template": source, "bos_token": "<s>", "eos_token": "</s>", "prompts": {}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(file))
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "reuse"])
+    program.main()
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[2:5]]
+    drops, keeps, none = [[cell.strip() for cell in row if cell] for row in rows]
+    assert none == ["none", "ChatTemplateError", "ChatTemplateError"]
+    for one, other in zip(drops[1:], keeps[1:], strict=True):
+        (reused, again, _), (kept, closing, _) = (map(int, cell.split(", ")) for cell in (one, other))
+        assert reused < kept
+        assert again > closing + 20
 
 
 def test_tables_that_there_are_not(monkeypatch, capsys):

@@ -4,7 +4,7 @@ import argparse
 import importlib
 from pathlib import Path
 
-TABLES = ("prompts", "engine_prompts")
+TABLES = ("prompts", "engine_prompts", "reuse")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from oxillama.core.loading import shipped_model
 from tests.chat.score.prompts import lines
 from tests.chat.score.recorded import NOW, Prompt, Template
 
-__all__ = ["table"]
+__all__ = ["engine_of", "table"]
 
 CONTEXT = 1 << 16  # tokens; more than any prompt has
 
@@ -24,8 +24,13 @@ def table(folder: Path) -> Iterator[str]:
         yield from lines("Engine.chat", folder, _made)
 
 
+def engine_of(template: Template) -> ox.Engine:
+    """The shipped model, with the template and its special tokens in place of its own."""
+    return ox.load(num_threads=1, overrides=_metadata(template))
+
+
 def _made(template: Template) -> tuple[frozenset[str], Callable[[Prompt], str]]:
-    engine = ox.load(num_threads=1, overrides=_metadata(template))
+    engine = engine_of(template)
     tokenizer = engine.tokenizer
 
     def made(prompt: Prompt) -> str:
