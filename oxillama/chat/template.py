@@ -1,10 +1,12 @@
 """Chat templates: a conversation to the text that a model was trained to continue."""
 
 import datetime
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from oxillama._util.checks import check_bool, check_type
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatTemplate"]
 
+_LOG = logging.getLogger("oxillama")
 _MAX_SOURCE = 1 << 18
 _MAX_OUTPUT = 1 << 24
 _MAX_SECONDS = 5.0
@@ -134,6 +137,22 @@ class ChatTemplate:
             rendering = _Rendering(self, tools or None, variables)
             return rendering.prompt(given, ends_open) if field is None else rendering.continued(given, field)
 
+    def generation_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """The end of a prompt, which the answer goes on from: what opens the assistant's turn, and what of the answer
+        is there already.
+
+        It may have opened reasoning, or closed it. options, errors: those of :meth:`render`; "" with
+        ``add_generation_prompt=False``.
+        """
+        prompt = self.render(messages, **options)
+        asked = messages
+        if options.get("continue_final_message"):
+            asked = messages[:-1]
+            options = {**options, "continue_final_message": False}
+        before = self.render(asked, **{**options, "add_generation_prompt": False}) if asked else ""
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, before, strict=False))
+        return prompt[sum(1 for _ in same) :]
+
     def thinking(self, on: bool) -> dict[str, Any]:
         """The variable, with its value, that lets the model think or not: ``{"enable_thinking": False}`` for many.
 
@@ -201,6 +220,8 @@ class _Rendering:
         self._able = self._capabilities({})
         if variables and not self._able.plain:  # it may need them
             self._able = self._capabilities(variables)
+        if tools and not self._able.tools:
+            _LOG.warning("the chat template doesn't print tools: the model will not know of them")
 
     def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
         known = self._template._compiled.known

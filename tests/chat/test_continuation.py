@@ -113,3 +113,16 @@ def test_both_ways_to_end_a_prompt():
 def test_a_message_before_it_that_is_left_out():
     with pytest.raises(MessageError, match=r"^messages\[0\] is not in the prompt"):
         ChatTemplate(CALLS).render([{"role": "critic", "content": "x"}, USER, BEGUN], continue_final_message=True)
+
+
+def test_the_end_that_an_answer_goes_on_from():
+    for source, said in (CALLS, "<a>"), (OPENED, "<a><think>\n"), ("{{ messages[0].content }}", ""):
+        assert ChatTemplate(source).generation_prompt([USER]) == said
+        assert ChatTemplate(source).generation_prompt([USER], add_generation_prompt=False) == ""
+    template = ChatTemplate(REASONS("reasoning"))
+    assert template.generation_prompt([USER, BOTH, USER]) == "<a>"
+    said = template.generation_prompt([USER, BOTH], continue_final_message=True)
+    assert said == "<a><think>I know.</think>It is sun"
+    assert template.generation_prompt([BEGUN], continue_final_message=True) == "<a>It is sun"
+    switch = CALLS + "{% if not enable_thinking %}</think>{% endif %}"
+    assert ChatTemplate(switch).generation_prompt([USER], enable_thinking=True) == "<a>"

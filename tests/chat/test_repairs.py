@@ -212,6 +212,45 @@ def test_tools_are_left_out_when_there_are_none():
     assert ChatTemplate("{{ tools is defined }}{{ tools is none }}").render([USER], tools=[{}]) == "TrueFalse"
 
 
+def test_tools_that_a_template_does_not_print_are_in_the_log(caplog):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    ChatTemplate(CALLS + "{% for t in tools %}{{ t.function.name }}{% endfor %}").render([USER], tools=tools)
+    assert caplog.records == []
+    ChatTemplate(CALLS).render([USER], tools=tools)
+    assert [record.message for record in caplog.records] == [
+        "the chat template doesn't print tools: the model will not know of them"
+    ]
+
+
+SPINS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("test", [
+    "m.role == 'system'", "m.role == 'developer'", "m.tool_calls", "m.tool_calls and m.tool_calls[0].id == 'callprobe'",
+    "m.reasoning", "m.thinking", "m.content is not string", "tools",
+])  # fmt: skip
+def test_a_template_that_hangs_while_it_is_looked_at(test):
+    """Or in the conversation itself: either is an error within its time."""
+    template = ChatTemplate(
+        CALLS.replace("{% if", "{% if " + test + " %}" + SPINS + "{% endif %}{% if", 1), max_seconds=0.1
+    )
+    parts = [{"type": "text", "text": "x"}]
+    messages = [{"role": "developer", "content": parts}, USER, called(call({}), reasoning="x"), result()]
+    with pytest.raises(ChatTemplateError, match="more than"):
+        template.render(messages, tools=[{"type": "function", "function": {"name": "f"}}])
+
+
+@pytest.mark.parametrize("source", [
+    "{{ raise_exception('never') }}",
+    "{% if messages | length == 1 %}{{ messages[0].content }}{% else %}{{ raise_exception('one alone') }}{% endif %}",
+    "{% for m in messages %}{{ m.content if m.content is string else raise_exception('no parts') }}"
+    "{% if m.role != 'user' %}{{ raise_exception('users alone') }}{% endif %}{% endfor %}",
+])  # fmt: skip
+def test_a_template_that_refuses_everything(source):
+    with pytest.raises(ChatTemplateError, match=r"never|alone"):
+        ChatTemplate(source).render([{"role": "system", "content": "s"}, USER, called(call("{}")), result(), USER])
+
+
 def test_a_template_that_needs_variables_is_looked_at_with_them():
     source = "{{ 1 // (wanted | length) }}" + calls_as("'=' + c.function.arguments")
     assert '={"b": 1' in ChatTemplate(source).render(ASKS, wanted="x")
