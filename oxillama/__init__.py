@@ -39,6 +39,7 @@ from oxillama.errors import (
     SnapshotFileError,
     SnapshotFormatError,
     SnapshotMismatchError,
+    TemplateVariableError,
     TokenizerError,
     ToolArgumentsError,
     ToolCallError,
@@ -51,6 +52,7 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf, snapshot
+    from oxillama.chat import ChatTemplate
     from oxillama.core.beam_search import BeamSearchConfig
     from oxillama.core.embedding import RankedDocument
     from oxillama.core.loading import shipped_draft
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
     from oxillama.speculative.async_draft import SpeculativeDecoder
     from oxillama.speculative.draft_model import DraftModel
     from oxillama.speculative.synthesise import synthesise_draft
-    from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
+    from oxillama.tokenizer import Tokenizer, TokenStream
     from oxillama.tools import (
         BrokenToolCall,
         ToolCall,
@@ -169,6 +171,7 @@ __all__ = [
     "SpecStats",
     "SpeculativeDecoder",
     "SpeculativeEngine",
+    "TemplateVariableError",
     "Timings",
     "TokenLogprob",
     "TokenStream",
@@ -210,7 +213,7 @@ _LAZY = {
     "BeamSearchConfig": "oxillama.engine",
     "BrokenToolCall": "oxillama.tools",
     "CancelToken": "oxillama.engine",
-    "ChatTemplate": "oxillama.tokenizer",
+    "ChatTemplate": "oxillama.chat",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
     "DraftSelection": "oxillama.engine.draft_selection",

@@ -5,7 +5,8 @@
     OxiLlamaError
     ├── ConfigError (ValueError)             an argument or configuration value is out of its range
     │   ├── ToolFormatError                  it isn't known how the model writes tool calls
-    │   └── MessageError (ChatTemplateError)     a message of a conversation has another form than is described
+    │   ├── MessageError (ChatTemplateError)     a message of a conversation has another form than is described
+    │   └── TemplateVariableError (ChatTemplateError)  a chat template reads no variable of that name
     ├── LoadError                            a model can't be loaded
     │   ├── ModelNotFoundError (FileNotFoundError)   there is no such file
     │   ├── GGUFError (ValueError)           the file is damaged, hostile, or not GGUF
@@ -65,6 +66,7 @@ __all__ = [
     "SnapshotFileError",
     "SnapshotFormatError",
     "SnapshotMismatchError",
+    "TemplateVariableError",
     "TokenizerError",
     "ToolArgumentsError",
     "ToolCallError",
@@ -154,6 +156,10 @@ class ChatTemplateError(TokenizerError):
 
 class MessageError(ConfigError, ChatTemplateError):
     """A message of a conversation has another form than is described; the message names the place in it."""
+
+
+class TemplateVariableError(ConfigError, ChatTemplateError):
+    """A chat template reads no variable of that name; the message lists those that it reads."""
 
 
 class GrammarError(OxiLlamaError, ValueError):

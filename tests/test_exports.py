@@ -41,7 +41,7 @@ PUBLIC = {
     "GrammarError", "KvCacheFullError", "LoadError", "LoraError", "MessageError", "MissingKeyError",
     "MissingTensorError", "ModelFileError", "ModelNotFoundError", "OxiLlamaError", "QuantError", "QueueFullError",
     "SnapshotError", "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError",
-    "TokenizerError", "snapshot",
+    "TemplateVariableError", "TokenizerError", "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
     "UnsupportedModelError", "DeadlineError", "PickleError",
 }  # fmt: skip

@@ -123,7 +123,7 @@ def test_a_child_imports_nothing():
     run(code)
 
 
-@pytest.mark.parametrize("module", ["oxillama.snapshot.v1_convert", "oxillama.tokenizer.sandbox", "jinja2"])
+@pytest.mark.parametrize("module", ["oxillama.snapshot.v1_convert", "oxillama.chat.sandbox", "jinja2"])
 def test_a_fork_waits_for_an_import(module):
     run(f"""
     engine = ox.load(num_threads=1)

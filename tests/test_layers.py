@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("errors", "_util", "sampler_config", "config", "metrics", "layer_state"),
     ("kernels",),
-    ("gguf", "kv_cache", "tokenizer", "grammar", "hub"),
-    ("models", "sampling", "lora", "offload", "tools"),
+    ("gguf", "kv_cache", "tokenizer", "chat", "grammar", "tools", "hub"),
+    ("models", "sampling", "lora", "offload"),
     ("scheduling", "drafts"),
     ("core",),
     ("speculative",),

@@ -83,6 +83,17 @@ def make_parser() -> argparse.ArgumentParser:
     chat = add("chat", "chat", "Talk to a model. /help lists what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.")
     chat.add_argument("--system", metavar="TEXT", help="system message")
     chat.add_argument("--chat-template", metavar="FILE", help="a Jinja template in place of the model's own")
+    chat.add_argument(
+        "--template-kwarg",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="a variable of the template, V as JSON or text",
+    )
+    thinks = chat.add_mutually_exclusive_group()
+    thinks.add_argument("--think", action="store_true", default=None, help="let the model think before it answers")
+    thinks.add_argument("--no-think", action="store_false", dest="think", help="let it answer at once")
+    chat.add_argument("--tools", metavar="FILE", help="JSON list of functions it may call; you type what they return")
     add_text_options(chat)
     info = add("info", "tools", "Tell what is in a GGUF file.")
     info.add_argument("file", nargs="?", metavar="FILE", help="the same as -m FILE")

@@ -16,9 +16,13 @@ from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.dialogue import Dialogue, note
 from oxillama.cli.files import read_text_file
 from oxillama.cli.options import draft_options, load_engine, text_options
-from oxillama.core.options import read_options
+from oxillama.cli.values import pairs
+from oxillama.core.chat import template_for
+from oxillama.core.options import PromptOptions, read_options
 from oxillama.errors import ConfigError
 from oxillama.gguf.values import printable
+from oxillama.tools.calls import read_json
+from oxillama.tools.dispatch import read_tools
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
@@ -38,13 +42,16 @@ def chat(args: argparse.Namespace) -> int:
     """Answers messages until the end. The status is 1 if a line that isn't typed at a terminal has no whole answer."""
     if sys.stdin is None:
         raise ConfigError("standard input is closed: chat reads its messages there")
-    template = None if args.chat_template is None else read_text_file("--chat-template", args.chat_template)
+    prompt = prompt_options(args)
     given = text_options(args)  # before anything is loaded, since it raises for bad options
     terminal = sys.stdin.isatty()
     with load_engine(args) as engine, draft_options(args) as drafting:
         options = read_options("chat", given | drafting, engine.context.factory.default_chain)
         opening = [{"role": "system", "content": args.system}] if args.system else []
-        dialogue = Dialogue(engine, options, opening, template, interactive=terminal)
+        if args.think is not None:
+            template = template_for(engine.tokenizer, prompt.get("tools"), prompt.get("chat_template"))
+            prompt["template_kwargs"] = template.thinking(args.think) | dict(prompt.get("template_kwargs") or {})
+        dialogue = Dialogue(engine, options, opening, prompt, interactive=terminal)
         if terminal:
             with DeferredInterrupt(), contextlib.suppress(ImportError):  # input() edits lines with it, if it is there
                 importlib.import_module("readline")
@@ -52,6 +59,22 @@ def chat(args: argparse.Namespace) -> int:
             typed(dialogue)
             return 0
         return int(not piped(dialogue))
+
+
+def prompt_options(args: argparse.Namespace) -> PromptOptions:
+    """The options of the prompts. Raises ConfigError for files and values of another form."""
+    found: PromptOptions = {}
+    if args.chat_template is not None:
+        found["chat_template"] = read_text_file("--chat-template", args.chat_template)
+    if args.template_kwarg:
+        found["template_kwargs"] = pairs("--template-kwarg", args.template_kwarg)
+    if args.tools is not None:
+        try:
+            found["tools"] = read_json(read_text_file("--tools", args.tools))
+        except ValueError as error:
+            raise ConfigError(f"--tools {args.tools} must be a JSON list of functions: {error}") from None
+        read_tools(found["tools"])
+    return found
 
 
 def greeting(engine: Engine) -> str:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oxillama.cli.text import deadline_line
-from oxillama.core.options import TextOptions
+from oxillama.core.chat import template_for
+from oxillama.core.options import PromptOptions, TextOptions
+from oxillama.core.tool_use import tool_use_of
 from oxillama.errors import ChatTemplateError, ContextOverflowError, KvCacheFullError
-from oxillama.tokenizer import ChatTemplate
+from oxillama.tools import AnyToolCall, ToolCall
+from oxillama.tools.calls import assistant_message
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
 
 __all__ = ["Dialogue", "note"]
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 ROOM = 4  # an answer gets a quarter of the context, even if older messages have to be dropped for it
 
 
@@ -29,20 +33,21 @@ def note(text: str) -> None:
 class Dialogue:
     """Messages of a user and answers of a model, printed as they arrive. Each turn computes only its new tokens.
 
-    opening: messages that stand before all others, and stay. template: a chat template in place of the model's.
-    interactive: Ctrl-C ends an answer alone, and not the program.
+    opening: messages that stand before all others, and stay. prompt: options of the prompts; if there are tools, the
+    messages behind a call are what it returned. interactive: Ctrl-C ends an answer alone, and not the program.
 
-    Raises ChatTemplateError if there is no template or it doesn't compile, GrammarError for what answers can't follow,
-    GenerateError if the model is an encoder.
+    Raises ChatTemplateError if there is no template or it doesn't compile, ToolFormatError if it isn't known how calls
+    are written, GrammarError for what answers can't follow, GenerateError if the model is an encoder.
     """
 
     def __init__(
-        self, engine: Engine, options: TextOptions, opening: Messages, template: str | None, *, interactive: bool
+        self, engine: Engine, options: TextOptions, opening: Messages, prompt: PromptOptions, *, interactive: bool
     ) -> None:
         self._conversation = engine.conversation()
-        engine.tokenizer.template() if template is None else ChatTemplate(template)
-        engine._factory.prepare(options)
-        self._engine, self._options, self._template = engine, options, template
+        template = template_for(engine.tokenizer, prompt.get("tools"), prompt.get("chat_template"))
+        self._engine, self._options, self._prompt, self._source = engine, options, prompt, template.source
+        engine._factory.prepare(self._with_tools([]))
+        self._open_calls: list[ToolCall] = []
         self._interactive = interactive
         self._opening = opening
         self._messages = list(opening)
@@ -53,22 +58,32 @@ class Dialogue:
     def reset(self) -> None:
         """Drops all messages but the opening."""
         self._messages = list(self._opening)
+        self._open_calls = []
         self._conversation.reset()
 
     def answer(self, text: str) -> bool:
         """Prints the answer to a message. False if there is none, which is reported, or if it isn't complete.
 
-        What was said until Ctrl-C counts. A message that fails is left out of what follows.
+        What was said until Ctrl-C counts. A message that fails is left out of what follows. While calls have no result,
+        a message is that of the first of them, and the answer comes after the last.
         """
-        asked: Messages = [*self._messages, {"role": "user", "content": text}]
+        asked: Messages = [*self._messages, self._said(text)]
+        if self._open_calls[1:]:
+            self._messages = asked
+            self._open_calls = self._open_calls[1:]
+            self._ask()
+            return True
         pieces: list[str] = []
+        calls: list[AnyToolCall] = []
         reason, n_tokens = None, 0
         try:
             asked, ids = self._fitting(asked)
             n_tokens = len(ids)
-            with contextlib.closing(self._conversation.stream(ids, self._limited(n_tokens))) as stream:
+            options = self._limited(self._with_tools(asked), n_tokens)
+            with contextlib.closing(self._conversation.stream(ids, options)) as stream:
                 for chunk in stream:
                     pieces.append(chunk.text)
+                    calls += chunk.tool_calls
                     reason, n_tokens = chunk.finish_reason, n_tokens + len(chunk.token_ids)
                     print(chunk.text, end="", flush=True)
         except KeyboardInterrupt:
@@ -80,23 +95,44 @@ class Dialogue:
             note(f"oxillama: error: {' '.join(str(error).split())} (the message is left out)")
             return False
         print(flush=True)
-        self._messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+        self._messages = [*asked, assistant_message("".join(pieces), calls)]
+        self._open_calls = [call for call in calls if isinstance(call, ToolCall)]
+        self._ask()
         return self._is_whole(reason, n_tokens)
 
-    def _limited(self, n_prompt: int) -> TextOptions:
-        """The options, without more tokens than the cache has room for after a prompt."""
-        most = self._options.max_tokens
-        return self._options if most is None else replace(self._options, max_tokens=min(most, self._limit - n_prompt))
+    def _said(self, text: str) -> dict[str, Any]:
+        """A line as a message: of the user, or what a call returned."""
+        if not self._open_calls:
+            return {"role": "user", "content": text}
+        call = self._open_calls[0]
+        return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text}
+
+    def _ask(self) -> None:
+        """Shows the first call without a result."""
+        if self._open_calls:
+            call = self._open_calls[0]
+            note(f"[call: {call.name}({json.dumps(call.arguments, ensure_ascii=False)}); type what it returns]")
+
+    def _with_tools(self, messages: Messages) -> TextOptions:
+        """The options, with calls looked for in the answer to messages."""
+        use = tool_use_of(self._source, messages, self._prompt.get("tools"), None, None, None)
+        return self._options if use is None else replace(self._options, tool_use=use)
+
+    def _limited(self, options: TextOptions, n_prompt: int) -> TextOptions:
+        """Options without more tokens than the cache has room for after a prompt."""
+        most = options.max_tokens
+        return options if most is None else replace(options, max_tokens=min(most, self._limit - n_prompt))
 
     def _fitting(self, messages: Messages) -> tuple[Messages, list[int]]:
         """Messages without the oldest turns that leave no room for an answer, and their prompt."""
         n_opening, kept = len(self._opening), messages
         while True:
-            ids = self._engine.chat_tokens(kept, chat_template=self._template)
+            ids = self._engine.chat_tokens(kept, **self._prompt)
             turns = kept[n_opening:]
-            if len(ids) + self._room <= self._limit or len(turns) == 1:
+            later = [i for i, message in enumerate(turns) if i and message["role"] == "user"]
+            if len(ids) + self._room <= self._limit or not later:
                 break
-            kept = [*self._opening, *turns[2:]]  # a message and its answer
+            kept = [*self._opening, *turns[later[0] :]]  # without a message and its answers
         if len(ids) >= self._limit:
             raise ContextOverflowError(
                 f"the message takes {len(ids):,} tokens and the context holds {self._limit:,}, with the answer: "
@@ -109,6 +145,7 @@ class Dialogue:
     def _stopped(self, asked: Messages, said: str) -> bool:
         if said:
             self._messages = [*asked, {"role": "assistant", "content": said}]
+            self._open_calls = []
         else:
             note("[stopped before the answer began: the message is taken back]")
         return False

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from oxillama.chat import ChatTemplate
+from oxillama.chat.literals import marking_of
+from oxillama.chat.messages import checked_messages
 from oxillama.core.context import EngineContext
-from oxillama.core.options import check_options
-from oxillama.core.prompts import Messages, chat_ids, infill_ids
+from oxillama.core.options import PromptOptions, check_options
+from oxillama.core.prompts import Messages, Tools, check_length, infill_ids
 from oxillama.core.tool_use import tool_use_of
 from oxillama.errors import ConfigError
+from oxillama.tokenizer import Tokenizer
 
-__all__ = ["chat_prompt", "infill_prompt"]
+__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "template_for"]
+
+# Arguments of `ChatTemplate.render` that are no variables.
+_ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now")
 
 
 def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, Any]) -> list[int]:
     """The prompt of messages. In `options`, `tool_use` takes the place of the keywords that `chat` alone has.
 
     tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters": schema}};
-        its calls are in `tool_calls` of the result.
+        its calls are in `tool_calls` of the result. A file with a template named "tool_use" has it used for them.
     chat_template: a Jinja template to use instead of the model's.
+    template_kwargs: variables of the template, such as {"enable_thinking": False}.
+    reasoning_effort: how much the model is to think, such as "low" or "high", if the template has a variable for it.
+    add_generation_prompt: False for a prompt that doesn't open the assistant's turn.
+    continue_final_message: True for an answer that goes on from the last message, which the assistant began; or the
+        field that it goes on from, "content" or "reasoning_content".
     tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or "none":
         it doesn't see the tools, and all of its answer is text.
     tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
@@ -32,15 +45,83 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     context.core.check_generates()
     if options.get("echo"):
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
-    tools, chat_template = options.pop("tools", None), options.pop("chat_template", None)
+    given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
     choice, form, held = (options.pop(name, None) for name in ("tool_choice", "tool_format", "constrain_tools"))
-    tokenizer = context.tokenizer
-    ids = chat_ids(tokenizer, messages, None if choice == "none" else tools, chat_template, context.context_size)
-    source = tokenizer.chat_template if chat_template is None else chat_template
+    tools = given.pop("tools", None)
+    shown = None if choice == "none" else tools
+    ids = chat_ids(context.tokenizer, messages, given | {"tools": shown}, context.context_size)
+    source = template_for(context.tokenizer, shown, given.get("chat_template")).source
     use = tool_use_of(source, messages, tools, choice, form, held)
     if use is not None and options.setdefault("tool_use", use) is not use:
         raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
     return ids
+
+
+def chat_ids(
+    tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any], context_size: int | None = None
+) -> list[int]:
+    """Token ids of the prompt that a chat template makes of messages. options: those of `PromptOptions`.
+
+    Raises MessageError for messages of another form, TemplateVariableError for a variable that the template doesn't
+    read, ChatTemplateError if there is no template or it fails, TypeError for another option, and with a context_size
+    ContextOverflowError for far more tokens than that.
+    """
+    check_options("chat_tokens", options)
+    given = checked_messages(messages)  # before it is known whether there is a template
+    tools = options.get("tools")
+    template = template_for(tokenizer, tools, options.get("chat_template"))
+    text, mark = _marked_prompt(tokenizer, template, given, tools, _rendering(options))
+    if context_size is not None:
+        check_length(tokenizer, "the prompt of messages", text.replace(mark, ""), context_size, parse_special=True)
+    ids = tokenizer.encode_marked(text, mark) if mark else tokenizer.encode(text, False, True)
+    if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+        ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
+    return ids
+
+
+def _marked_prompt(
+    tokenizer: Tokenizer, template: ChatTemplate, messages: Messages, tools: Tools, options: dict[str, Any]
+) -> tuple[str, str]:
+    """The prompt, and the mark within texts of control tokens that messages, tools and variables hold; "" if none do.
+
+    Raises what `ChatTemplate.render` raises.
+    """
+    marking = marking_of([messages, tools, options], tokenizer.control_texts, template.source)
+    if marking is None:
+        return template.render(messages, tools=tools, **options), ""
+    said = [marking.message(message) for message in messages]
+    shown = None if tools is None else marking.value(tools)
+    given = {name: marking.value(value) for name, value in options.items()}
+    return marking.prompt(template.render(said, tools=shown, **given)), marking.mark
+
+
+def template_for(tokenizer: Tokenizer, tools: Tools, source: str | None) -> ChatTemplate:
+    """The template of this source, or else the file's: that for tools, if there are some and it has one.
+
+    Raises ChatTemplateError if there is none, or it doesn't compile.
+    """
+    if source is None:
+        named = "tool_use" if tools and "tool_use" in tokenizer.chat_templates else "default"
+        return tokenizer.template(named)
+    bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
+    return ChatTemplate(source, bos_token=bos, eos_token=eos)
+
+
+def _rendering(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `ChatTemplate.render`. Raises ConfigError for `template_kwargs` of another form."""
+    variables = options.get("template_kwargs")
+    if variables is None:
+        variables = {}
+    elif not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise ConfigError(f"template_kwargs must be a dict of variables by name, not {variables!r:.60}")
+    for name in variables:
+        if name in _ARGUMENTS:
+            raise ConfigError(f"template_kwargs has {name!r}, which is no variable but an argument of its own")
+    names = ("add_generation_prompt", "continue_final_message", "reasoning_effort")
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    if both := given.keys() & variables.keys():
+        raise ConfigError(f"{both.pop()} is given, and in template_kwargs too: give it once")
+    return {**given, **variables}
 
 
 def infill_prompt(context: EngineContext, prefix: str, suffix: str, options: dict[str, Any]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ __all__ = [
     "InfillOptions",
     "Progress",
     "Prompt",
+    "PromptOptions",
     "RequestOptions",
     "ServingOptions",
     "Stop",
@@ -190,11 +191,20 @@ class GenerateOptions(StreamOptions, total=False):
     on_token: Callable[..., object] | None
 
 
-class ChatOptions(GenerateOptions, total=False):
-    """The keywords of `Engine.chat`."""
+class PromptOptions(TypedDict, total=False):
+    """The keywords of `Engine.chat_tokens`; `chat_prompt` says what they mean."""
 
     tools: Tools
     chat_template: str | None
+    template_kwargs: Mapping[str, Any] | None
+    reasoning_effort: str | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | str | None
+
+
+class ChatOptions(GenerateOptions, PromptOptions, total=False):
+    """The keywords of `Engine.chat`."""
+
     tool_choice: str | Mapping[str, Any] | None
     tool_format: ToolFormat | str | None
     constrain_tools: bool | None
@@ -219,6 +229,7 @@ _KEYWORDS = {
     "generate": dict.fromkeys(("n", *GenerateOptions.__annotations__)),
     "stream": dict.fromkeys(("n", *StreamOptions.__annotations__)),
     "batch": dict.fromkeys(("n", "errors", *BatchOptions.__annotations__)),
+    "chat_tokens": dict.fromkeys(PromptOptions.__annotations__),
     "chat": dict.fromkeys(("n", "stream", *ChatOptions.__annotations__)),
     "infill": dict.fromkeys(("n", "stream", *InfillOptions.__annotations__)),
 }

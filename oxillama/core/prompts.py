@@ -9,13 +9,11 @@ from oxillama._util.checks import check_bool, check_float, check_int, check_type
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
-from oxillama.tokenizer import ChatTemplate, Tokenizer
-from oxillama.tokenizer.messages import checked_messages
+from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "Messages",
     "Tools",
-    "chat_ids",
     "check_callback",
     "check_length",
     "check_no_table",
@@ -198,29 +196,6 @@ def check_length(
             f"{name} has at least {least} tokens and context_size is {context_size}: shorten it, or load with a larger "
             "context_size"
         )
-
-
-def chat_ids(
-    tokenizer: Tokenizer, messages: Messages, tools: Tools, chat_template: str | None, context_size: int | None = None
-) -> list[int]:
-    """Token ids of the prompt that a chat template (None: the model's) makes of messages.
-
-    Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails, and with a
-    context_size ContextOverflowError for far more tokens than that.
-    """
-    messages = checked_messages(messages)  # before it is known whether there is a template
-    if chat_template is None:
-        template = tokenizer.template()
-    else:
-        bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
-        template = ChatTemplate(chat_template, bos_token=bos, eos_token=eos)
-    text = template.render(messages, tools=tools)
-    if context_size is not None:
-        check_length(tokenizer, "the prompt of messages", text, context_size, parse_special=True)
-    ids = tokenizer.encode(text, add_special=False, parse_special=True)
-    if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
-        ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
-    return ids
 
 
 def infill_ids(

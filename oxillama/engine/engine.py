@@ -19,7 +19,7 @@ from oxillama.core import embedding
 from oxillama.core.batch import Batch, BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
-from oxillama.core.chat import chat_prompt, infill_prompt
+from oxillama.core.chat import chat_ids, chat_prompt, infill_prompt
 from oxillama.core.context import ENGINES, EngineContext, LoadedEngine, reopened_engine, ticket_of
 from oxillama.core.conversation import Conversation
 from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling, RankedDocument, RerankOptions
@@ -30,12 +30,13 @@ from oxillama.core.options import (
     GenerateOptions,
     InfillOptions,
     Prompt,
+    PromptOptions,
     RequestOptions,
     StreamOptions,
     TextOptions,
     read_options,
 )
-from oxillama.core.prompts import Messages, Tools, chat_ids, check_token, infill_ids
+from oxillama.core.prompts import Messages, check_token, infill_ids
 from oxillama.core.request import SnapshotOptions, SnapshotProtocol
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
 from oxillama.core.session import SamplerLike, Session, SessionOptions, session_options
@@ -170,19 +171,18 @@ class Engine:
     def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """Answers messages, each {"role": …, "content": …}, by the model's chat template.
 
-        messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
-            which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
+        messages: as OpenAI's clients send them, in the form that the template prints (see `ChatTemplate.render`).
         stream: give chunks as they come.
 
         Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails,
-        ToolFormatError if it isn't known how the model writes calls, GrammarError for a schema that calls can't be held
-        to, and what `generate` raises.
+        ToolFormatError if the form of calls isn't known, GrammarError for their schemas, and what `generate` raises.
         """
         return self._answer(chat_prompt(self.context, messages, options), stream, n, options)
 
-    def chat_tokens(self, messages: Messages, *, tools: Tools = None, chat_template: str | None = None) -> list[int]:
+    @takes(PromptOptions, chat_prompt)
+    def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
         """The prompt that `chat` makes of messages, as token ids."""
-        return chat_ids(self.tokenizer, messages, tools, chat_template)
+        return chat_ids(self.tokenizer, messages, options)
 
     @overload
     def infill(

@@ -1,7 +1,6 @@
-"""Tokenizers from GGUF metadata, token streams and chat templates."""
+"""Tokenizers from GGUF metadata, and token streams."""
 
-from oxillama.tokenizer.chat_template import ChatTemplate
 from oxillama.tokenizer.stream import TokenStream
 from oxillama.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "TokenStream", "Tokenizer"]
+__all__ = ["TokenStream", "Tokenizer"]

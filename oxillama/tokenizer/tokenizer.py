@@ -22,8 +22,8 @@ from oxillama.tokenizer.vocab import Vocab, decode_texts, read_vocab
 from oxillama.tokenizer.word_models import unigram_encoder, word_piece_encoder
 
 if TYPE_CHECKING:
+    from oxillama.chat.template import ChatTemplate
     from oxillama.gguf import GGUFFile, Metadata
-    from oxillama.tokenizer.chat_template import ChatTemplate
 
 __all__ = ["Tokenizer"]
 
@@ -142,6 +142,26 @@ class Tokenizer:
         Raises:
             TokenizerError: ``text`` is not a str, holds a lone surrogate, or can't be spelt in the vocabulary.
         """
+        out: list[int] = []
+        if add_special and self.add_bos and self.bos_id is not None:
+            out.append(self.bos_id)
+        out += self._encode_pieces(text, self._partition_all if parse_special else self._partition_user, continuation)
+        if add_special:
+            closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
+            if closes and end is not None:
+                out.append(end)
+        return out
+
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """Token ids of a text with control tokens. Raises what :meth:`encode` raises.
+
+        mark: a character that is no part of the text; a control token's text with marks in it is text.
+        """
+        return self._encode_pieces(text, self._partition_all, mark=mark)
+
+    def _encode_pieces(
+        self, text: str, partition: Partition, continuation: bool = False, mark: str | None = None
+    ) -> list[int]:
         if not isinstance(text, str):
             raise TokenizerError(f"text must be a str, not {type(text).__name__}")
         try:
@@ -151,23 +171,17 @@ class Tokenizer:
                 f"text holds the lone surrogate {text[error.start]!r} at position {error.start}: it has no UTF-8 form"
             ) from None
         out: list[int] = []
-        if add_special and self.add_bos and self.bos_id is not None:
-            out.append(self.bos_id)
         prefix = self.add_space_prefix and self.model == "llama"
         after_special = not continuation
-        partition = self._partition_all if parse_special else self._partition_user
         pieces: Iterable[str | int] = partition(text) if partition.texts or not text else (text,)
         for piece in pieces:
             if isinstance(piece, int):
                 out.append(piece)
                 after_special = True
             else:
-                out += self._encode_plain(" " + piece if prefix and after_special else piece)
+                plain = piece.replace(mark, "") if mark else piece
+                out += self._encode_plain(" " + plain if prefix and after_special else plain)
                 after_special = False
-        if add_special:
-            closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
-            if closes and end is not None:
-                out.append(end)
         return out
 
     def encode_template(self, template: str, fields: Mapping[str, str]) -> list[int]:
@@ -206,6 +220,11 @@ class Tokenizer:
     @lazy
     def _measure(self) -> Measure:
         return measure_of(self._vocab)
+
+    @lazy
+    def control_texts(self) -> tuple[str, ...]:
+        """Texts of the tokens that are no text: control tokens, and the unknown one."""
+        return tuple(self._specials((CONTROL, UNKNOWN)))
 
     @lazy
     def _partition_user(self) -> Partition:
@@ -325,7 +344,7 @@ class Tokenizer:
 
     def template(self, name: str = "default") -> "ChatTemplate":
         """The file's chat template ``name``, compiled. Raises ChatTemplateError if there is none or it is broken."""
-        from oxillama.tokenizer.chat_template import ChatTemplate
+        from oxillama.chat.template import ChatTemplate
 
         source = self.chat_templates.get(name)
         if source is None:

@@ -1,6 +1,7 @@
 """`oxillama chat`: lines that are typed and piped, Ctrl-C, and contexts that are full."""
 
 import io
+import json
 import os
 import re
 import select
@@ -125,6 +126,89 @@ def test_model_without_a_template_is_refused_before_the_first_message(run, tmp_p
     status, out, err = run("chat", "-m", tmp_path / "m.gguf", *ONE_THREAD)
     assert (status, out) == (2, "")
     assert err.startswith("oxillama: error: the model has no chat template 'default'")
+
+
+# ---- variables and tools of the template
+
+THINKS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]{{ mood }}"
+    "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}"
+)
+
+
+def test_variables_of_the_template(run, engine, tmp_path):
+    (tmp_path / "t.jinja").write_text(THINKS)
+    given = ["chat", "-n", 9, "--seed", 1, *ONE_THREAD, "--chat-template", tmp_path / "t.jinja"]
+    for flags, kwargs in [
+        (["--think"], {"enable_thinking": True}),
+        (["--no-think"], {"enable_thinking": False}),
+        (["--template-kwarg", "enable_thinking=false"], {"enable_thinking": False}),
+        (["--no-think", "--template-kwarg", "mood=kind"], {"enable_thinking": False, "mood": "kind"}),
+        (["--template-kwarg", "mood=[1, 2]"], {"mood": [1, 2]}),
+    ]:
+        options = {"chat_template": THINKS, "template_kwargs": kwargs, "max_tokens": 9, "seed": 1}
+        assert run(*given, *flags, stdin="Hello!\n") == (0, engine.chat(say("Hello!"), **options).text + "\n", "")
+
+
+@pytest.mark.parametrize(("flags", "why"), [
+    (["--think"], "the chat template has no variable that lets the model think or not; it reads none"),
+    (["--no-think"], "the chat template has no variable that lets the model think or not; it reads none"),
+    (["--template-kwarg", "mood"], "--template-kwarg must be KEY=VALUE, not 'mood'"),
+    (["--tools", "none.json"], "--tools none.json can't be read: No such file or directory"),
+    (["--think", "--no-think"], "argument --no-think: not allowed with argument --think"),
+])  # fmt: skip
+def test_bad_flags(run, flags, why):
+    status, out, err = run("chat", *ONE_THREAD, *flags, stdin="Hello!\n")
+    assert (status, out) == (2, "")
+    assert why in err
+
+
+def test_a_variable_that_the_template_does_not_read(run):
+    status, out, err = run("chat", *ONE_THREAD, "--template-kwarg", "mood=kind", stdin="Hello!\n")
+    assert (status, out) == (1, "")
+    assert err.startswith("oxillama: error: the chat template reads no variable 'mood'; it reads none")
+
+
+HERMES = (
+    "{% for t in tools %}<tools>{{ t | tojson }}</tools>{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    '{% for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", '
+    '"arguments": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}[assistant]'
+)
+LOOK = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
+
+
+def test_what_calls_returned_is_typed(run, engine, tmp_path):
+    (tmp_path / "t.jinja").write_text(HERMES)
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": LOOK}]))
+    calls = [f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{at}"}}}}\n</tool_call>' for at in "ab"]
+    grammar = "root ::= " + json.dumps("Well.\n" + "\n".join(calls))
+    given = ["chat", "--seed", 1, *ONE_THREAD, "--chat-template", tmp_path / "t.jinja", "--grammar", grammar]
+    seen = []
+    ids, kept = (
+        ox.Engine.chat_tokens,
+        lambda self, messages, **options: seen.append(messages) or ids(self, messages, **options),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ox.Engine, "chat_tokens", kept)
+        status, out, err = run(*given, "--tools", tmp_path / "tools.json", stdin="Look!\none\ntwo\n/reset\nAgain!\n")
+    assert (status, out) == (0, "Well.\n\n" * 3)
+    notes = [f'[call: look({{"at": "{at}"}}); type what it returns]' for at in "ab"]
+    assert err.splitlines() == [*notes, notes[0], notes[0]]
+    assert [[m["role"] for m in messages] for messages in seen] == [
+        ["user"], ["user", "assistant", "tool", "tool"], ["user"],
+    ]  # fmt: skip
+    assert [m["content"] for m in seen[1]] == ["Look!", "Well.\n", "one", "two"]
+    assert [m["tool_call_id"] for m in seen[1][2:]] == [call["id"] for call in seen[1][1]["tool_calls"]]
+
+
+def test_files_of_tools_of_another_form(run, tmp_path):
+    file = tmp_path / "tools.json"
+    for text, why in [("{", "must be a JSON list of functions"), ("[3]", "tools[0]"), ('[{"type": "x"}]', "tools[0]")]:
+        file.write_text(text)
+        status, out, err = run("chat", *ONE_THREAD, "--tools", file, stdin="Hello!\n")
+        assert (status, out) == (2, "")
+        assert why in err
 
 
 # ---- contexts that are full

@@ -2,7 +2,7 @@
 
 Jinja2's sandbox keeps templates from Python's internals but not from ``'a' * 10**9`` or nested loops. Here the syntax
 tree is rewritten before it is compiled, so that loops, literals, ``~`` and output pass through filters that charge a
-:class:`~oxillama.tokenizer.budget.Budget`; operators, calls and named filters are checked where the sandbox lets one
+:class:`~oxillama.chat.budget.Budget`; operators, calls and named filters are checked where the sandbox lets one
 hook in, before they run if their result can be much larger than their arguments.
 """
 
@@ -10,22 +10,24 @@ import datetime
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, SupportsIndex, cast
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from oxillama.tokenizer.budget import LimitError, budget
-from oxillama.tokenizer.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
+from oxillama.chat.budget import LimitError, budget
+from oxillama.chat.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
+from oxillama.tools.calls import read_json
 
-__all__ = ["SandboxEnvironment"]
+__all__ = ["Absent", "SandboxEnvironment"]
 
 # Filters that no chat template has a use for and whose output is hard to bound.
 _REFUSED_FILTERS = ("pprint", "urlize", "wordwrap", "xmlattr")
@@ -63,6 +65,32 @@ class _OpaqueNamespace(Namespace):
         return "<Namespace>"
 
 
+class Absent(Undefined):
+    """The value of a variable that isn't given, where templates expect None as well as nothing.
+
+    It is not defined, and it is none; a loop over it does nothing, and it is printed as None.
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "None"
+
+
+class _OwnList(list[Any]):
+    """A list that the template wrote, which it may change as it may not change its arguments."""
+
+    CHANGES = frozenset({"append", "pop"})
+
+    def append(self, value: Any) -> None:
+        budget.get().changed()
+        super().append(value)
+
+    def pop(self, at: SupportsIndex = -1) -> Any:
+        budget.get().changed()
+        return super().pop(at)
+
+
 class _Charge(NodeTransformer):
     """Sends loops, literals, concatenations and output through the charging filters."""
 
@@ -95,7 +123,11 @@ class _Charge(NodeTransformer):
         children = list(node.iter_child_nodes())
         return node if all(isinstance(child, nodes.Const) for child in children) else self._wrap(node, _MADE)
 
-    visit_List = visit_Tuple = visit_Dict = _literal
+    visit_Tuple = visit_Dict = _literal
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        self.generic_visit(node)
+        return self._wrap(node, _MADE)
 
 
 @pass_context
@@ -108,7 +140,8 @@ def _each(_: Context, values: Iterable[Any]) -> Iterator[Any]:
 
 @pass_context
 def _made(_: Context, value: Any) -> Any:
-    return budget.get().made(value, "a literal")
+    made = budget.get().made(value, "a literal")
+    return _OwnList(made) if isinstance(made, list) else made
 
 
 @pass_context
@@ -168,7 +201,12 @@ def _tojson(
     spent.allow(spent.size(value), "the filter 'tojson'")
     spent.allow(indent if isinstance(indent, int) else len(indent or ""), "the filter 'tojson'")
     encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, check_circular=False
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        check_circular=False,
+        default=_plain,
     )
     pieces: list[str] = []
     total = 0
@@ -178,6 +216,32 @@ def _tojson(
         spent.allow(total, "the filter 'tojson'")
         pieces.append(piece)
     return "".join(pieces)
+
+
+def _is_none(value: object) -> bool:
+    return value is None or isinstance(value, Absent)
+
+
+def _plain(value: object) -> list[Any] | None:
+    """What filters such as `map` give, for JSON."""
+    if isinstance(value, Absent):
+        return None
+    if isinstance(value, Iterator):
+        items = list(value)
+        budget.get().made(items, "the filter 'tojson'")
+        return items
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _from_json(value: Any) -> Any:
+    """A value from its JSON text, as templates read arguments and results with it."""
+    spent = budget.get()
+    text = spent.text(value)
+    try:
+        found = read_json(text)
+    except ValueError as error:
+        raise TemplateError(f"from_json: {error}") from None
+    return spent.made(found, "the filter 'from_json'")
 
 
 def _string(value: Any) -> str:
@@ -191,7 +255,7 @@ def _raise_exception(message: object) -> NoReturn:
 def _strftime_now(format: str) -> str:
     if len(format) > _MAX_STRFTIME:
         raise LimitError(f"strftime_now() takes a format of at most {_MAX_STRFTIME} characters")
-    return datetime.datetime.now().strftime(format)
+    return (budget.get().now or datetime.datetime.now()).strftime(format)
 
 
 class SandboxEnvironment(ImmutableSandboxedEnvironment):
@@ -210,13 +274,19 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         )
         self.filters["tojson"] = _tojson
         self.filters["string"] = _string
+        self.filters["from_json"] = self.filters["fromjson"] = _from_json
         for name in _REFUSED_FILTERS:
             del self.filters[name]
         self.filters = {name: _charged(name, function) for name, function in self.filters.items()}
         self.filters |= {_EACH: _each, _MADE: _made, _JOIN: _join, _EMIT: _emit}
         self.tests = {name: _stepped(cast("Callable[..., Any]", function)) for name, function in self.tests.items()}
+        self.tests["none"] = _is_none
         del self.globals["lipsum"]
         self.globals.update(namespace=_OpaqueNamespace, raise_exception=_raise_exception, strftime_now=_strftime_now)
+
+    def variables(self, source: str) -> frozenset[str]:
+        """Names that a template looks up outside of itself."""
+        return frozenset(find_undeclared_variables(self.parse(source)))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Charge().visit(super()._parse(source, name, filename))
@@ -236,6 +306,9 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             spent.allow_bits(left.bit_length() * max(right, 0))
         return spent.made(super().call_binop(context, operator, left, right), operator)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return (isinstance(obj, _OwnList) and attr in _OwnList.CHANGES) or super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
         # Jinja2's own returns an Undefined that only raises when it is used further.

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
+from oxillama.chat import ChatTemplate
 from oxillama.errors import ChatTemplateError
-from oxillama.tokenizer import ChatTemplate
 
 HI = [{"role": "user", "content": "hi"}]
-GROW = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = EXPRESSION %}{% endfor %}{{ ns.x }}"
+GROW = "{% set ns = namespace(x='ab', y=[]) %}{% for i in range(60) %}{% set ns.x = EXPRESSION %}{% endfor %}{{ ns.x }}"
 
 
 def render(source: str, seconds: float = 0.5) -> str:
@@ -35,6 +35,10 @@ def render(source: str, seconds: float = 0.5) -> str:
         "{{ namespace.__init__ }}",
         "{{ messages.append(1) }}",
         "{{ messages.pop() }}",
+        "{{ messages[0].c.append(1) }}",
+        "{% set x = [] %}{{ x.clear() }}",
+        "{% set x = [] %}{{ x.append.__self__ }}",
+        "{% set x = [] %}{{ x.__class__ }}",
         "{{ messages[0].update(a=1) }}",
         "{{ messages[0].clear() }}",
         "{{ (messages | map('upper')).gi_frame }}",
@@ -145,11 +149,46 @@ def test_values_are_bounded_before_they_are_made(source: str) -> None:
         "[ns.x, ns.x] | list",
         "[ns.x] * 2",
         "[ns.x] + [ns.x]",
+        "([], ns.x, ns.x) | list if ns.y.append(ns.x) or ns.y.append(ns.y[:]) else ns.y[:]",
     ],
 )
 def test_doubling_is_stopped(expression: str) -> None:
     with pytest.raises(ChatTemplateError, match="limit is 1048576"):
         render(GROW.replace("EXPRESSION", expression), 30.0)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set x = [1] %}{% set _ = x.append(x) %}{{ x }}",
+        "{% set x = [1] %}{% set y = [x, x] %}{{ y }}{% set _ = x.append(y) %}{{ y | tojson }}",
+        "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}"
+        "{% set y = [] %}{% set _ = y.append(ns.x) %}{% set _ = y.append(ns.x) %}{% set ns.x = y %}{% endfor %}"
+        "{{ ns.x }}",
+        "{% set x = [] %}{% set y = [x] %}{{ y }}"
+        "{% for i in range(2000) %}{% set _ = x.append('a' * 999) %}{% endfor %}"
+        "{{ y }}",
+        "{{ ('[' * 9999) | from_json }}",
+        '{{ \'{"a": 1, "a": 2}\' | from_json }}',
+        "{{ 'NaN' | fromjson }}",
+        "{{ '{' | from_json }}",
+    ],
+)
+def test_lists_that_grow_and_json_that_is_read_are_bounded(source: str) -> None:
+    with pytest.raises(ChatTemplateError, match=r"contains itself|limit is 1048576|from_json"):
+        render(source, 30.0)
+
+
+def test_a_template_changes_its_own_lists() -> None:
+    source = "{% set x = [1, 2] %}{% set _ = x.append({'a': 3}) %}{{ x.pop(0) }}{{ x.pop() }}{{ x }}{{ x | tojson }}"
+    assert render(source) == "1{'a': 3}[2][2]"
+
+
+def test_json_is_read_and_filters_are_written_as_lists() -> None:
+    assert render("{{ ('{\"a\": [1, null]}' | from_json).a[0] }}{{ '\"x\"' | fromjson }}") == "1x"
+    assert render("{{ messages | map(attribute='role') | tojson }}") == '["user"]'
+    with pytest.raises(ChatTemplateError, match="not JSON serializable"):
+        render("{{ namespace() | tojson }}")
 
 
 def test_doubling_by_blocks_is_stopped() -> None:

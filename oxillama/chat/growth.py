@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxillama.tokenizer.budget import Budget, LimitError
+from oxillama.chat.budget import Budget, LimitError
 
 __all__ = ["FILTER_CHECKS", "METHOD_CHECKS", "REFUSED_METHODS", "check_format"]
 

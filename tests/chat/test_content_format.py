@@ -2,15 +2,15 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 
+from oxillama.chat import ChatTemplate
+from oxillama.chat.messages import PART_SEPARATOR
 from oxillama.errors import ChatTemplateError
-from oxillama.tokenizer import ChatTemplate
-from oxillama.tokenizer.messages import PART_SEPARATOR
-from tests.tokenizer.build import DATA
 
-RECORDED = json.loads((DATA / "chat_templates.json").read_text(encoding="utf-8"))
+RECORDED = json.loads((Path(__file__).parent / "data" / "templates.json").read_text(encoding="utf-8"))
 
 
 def text(*texts):
@@ -74,9 +74,9 @@ def test_each_role_has_its_own_format():
 
 
 def test_role_that_a_template_refuses_is_still_refused():
-    source = loop("{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}")
-    with pytest.raises(ChatTemplateError, match="no system"):
-        ChatTemplate(source).render([{"role": "system", "content": text("a")}])
+    source = loop("{% if m.role == 'critic' %}{{ raise_exception('no critic') }}{% endif %}{{ m.content }}")
+    with pytest.raises(ChatTemplateError, match="no critic"):
+        ChatTemplate(source).render([{"role": "critic", "content": text("a")}])
     assert ChatTemplate(source).render([{"role": "user", "content": text("a")}]) == "[a]"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ContentFormat", "content_format"]
+__all__ = ["ContentFormat", "conversation", "formats_of"]
 
 # Texts of the probes. The third one stands where no template looks: if it is printed, a whole part was printed.
 _FIRST, _SECOND, _UNSEEN = "oxprobeone", "oxprobetwo", "oxprobeunseen"
@@ -26,20 +26,18 @@ class ContentFormat:
     parts: bool
 
 
-def content_format(render: Render, role: str) -> ContentFormat:
-    """The format for messages of a role; that for users where the template prints neither form for this role.
+def formats_of(render: Render, role: str) -> ContentFormat:
+    """The formats for messages of a role.
 
     render: the template's output for messages; "" where it raises.
     """
-    strings = _FIRST in render(_conversation(role, _FIRST))
-    output = render(_conversation(role, _PARTS))
+    strings = _FIRST in render(conversation(role, _FIRST))
+    output = render(conversation(role, _PARTS))
     parts = 0 <= output.find(_FIRST) < output.find(_SECOND) and _UNSEEN not in output
-    if not strings and not parts:
-        return content_format(render, "user") if role != "user" else ContentFormat(strings=True, parts=False)
     return ContentFormat(strings, parts)
 
 
-def _conversation(role: str, content: str | Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+def conversation(role: str, content: str | Sequence[dict[str, str]]) -> list[dict[str, Any]]:
     """A conversation that most templates accept, with this content in a message of this role."""
     message = {"role": role, "content": content}
     question = {"role": "user", "content": "question"}

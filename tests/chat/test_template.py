@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from oxillama.chat import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
-from oxillama.tokenizer import ChatTemplate
-from tests.tokenizer.build import DATA, byte_level, make, tokenizer
+from tests.tokenizer.build import byte_level, make, tokenizer
 
 CONVERSATION = [
     {"role": "system", "content": "You are a helpful assistant"},
@@ -22,7 +23,7 @@ CONVERSATION = [
 HI = [{"role": "user", "content": "hi"}]
 
 # Templates of published models, with the texts that llama.cpp's own Jinja interpreter makes of CONVERSATION.
-RECORDED = json.loads((DATA / "chat_templates.json").read_text(encoding="utf-8"))
+RECORDED = json.loads((Path(__file__).parent / "data" / "templates.json").read_text(encoding="utf-8"))
 
 
 def render(source: str, messages: Any = HI, **arguments: Any) -> str:

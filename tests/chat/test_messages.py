@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 import pytest
 
+from oxillama.chat import ChatTemplate
+from oxillama.chat.messages import checked_messages
 from oxillama.errors import ChatTemplateError, ConfigError, MessageError
-from oxillama.tokenizer import ChatTemplate
-from oxillama.tokenizer.messages import checked_messages
 
 HI = {"role": "user", "content": "hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

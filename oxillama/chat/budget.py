@@ -5,6 +5,7 @@ filter, literal and piece of output goes through a :class:`Budget` (see :mod:`.s
 built-in operation on values no larger than ``limit`` can run, which takes a fraction of a second at worst.
 """
 
+import datetime
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -29,10 +30,12 @@ class Budget:
     Args:
         limit: characters in the output, in a string, or in all the strings and items of a nested value.
         seconds: wall-clock time.
+        now: the time that the template sees; None: the system's.
     """
 
-    def __init__(self, limit: int, seconds: float) -> None:
+    def __init__(self, limit: int, seconds: float, now: datetime.datetime | None = None) -> None:
         self.limit = limit
+        self.now = now
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
         self._emitted = 0
@@ -91,6 +94,10 @@ class Budget:
                 total += self.size(item, depth + 1)
         self._sizes[id(value)] = (total, value)
         return total
+
+    def changed(self) -> None:
+        """Forget the sizes of values: one of them grew, and so did those that hold it."""
+        self._sizes.clear()
 
     def text(self, value: Any) -> str:
         """``str(value)``, if that is not too long."""

@@ -5,12 +5,14 @@ from typing import Any, NoReturn
 
 from oxillama.errors import MessageError
 
-__all__ = ["PART_SEPARATOR", "as_part", "checked_messages", "joined"]
+__all__ = ["PART_SEPARATOR", "REASONING_FIELDS", "as_part", "checked_messages", "joined", "texts_of"]
 
 # Between the text parts of one content, where a template takes strings: vLLM and llama.cpp join them with it too.
 PART_SEPARATOR = "\n"
+# Names under which clients and templates have the reasoning of an answer; the first one is kept.
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 # Fields that are text if they are there at all. OpenAI's client sends None for those that it has no value for.
-_TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
+_TEXT_FIELDS = ("name", "tool_call_id", *REASONING_FIELDS)
 
 Message = dict[str, Any]
 
@@ -19,7 +21,8 @@ def checked_messages(messages: object) -> list[Message]:
     """Messages as dicts of their own, without fields that are None, and with a content each.
 
     A content that is missing beside `tool_calls` becomes "", as llama.cpp has it: templates that test for None or for a
-    missing content treat "" alike, and others would print "None".
+    missing content treat "" alike, and others would print "None". Reasoning is in `reasoning_content`, under whichever
+    of `REASONING_FIELDS` it was given.
 
     Raises MessageError, which names the place of what has another form than OpenAI's clients send, such as
     ``messages[2].content[0].type``.
@@ -36,6 +39,11 @@ def checked_messages(messages: object) -> list[Message]:
 def joined(parts: Sequence[Mapping[str, str]]) -> str:
     """The text of a content's parts."""
     return PART_SEPARATOR.join(part["text"] for part in parts)
+
+
+def texts_of(content: str | Sequence[Mapping[str, str]]) -> list[str]:
+    """The texts that a content has."""
+    return [content] if isinstance(content, str) else [part["text"] for part in content]
 
 
 def as_part(text: str) -> list[dict[str, str]]:
@@ -68,7 +76,17 @@ def _checked_message(place: str, message: object) -> Message:
         if not isinstance(fields.get(name), str | None):
             _refuse(f"{place}.{name}", "a string or None", fields[name])
     kept = {name: value for name, value in fields.items() if value is not None and (name != "tool_calls" or value)}
-    return kept | {"content": content}
+    return _one_reasoning(place, kept) | {"content": content}
+
+
+def _one_reasoning(place: str, message: Message) -> Message:
+    """A message with its reasoning, if it has some, under one name."""
+    given = {name: message.pop(name) for name in REASONING_FIELDS if name in message}
+    texts = {text for text in given.values() if text}
+    if len(texts) > 1:
+        names = " and ".join(f"{place}.{name}" for name, text in given.items() if text)
+        raise MessageError(f"{names} are different texts: give the reasoning once")
+    return message | ({REASONING_FIELDS[0]: texts.pop()} if texts else {})
 
 
 def _check_part(place: str, part: object) -> None:

@@ -1,0 +1,86 @@
+"""Literals: texts of control tokens that stand in messages, and are to stay text in the prompt.
+
+A prompt is one text, in which `<|im_end|>` of the template ends a turn and `<|im_end|>` of a user must not. So a mark,
+a character that stands nowhere else, is put between the characters of each such text before the messages are rendered,
+and taken away when the prompt has been cut at its control tokens.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["Marking", "marking_of"]
+
+# Roles whose texts templates cut at markers of their own, such as "</think>": those that the source names stay.
+_CUT_ROLES = ("assistant", "system", "developer")
+
+
+class Marking:
+    """Marks in texts, and their removal. mark: the character."""
+
+    def __init__(self, mark: str, literals: Collection[str], source: str) -> None:
+        self.mark = mark
+        self._all = _pattern(literals)
+        self._others = _pattern([text for text in literals if text not in source])
+        self._escaped = json.dumps(mark)[1:-1]
+
+    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message with marks in its texts."""
+        role = message.get("role")
+        pattern = self._others if role in _CUT_ROLES else self._all
+        return {name: value if name == "role" else self._in(value, pattern) for name, value in message.items()}
+
+    def value(self, value: Any) -> Any:
+        """A value of tools or variables with marks in its texts."""
+        return self._in(value, self._all)
+
+    def prompt(self, text: str) -> str:
+        """A prompt whose marks are as they were given, where JSON has escaped them."""
+        return text.replace(self._escaped, self.mark)
+
+    def _in(self, value: Any, pattern: "re.Pattern[str] | None") -> Any:
+        if pattern is None:
+            return value
+        if isinstance(value, str):
+            return pattern.sub(lambda found: self.mark.join(found.group()), value)
+        if isinstance(value, Mapping):
+            return {self._in(name, pattern): self._in(item, pattern) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._in(item, pattern) for item in value]
+        return value
+
+
+def marking_of(values: Sequence[Any], literals: Iterable[str], source: str) -> Marking | None:
+    """The marking for values that hold texts of control tokens; None if they hold none.
+
+    values: messages, tools and variables. literals: texts of control tokens. source: that of the template.
+    """
+    try:
+        texts = list(_texts(values))
+    except RecursionError:  # rendering refuses them
+        return None
+    found = [literal for literal in literals if any(literal in text for text in texts)]
+    if not found:
+        return None
+    marks = map(chr, range(0xE000, 0xF900))  # of private use
+    mark = next((mark for mark in marks if mark not in source and not any(mark in text for text in texts)), None)
+    return None if mark is None else Marking(mark, found, source)
+
+
+def _pattern(literals: Collection[str]) -> "re.Pattern[str] | None":
+    longest_first = sorted(literals, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a value, keys among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(name)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

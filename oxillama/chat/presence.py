@@ -1,0 +1,93 @@
+"""Presence of messages in a prompt: templates leave out what they have no place for, and say nothing."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oxillama.chat.messages import texts_of
+from oxillama.errors import MessageError
+
+__all__ = ["check_presence", "unused_word"]
+
+Message = dict[str, Any]
+_COMMON_ROLES = ("user", "assistant")
+
+
+def check_presence(
+    messages: Sequence[Message],
+    prompt: str,
+    prints: Callable[[str], bool],
+    render: Callable[[Sequence[Message]], str],
+) -> None:
+    """Raises MessageError, which names the first message whose text isn't in the prompt.
+
+    A text is there if it stands in the prompt behind that of the message before, as it is or as JSON text has it. Else
+    every text is replaced by a word, and the word is to be printed: templates may cut a text, or print it in another
+    form or order. What a model said beside its calls, and its reasoning, may be left out, as templates have it.
+
+    prints: whether messages of a role are printed in a short conversation. render: the prompt of other messages; ""
+    where the template raises, as for a result that isn't the JSON that it reads.
+    """
+    roles = {message["role"] for message in messages}
+    if all(role in _COMMON_ROLES or prints(role) for role in roles) and _is_in_order(messages, prompt):
+        return
+    word = unused_word(prompt)
+    marked = [_marked(message, f"{word}n{i}n") for i, message in enumerate(messages)]
+    output = render(marked)
+    if not output:  # results may have to be JSON
+        marked = [m if m["role"] == "tool" else other for m, other in zip(messages, marked, strict=True)]
+        output = render(marked)
+    if not output:
+        return
+    for i, (message, other) in enumerate(zip(messages, marked, strict=True)):
+        if other is not message and _is_needed(message) and f"{word}n{i}n" not in output:
+            raise MessageError(
+                f"messages[{i}] is not in the prompt: the chat template leaves out this message of the role "
+                f"{message['role']!r}, {_shown(message)}"
+            )
+
+
+def unused_word(*texts: str) -> str:
+    """A word that stands in none of the texts."""
+    word, n = "oxmark", 0
+    while any(word in text for text in texts):
+        word, n = f"oxmark{n}x", n + 1
+    return word
+
+
+def _is_in_order(messages: Sequence[Message], prompt: str) -> bool:
+    at = 0
+    for message in messages:
+        if not _is_needed(message):
+            continue
+        for text in texts_of(message["content"]):
+            at = _behind(text.strip(), prompt, at)
+            if at < 0:
+                return False
+    return True
+
+
+def _behind(text: str, prompt: str, at: int) -> int:
+    """The place behind a text that stands at `at` or later; -1 if there is none."""
+    forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
+    return next((found + len(form) for form in forms if (found := prompt.find(form, at)) >= 0), -1)
+
+
+def _is_needed(message: Message) -> bool:
+    if message["role"] == "assistant" and message.get("tool_calls"):
+        return False
+    return any(text.strip() for text in texts_of(message["content"]))
+
+
+def _marked(message: Message, word: str) -> Message:
+    """A message with the word in the place of its texts."""
+    if not _is_needed(message):
+        return message
+    content = message["content"]
+    if isinstance(content, str):
+        return message | {"content": word}
+    return message | {"content": [part | {"text": word} for part in content]}
+
+
+def _shown(message: Message) -> str:
+    return repr(" ".join(texts_of(message["content"])))[:60]

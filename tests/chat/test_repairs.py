@@ -1,0 +1,268 @@
+"""Messages as clients send them, in the form that a template prints."""
+
+import json
+
+import pytest
+
+from oxillama.chat import ChatTemplate
+from oxillama.errors import ChatTemplateError, MessageError
+from tests.chat.shapes import CALLS, LAST, REASONS, by_role, calls_as
+
+USER = {"role": "user", "content": "hello"}
+
+
+def call(arguments, id="call00001", name="look"):
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def called(*calls, **fields):
+    return {"role": "assistant", "content": "", "tool_calls": list(calls)} | fields
+
+
+def result(text="sunny", **fields):
+    return {"role": "tool", "content": text} | fields
+
+
+ASKS = [USER, called(call({"b": 1, "a": [True, None, "é"]}))]
+AS_TEXT = [USER, called(call('{"b":1,  "a": [true, null, "\\u00e9"]}'))]
+
+
+@pytest.mark.parametrize("messages", [ASKS, AS_TEXT], ids=["objects", "text"])
+@pytest.mark.parametrize("source", [
+    CALLS,
+    calls_as("c.function.arguments if c.function.arguments is string else c.function.arguments | tojson"),
+    calls_as("c.function.arguments.items() | list | length ~ (c.function.arguments | tojson)"),
+    calls_as("(c.function.arguments | from_json if c.function.arguments is string else c.function.arguments) | tojson"),
+])  # fmt: skip
+def test_arguments_as_text_and_as_objects_are_the_same(source, messages):
+    text = ChatTemplate(source).render(messages)
+    assert '{"b": 1, "a": [true, null, "é"]})' in text
+
+
+@pytest.mark.parametrize("source", [calls_as("'=' + c.function.arguments"), calls_as("c.function.arguments")])
+def test_objects_become_text_where_a_template_wants_text(source):
+    """One that refuses objects, and one that would print them as Python does."""
+    given = ChatTemplate(source).render(AS_TEXT)
+    assert '{"b":1,  "a": [true, null, "\\u00e9"]})' in given
+    assert '{"b": 1, "a": [true, null, "é"]})' in ChatTemplate(source).render(ASKS)
+
+
+@pytest.mark.parametrize("none", ["", " ", {}])
+def test_calls_without_arguments(none):
+    assert "(call00001:look:{})" in ChatTemplate(CALLS).render([USER, called(call(none))])
+    bare = {"id": "call00001", "type": "function", "function": {"name": "look"}}
+    assert "(call00001:look:{})" in ChatTemplate(CALLS).render([USER, called(bare)])
+
+
+@pytest.mark.parametrize(("arguments", "why"), [
+    ("{", "must be a dict, or its JSON text"),
+    ("[1]", "not that of list"),
+    ('"text"', "not that of str"),
+    ('{"a": 1, "a": 2}', "the same key twice"),
+    ('{"a": 1e999}', "1e999"),
+    ('{"a": NaN}', "NaN"),
+    ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "deep"),
+])  # fmt: skip
+def test_arguments_that_are_no_object_are_named(arguments, why):
+    messages = [USER, called(call({})), result(), called(call({}, "call00002"), call(arguments, "call00003"))]
+    with pytest.raises(MessageError, match=r"^messages\[3\]\.tool_calls\[1\]\.function\.arguments") as caught:
+        ChatTemplate(CALLS).render(messages)
+    assert why in str(caught.value)
+
+
+def test_messages_stay_as_they_were():
+    messages = [{"role": "developer", "content": "d"}, *AS_TEXT, result(), {"role": "assistant", "content": "a"}]
+    before = json.dumps(messages)
+    ChatTemplate(CALLS).render(messages)
+    assert json.dumps(messages) == before
+
+
+# ---- results
+
+
+def test_results_get_the_id_and_the_name_of_their_call():
+    calls = called(call({}, "call00001", "look"), call({}, "call00002", "hear"))
+    full = [result("1", tool_call_id="call00001", name="look"), result("2", tool_call_id="call00002", name="hear")]
+    expected = ChatTemplate(CALLS).render([USER, calls, *full])
+    assert "<t call00001 look>1</t><t call00002 hear>2</t>" in expected
+    for first, second in [
+        ({}, {}),
+        ({"tool_call_id": "call00001"}, {"tool_call_id": "call00002"}),
+        ({"name": "look"}, {"name": "hear"}),
+        ({"tool_call_id": "call00001"}, {}),
+    ]:
+        assert ChatTemplate(CALLS).render([USER, calls, result("1", **first), result("2", **second)]) == expected
+    swapped = ChatTemplate(CALLS).render([USER, calls, result("2", name="hear"), result("1", name="look")])
+    assert "<t call00002 hear>2</t><t call00001 look>1</t>" in swapped
+
+
+def test_results_of_other_calls_stay_as_they_are():
+    messages = [USER, called(call({})), result("1", tool_call_id="other0000", name="x")]
+    assert "<t other0000 x>1</t>" in ChatTemplate(CALLS).render(messages)
+    assert "<t  >1</t>" in ChatTemplate(CALLS).render([USER, result("1")])
+
+
+def test_ids_are_shortened_where_a_template_takes_nine_letters():
+    refuses = "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}"
+    source = CALLS.replace("({{ c.id }}", refuses + "({{ c.id }}")
+    calls = called(call({}, "call_abcdefgh"), call({}, "call00000"), call({}, "call_other"))
+    found = ChatTemplate(source).render([USER, calls, result(tool_call_id="call_other", name="x")])
+    assert "(call00001:look:{})(call00000:look:{})(call00002:look:{})" in found
+    assert "<t call00002 x>" in found
+    assert "(call_abcdefgh:" in ChatTemplate(CALLS).render([USER, calls])
+
+
+# ---- roles
+
+
+def test_a_developer_is_the_system_where_a_template_knows_none():
+    messages = [{"role": "developer", "content": "careful"}, USER]
+    any_role = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert ChatTemplate(CALLS).render(messages) == "<s>careful</s><u>hello</u><a>"
+    assert ChatTemplate(any_role).render(messages) == "<system>careful<user>hello"
+    knows = by_role(developer="<d>{{ m.content }}</d>", system="<s>{{ m.content }}</s>", user="<u>{{ m.content }}</u>")
+    assert ChatTemplate(knows).render(messages) == "<d>careful</d><u>hello</u><a>"
+
+
+def test_a_developer_beside_the_system():
+    first = "<s>{{ messages[0].content }}</s>{% for m in messages[1:] %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}"
+    messages = [{"role": "system", "content": "s"}, {"role": "developer", "content": "d"}, USER]
+    assert ChatTemplate(first).render(messages) == "<s>s\nd</s><u>hello"
+    later = [USER, {"role": "developer", "content": "d"}]
+    assert ChatTemplate(CALLS).render(later) == "<u>hello</u><s>d</s><a>"
+
+
+NO_SYSTEM = by_role(
+    system="{{ raise_exception('no system') }}", user="<u>{{ m.content }}</u>", assistant="<a>{{ m.content }}</a>"
+)
+DROPS_SYSTEM = by_role(user="<u>{{ m.content }}</u>", assistant="<a>{{ m.content }}</a>")
+
+
+@pytest.mark.parametrize("source", [NO_SYSTEM, DROPS_SYSTEM])
+def test_the_system_begins_the_next_message_where_a_template_knows_none(source):
+    template = ChatTemplate(source)
+    system = {"role": "system", "content": "careful"}
+    answer = {"role": "assistant", "content": "a"}
+    assert template.render([system, USER, answer, USER]) == "<u>careful\nhello</u><a>a</a><u>hello</u><a>"
+    assert template.render([{"role": "developer", "content": "careful"}, USER]) == "<u>careful\nhello</u><a>"
+    assert template.render([system, system | {"content": "kind"}, USER]) == "<u>careful\nkind\nhello</u><a>"
+    assert template.render([USER, answer, system, USER]) == "<u>hello</u><a>a</a><u>careful\nhello</u><a>"
+    assert template.render([system]) == "<u>careful</u><a>"
+    assert template.render([system, answer]) == "<u>careful</u><a>a</a><a>"
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    assert template.render([system, {"role": "user", "content": parts}]) == "<u>careful\nx\ny</u><a>"
+    assert template.render([system | {"content": parts}, USER]) == "<u>x\ny\nhello</u><a>"
+
+
+# ---- reasoning
+
+
+@pytest.mark.parametrize("read", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("given", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_stands_under_the_name_that_a_template_reads(read, given):
+    messages = [USER, called(call({}), **{given: "I look."}), result()]
+    assert "<a><think>I look.</think>(look)</a>" in ChatTemplate(REASONS(read)).render(messages)
+    assert "<think>" not in ChatTemplate(REASONS(read)).render([*messages, USER])
+
+
+def test_reasoning_is_printed_once_where_a_template_reads_two_names():
+    source = REASONS("reasoning").replace("{{ m.content }}{% for c", "{{ m.thinking }}{{ m.content }}{% for c")
+    messages = [USER, called(call({}), reasoning_content="I look.")]
+    assert ChatTemplate(source).render(messages).count("I look.") == 1
+
+
+def test_reasoning_as_a_part_of_the_content():
+    parts = (
+        "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+        "{{ '[T]' ~ p.thinking ~ '[/T]' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}"
+    )
+    template = ChatTemplate(by_role(user="<u>{{ m.content }}</u>", assistant=f"<a>{parts}</a>"))
+    message = {"role": "assistant", "content": "It is.", "reasoning": "I know."}
+    assert template.render([USER, message, USER]) == "<u>hello</u><a>[T]I know.[/T]It is.</a><u>hello</u><a>"
+    assert (
+        template.render([USER, message | {"content": ""}, USER]) == "<u>hello</u><a>[T]I know.[/T]</a><u>hello</u><a>"
+    )
+
+
+def test_reasoning_is_left_out_beside_content_and_calls_where_a_template_refuses_it():
+    refuses = "{% if m.thinking and m.content and m.tool_calls %}{{ raise_exception('both') }}{% endif %}"
+    source = REASONS("thinking").replace("<a>{% if", "<a>" + refuses + "{% if")
+    messages = [USER, called(call({}), content="Well.", reasoning_content="I look.")]
+    assert "<a>Well.(look)</a>" in ChatTemplate(source).render(messages)
+    assert "<think>I look.</think>" in ChatTemplate(source).render([USER, messages[1] | {"content": ""}])
+
+
+def test_reasoning_that_is_given_twice_is_an_error():
+    message = {"role": "assistant", "content": "a", "reasoning": "x", "thinking": "y"}
+    with pytest.raises(MessageError, match=r"messages\[1\]\.reasoning and messages\[1\]\.thinking"):
+        ChatTemplate(CALLS).render([USER, message])
+    ChatTemplate(CALLS).render([USER, message | {"thinking": "x"}])
+    ChatTemplate(CALLS).render([USER, message | {"thinking": ""}])
+    with pytest.raises(MessageError, match=r"messages\[1\]\.thinking must be a string or None"):
+        ChatTemplate(CALLS).render([USER, message | {"thinking": ["y"]}])
+
+
+# ---- tools
+
+
+def test_tools_are_left_out_when_there_are_none():
+    shows = "{{ tools is defined }}{{ tools is none }}{% for t in tools %}{{ t }}{% endfor %}{{ tools | length }}"
+    for tools in (None, []):
+        assert ChatTemplate(shows + "{{ tools | tojson }}").render([USER], tools=tools) == "FalseTrue0null"
+    assert ChatTemplate("{{ tools is defined }}{{ tools is none }}").render([USER], tools=[{}]) == "TrueFalse"
+
+
+def test_tools_that_a_template_does_not_print_are_in_the_log(caplog):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    ChatTemplate(CALLS + "{% for t in tools %}{{ t.function.name }}{% endfor %}").render([USER], tools=tools)
+    assert caplog.records == []
+    ChatTemplate(CALLS).render([USER], tools=tools)
+    assert [record.message for record in caplog.records] == [
+        "the chat template doesn't print tools: the model will not know of them"
+    ]
+
+
+SPINS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("test", [
+    "m.role == 'system'", "m.role == 'developer'", "m.tool_calls", "m.tool_calls and m.tool_calls[0].id == 'callprobe'",
+    "m.reasoning", "m.thinking", "m.content is not string", "tools",
+])  # fmt: skip
+def test_a_template_that_hangs_while_it_is_looked_at(test):
+    """Or in the conversation itself: either is an error within its time."""
+    template = ChatTemplate(
+        CALLS.replace("{% if", "{% if " + test + " %}" + SPINS + "{% endif %}{% if", 1), max_seconds=0.1
+    )
+    parts = [{"type": "text", "text": "x"}]
+    messages = [{"role": "developer", "content": parts}, USER, called(call({}), reasoning="x"), result()]
+    with pytest.raises(ChatTemplateError, match="more than"):
+        template.render(messages, tools=[{"type": "function", "function": {"name": "f"}}])
+
+
+@pytest.mark.parametrize("source", [
+    "{{ raise_exception('never') }}",
+    "{% if messages | length == 1 %}{{ messages[0].content }}{% else %}{{ raise_exception('one alone') }}{% endif %}",
+    "{% for m in messages %}{{ m.content if m.content is string else raise_exception('no parts') }}"
+    "{% if m.role != 'user' %}{{ raise_exception('users alone') }}{% endif %}{% endfor %}",
+])  # fmt: skip
+def test_a_template_that_refuses_everything(source):
+    with pytest.raises(ChatTemplateError, match=r"never|alone"):
+        ChatTemplate(source).render([{"role": "system", "content": "s"}, USER, called(call("{}")), result(), USER])
+
+
+def test_a_template_that_needs_variables_is_looked_at_with_them():
+    source = "{{ 1 // (wanted | length) }}" + calls_as("'=' + c.function.arguments")
+    assert '={"b": 1' in ChatTemplate(source).render(ASKS, wanted="x")
+    with pytest.raises(ChatTemplateError, match="division"):
+        ChatTemplate(source).render(ASKS)
+
+
+def test_order_of_the_system_is_the_template_s():
+    messages = [
+        {"role": "system", "content": "s"},
+        USER,
+        {"role": "assistant", "content": "a"},
+        USER | {"content": "x"},
+    ]
+    assert ChatTemplate(LAST).render(messages) == "<u>hello</u><a>a</a><u>s|x</u>"

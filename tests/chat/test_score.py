@@ -1,0 +1,78 @@
+"""The scoring program, on a folder of one template."""
+
+import json
+
+import pytest
+
+from tests.chat.score import __main__ as program
+from tests.chat.shapes import CALLS, REASONS
+
+CALL = {"type": "function", "id": "call00001", "function": {"name": "look", "arguments": '{"at": "é"}'}}
+CONVERSATIONS = {
+    "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+    "first_tools": {},
+    "conversations": {
+        "plain": {"messages": [{"role": "user", "content": "hello"}]},
+        "call": {
+            "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}],
+            "tools": True,
+            "add_generation_prompt": False,
+        },
+        "continue": {
+            "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "It"}],
+            "continue_final_message": True,
+        },
+    },
+}
+PROMPTS = {
+    "plain": {"prompt": "<s><u>hello</u><a>2026-01-15", "transformers": "equal"},
+    "plain/no_thinking": {"same_as": "plain"},
+    'plain/mood="kind"': {"prompt": "<s><u>hello</u><a>kind2026-01-15", "transformers": "equal"},
+    "call": {"prompt": '<s><u>a</u><a>(call00001:look:{"at": "é"})</a>2026-01-15', "transformers": "equal"},
+    "other": {"error": "none"},
+    "continue": {"prompt": "<s><u>a</u><a>It"},
+}
+
+
+@pytest.mark.parametrize("table", ["prompts", "engine_prompts"])
+def test_scores(table, tmp_path, capsys, monkeypatch):
+    source = "{{ bos_token }}" + CALLS + "{{ mood }}{{ strftime_now('%Y-%m-%d') }}"
+    file = {"template": source, "bos_token": "<s>", "eos_token": "</s>", "prompts": PROMPTS}
+    (tmp_path / "conversations.json").write_text(json.dumps(CONVERSATIONS))
+    (tmp_path / "one.json").write_text(json.dumps(file))
+    (tmp_path / "one.B.json").write_text(json.dumps({"outputs": {}}))
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), table])
+    program.main()
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[2:4]]
+    cells = [[cell.strip() for cell in row if cell] for row in rows]
+    assert cells == [[name, "4 of 4", "4 of 4", "0 of 0", "1 of 1"] for name in ("one", "all")]
+    file["prompts"] = PROMPTS | {"plain": {"prompt": "<u>hello</u><a>2026-01-16", "transformers": "equal"}}
+    (tmp_path / "one.json").write_text(json.dumps(file))
+    program.main()
+    line = capsys.readouterr().out.splitlines()[2]
+    assert "2 of 4" in line
+    assert line.endswith("  plain plain/no_thinking")
+
+
+def test_reuse(tmp_path, capsys, monkeypatch):
+    """The turn's mark moves with the last message, so that the answer and what follows it are computed again."""
+    (tmp_path / "conversations.json").write_text(json.dumps(CONVERSATIONS))
+    for name, source in ("keeps", CALLS), ("drops", REASONS("reasoning")), ("none", "{{ raise_exception('no') }}"):
+        file = {"template": source, "bos_token": "<s>", "eos_token": "</s>", "prompts": {}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(file))
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "reuse"])
+    program.main()
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[2:5]]
+    drops, keeps, none = [[cell.strip() for cell in row if cell] for row in rows]
+    assert none == ["none", "ChatTemplateError", "ChatTemplateError"]
+    for one, other in zip(drops[1:], keeps[1:], strict=True):
+        (reused, again, _), (kept, closing, _) = (map(int, cell.split(", ")) for cell in (one, other))
+        assert reused < kept
+        assert again > closing + 20
+
+
+def test_tables_that_there_are_not(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["score", ".", "nope"])
+    with pytest.raises(SystemExit):
+        program.main()
+    assert "there is no table 'nope'" in capsys.readouterr().err
