@@ -184,6 +184,8 @@ class GenerationRequest(Request):
                 self.want = "last"
             if self.sequence.n_computed < len(self.sequence.tokens):
                 return None
+        if self._limit == self.n_prompt:  # nothing but the prompt's log-probabilities is wanted
+            return "length"
         return self.draw(rows[-1])
 
     def draw(self, row: NDArray[np.float32]) -> FinishReason | None:

@@ -228,7 +228,9 @@ _KEYWORDS = {
 class TextOptions:
     """Options of a text, checked.
 
-    max_tokens: tokens to generate at most; None: up to the context's end.
+    max_tokens: tokens to generate at most; None: up to the context's end. 0 generates nothing, and is for
+        `prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and
+        finish_reason is "length".
     stop: strings that end the text; they are cut off, with what follows.
     ignore_eos: go on after end-of-generation tokens.
     sampler: a `SamplerConfig` or a `SamplerChain`; its fields are keywords by themselves too. A list's prompts all use
@@ -277,6 +279,10 @@ class TextOptions:
             if own[name] is not default:
                 own[name] = _TEXT_CHECKS[name](own[name])
         own["n_each"] = self.n or 1
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise ConfigError(
+                "max_tokens must be at least 1, not 0, unless prompt_logprobs asks for those of the prompt"
+            )
         if self.tool_use is not None:
             self._check_tool_use(self.tool_use)
         if self.drafts.acceptance == "rejection":
@@ -320,7 +326,7 @@ def _check_cancel_token(token: Any) -> CancelToken:
 
 # Fields of TextOptions that are keywords by themselves: each gives a value as it is kept, or raises ConfigError.
 _TEXT_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "max_tokens": partial(check_int, "max_tokens", minimum=1, maximum=MAX_CONTEXT),
+    "max_tokens": partial(check_int, "max_tokens", minimum=0, maximum=MAX_CONTEXT),
     "stop": check_stop,
     "ignore_eos": partial(check_bool, "ignore_eos"),
     "logits_processors": check_processors,

@@ -179,12 +179,13 @@ class RequestFactory:
         return ids
 
     def limit(self, name: str, n_prompt: int, max_tokens: int | None) -> int:
-        """How many tokens may be generated. Raises ContextOverflowError if the prompt leaves no room for one."""
+        """How many tokens may be generated. Raises ContextOverflowError if the prompt leaves no room for one of them."""
         room = self._context_size - n_prompt
-        if room < 1:
+        if room < (max_tokens != 0):
+            output = ", which must also hold the output" if max_tokens != 0 else ""
             raise ContextOverflowError(
-                f"{name} has {n_prompt} tokens and context_size is {self._context_size}, which must also hold the "
-                "output: shorten the prompt, or load with a larger context_size"
+                f"{name} has {n_prompt} tokens and context_size is {self._context_size}{output}: shorten the prompt, or "
+                "load with a larger context_size"
             )
         if max_tokens is not None:
             return min(room, max_tokens)

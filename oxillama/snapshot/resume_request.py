@@ -136,7 +136,7 @@ class TextResumer:
     def options(self, own: Given) -> TextOptions:
         """The request's options as saved. Raises SnapshotMismatchError for a context that is too small, and for
         functions that are missing."""
-        given, limit = self.given, self.given.integer("limit", self.n_prompt + 1, MAX_CONTEXT)
+        given, limit = self.given, self.given.integer("limit", self.n_prompt, MAX_CONTEXT)
         if limit > self.engine.context_size:
             raise SnapshotMismatchError(
                 f"{self.label}: it continues to {limit} tokens, more than the context_size of this engine, "
@@ -220,8 +220,8 @@ def check_text(resumer: TextResumer, chunks: SequenceOf[Chunk]) -> None:
     reason = given.get("finished")
     if not (reason is None or isinstance(reason, str)) or reason not in REASONS:
         raise given.wrong("finished", "a reason to finish")
-    limit, n_shown = given.integer("limit", n_prompt + 1), given.integer("n_shown", n_prompt, n)
-    if limit < n + (reason is None):
+    limit, n_shown = given.integer("limit", n_prompt), given.integer("n_shown", n_prompt, n)
+    if limit < n + (reason is None and limit > n_prompt):
         raise given.wrong("limit", f"more than its {n} tokens")
     if reason is not None and (n_shown != n or resumer.sequence.integer("n_computed")):
         raise given.wrong("n_shown", f"{n}, with nothing computed, as it has finished")
