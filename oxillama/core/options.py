@@ -28,7 +28,7 @@ from oxillama.core.tool_use import ToolUse, check_tool_use
 from oxillama.drafts.rejection import check_chain
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
-from oxillama.sampler_config import MAX_SEED, SamplerConfig
+from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY
@@ -174,6 +174,8 @@ class StreamOptions(RequestOptions, total=False):
 
     max_tokens: int | None
     stop: Stop
+    stop_token_ids: Iterable[int]
+    include_stop: bool
     ignore_eos: bool
     sampler: SamplerConfig | SamplerChain | None
     logits_processors: SequenceOf[LogitsProcessor] | None
@@ -232,7 +234,9 @@ class TextOptions:
         `prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and
         finish_reason is "length".
     stop: strings that end the text; they are cut off, with what follows.
-    ignore_eos: go on after end-of-generation tokens.
+    stop_token_ids: ids of tokens that end the text, beside those that end it for the model.
+    include_stop: leave the stop string at the end of the text, or the token of `stop_token_ids`, as its last one.
+    ignore_eos: go on after end-of-generation tokens. Those of `stop_token_ids` end the text all the same.
     sampler: a `SamplerConfig` or a `SamplerChain`; its fields are keywords by themselves too. A list's prompts all use
         the same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given.
     logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
@@ -261,6 +265,8 @@ class TextOptions:
     drafts: DraftOptions = NO_DRAFTS
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
     ignore_eos: bool = False
     logits_processors: tuple[LogitsProcessor, ...] = ()
     stopping_criteria: tuple[StoppingCriterion, ...] = ()
@@ -328,6 +334,8 @@ def _check_cancel_token(token: Any) -> CancelToken:
 _TEXT_CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_tokens": partial(check_int, "max_tokens", minimum=0, maximum=MAX_CONTEXT),
     "stop": check_stop,
+    "stop_token_ids": partial(checked_ids, "stop_token_ids"),
+    "include_stop": partial(check_bool, "include_stop"),
     "ignore_eos": partial(check_bool, "ignore_eos"),
     "logits_processors": check_processors,
     "stopping_criteria": check_criteria,
@@ -361,7 +369,10 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCha
     serving = _NO_SERVING if given.isdisjoint(_SERVING_FIELDS) else split_serving_options(others)
     drafts = NO_DRAFTS if given.isdisjoint(DRAFT_FIELDS) else split_draft_options(others)
     chain = make_chain(others.pop("sampler", None), others, defaults) if others else defaults
-    return TextOptions(chain, serving, drafts, **own)
+    found = TextOptions(chain, serving, drafts, **own)
+    if found.max_tokens is not None and chain.config.min_tokens > found.max_tokens:
+        raise ConfigError(f"min_tokens must be at most max_tokens, {found.max_tokens}, not {chain.config.min_tokens}")
+    return found
 
 
 def is_met(criteria: Iterable[StoppingCriterion], tokens: list[int], row: NDArray[np.float32]) -> bool:
