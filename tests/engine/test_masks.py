@@ -128,6 +128,32 @@ def test_words_are_meant_inside_a_text_and_after_a_space():
         assert not {first, second} & set(without.replace(".", "").split())
 
 
+def test_a_draft_model_draws_by_them():
+    """Draft tokens are drawn by the request's own masks, so that nearly as many are accepted, and change nothing."""
+    with ox.load(num_threads=1) as engine, ox.DraftModel(ox.shipped_draft(), num_threads=1) as draft:
+        asked = {"max_tokens": 60, "seed": 2, "bad_words": ["a", "the", "was"], "min_tokens": 50, "stop": "."}
+        plain = engine.generate("Once upon a time", **asked)
+        found = engine.generate("Once upon a time", draft=draft, adaptive=False, **asked)
+        assert found == plain
+        assert found.speculation.accepted > 10
+        assert not {"a", "the", "was"} & set(found.text.split())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rejected_draft_tokens_leave_the_masks(seed):
+    engine = make_engine()
+    r = engine.generate(
+        "the cab", max_tokens=20, draft=Wild(), acceptance="rejection", **{**ALL, "seed": seed, "ignore_eos": True}
+    )
+    stops = [i for i, token in enumerate(r.token_ids) if token in (9, 12)]
+    assert stops == ([len(r.token_ids) - 1] if r.finish_reason == "stop" else [])
+    assert 6 <= len(r.token_ids) == (20 if r.finish_reason == "length" else len(r.token_ids))
+    assert set(r.token_ids) <= {*ALL["allowed_token_ids"]}
+    assert not any(r.token_ids[i : i + 2] == [5, 6] for i in range(20))
+    assert PIECES.index(b"ab") not in r.token_ids
+    assert_idle(engine)
+
+
 # ---- how long a text is at least
 
 
