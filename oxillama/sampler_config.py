@@ -13,12 +13,13 @@ __all__ = [
     "CONSTRAINTS",
     "SCHEMA_MODES",
     "Biases",
-    "Breakers",
     "JsonSchema",
     "SamplerConfig",
     "SamplingOptions",
     "SchemaMode",
+    "Texts",
     "checked_constraints",
+    "checked_ids",
 ]
 
 JsonSchema = Mapping[str, Any] | bool | str
@@ -105,8 +106,10 @@ MAX_TOKEN = (1 << 31) - 1  # ids are 32-bit integers in the files
 # Each token is looked at for each breaker, back to its whole length.
 MAX_BREAKERS = 256
 MAX_BREAKER = 256
+MAX_WORDS = 16384
+MAX_WORD = 256
 
-Breakers = tuple[str | tuple[int, ...], ...]
+Texts = tuple[str | tuple[int, ...], ...]
 
 
 class Biases(Mapping[int, float]):
@@ -146,6 +149,12 @@ class SamplerConfig:
 
     logit_bias: token id -> what is added to its logit; minus infinity bans it.
     banned_tokens: ids of tokens that never come.
+    allowed_token_ids: ids of the only tokens that may come, the end's too; None allows all.
+    bad_words: strings (or lists of token ids) that the text doesn't have: where the tokens of one stand but for the
+        last, that can't come. A string counts as its tokens alone and as those after a space; other tokens may still
+        spell it. What the prompt ends with doesn't count.
+    min_tokens: tokens that a text has at least: before, no token can end it, stop strings in it don't count and no
+        stopping criterion is asked.
     repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
     frequency_penalty: taken off a recent token's logit for each time that it occurs; negative ones make it likelier.
     presence_penalty: taken off once.
@@ -213,6 +222,9 @@ class SamplerConfig:
     logit_bias: Mapping[int, float] | None = None
     banned_tokens: Iterable[int] = ()
     schema_mode: SchemaMode = "generate"
+    allowed_token_ids: Iterable[int] | None = None
+    bad_words: Iterable[str | Iterable[int]] = ()
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         given = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
@@ -229,11 +241,18 @@ class SamplerConfig:
         if self.mirostat and not self.temperature:
             raise ConfigError("temperature must be above 0 with mirostat, which draws at random, not 0")
         if "dry_sequence_breakers" in given:
-            self._set("dry_sequence_breakers", _checked_breakers(self.dry_sequence_breakers))
+            breakers = _checked_texts("dry_sequence_breakers", self.dry_sequence_breakers, MAX_BREAKERS, MAX_BREAKER)
+            self._set("dry_sequence_breakers", breakers)
         if self.logit_bias is not None:
             self._set("logit_bias", _checked_biases(self.logit_bias))
         if "banned_tokens" in given:
-            self._set("banned_tokens", _checked_ids("banned_tokens", self.banned_tokens))
+            self._set("banned_tokens", checked_ids("banned_tokens", self.banned_tokens))
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", checked_ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise ConfigError("allowed_token_ids must hold at least one token id, or be None to allow all")
+        if "bad_words" in given:
+            self._set("bad_words", _checked_texts("bad_words", self.bad_words, MAX_WORDS, MAX_WORD))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -247,15 +266,22 @@ class SamplerConfig:
                 return name, value
         return None
 
+    @property
+    def masking(self) -> str | None:
+        """Name of the first field for which a chain needs the stage `masks`, if there is one."""
+        if self.allowed_token_ids is not None:
+            return "allowed_token_ids"
+        return "bad_words" if self.bad_words else "min_tokens" if self.min_tokens else None
+
     def check_ids(self, n_vocab: int) -> None:
-        """Raises ConfigError if logit_bias, banned_tokens or breakers have tokens that a vocabulary doesn't have."""
+        """Raises ConfigError if a field has tokens that a vocabulary doesn't have."""
         given: list[tuple[str, Iterable[int]]] = [
             ("logit_bias", self.logit_bias or ()),
             ("banned_tokens", self.banned_tokens),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
         ]
-        for breaker in self.dry_sequence_breakers:
-            if not isinstance(breaker, str):
-                given.append(("dry_sequence_breakers", breaker))
+        given += [("dry_sequence_breakers", ids) for ids in self.dry_sequence_breakers if not isinstance(ids, str)]
+        given += [("bad_words", ids) for ids in self.bad_words if not isinstance(ids, str)]
         for name, ids in given:
             highest = max(ids, default=0)
             if highest >= n_vocab:
@@ -308,12 +334,14 @@ _INTS = {
     "dry_allowed_length": (1, MAX_CONTEXT),
     "dry_window": (1, MAX_CONTEXT),
     "mirostat": (0, 2),
+    "min_tokens": (0, MAX_CONTEXT),
     "seed": (0, MAX_SEED),
 }
 _OPTIONAL = ("dry_window", "seed")
 
 
-def _checked_ids(name: str, ids: Any) -> tuple[int, ...]:
+def checked_ids(name: str, ids: Any) -> tuple[int, ...]:
+    """`ids` as a tuple of token ids. Raises ConfigError, which names the first that is none."""
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
         raise ConfigError(f"{name} must be a list of token ids, not {ids!r}")
     return tuple(check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids))
@@ -330,20 +358,20 @@ def _checked_biases(biases: Any) -> Biases:
     return Biases(checked)
 
 
-def _checked_breakers(breakers: Any) -> Breakers:
-    name = "dry_sequence_breakers"
-    if isinstance(breakers, str | bytes | Mapping) or not isinstance(breakers, Iterable):
-        raise ConfigError(f"{name} must be a list of strings, not {breakers!r}")
+def _checked_texts(name: str, given: Any, most: int, longest: int) -> Texts:
+    """At most `most` strings or lists of token ids, each of 1 to `longest` characters or tokens."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigError(f"{name} must be a list of strings, not {given!r}")
     checked: list[str | tuple[int, ...]] = []
-    for i, given in enumerate(breakers):
-        breaker = given if isinstance(given, str) else _checked_ids(f"{name}[{i}]", given)
-        if not 0 < len(breaker) <= MAX_BREAKER:
-            raise ConfigError(f"{name}[{i}] must have 1 to {MAX_BREAKER} characters or tokens, not {len(breaker)}")
-        if isinstance(breaker, str) and not is_unicode(breaker):
-            raise ConfigError(f"{name}[{i}] must be Unicode, which halves of surrogate pairs are not: {breaker!r:.60}")
-        checked.append(breaker)
-    if len(checked) > MAX_BREAKERS:
-        raise ConfigError(f"{name} must have at most {MAX_BREAKERS} items, not {len(checked)}")
+    for i, item in enumerate(given):
+        text = item if isinstance(item, str) else checked_ids(f"{name}[{i}]", item)
+        if not 0 < len(text) <= longest:
+            raise ConfigError(f"{name}[{i}] must have 1 to {longest} characters or tokens, not {len(text)}")
+        if isinstance(text, str) and not is_unicode(text):
+            raise ConfigError(f"{name}[{i}] must be Unicode, which halves of surrogate pairs are not: {text!r:.60}")
+        checked.append(text)
+    if len(checked) > most:
+        raise ConfigError(f"{name} must have at most {most} items, not {len(checked)}")
     return tuple(checked)
 
 
@@ -383,3 +411,6 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     banned_tokens: Iterable[int]
     schema_mode: SchemaMode
+    allowed_token_ids: Iterable[int] | None
+    bad_words: Iterable[str | Iterable[int]]
+    min_tokens: int

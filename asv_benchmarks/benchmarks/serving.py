@@ -1,6 +1,8 @@
 """Many requests at once, against one after another."""
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import oxillama
 from oxillama import Scheduler, Sequence, SequencePool
@@ -44,6 +46,41 @@ class Together:
         engine = oxillama.AsyncEngine(self.engine)
         calls = (engine.generate(p, max_tokens=N_TOKENS, ignore_eos=True, sampler=options) for p in PROMPTS)
         await asyncio.gather(*calls)
+
+
+class TwoEngines:
+    """Two engines at once, each with all cores, against one of them: what they share, and how evenly.
+
+    Of a fair turn the sum is about one engine's, and a token takes twice as long.
+    """
+
+    timeout = 120
+
+    def setup_cache(self) -> dict[str, float]:
+        engines = [load_engine(), load_engine()]
+        for engine in engines:
+            self.rate(engine)
+        alone = sorted(self.rate(engines[0]) for _ in range(5))[2]
+        shared = []
+        with ThreadPoolExecutor(2) as threads:
+            for _ in range(5):
+                shared.append(list(threads.map(self.rate, engines)))
+        for engine in engines:
+            engine.close()
+        middle = sorted(shared, key=sum)[2]
+        return {"sum": sum(middle) / alone, "share": min(middle) / max(middle)}
+
+    def rate(self, engine: oxillama.Engine) -> float:
+        """Tokens per second."""
+        began = time.perf_counter()
+        found = engine.generate(STORY, max_tokens=400, ignore_eos=True, temperature=0)
+        return len(found.token_ids) / (time.perf_counter() - began)
+
+    def track_sum(self, found: dict[str, float]) -> float:
+        return found["sum"]
+
+    def track_share(self, found: dict[str, float]) -> float:
+        return found["share"]
 
 
 class Scheduling:

@@ -342,8 +342,13 @@ async def _next_of(prompts: AsyncIterator[Any]) -> tuple[Any, ...]:
 
 def size_of(prompts: Any, options: TextOptions | None = None) -> int:
     """Characters to make tokens of; a grammar takes longer than those that are made at once."""
-    grammar = options is not None and (options.chain.config.constraint or options.tool_use) is not None
-    return grammar * (INLINE_CHARACTERS + 1) + sum(len(p) for p in prompts if isinstance(p, str))
+    n: int = sum(len(p) for p in prompts if isinstance(p, str))
+    if options is None:
+        return n
+    grammar = (options.chain.config.constraint or options.tool_use) is not None
+    if options.chain.masked:  # each word is spelt alone and after a space
+        n += 2 * sum(len(word) for word in options.chain.config.bad_words if isinstance(word, str))
+    return grammar * (INLINE_CHARACTERS + 1) + n
 
 
 async def made(size: int, make: Callable[[], T]) -> T:

@@ -32,9 +32,11 @@ __all__ = [
 ]
 
 # Fields of SamplerConfig that say what may come, and not how to draw.
-SHAPING = (*CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens")
+SHAPING = (
+    *CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens", "allowed_token_ids", "bad_words", "min_tokens",
+)  # fmt: skip
 # Options of one text, with which a search of the likeliest has no meaning.
-TEXT_FIELDS = ("echo", "stopping_criteria")
+TEXT_FIELDS = ("echo", "stopping_criteria", "include_stop")
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
@@ -52,6 +54,9 @@ class BeamKeywords(TypedDict, total=False):
     choices: SequenceOf[str] | None
     logit_bias: Mapping[int, float] | None
     banned_tokens: Iterable[int]
+    allowed_token_ids: Iterable[int] | None
+    bad_words: Iterable[str | Iterable[int]]
+    min_tokens: int
     priority: int
     deadline: float | None
     deadline_from: DeadlineFrom | None
@@ -64,6 +69,7 @@ class BeamSearchOptions(BeamKeywords, total=False):
     """All keywords of `beam_search`; `BeamOptions` says what they mean."""
 
     ignore_eos: bool
+    stop_token_ids: Iterable[int]
     cancel_token: CancelToken | None
 
 
@@ -166,6 +172,9 @@ def start_search(
         split_serving_options(fields),
         **fields,
     )
+    n = found.chain.config.min_tokens
+    if n > found.config.max_new_tokens:
+        raise ConfigError(f"min_tokens must be at most max_new_tokens, {found.config.max_new_tokens}, not {n}")
     return BeamSearch(core, factory, factory.ids("prompt", one), found, bell)
 
 

@@ -30,6 +30,7 @@ from oxillama.errors import (
 )
 from oxillama.kernels.logprobs import log_sum_exp
 from oxillama.lora import LoraSet
+from oxillama.sampler_config import checked_ids
 from oxillama.sampling import SamplerChain
 from oxillama.sampling.stages import draw
 from oxillama.scheduling.block_manager import n_alive
@@ -189,10 +190,12 @@ class BeamOptions:
     """Options of a beam search, checked.
 
     config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come: `grammar`,
-        `json_schema` (with `schema_mode`), `regex`, `choices` and `banned_tokens` leave log-probabilities as they are,
-        and `logit_bias` adds to them; and `priority`, `deadline`, `deadline_from`, `cache_prompt`, `cache_salt`.
-        Nothing is drawn at random: other fields of `SamplerConfig` have no place here.
+        `json_schema` (with `schema_mode`), `regex`, `choices`, `banned_tokens`, `allowed_token_ids`, `bad_words` and
+        `min_tokens` leave log-probabilities as they are, and `logit_bias` adds to them; and `priority`, `deadline`,
+        `deadline_from`, `cache_prompt`, `cache_salt`. Nothing is drawn at random: other fields of `SamplerConfig` have
+        no place here.
     ignore_eos: end-of-generation tokens are tokens like others.
+    stop_token_ids: ids of tokens that end a text, beside those that end it for the model.
     cancel_token: lets another thread stop it; what there is by then is returned, unfinished beams included.
     """
 
@@ -201,10 +204,12 @@ class BeamOptions:
     serving: ServingOptions
     ignore_eos: bool = False
     cancel_token: CancelToken | None = None
+    stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ConfigError for other values."""
         check_bool("ignore_eos", self.ignore_eos)
+        object.__setattr__(self, "stop_token_ids", checked_ids("stop_token_ids", self.stop_token_ids))
         if self.cancel_token is not None:
             check_type("cancel_token", self.cancel_token, CancelToken)
 
@@ -237,8 +242,9 @@ class BeamSearch:
         self._prompt, self._serving = factory.place(ids, options.serving.of_sequence(factory.kv_type, self.loras))
         self._limit = factory.limit("prompt", len(self._prompt), config.max_new_tokens)
         self._check_fits()
-        self._end_ids: frozenset[int] = frozenset() if options.ignore_eos else factory.end_ids
-        self.sampler = factory.plain_sampler(options.chain)
+        self._end_ids = factory.ends(options.ignore_eos, options.stop_token_ids)
+        options.chain.config.check_ids(factory.n_vocab)
+        self.sampler = factory.plain_sampler(options.chain, self._end_ids)
         self._stages = [stage for stage in self.sampler.chain.stages if stage is not draw]
         self._found = FoundBeams(config, self._limit)
         self._candidates: list[Candidate] = []

@@ -105,7 +105,7 @@ class EngineCore:
         self.meter = MetricsRecorder(self.scheduler, runner.memory_bytes(), block_bytes)
         self.pace = PrefillThrottle(token_budget)
         self.encoder, self.denoises, self.encoder_decoder = encoder, denoises, encoder_decoder
-        self.loop = StepLoop(self.step, self._drop_other_threads, self._recover)
+        self.loop = StepLoop(self.step, self._drop_other_threads, self._recover, runner.num_threads)
         self.closed = False
         self.sessions: weakref.WeakSet[ForkListener] = weakref.WeakSet()
         self.drafting = Drafting()
@@ -140,6 +140,8 @@ class EngineCore:
         rows = self._forward(plan)
         if rows is None:
             return
+        if plan is self._plans[1] or not self._plans[1]:  # the rest is not for the cores
+            self.loop.cores.give_back()
         self._advance(plan, rows)
         n_prompt, seconds = self.meter.count(plan, began)
         if n_prompt:

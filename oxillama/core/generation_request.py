@@ -36,16 +36,17 @@ class StopMatcher:
     alone.
 
     stops: the strings, the shortest first. found: the stop string that was found; the shortest of those that begin in
-    the same place.
+    the same place. keeps: whether that stays at the end of the text.
     """
 
-    __slots__ = ("_held", "found", "stops")
+    __slots__ = ("_held", "found", "keeps", "stops")
 
-    def __init__(self, stops: Iterable[str] = ()) -> None:
+    def __init__(self, stops: Iterable[str] = (), *, keeps: bool = False) -> None:
         # The shortest is complete first, however the text is divided.
         self.stops = tuple(sorted(stops, key=len))
         self._held = ""
         self.found: str | None = None
+        self.keeps = keeps
 
     @property
     def held(self) -> str:
@@ -61,7 +62,7 @@ class StopMatcher:
             for stop in self.stops:
                 if text.startswith(stop, start):
                     self._held, self.found = "", stop
-                    return text[:start], True
+                    return text[: start + self.keeps * len(stop)], True
             if any(stop.startswith(text[start:]) for stop in self.stops):
                 self._held = text[start:]
                 return text[:start], False
@@ -74,8 +75,8 @@ class StopMatcher:
         found = [(start, len(stop), stop) for stop in self.stops if (start := held.find(stop)) >= 0]
         if not found:
             return held, False
-        start, _, self.found = min(found)
-        return held[:start], True
+        start, length, self.found = min(found)
+        return held[: start + self.keeps * length], True
 
 
 class TextStream(Protocol):
@@ -116,13 +117,16 @@ class GenerationRequest(Request):
         options: TextOptions | None = None,
         criteria: tuple[StoppingCriterion, ...] = (),
         echo: str = "",
+        min_tokens: int = 0,
+        kept_ids: Collection[int] = (),
         **held: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
 
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
         there are no drafts. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
-        before it.
+        before it. `min_tokens`: before, neither stop strings nor criteria end it. `kept_ids`: of the tokens that end
+        it, those that stay in it.
         """
         super().__init__(sequence, outbox, **held)
         self.options = options
@@ -138,6 +142,8 @@ class GenerationRequest(Request):
         if scores is not None and scores.wants_prompt(sequence) and not self.follows:
             self.want = "all"
         self._limit = sequence.n_prompt + max_tokens
+        self._least = sequence.n_prompt + min_tokens
+        self._kept_ids = kept_ids
         self._n_shown = sequence.n_prompt
         self._stopped = False
         self._texts: list[str] = []  # for one chunk at the end, where no caller reads before it
@@ -165,14 +171,17 @@ class GenerationRequest(Request):
         sampler: the state of its sampler. Raises ConfigError for a damaged one, GrammarError if tokens don't fit.
         """
         self.sampler.memory.restore(sampler)
+        tokens = self.sequence.tokens
         for token in drawn:
-            self.sequence.tokens.append(token)
-            text, stopped = self._stops.push(self._stream.push(token))
-            self._stopped = self._stopped or stopped
+            tokens.append(token)
+            text = self._stream.push(token)
+            if len(tokens) > self._least:
+                text, stopped = self._stops.push(text)
+                self._stopped = self._stopped or stopped
             if text and (self._tools is None or self._tools.push(text)):
-                self._n_shown = len(self.sequence.tokens)
+                self._n_shown = len(tokens)
         if finished:
-            self._n_shown = len(self.sequence.tokens)
+            self._n_shown = len(tokens)
 
     @property
     def stopped(self) -> bool:
@@ -186,6 +195,8 @@ class GenerationRequest(Request):
                 self.want = "last"
             if self.sequence.n_computed < len(self.sequence.tokens):
                 return None
+        if self._limit == self.n_prompt:  # nothing but the prompt's log-probabilities is wanted
+            return "length"
         return self.draw(rows[-1])
 
     def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
@@ -194,18 +205,20 @@ class GenerationRequest(Request):
         token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
         if not self.clock.first_at:
             self.clock.first_at = time.perf_counter()
-        if token in self.end_ids:
+        ends = token in self.end_ids
+        if ends:
             self.stop_reason = token
-            if self.scores is not None:
-                self.scores.add_end(row, token)
-            return "stop"
+            if token not in self._kept_ids:
+                if self.scores is not None:
+                    self.scores.add_end(row, token)
+                return "stop"
         self.sampler.accept(token)
         if self.scores is not None:
             self.scores.add(row, token)
         tokens = self.sequence.tokens
         tokens.append(token)
         text = self._stream.push(token)
-        if self._stops.stops:
+        if self._stops.stops and len(tokens) > self._least:
             text, self._stopped = self._stops.push(text)
             if self._stopped:
                 self._last_text = text
@@ -216,15 +229,18 @@ class GenerationRequest(Request):
             self._texts.append(text)
         elif text:
             self._put(text, [], None)
-        if self._criteria and is_met(self._criteria, tokens[self.sequence.n_encoded :], row):
+        if ends or (self._criteria and len(tokens) >= self._least and self._meets_criteria(row)):
             return "stop"
         return "length" if len(tokens) == self._limit else None
+
+    def _meets_criteria(self, row: NDArray[np.float32]) -> bool:
+        return is_met(self._criteria, self.sequence.tokens[self.sequence.n_encoded :], row)
 
     def close(self, reason: FinishReason) -> FinishReason:
         text = self._last_text
         if not self._stopped:
             text = self._stream.flush()
-            if self._stops.stops:
+            if self._stops.stops and len(self.sequence.tokens) > self._least:
                 text, self._stopped = self._stops.push(text)
         if not self._stopped and self._stops.stops:
             held, self._stopped = self._stops.flush()

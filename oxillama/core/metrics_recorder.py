@@ -168,7 +168,7 @@ class MetricsRecorder:
             if new:
                 clock.n_counted, clock.counted_at = request.n_prompt + new, now
             return new
-        if request.finish_reason == "stop":  # no tokens were wanted
+        if request.outcome is not None and request.outcome[0] in ("stop", "length"):  # no tokens were wanted
             self._counts["prompt_tokens"] += request.n_prompt - request.n_filling
         return 0
 

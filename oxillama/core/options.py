@@ -28,7 +28,7 @@ from oxillama.core.tool_use import ToolUse, check_tool_use
 from oxillama.drafts.rejection import check_chain
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
-from oxillama.sampler_config import MAX_SEED, SamplerConfig
+from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY
@@ -175,6 +175,8 @@ class StreamOptions(RequestOptions, total=False):
 
     max_tokens: int | None
     stop: Stop
+    stop_token_ids: Iterable[int]
+    include_stop: bool
     ignore_eos: bool
     sampler: SamplerConfig | SamplerChain | None
     logits_processors: SequenceOf[LogitsProcessor] | None
@@ -239,9 +241,13 @@ _KEYWORDS = {
 class TextOptions:
     """Options of a text, checked.
 
-    max_tokens: tokens to generate at most; None: up to the context's end.
+    max_tokens: tokens to generate at most; None: up to the context's end. 0 generates nothing, and is for
+        `prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and
+        finish_reason is "length".
     stop: strings that end the text; they are cut off, with what follows.
-    ignore_eos: go on after end-of-generation tokens.
+    stop_token_ids: ids of tokens that end the text, beside those that end it for the model.
+    include_stop: leave the stop string at the end of the text, or the token of `stop_token_ids`, as its last one.
+    ignore_eos: go on after end-of-generation tokens. Those of `stop_token_ids` end the text all the same.
     sampler: a `SamplerConfig` or a `SamplerChain`; its fields are keywords by themselves too. A list's prompts all use
         the same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given.
     logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
@@ -270,6 +276,8 @@ class TextOptions:
     drafts: DraftOptions = NO_DRAFTS
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
     ignore_eos: bool = False
     logits_processors: tuple[LogitsProcessor, ...] = ()
     stopping_criteria: tuple[StoppingCriterion, ...] = ()
@@ -288,6 +296,10 @@ class TextOptions:
             if own[name] is not default:
                 own[name] = _TEXT_CHECKS[name](own[name])
         own["n_each"] = self.n or 1
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise ConfigError(
+                "max_tokens must be at least 1, not 0, unless prompt_logprobs asks for those of the prompt"
+            )
         if self.tool_use is not None:
             self._check_tool_use(self.tool_use)
         if self.drafts.acceptance == "rejection":
@@ -331,8 +343,10 @@ def _check_cancel_token(token: Any) -> CancelToken:
 
 # Fields of TextOptions that are keywords by themselves: each gives a value as it is kept, or raises ConfigError.
 _TEXT_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "max_tokens": partial(check_int, "max_tokens", minimum=1, maximum=MAX_CONTEXT),
+    "max_tokens": partial(check_int, "max_tokens", minimum=0, maximum=MAX_CONTEXT),
     "stop": check_stop,
+    "stop_token_ids": partial(checked_ids, "stop_token_ids"),
+    "include_stop": partial(check_bool, "include_stop"),
     "ignore_eos": partial(check_bool, "ignore_eos"),
     "logits_processors": check_processors,
     "stopping_criteria": check_criteria,
@@ -366,7 +380,10 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCha
     serving = _NO_SERVING if given.isdisjoint(_SERVING_FIELDS) else split_serving_options(others)
     drafts = NO_DRAFTS if given.isdisjoint(DRAFT_FIELDS) else split_draft_options(others)
     chain = make_chain(others.pop("sampler", None), others, defaults) if others else defaults
-    return TextOptions(chain, serving, drafts, **own)
+    found = TextOptions(chain, serving, drafts, **own)
+    if found.max_tokens is not None and chain.config.min_tokens > found.max_tokens:
+        raise ConfigError(f"min_tokens must be at most max_tokens, {found.max_tokens}, not {chain.config.min_tokens}")
+    return found
 
 
 def is_met(criteria: Iterable[StoppingCriterion], tokens: list[int], row: NDArray[np.float32]) -> bool:

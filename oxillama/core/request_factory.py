@@ -1,6 +1,6 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from oxillama.kernels.sampling import Candidates
 from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import SamplerConfig, SchemaMode
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling.masks import TokenMasks
 from oxillama.sampling.state import SamplerState
 from oxillama.scheduling.sequence import Sequence, SourceLayout
 from oxillama.tokenizer import Tokenizer
@@ -98,6 +99,7 @@ class RequestFactory:
         # Of calls that give no settings. A model's file recommends none that have token ids, which it may lack.
         self.default_chain = SamplerChain.from_config(sampling_defaults or SamplerConfig())
         self._tokenizer = tokenizer
+        self.end_ids = tokenizer.eog_ids  # that end a text, unless a request says otherwise
         self._n_vocab = n_vocab
         self._context_size = context_size
         self._n_cached = n_cached
@@ -118,19 +120,15 @@ class RequestFactory:
         """Tokens of one request, prompt and output together."""
         return self._context_size
 
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """The tokens that end a text."""
-        return self._tokenizer.eog_ids
-
     def text_of(self, tokens: list[int]) -> str:
         """What follows a prompt, as text."""
         stream = self._tokenizer.stream(skip_special=True)
         return "".join(map(stream.push, tokens)) + stream.flush()
 
-    def plain_sampler(self, chain: SamplerChain) -> Sampler:
-        """At the beginning of a text, whatever the prompt."""
-        return Sampler(chain, scratch=self._scratch, grammar=self._grammars.state(chain.config))
+    def plain_sampler(self, chain: SamplerChain, end_ids: Iterable[int] = ()) -> Sampler:
+        """At the beginning of a text that these tokens end, whatever the prompt."""
+        grammar = self._grammars.state(chain.config)
+        return Sampler(chain, scratch=self._scratch, grammar=grammar, spelling=self._spelling, end_ids=end_ids)
 
     def sampler(self, chain: SamplerChain, prompt: list[int], processors: Iterable[LogitsProcessor]) -> Sampler:
         """At the beginning of a text after a prompt, to be used by one thread beside the engine's steps.
@@ -140,15 +138,34 @@ class RequestFactory:
         chain.config.check_ids(self._n_vocab)
         grammar = self._grammars.state(chain.config)
         return Sampler(
-            chain, prompt=prompt, grammar=grammar, token_bytes=self._tokenizer.token_bytes, processors=processors
-        )
+            chain, prompt=prompt, grammar=grammar, token_bytes=self._tokenizer.token_bytes, processors=processors,
+            spelling=self._spelling, end_ids=self.end_ids,
+        )  # fmt: skip
 
-    def _sampler(self, ids: list[int], options: TextOptions) -> Sampler:
-        """That of a request for text after `ids`."""
+    def _spelling(self, text: str) -> list[int]:
+        """Tokens of a text in the middle of another."""
+        return self._tokenizer.encode(text, add_special=False, continuation=True)
+
+    def ends(self, ignore_eos: bool, stop_token_ids: tuple[int, ...]) -> frozenset[int]:
+        """Tokens that end a text. Raises ConfigError for ids that the model doesn't have."""
+        highest = max(stop_token_ids, default=0)
+        if highest >= self._n_vocab:
+            raise ConfigError(
+                f"stop_token_ids must have token ids of this model, from 0 to {self._n_vocab - 1}, not {highest}"
+            )
+        return frozenset((*(() if ignore_eos else self.end_ids), *stop_token_ids))
+
+    def _sampler(
+        self, ids: list[int], options: TextOptions, end_ids: Collection[int], leader: GenerationRequest | None
+    ) -> Sampler:
+        """That of a request for text after `ids`; completions of one prompt have the masks of the first."""
         chain, tools = options.chain, options.tool_use
         memory = SamplerState(chain.config, ids, self._tokenizer.token_bytes)
         if chain.constrained or tools is not None:
             memory.grammar = self._grammars.state(chain.config, tools)
+        if chain.masked:
+            of_leader = leader and leader.sampler.memory.masks
+            memory.masks = of_leader or TokenMasks(chain.config, spelling=self._spelling, end_ids=end_ids)
         return Sampler.of(chain, memory, self._scratch, options.logits_processors)
 
     def ids(self, name: str, prompt: Any) -> list[int]:
@@ -187,10 +204,11 @@ class RequestFactory:
     def limit(self, name: str, n_prompt: int, max_tokens: int | None) -> int:
         """How many tokens may be generated. Raises ContextOverflowError if the prompt leaves no room for one."""
         room = self._context_size - n_prompt
-        if room < 1:
+        if room < (max_tokens != 0):
+            output = ", which must also hold the output" if max_tokens != 0 else ""
             raise ContextOverflowError(
-                f"{name} has {n_prompt} tokens and context_size is {self._context_size}, which must also hold the "
-                "output: shorten the prompt, or load with a larger context_size"
+                f"{name} has {n_prompt} tokens and context_size is {self._context_size}{output}: shorten the "
+                "prompt, or load with a larger context_size"
             )
         if max_tokens is not None:
             return min(room, max_tokens)
@@ -251,6 +269,8 @@ class RequestFactory:
         if self._source is not None:
             tokens, fields = self._source.place(ids, fields)
         max_tokens = self.limit(name, len(tokens), options.max_tokens)
+        usual = not (options.ignore_eos or options.stop_token_ids)
+        end_ids = self.end_ids if usual else self.ends(options.ignore_eos, options.stop_token_ids)
         # The last token is drawn, but never computed.
         sequence = Sequence(tokens, len(tokens) + max_tokens - 1, **fields)
         if options.prompt_logprobs is not None:
@@ -261,12 +281,14 @@ class RequestFactory:
         return GenerationRequest(
             sequence,
             outbox,
-            sampler=self._sampler(tokens[sequence.n_encoded :], options),
+            sampler=self._sampler(tokens[sequence.n_encoded :], options, end_ids, leader),
             n_vocab=self._n_vocab,
             stream=self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer) if tools else ()),
-            stops=StopMatcher(options.stop),
+            stops=StopMatcher(options.stop, keeps=options.include_stop),
             max_tokens=max_tokens,
-            end_ids=() if options.ignore_eos else self._tokenizer.eog_ids,
+            end_ids=end_ids,
+            kept_ids=options.stop_token_ids if options.include_stop else (),
+            min_tokens=options.chain.config.min_tokens,
             scores=scores,
             number=number,
             criteria=options.stopping_criteria,

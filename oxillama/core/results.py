@@ -93,10 +93,10 @@ class TokenLogprob:
 class Chunk:
     """A piece of a running completion. Only the last one has a finish_reason; its text may be empty.
 
-    text: whole characters; never part of a stop string. token_ids: the tokens since the last chunk. logprobs: of these
-    tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk. index: of n
-    completions, which one it continues. tool_calls: calls of tools that end here, after the text. stop_reason, end,
-    usage: as in `Completion`, in the last chunk.
+    text: whole characters; never part of a stop string that is cut off. token_ids: the tokens since the last chunk.
+    logprobs: of these tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk.
+    index: of n completions, which one it continues. tool_calls: calls of tools that end here, after the text.
+    stop_reason, end, usage: as in `Completion`, in the last chunk.
     """
 
     text: str
@@ -119,11 +119,12 @@ class Chunk:
 class Completion:
     """A finished completion; str() gives its text. Two are equal if they say the same, however they were served.
 
-    text: without prompt, end-of-generation tokens and stop strings.
+    text: without prompt, end-of-generation tokens and, unless `include_stop` keeps them, stop strings and the tokens of
+        `stop_token_ids`.
     token_ids: every token that was generated, also those that a stop string cut from the text; without the
-        end-of-generation token.
-    finish_reason: "stop" (the model or a stop string ended it), "length" (max_tokens or the context's end),
-        "cancelled" (by its token, or since its stream was left) or "deadline" (its time was over).
+        token that ended it, unless `include_stop` keeps that.
+    finish_reason: "stop" (the model, a stop string or one of `stop_token_ids` ended it), "length" (max_tokens or the
+        context's end), "cancelled" (by its token, or since its stream was left) or "deadline" (its time was over).
     prompt_tokens: length of the prompt in tokens.
     logprobs: of each token of token_ids; None if not asked for.
     index: place of the prompt in the list or batch that it was given in.
@@ -132,10 +133,10 @@ class Completion:
     tool_calls: calls of tools, in order; those that can't be read are of type `BrokenToolCall`. The text is without
         them, and the `offset` of each says where it stood.
     speculation: what drafting did; None without a draft.
-    stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the
-        end-of-generation token. Of stop strings that begin in the same place it is the shortest.
-    end: log-probability of the end-of-generation token, which is not in token_ids; None if no such token ended the
-        text, or without logprobs.
+    stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the token. Of stop
+        strings that begin in the same place it is the shortest.
+    end: log-probability of the token that ended the text and is not in token_ids; None if there is none, or without
+        logprobs.
     cached_tokens: see `Usage`.
     """
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from oxillama._util.fork import STEPS, ForkRegistry, ended
 from oxillama._util.signals import DeferredInterrupt, Finalizer, check_running, check_stack, frames_left
 from oxillama.errors import GenerateError
+from oxillama.kernels.compute_turn import COMPUTE_TURN
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,6 +46,9 @@ class StepLoop:
     A thread that waits takes steps until what it waits for is there; meanwhile the others sleep, and one of them goes
     on when it leaves. Each step serves all requests. No lock is held while a step runs: it is the turn that is taken.
 
+    Before a step begins, it takes the cores that it computes with from those that the engines of the process share
+    (`ComputeTurn`), and waits for them outside of the turn.
+
     The turn is given back whatever a step raises, and so is the lock: what must not be left out there is a store or a
     call of a function in C, before which Python neither looks for signals nor for room on its stack.
 
@@ -54,13 +58,17 @@ class StepLoop:
     background_requests: requests of callers that don't drive. rung: bells that wake their owners at the end of the
     turn, with one call for all of one event loop. lock: while a thread holds it, for a moment and under a
     `DeferredInterrupt`, no other one posts anything, and no turn begins or ends. mail: changes that wait for the end of
-    the step.
+    the step. cores: of the steps, which a step that has nothing more to compute gives back before its end.
     """
 
     def __init__(
-        self, step: Callable[[], None], on_fork: Callable[[int], None], on_error: Callable[[BaseException], None]
+        self,
+        step: Callable[[], None],
+        on_fork: Callable[[int], None],
+        on_error: Callable[[BaseException], None],
+        n_threads: int,
     ) -> None:
-        """Methods of the loop's owner, which it doesn't keep alive.
+        """Methods of the loop's owner, which it doesn't keep alive; and the threads that a step computes with.
 
         `on_fork(thread id)` runs in a forked child, whose only thread is the one named; `on_error(error)`, in a turn,
         after an error in the middle of a step or a change, and makes the owner's state whole again.
@@ -68,6 +76,7 @@ class StepLoop:
         self._step = weakref.WeakMethod(step)
         self._on_fork = weakref.WeakMethod(on_fork)
         self._on_error = weakref.WeakMethod(on_error)
+        self.cores = COMPUTE_TURN.share(n_threads)
         self._reset()
         _lives.add(self)
 
@@ -174,15 +183,21 @@ class StepLoop:
         me = threading.get_ident()
         if self._owner == me:
             self.check_outside()
+        waits = False
         while not ready():
             check_running()
             if self._owner is not None or self._forks:
                 self._sleep(ready)
+            elif waits:
+                self.cores.wait()
             with DeferredInterrupt() as interrupt:
                 if ready():
                     return
                 with self.lock:
                     if self._owner is not None or self._forks:
+                        continue
+                    waits = not self.cores.take()
+                    if waits:
                         continue
                     self._owner = me
                 self.interrupt = interrupt
@@ -200,6 +215,7 @@ class StepLoop:
                             self._settle()
                         finally:
                             self._owner = None
+                            self.cores.give_back()
                             while self._sleepers:
                                 self._sleepers.popleft().release()
 

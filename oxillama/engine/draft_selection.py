@@ -19,7 +19,7 @@ from oxillama.core.loading import own_tokenizer
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError, GenerateError, OxiLlamaError
 from oxillama.models.registry import read_model_spec
-from oxillama.sampling import Sampler
+from oxillama.sampling import SamplerChain
 from oxillama.speculative.draft_model import check_same_vocabulary
 from oxillama.speculative.synthesise import Source, check_generates, opened
 from oxillama.tokenizer import Tokenizer
@@ -57,6 +57,7 @@ class Probe:
 
     def __init__(self, target: Engine, prompts: SequenceOf[str], sampler: SamplerConfig, num_speculative: int) -> None:
         self.sampler = replace(sampler, seed=SEED)
+        self._factory = target.context.factory
         rows = [n for n in ROWS if n <= num_speculative + 1] + [num_speculative + 1]
         self.texts = [text for prompt in prompts if (text := self._text(target, prompt)).output]
         self.seconds: Mapping[int, float] = {n: step_seconds(target, n) for n in sorted(set(rows))}
@@ -81,7 +82,7 @@ class Probe:
 
     def _hits(self, text: ProbeText, draft: Engine) -> list[bool]:
         logits = draft.forward_logits(text.prompt + text.output)[len(text.prompt) - 1 : -1]
-        sampler = Sampler(self.sampler, prompt=text.prompt)
+        sampler = self._factory.sampler(SamplerChain.from_config(self.sampler), text.prompt, ())
         hits = []
         for wanted, row, token in zip(text.rows, logits, text.output, strict=True):
             hits.append(sampler.copy().sample(row) == token)

@@ -141,11 +141,14 @@ cdef class Candidates:
 
     # What changes logits
 
-    def bias(self, const int32_t[::1] tokens not None, const float[::1] values not None):
+    def bias(
+        self, const int32_t[::1] tokens not None, const float[::1] values not None,
+        str names="logit_bias and banned_tokens",
+    ):
         """Adds values to the logits of tokens; minus infinity bans one. Before any cut.
 
-        Results stay finite otherwise. Raises ConfigError for a token that is not in the row, GenerateError after a cut
-        or if all are banned.
+        Results stay finite otherwise. names: of the settings, for errors. Raises ConfigError for a token that is not in
+        the row, GenerateError after a cut or if all are banned.
         """
         cdef Py_ssize_t i, token
         self.change_whole("biases")
@@ -154,12 +157,12 @@ cdef class Candidates:
         for i in range(tokens.shape[0]):
             token = tokens[i]
             if not 0 <= token < self.n:
-                raise ConfigError(f"tokens of logit_bias and banned_tokens must be from 0 to {self.n - 1}, not {token}")
+                raise ConfigError(f"tokens of {names} must be from 0 to {self.n - 1}, not {token}")
             if values[i] == -INFINITY:
                 self.row[token] = -INFINITY
             elif self.row[token] != -INFINITY:
                 self.row[token] = finite(self.row[token] + values[i])
-        self.check_alive("logit_bias and banned_tokens ban them all")
+        self.check_alive(f"{names} ban them all")
 
     def penalize(self, dict counts not None, double repetition, double frequency=0.0, double presence=0.0):
         """Penalties on tokens, which are given with how often they occur. Before any cut.
@@ -273,15 +276,16 @@ cdef class Candidates:
 
     # What cuts
 
-    def keep(self, const uint32_t[::1] mask not None):
+    def keep(self, const uint32_t[::1] mask not None, str names=None):
         """Bans every token whose bit (t % 32 of word t // 32) is clear, and those beyond the mask. Before any cut.
 
         If `top_n_sigma` left nothing of what the mask allows, its cut is made again among what the mask allows.
+        names: of the settings that the mask is of, for errors, if it is not the grammar's.
         Raises GenerateError after another cut, or if no token with a logit above minus infinity is left.
         """
         cdef double sigmas = self.sigmas
         cdef const uint32_t *words = &mask[0] if mask.shape[0] else NULL
-        self.change_whole("the grammar's stage")
+        self.change_whole("the grammar's stage" if names is None else f"the stage of {names}")
         self.sigmas = 0.0
         apply_mask(self.row, self.n, words, mask.shape[0])
         if sigmas and largest(self.row, self.n) == -INFINITY:
@@ -289,7 +293,7 @@ cdef class Candidates:
             apply_mask(self.row, self.n, words, mask.shape[0])
             if largest(self.row, self.n) != -INFINITY:
                 self.top_n_sigma(sigmas)
-        self.check_alive("all that the grammar allows are banned")
+        self.check_alive("all that the grammar allows are banned" if names is None else f"{names} ban them all")
 
     def top_n_sigma(self, double n):
         """Keeps logits that are at most n standard deviations of all logits (but banned ones) below the highest.

@@ -7,7 +7,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.distribution import Distribution, certain, distribution_of
-from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar
+from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar, masks
 from oxillama.sampling.state import SamplerState
 
 __all__ = ["SamplerChain"]
@@ -25,22 +25,28 @@ class SamplerChain:
     can be given, a chain can.
 
     constrained: whether the settings say what a text must follow: a grammar, a schema, a pattern or choices.
+    masked: whether they say which tokens may not come, by the text so far: the stage `masks` is there.
     """
 
-    __slots__ = ("_unheld", "config", "constrained", "stages")
+    __slots__ = ("_unheld", "config", "constrained", "masked", "stages")
 
     def __init__(self, stages: Sequence[Stage | str], config: SamplerConfig | None = None) -> None:
-        """Raises ConfigError if there is no stage, or for arguments of a wrong type."""
+        """Raises ConfigError if there is no stage, for arguments of a wrong type, and without the stage `masks` for
+        settings that need it."""
         if isinstance(stages, str | bytes) or not isinstance(stages, Iterable):
             raise ConfigError(f"stages must be a list of functions or names, not {type(stages).__name__}")
         found = [_stage(f"stages[{i}]", stage) for i, stage in enumerate(stages)]
         if not found:
             raise ConfigError("stages must hold at least one stage that chooses a token, not an empty list")
-        self._take(found, check_type("config", SamplerConfig() if config is None else config, SamplerConfig))
+        settings = check_type("config", SamplerConfig() if config is None else config, SamplerConfig)
+        if settings.masking is not None and masks not in found:
+            raise ConfigError(f"{settings.masking} needs the stage masks: put it before the stages that cut")
+        self._take(found, settings)
 
     def _take(self, stages: list[Stage], config: SamplerConfig) -> None:
         self.stages, self.config = tuple(stages), config
         self.constrained = config.constraint is not None
+        self.masked = config.masking is not None
         # Of a text without a grammar. Where settings name a constraint, the stage says that its state is missing.
         unheld = stages if self.constrained else [stage for stage in stages if stage is not grammar]
         self._unheld = tuple(unheld)

@@ -16,6 +16,7 @@ from oxillama.kernels.sampling import Candidates, described
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.distribution import Distribution
 from oxillama.sampling.dry import TokenBytes
+from oxillama.sampling.masks import Spelling, TokenMasks
 from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
 
 __all__ = ["LogitsProcessor", "Sampler", "check_processors"]
@@ -56,13 +57,16 @@ class Sampler:
         grammar: GrammarState | None = None,
         token_bytes: TokenBytes | None = None,
         processors: Iterable[LogitsProcessor] | None = None,
+        spelling: Spelling | None = None,
+        end_ids: Iterable[int] | None = None,
     ) -> None:
         """`prompt` comes before the first token, for penalties, DRY and processors.
 
         config: None for `SamplerConfig()`, independent of the model: `engine.sampling_defaults` has a file's
         recommendations. scratch: samplers used in turn may share one. grammar: state at the start of the text; `accept`
         advances it. token_bytes: returns the bytes of a token, needed for DRY with breakers that are strings.
-        processors: run on a copy of each row before the first stage.
+        processors: run on a copy of each row before the first stage. spelling: returns the tokens of a text, needed
+        for `bad_words` that are strings. end_ids: tokens that end a text, needed for `min_tokens`.
 
         Raises ConfigError for arguments of a wrong type and for token ids that are negative.
         """
@@ -71,6 +75,8 @@ class Sampler:
         self.memory = SamplerState(self.chain.config, check_ids("prompt", prompt), token_bytes)
         if grammar is not None:
             self.memory.grammar = check_type("grammar", grammar, GrammarState)
+        if self.chain.masked:
+            self.memory.masks = TokenMasks(self.chain.config, spelling=spelling, end_ids=end_ids)
         self.scratch = check_type("scratch", Candidates() if scratch is None else scratch, Candidates)
         self.processors = check_processors(processors)
 

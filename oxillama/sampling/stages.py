@@ -28,6 +28,7 @@ __all__ = [
     "grammar",
     "greedy",
     "logit_bias",
+    "masks",
     "min_p",
     "mirostat_v1",
     "mirostat_v2",
@@ -47,6 +48,14 @@ Stage = Callable[[Candidates, SamplerConfig, SamplerState], int | None]
 def logit_bias(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Adds `logit_bias` and bans `banned_tokens`."""
     candidates.bias(*state.bias)
+
+
+def masks(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
+    """Bans all but `allowed_token_ids`, what would complete one of the `bad_words`, and ends before `min_tokens`."""
+    if state.masks is not None:
+        state.masks.apply(candidates, state.history.tokens, state.n_prompt)
+    elif config.masking is not None:
+        raise ConfigError(f"{config.masking} is set, but this state was made without it: make another Sampler")
 
 
 def penalties(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
@@ -175,6 +184,7 @@ def default_stages(config: SamplerConfig) -> list[Stage]:
     penalises = (c.repetition_penalty, c.frequency_penalty, c.presence_penalty) != (1.0, 0.0, 0.0)
     order: tuple[tuple[Stage, bool], ...] = (
         (logit_bias, bool(c.logit_bias or c.banned_tokens)),
+        (masks, c.masking is not None),
         (penalties, c.repetition_penalty_window > 0 and penalises),
         (dry, c.dry_multiplier > 0.0),
         (top_n_sigma, c.top_n_sigma > 0.0),
@@ -208,7 +218,7 @@ CHOOSING: tuple[Stage, ...] = (mirostat_v1, mirostat_v2, greedy, draw)
 STAGES: dict[str, Stage] = {
     stage.__name__: stage
     for stage in (
-        *(logit_bias, penalties, dry, top_n_sigma, grammar, temperature, mirostat_v1, mirostat_v2, greedy),
+        *(logit_bias, masks, penalties, dry, top_n_sigma, grammar, temperature, mirostat_v1, mirostat_v2, greedy),
         *(top_k, typical_p, top_p, min_p, top_a, eta_cutoff, epsilon_cutoff, xtc, draw),
     )
 }

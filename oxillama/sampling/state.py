@@ -15,6 +15,7 @@ from oxillama.errors import ConfigError
 from oxillama.grammar import GrammarState
 from oxillama.kernels.random import XorShift64
 from oxillama.sampling.dry import Breaks, TokenBytes
+from oxillama.sampling.masks import TokenMasks
 
 __all__ = ["History", "SamplerState", "check_ids"]
 
@@ -98,9 +99,10 @@ class SamplerState:
     """Generator, tokens so far, mirostat's mu, breaks of repetitions and grammar (None: any text) of one request.
 
     bias: tokens, int32, and the additions to their logits, float32; the same for all tokens of the request.
+    masks: which tokens may not come by the text so far; None for settings that say nothing of it.
     """
 
-    __slots__ = ("_mus", "_rngs", "bias", "breaks", "grammar", "history", "mu", "n_prompt", "rng")
+    __slots__ = ("_mus", "_rngs", "bias", "breaks", "grammar", "history", "masks", "mu", "n_prompt", "rng")
 
     def __init__(
         self, config: SamplerConfig, prompt: Sequence[int] = (), token_bytes: TokenBytes | None = None
@@ -117,6 +119,7 @@ class SamplerState:
             self.breaks.start(self.history.tokens, config.dry_window)
         self.bias = _bias(config) if config.logit_bias or config.banned_tokens else NO_BIAS
         self.grammar: GrammarState | None = None
+        self.masks: TokenMasks | None = None
         # As they were before the first token, and after each.
         self._rngs, self._mus = array("Q", [self.rng.state]), array("d", [self.mu])
 
@@ -162,12 +165,13 @@ class SamplerState:
         twin.rng, twin.mu = XorShift64(self.rng.state), self.mu
         twin.history, twin.n_prompt = self.history.copy(), self.n_prompt
         twin.breaks = None if self.breaks is None else self.breaks.copy()
-        twin.bias, twin._rngs, twin._mus = self.bias, self._rngs[:], self._mus[:]
+        twin.bias, twin.masks = self.bias, self.masks
+        twin._rngs, twin._mus = self._rngs[:], self._mus[:]
         twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
 
     def data(self) -> dict[str, Any]:
-        """All of it as lists and numbers, without the settings and the grammar."""
+        """All of it as lists and numbers, without the settings, the grammar and the masks."""
         return {
             "tokens": self.history.tokens.tolist(),
             "n_prompt": self.n_prompt,

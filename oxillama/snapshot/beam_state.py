@@ -1,10 +1,10 @@
 """State of a beam search as JSON, and back.
 
 ``search``: limit (tokens of a result at most), beam_width, length_penalty, early_stopping, ignore_eos, priority,
-seconds_left, deadline_from ("start": they count from the first step); ``shaping``, settings that say which tokens may
-come; ``over``; ``found``, [log-probability, tokens, reason] of each result; ``beams``, by rank, [log-probability,
-whether it is expanded]; ``candidates``, what may follow in this round, [log-probability, rank of the beam,
-token]; ``dead_end``, [whether a grammar left it, why], or null.
+stop_token_ids (left out if there are none), seconds_left, deadline_from ("start": they count from the first step);
+``shaping``, settings that say which tokens may come; ``over``; ``found``, [log-probability, tokens, reason] of each
+result; ``beams``, by rank, [log-probability, whether it is expanded]; ``candidates``, what may follow in this round,
+[log-probability, rank of the beam, token]; ``dead_end``, [whether a grammar left it, why], or null.
 """
 
 from __future__ import annotations
@@ -41,7 +41,14 @@ from oxillama.sampling import SamplerChain
 from oxillama.snapshot.bundle import save_bundle
 from oxillama.snapshot.capture import EMPTY_BASE
 from oxillama.snapshot.format.reader import Contents
-from oxillama.snapshot.request_state import deadline_state, read_config, read_serving, sampler_config_state
+from oxillama.snapshot.request_state import (
+    deadline_state,
+    read_config,
+    read_ends,
+    read_serving,
+    read_stop_ids,
+    sampler_config_state,
+)
 from oxillama.snapshot.resume_request import adapter_set, tokens_of
 from oxillama.snapshot.sequences import put
 
@@ -86,6 +93,7 @@ def settings_of(options: BeamOptions) -> dict[str, Any]:
         "ignore_eos": options.ignore_eos,
         "priority": options.serving.priority,
         "shaping": {name: shaping[name] for name in SHAPING if name in shaping},
+        **({"stop_token_ids": list(options.stop_token_ids)} if options.stop_token_ids else {}),
     }
 
 
@@ -147,7 +155,7 @@ class BeamResumer:
         logprobs = [logprob for _, logprob, _ in beams]
         if logprobs != sorted(logprobs, reverse=True):
             raise self.given.wrong("beams", "the likeliest first")
-        ends = () if self.given.flag("ignore_eos") else self.engine.tokenizer.eog_ids
+        ends = read_ends(self.given, self.engine.tokenizer.eog_ids)
         if any(token in ends for tokens, *_ in beams for token in tokens):
             raise SnapshotDamagedError(f"{self.label}: a beam continues after a token that ends a text")
 
@@ -161,7 +169,8 @@ class BeamResumer:
             self.width, self.limit, given.number("length_penalty"), given.flag("early_stopping")
         )  # fmt: skip
         chain, serving = SamplerChain.from_config(self._shaping()), read_serving(given)
-        return BeamOptions(config, chain, serving, given.flag("ignore_eos"), cancel_token)
+        stops = read_stop_ids(given)
+        return BeamOptions(config, chain, serving, given.flag("ignore_eos"), cancel_token, stops)
 
     def _shaping(self) -> SamplerConfig:
         given = self.given.sub("shaping")

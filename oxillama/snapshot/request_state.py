@@ -32,6 +32,7 @@ from oxillama.errors import (
     SnapshotMismatchError,
 )
 from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.stages import STAGES
 from oxillama.snapshot.format.reader import ArrayRows
@@ -58,8 +59,10 @@ __all__ = [
     "read_config",
     "read_draft_options",
     "read_drafts",
+    "read_ends",
     "read_sampler",
     "read_serving",
+    "read_stop_ids",
     "read_tool_use",
     "remade",
     "sampler_state",
@@ -339,7 +342,7 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any], dict[str, ArrayRows
 
 
 def read_sampler(given: Fields, tensors: Mapping[str, ArrayRows], tokens: list[int]) -> dict[str, Any]:
-    """The argument of `Sampler.from_state`. Raises SnapshotDamagedError for missing arrays."""
+    """The argument of `SamplerState.restore`. Raises SnapshotDamagedError for missing arrays."""
     n_prompt, marks = given.integer("n_prompt", 0, len(tokens)), []
     for name in ("rng", "mu"):
         if name not in tensors or len(tensors[name].data) != len(tokens) - n_prompt + 1:
@@ -367,6 +370,19 @@ def read_serving(given: Fields) -> ServingOptions:
     return ServingOptions(given.integer("priority"), left, since, cache_prompt=False, lora=())
 
 
+def read_stop_ids(given: Fields) -> tuple[int, ...]:
+    """`stop_token_ids`, which are left out where there are none. Raises SnapshotDamagedError for what is no id."""
+    found = given.items_of("stop_token_ids") if "stop_token_ids" in given else []
+    if not all(type(token) is int and 0 <= token <= MAX_TOKEN for token in found):
+        raise given.wrong("stop_token_ids", f"token ids, 0 to {MAX_TOKEN}")
+    return tuple(found)
+
+
+def read_ends(given: Fields, eog_ids: frozenset[int]) -> frozenset[int]:
+    """The tokens that end a text. Raises SnapshotDamagedError."""
+    return frozenset((*(() if given.flag("ignore_eos") else eog_ids), *read_stop_ids(given)))
+
+
 def text_state(request: GenerationRequest, unread: Iterable[Chunk]) -> dict[str, Any]:
     """State of a request, without its tokens and sampler."""
     options, sequence = request.options, request.sequence
@@ -386,6 +402,8 @@ def text_state(request: GenerationRequest, unread: Iterable[Chunk]) -> dict[str,
         "speculation": speculation_state(request.speculation),
         "tools": None if options.tool_use is None else _tools_state(options.tool_use),
         "unread": [_chunk_state(chunk) for chunk in unread],
+        **({"stop_token_ids": list(options.stop_token_ids)} if options.stop_token_ids else {}),
+        **({"include_stop": True} if options.include_stop else {}),
     }
 
 

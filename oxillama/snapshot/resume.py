@@ -289,9 +289,8 @@ def session_sampler(
     chain = read_chain_of(given, label, own.chain, len(own.processors))
     data = read_sampler(given, saved.tensors, history)
     try:
-        grammar = engine.factory.sampler(chain, [], ()).memory.grammar
-        token_bytes, processors = engine.tokenizer.token_bytes, own.processors
-        sampler = Sampler.from_state(data, chain, grammar=grammar, token_bytes=token_bytes, processors=processors)
+        sampler = engine.factory.sampler(chain, history[: data["n_prompt"]], own.processors)
+        sampler.memory.restore(data)
         return sampler, follows
     except (ConfigError, GrammarError) as error:
         raise SnapshotDamagedError(f"{label}: its sampler: {error}") from None

@@ -33,8 +33,10 @@ from oxillama.snapshot.request_state import (
     read_chain_of,
     read_chunks,
     read_drafts,
+    read_ends,
     read_sampler,
     read_serving,
+    read_stop_ids,
     read_tool_use,
 )
 from oxillama.snapshot.sequences import UNKNOWN, put
@@ -136,7 +138,7 @@ class TextResumer:
     def options(self, own: Given) -> TextOptions:
         """The request's options as saved. Raises SnapshotMismatchError for a context that is too small, and for
         functions that are missing."""
-        given, limit = self.given, self.given.integer("limit", self.n_prompt + 1, MAX_CONTEXT)
+        given, limit = self.given, self.given.integer("limit", self.n_prompt, MAX_CONTEXT)
         if limit > self.engine.context_size:
             raise SnapshotMismatchError(
                 f"{self.label}: it continues to {limit} tokens, more than the context_size of this engine, "
@@ -151,6 +153,8 @@ class TextResumer:
                 self.drafts,
                 max_tokens=limit - self.n_prompt,
                 stop=tuple(given.texts("stops")),
+                stop_token_ids=read_stop_ids(given),
+                include_stop="include_stop" in given and given.flag("include_stop"),
                 ignore_eos=given.flag("ignore_eos"),
                 logits_processors=own.processors,
                 stopping_criteria=own.criteria,
@@ -220,25 +224,27 @@ def check_text(resumer: TextResumer, chunks: SequenceOf[Chunk]) -> None:
     reason = given.get("finished")
     if not (reason is None or isinstance(reason, str)) or reason not in REASONS:
         raise given.wrong("finished", "a reason to finish")
-    limit, n_shown = given.integer("limit", n_prompt + 1), given.integer("n_shown", n_prompt, n)
-    if limit < n + (reason is None):
+    limit, n_shown = given.integer("limit", n_prompt), given.integer("n_shown", n_prompt, n)
+    if limit < n + (reason is None and limit > n_prompt):
         raise given.wrong("limit", f"more than its {n} tokens")
     if reason is not None and (n_shown != n or resumer.sequence.integer("n_computed")):
         raise given.wrong("n_shown", f"{n}, with nothing computed, as it has finished")
     sampler = resumer.state.sub("sampler")
     if sampler.integer("n_prompt") != n_prompt:
         raise sampler.wrong("n_prompt", f"{n_prompt}, the tokens of its prompt")
-    if not given.flag("ignore_eos"):
-        _check_ends(resumer)
+    _check_ends(resumer, kept=given.get("include_stop") is True and reason == "stop")
     if given.get("echo") and (n_shown > n_prompt or chunks or reason is not None):
         raise given.wrong("echo", "null: a part of the text is there already")
     check_stop(given.texts("stops"))
     _check_chunks(resumer, chunks, n_shown)
 
 
-def _check_ends(resumer: TextResumer) -> None:
-    ends = resumer.engine.tokenizer.eog_ids
-    for i, token in enumerate(resumer.tokens[resumer.n_prompt :]):
+def _check_ends(resumer: TextResumer, *, kept: bool) -> None:
+    """kept: the last token may be one of `stop_token_ids`, which ended the text and stayed in it."""
+    ends, drawn = read_ends(resumer.given, resumer.engine.tokenizer.eog_ids), resumer.tokens[resumer.n_prompt :]
+    if kept and drawn and drawn[-1] in read_stop_ids(resumer.given):
+        drawn.pop()
+    for i, token in enumerate(drawn):
         if token in ends:
             raise SnapshotDamagedError(f"{resumer.label}: token {i} of its text is {token}, which ends a text")
 
@@ -262,7 +268,7 @@ def _check_end(resumer: TextResumer, chunk: Chunk, name: str) -> None:
     """Checks the fields of the last chunk, which describe the end of the text."""
     given, stop = resumer.given, chunk.stop_reason
     of_token, of_text = isinstance(stop, int), isinstance(stop, str)
-    ends = () if given.flag("ignore_eos") else resumer.engine.tokenizer.eog_ids
+    ends = read_ends(given, resumer.engine.tokenizer.eog_ids)
     known = stop in ends if of_token else stop is None or stop in given.texts("stops")
     if not known or ((of_token or of_text) and chunk.finish_reason != "stop"):
         raise given.wrong("unread", f"what ended the text: {name} says {stop!r:.60}")

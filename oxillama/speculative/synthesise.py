@@ -169,7 +169,6 @@ def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Meta
     changes |= (
         of_windows(spec, kept)
         | of_rotations(spec, kept)
-        | of_recurrent(spec, kept)
         | of_choices(spec, kept)
         | of_recurrent(m, spec, kept)
         | of_experts(m, spec, kept)

@@ -76,7 +76,7 @@ def test_what_texts_must_follow_is_compiled_in_another_thread(given):
     async def use(engine):
         maker, seen = factory_of(engine.engine), []
         compiled = maker.plain_sampler
-        maker.plain_sampler = lambda chain: (seen.append(threading.get_ident()), compiled(chain))[1]
+        maker.plain_sampler = lambda *given: (seen.append(threading.get_ident()), compiled(*given))[1]
         (found,) = await engine.beam_search("abc", beam_width=1, **given)
         assert (found.text, found.finish_reason) == ("ab", "stop")
         assert seen
