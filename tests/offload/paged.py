@@ -10,7 +10,7 @@ from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import slot_bytes
 from oxillama.models import load_model
 from oxillama.offload import LayerPager, OffloadPolicy
-from tests.models.references import forward_of
+from tests.models.references import forward_of, passes
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 NAMES = sorted(p.stem for p in MODELS.glob("*.gguf"))
@@ -39,13 +39,14 @@ def open_runner(path, policy=None, *, threads=2, repack=True, n_blocks=8, probe=
 
 def rows(runner, tokens, *, chunk=None, want="all"):
     """Logits, or hidden states of an encoder, of a text in chunks."""
-    chunk = chunk if chunk and runner.model.spec.causal else len(tokens)
+    spec = runner.model.spec
     forward = forward_of(runner)
-    recurrent = bool(slot_bytes(runner.model.spec.states))
+    recurrent = bool(slot_bytes(spec.states))
     parts = []
-    for i, start in enumerate(range(0, len(tokens), chunk)):
+    for i, (part, start, wanted, n) in enumerate(passes(spec, tokens, chunk or len(tokens))):
         slots = ((i - 1) % 3 if i else -1, i % 3) if recurrent else None
-        parts.append(forward([Span(tokens[start : start + chunk], start, list(range(8)), want, slots)]).copy())
+        wanted = want if wanted == "all" else wanted
+        parts.append(forward([Span(part, start, list(range(8)), wanted, slots, n_source=n)]).copy())
     return np.concatenate(parts)
 
 
