@@ -8,13 +8,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import delta, dense, encoder, gemma3n, gemma4, kda, latent, lightning, llama4, recurrent, relatives, rwkv, sparse
+from . import (
+    delta,
+    dense,
+    encoder,
+    gemma3n,
+    gemma4,
+    hierarchical,
+    kda,
+    latent,
+    lightning,
+    llama4,
+    recurrent,
+    relatives,
+    rwkv,
+    sparse,
+)
 from .file import File
 
 ENCODERS = encoder.ENCODERS | relatives.ENCODERS
 DECODERS = (
     delta.ARCHS
     | dense.ARCHS
+    | hierarchical.ARCHS
     | kda.ARCHS
     | latent.ARCHS
     | lightning.ARCHS
