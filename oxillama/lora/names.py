@@ -13,7 +13,7 @@ import numpy as np
 
 from oxillama.errors import LoraError, UnsupportedModelError
 from oxillama.lora.factors import Change
-from oxillama.lora.namings import EXPERT, HEADS, LAYER, PART, REFUSED, TABLE, TOP, Naming, naming_of
+from oxillama.lora.namings import EXPERT, HEADS, LAYER, PART, REFUSED, STACK, TABLE, TOP, Naming, naming_of
 from oxillama.models import ModelSpec
 
 __all__ = ["to_gguf"]
@@ -47,9 +47,9 @@ def to_gguf(changes: Mapping[str, Change], spec: ModelSpec) -> dict[str, Change]
 
 def located(module: str, spec: ModelSpec, naming: Naming) -> tuple[str, str, int | None, int]:
     """The prefix of the tensor's layer, its name, the expert (None without), and the layer (0 without one)."""
-    match = LAYER.fullmatch(module)
     if (part := PART.fullmatch(module)) is not None and part[3] in naming.names:
         return f"{part[1]}.blk.{part[2]}.", naming.names[part[3]], None, int(part[2])
+    match = LAYER.fullmatch(counted_once(module, spec, naming))
     if match is None:
         table = TABLE.fullmatch(module)
         name = HEADS.get(module) or (TOP.get(table[1]) if table else None)
@@ -65,6 +65,16 @@ def located(module: str, spec: ModelSpec, naming: Naming) -> tuple[str, str, int
     if name is None or i >= spec.n_layers:
         raise LoraError(f"{module[:200]} is no module of this model: {spec.arch} with {spec.n_layers} layers")
     return f"blk.{i}.", name, expert, i
+
+
+def counted_once(module: str, spec: ModelSpec, naming: Naming) -> str:
+    """The module's name with the number that its layer has in the file, where stacks of layers are counted apart."""
+    match = STACK.fullmatch(module)
+    if match is None or match[1] not in naming.stacks:
+        return module
+    n, i = spec.n_layers // len(naming.stacks), int(match[2])
+    first = naming.stacks.index(match[1]) * n
+    return f"layers.{first + i if i < n else spec.n_layers}.{match[3]}"
 
 
 def divided(

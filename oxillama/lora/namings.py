@@ -14,7 +14,7 @@ import numpy as np
 from oxillama.models import ModelSpec
 from oxillama.models.delta_spec import DeltaSpec
 
-__all__ = ["EXPERT", "HEADS", "LAYER", "PART", "REFUSED", "TABLE", "TOP", "Naming", "naming_of"]
+__all__ = ["EXPERT", "HEADS", "LAYER", "PART", "REFUSED", "STACK", "TABLE", "TOP", "Naming", "naming_of"]
 
 Rows = Callable[[np.ndarray, ModelSpec, int], np.ndarray]  # (b, spec, layer) -> b with the file's order of rows
 
@@ -25,6 +25,7 @@ TRUNK = (
 )
 LAYER = re.compile(TRUNK + r"(?:layers|layer|h|blocks)\.(\d{1,4})\.(.+)")
 PART = re.compile(r"(?:transformer\.)?(enc|dec)oder\.block\.(\d{1,4})\.(.+)")  # of an encoder-decoder
+STACK = re.compile(r"(?:model\.)?(\w+)\.layers\.(\d{1,4})\.(.+)")
 TABLE = re.compile(TRUNK + r"(?:(?:(?:bert|roberta|distilbert)\.)?embeddings\.|embedding\.)?(\w+)")
 EXPERT = re.compile(r"(.*experts)\.(\d{1,4})\.(.+)")
 TOP = {
@@ -304,13 +305,15 @@ def delta_of(spec: ModelSpec) -> DeltaSpec:
 class Naming:
     """Names within a layer, and what is done to rows of some tensors, and to columns of some.
 
-    ``recurrent``: names that mean other tensors in layers without heads of attention.
+    ``recurrent``: names that mean other tensors in layers without heads of attention. ``stacks``: names of parts of the
+    model that have as many layers each, counted anew in each; none: layers are counted once.
     """
 
     names: Mapping[str, str]
     rows: Mapping[str, Rows]
     columns: Mapping[str, Rows] = field(default_factory=dict)
     recurrent: Mapping[str, str] = field(default_factory=dict)
+    stacks: tuple[str, ...] = ()
 
 
 ROTATED: dict[str, Rows] = {"attn_q": rotated_queries, "attn_k": rotated_keys}
@@ -400,6 +403,7 @@ NAMINGS = {
     "bailingmoe3": replace(
         naming(PLAIN, DEEPSEEK2, LLAMA, EXPERTS, ATTENTION_GATE, LING3), recurrent={"self_attn.g_proj": "ssm_g_a"}
     ),
+    "hrm_text": replace(naming(PLAIN, LLAMA, ATTENTION_GATE), stacks=("L_module", "H_module")),
     "hy_v3": naming(PLAIN, LLAMA, EXPERTS, HUNYUAN, {"mlp.router.gate": "ffn_gate_inp"}),
     "laguna": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),
     "step35": naming(PLAIN, LLAMA, EXPERTS, ATTENTION_GATE),

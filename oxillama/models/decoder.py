@@ -76,9 +76,9 @@ class Decoder:
         last = self.layers[-1]
         return self.norm(last.outputs(x, last.angles(tables), states[-1], batch))
 
-    def run(self, x: Rows, tables: Sequence[Rows], states: Sequence[LayerSlabs], batch: Batch) -> None:
-        """As many layers as there are states, from the first on, in place."""
-        for layer, slabs in zip(self.layers, states, strict=False):
+    def run(self, x: Rows, tables: Sequence[Rows], states: Sequence[LayerSlabs], batch: Batch, first: int = 0) -> None:
+        """As many layers as there are states, from the ``first`` on, in place."""
+        for layer, slabs in zip(self.layers[first:], states, strict=False):
             batch.poll()
             mark = batch.workspace.mark()
             layer.forward(x, layer.angles(tables), slabs, batch)

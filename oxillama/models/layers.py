@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from oxillama.kernels.activations import gelu_, gelu_erf_, relu2_, relu_, silu_
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.gated import gated
@@ -48,6 +50,8 @@ def read_norm(w: Weights, name: str, n: int, kind: str, eps: float) -> Norm:
     if kind == "rms":
         plain = name in w and f"{name}.weight" not in w  # Falcon-H1's ffn_norm
         return RmsNorm(w.vector(name if plain else f"{name}.weight", n), eps)
+    if kind == "rms_plain":
+        return RmsNorm(Vector(np.ones(n, np.float32)), eps)
     weight = None if kind == "layer_plain" else w.vector(f"{name}.weight", n)
     bias = w.vector(f"{name}.bias", n) if kind == "layer" else None
     return LayerNorm(weight, bias, eps)

@@ -139,7 +139,8 @@ def load_model(
     spec = architecture.read(file)
     weights = Weights(file)
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
-    for i in range(spec.n_layers, file.metadata.get_int(f"{spec.arch}.block_count")):
+    n_blocks = file.metadata.get_int(f"{spec.arch}.block_count")
+    for i in range(n_blocks - file.metadata.get_int(f"{spec.arch}.nextn_predict_layers", 0), n_blocks):
         weights.leave_out(f"blk.{i}.")  # see read_spec
     model.classifier = read_classifier(spec, weights)
     weights.check_all_used()

@@ -173,7 +173,7 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
 
 def read_epsilon(m: Metadata, arch: str, traits: Traits) -> float:
     """What norms add to a variance."""
-    rms = traits.norm == "rms" if traits.rms_epsilon is None else traits.rms_epsilon
+    rms = traits.norm in ("rms", "rms_plain") if traits.rms_epsilon is None else traits.rms_epsilon
     key, other = (f"{arch}.attention.layer_norm_{'rms_' * kind}epsilon" for kind in (rms, not rms))
     if traits.either_epsilon and key not in m:
         if other not in m:

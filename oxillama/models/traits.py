@@ -37,7 +37,8 @@ class Traits:
         the period that metadata may give, the first layer sees everything and not the last.
     window_base: base of the rotary frequencies in those layers, which then ignore scalings; 0: metadata's, None: there
         is nothing special about those layers.
-    norm: "rms", "layer" (weight and bias), "layer_unbiased" (weight), "layer_plain" (neither).
+    norm: "rms", "rms_plain" (without a weight), "layer" (weight and bias), "layer_unbiased" (weight), "layer_plain"
+        (neither).
     rms_epsilon: the norm's epsilon stands under the name of RMS norms'; None: if it is one. either_epsilon: or under
         that of the others, in files without the first.
     pre_norms, post_norms: whether what goes into a branch, or what comes out of it, is normalised; "after_first": but
@@ -69,7 +70,7 @@ class Traits:
     windows: LayerRule = every_layer
     whole_first: bool = False
     window_base: float | None = None
-    norm: Literal["rms", "layer", "layer_unbiased", "layer_plain"] = "rms"
+    norm: Literal["rms", "rms_plain", "layer", "layer_unbiased", "layer_plain"] = "rms"
     rms_epsilon: bool | None = None
     either_epsilon: bool = False
     pre_norms: bool | Literal["after_first"] = True

@@ -163,7 +163,8 @@ def renumbered(file: GGUFFile, kept: tuple[int, ...]) -> Iterator[TensorInfo]:
 
 def pruned_metadata(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> Metadata:
     arch = spec.arch
-    changes: dict[str, object] = {"block_count": len(kept)}
+    n_blocks = m.get_int(f"{arch}.block_count") - m.get_int(f"{arch}.nextn_predict_layers", 0)
+    changes: dict[str, object] = {"block_count": n_blocks - spec.n_layers + len(kept)}
     if f"{arch}.nextn_predict_layers" in m:
         changes["nextn_predict_layers"] = 0
     changes |= (

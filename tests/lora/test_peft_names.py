@@ -332,6 +332,20 @@ def check_names(model, places, tmp_path):
     LoraRegistry(model.spec, lambda: model.adaptable).load("x", lora)
 
 
+def test_layers_of_stacks_that_are_counted_apart(tmp_path):
+    model = loaded(tiny("hrm_text", tmp_path))
+    n, tensors = model.spec.n_layers // 2, {}
+    for stack in ("L_module", "H_module"):
+        shape = model.adaptable["blk.0.attn_gate.weight"].shape
+        factors = np.ones((RANK, shape[1]), np.float32), np.ones((shape[0], RANK), np.float32)
+        tensors |= module(f"model.{stack}.layers.1.self_attn.gate_proj", *factors)
+    lora = Lora.load(write_peft(tmp_path / "peft", tensors, r=RANK))
+    assert set(lora.changes(model.spec)) == {"blk.1.attn_gate.weight", f"blk.{n + 1}.attn_gate.weight"}
+    beyond = {name.replace("layers.1.", f"layers.{n}."): factors for name, factors in tensors.items()}
+    with pytest.raises(LoraError, match=rf"L_module\.layers\.{n}\.self_attn\.gate_proj is no module of this model"):
+        Lora.load(write_peft(tmp_path / "beyond", beyond, r=RANK)).changes(model.spec)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_rows_are_where_the_converter_puts_them(name, tmp_path):
     model = loaded(tiny(name, tmp_path))

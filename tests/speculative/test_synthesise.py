@@ -29,7 +29,7 @@ GENERATING = [
     if r.arch in architectures() and find_architecture(r.arch).traits.causal and r.arch != "t5"  # the last test
 ]
 BY_DEPTH = ("baichuan", "baichuan-13b")  # which tells what layers compute
-BY_INDEX = ("minimax-01", "minimax-01-mixed")  # likewise, with the number of layers
+BY_INDEX = ("minimax-01", "minimax-01-mixed", "hrm_text")  # likewise, with the number of layers
 IN_COMMON = ("gemma4-e4b", "gemma3n")  # layers share keys and values, and one table has the embeddings of all
 
 

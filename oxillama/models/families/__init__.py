@@ -16,6 +16,7 @@ FAMILIES = (
     "experts",
     "sparse",
     "muse",
+    "hrm",
     "mistral",
     "minicpm",
     "deci",

@@ -29,7 +29,7 @@ SHAPE = Shape(
 RECIPES = ("llama", "gemma3", "qwen2", "phi3-longrope", "mamba", "jamba", "deepseek2", "mixtral", "bert", "gpt-oss",
            "gemma4-e4b", "modern-bert", "smallthinker", "qwen35", "nanbeige", "llama4-short", "gemma3n",
            "apertus", "kimi-linear", "rwkv7", "glm-dsa", "minimax-m3", "mpt", "jais2", "baichuan",
-           "bailingmoe3", "dream", "minimax-01-mixed", "t5encoder", "t5-flan")  # fmt: skip
+           "bailingmoe3", "dream", "minimax-01-mixed", "t5encoder", "t5-flan", "hrm_text")  # fmt: skip
 TEXT = "Once upon a time, <s>ab\x00é☃😀\n"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ bos_token }}"
 

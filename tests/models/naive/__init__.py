@@ -14,6 +14,7 @@ from . import (
     encoder,
     gemma3n,
     gemma4,
+    hierarchical,
     indexed,
     kda,
     latent,
@@ -32,6 +33,7 @@ DECODERS = (
     delta.ARCHS
     | dense.ARCHS
     | indexed.ARCHS
+    | hierarchical.ARCHS
     | kda.ARCHS
     | latent.ARCHS
     | lightning.ARCHS

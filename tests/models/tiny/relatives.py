@@ -58,6 +58,29 @@ def denoising(arch, recipe):
     return replace(recipe, arch=arch, keys=lambda s: recipe.keys(s) | {"attention.causal": False})
 
 
+def hrm_layer(s, i):
+    return t.qkv(s) | t.output(s) | t.gated(s) | t.weights(attn_gate=(s.q_dim, s.n_embd))
+
+
+def hrm_keys(s):
+    """The count of blocks is that of all passes."""
+    n = s.n_layers // 2
+    return {
+        "block_count": n * 2 * (2 + 1),
+        "rope.freq_base": 1e4,
+        "rope.dimension_count": s.head_dim,
+        "embedding_scale": 8.0,
+        "hrm.layers_per_stack": n,
+        "hrm.h_cycles": 2,
+        "hrm.l_cycles": 2,
+        "hrm.prefix_lm": True,
+    }
+
+
+def two_stacks(s):
+    return replace(s, n_layers=2 * -(-s.n_layers // 2))
+
+
 def bitnet_layer(s, i):
     return of.llama_layer(s, i) | t.weights(attn_sub_norm=(s.q_dim,), ffn_sub_norm=(s.n_ff,))
 
@@ -336,6 +359,16 @@ RECIPES = {
     "qwen": Recipe("qwen", qwen_layer, lambda s: {"feed_forward_length": 2 * s.n_ff}, kv_heads="no key"),
     "qwen2vl": Recipe("qwen2vl", of.qwen2_layer, sections),
     "qwen3vl": replace(QWEN3, arch="qwen3vl", keys=sections),
+    "hrm_text": Recipe(
+        "hrm_text",
+        hrm_layer,
+        hrm_keys,
+        head_size=True,
+        kv_heads="no key",
+        final_norm="",
+        extra=lambda s: {"hrm.z_l_init": (s.n_embd,)},
+        adapt=two_stacks,
+    ),
     "dream": denoising("dream", KNOWN["qwen2"]),
     "llada": denoising("llada", Recipe("llama", of.llama_layer, base(1e4), head_size=True)),
     "rnd1": denoising("rnd1", KNOWN["qwen3moe"]),
