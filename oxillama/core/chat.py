@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
 from oxillama.chat.literals import marking_of
@@ -17,6 +18,7 @@ from oxillama.tokenizer import Tokenizer
 
 __all__ = ["chat_ids", "chat_prompt", "infill_prompt", "template_for"]
 
+_CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
 # Arguments of `ChatTemplate.render` that are no variables.
 _ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now")
 
@@ -86,13 +88,22 @@ def _marked_prompt(
 
     Raises what `ChatTemplate.render` raises.
     """
-    marking = marking_of([messages, tools, options], tokenizer.control_texts, template.source)
+    marking = marking_of([messages, tools, options], _control_texts(tokenizer), template.source)
     if marking is None:
         return template.render(messages, tools=tools, **options), ""
     said = [marking.message(message) for message in messages]
     shown = None if tools is None else marking.value(tools)
     given = {name: marking.value(value) for name, value in options.items()}
     return marking.prompt(template.render(said, tools=shown, **given)), marking.mark
+
+
+def _control_texts(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Texts of the tokens that are no text: control tokens, and the unknown one."""
+    found = _CONTROL_TEXTS.get(tokenizer)
+    if found is None:
+        ids = filter(tokenizer.is_special, range(tokenizer.n_vocab))
+        found = _CONTROL_TEXTS[tokenizer] = tuple(filter(None, map(tokenizer.id_to_token, ids)))
+    return found
 
 
 def template_for(tokenizer: Tokenizer, tools: Tools, source: str | None) -> ChatTemplate:

@@ -142,10 +142,28 @@ class Tokenizer:
         Raises:
             TokenizerError: ``text`` is not a str, holds a lone surrogate, or can't be spelt in the vocabulary.
         """
+        if not isinstance(text, str):
+            raise TokenizerError(f"text must be a str, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"text holds the lone surrogate {text[error.start]!r} at position {error.start}: it has no UTF-8 form"
+            ) from None
         out: list[int] = []
         if add_special and self.add_bos and self.bos_id is not None:
             out.append(self.bos_id)
-        out += self._encode_pieces(text, self._partition_all if parse_special else self._partition_user, continuation)
+        prefix = self.add_space_prefix and self.model == "llama"
+        after_special = not continuation
+        partition = self._partition_all if parse_special else self._partition_user
+        pieces: Iterable[str | int] = partition(text) if partition.texts or not text else (text,)
+        for piece in pieces:
+            if isinstance(piece, int):
+                out.append(piece)
+                after_special = True
+            else:
+                out += self._encode_plain(" " + piece if prefix and after_special else piece)
+                after_special = False
         if add_special:
             closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
             if closes and end is not None:
@@ -157,31 +175,9 @@ class Tokenizer:
 
         mark: a character that is no part of the text; a control token's text with marks in it is text.
         """
-        return self._encode_pieces(text, self._partition_all, mark=mark)
-
-    def _encode_pieces(
-        self, text: str, partition: Partition, continuation: bool = False, mark: str | None = None
-    ) -> list[int]:
-        if not isinstance(text, str):
-            raise TokenizerError(f"text must be a str, not {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise TokenizerError(
-                f"text holds the lone surrogate {text[error.start]!r} at position {error.start}: it has no UTF-8 form"
-            ) from None
         out: list[int] = []
-        prefix = self.add_space_prefix and self.model == "llama"
-        after_special = not continuation
-        pieces: Iterable[str | int] = partition(text) if partition.texts or not text else (text,)
-        for piece in pieces:
-            if isinstance(piece, int):
-                out.append(piece)
-                after_special = True
-            else:
-                plain = piece.replace(mark, "") if mark else piece
-                out += self._encode_plain(" " + plain if prefix and after_special else plain)
-                after_special = False
+        for piece in self._partition_all(text):
+            out += [piece] if isinstance(piece, int) else self.encode(piece.replace(mark, ""), add_special=False)
         return out
 
     def encode_template(self, template: str, fields: Mapping[str, str]) -> list[int]:
@@ -220,11 +216,6 @@ class Tokenizer:
     @lazy
     def _measure(self) -> Measure:
         return measure_of(self._vocab)
-
-    @lazy
-    def control_texts(self) -> tuple[str, ...]:
-        """Texts of the tokens that are no text: control tokens, and the unknown one."""
-        return tuple(self._specials((CONTROL, UNKNOWN)))
 
     @lazy
     def _partition_user(self) -> Partition:
