@@ -51,6 +51,12 @@ from oxillama.errors import (
 
 if TYPE_CHECKING:
     from oxillama import gguf, snapshot
+    from oxillama.chat.calls import BrokenToolCall, ToolCall
+    from oxillama.chat.dispatch import ToolDispatcher, ToolFunctions, ToolResult
+    from oxillama.chat.format import ChatFormat
+    from oxillama.chat.message import ChatDelta, ChatMessage, ToolCallDelta
+    from oxillama.chat.parser import ChatParser
+    from oxillama.chat.shapes import ReasoningFormat
     from oxillama.core.beam_search import BeamSearchConfig
     from oxillama.core.embedding import RankedDocument
     from oxillama.core.loading import shipped_draft
@@ -88,15 +94,7 @@ if TYPE_CHECKING:
     from oxillama.speculative.draft_model import DraftModel
     from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
-    from oxillama.tools import (
-        BrokenToolCall,
-        ToolCall,
-        ToolCallDetector,
-        ToolDispatcher,
-        ToolFormat,
-        ToolFunctions,
-        ToolResult,
-    )
+    from oxillama.tools import ToolCallDetector, ToolFormat
 
 __version__ = "0.1.0"
 
@@ -110,6 +108,10 @@ __all__ = [
     "BeamSearchConfig",
     "BrokenToolCall",
     "CancelToken",
+    "ChatDelta",
+    "ChatFormat",
+    "ChatMessage",
+    "ChatParser",
     "ChatTemplate",
     "ChatTemplateError",
     "Chunk",
@@ -152,6 +154,7 @@ __all__ = [
     "QuantError",
     "QueueFullError",
     "RankedDocument",
+    "ReasoningFormat",
     "RopeConfig",
     "Sampler",
     "SamplerChain",
@@ -176,6 +179,7 @@ __all__ = [
     "TokenizerError",
     "ToolArgumentsError",
     "ToolCall",
+    "ToolCallDelta",
     "ToolCallDetector",
     "ToolCallError",
     "ToolDispatcher",
@@ -208,8 +212,12 @@ _LAZY = {
     "BatchFailure": "oxillama.engine",
     "BeamHypothesis": "oxillama.engine",
     "BeamSearchConfig": "oxillama.engine",
-    "BrokenToolCall": "oxillama.tools",
+    "BrokenToolCall": "oxillama.chat.calls",
     "CancelToken": "oxillama.engine",
+    "ChatDelta": "oxillama.chat.message",
+    "ChatFormat": "oxillama.chat.format",
+    "ChatMessage": "oxillama.chat.message",
+    "ChatParser": "oxillama.chat.parser",
     "ChatTemplate": "oxillama.tokenizer",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
@@ -230,6 +238,7 @@ _LAZY = {
     "RankedDocument": "oxillama.core.embedding",
     "PromptLookup": "oxillama.drafts",
     "Proposal": "oxillama.drafts",
+    "ReasoningFormat": "oxillama.chat.shapes",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.scheduling",
@@ -244,12 +253,13 @@ _LAZY = {
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
-    "ToolCall": "oxillama.tools",
+    "ToolCall": "oxillama.chat.calls",
+    "ToolCallDelta": "oxillama.chat.message",
     "ToolCallDetector": "oxillama.tools",
-    "ToolDispatcher": "oxillama.tools",
+    "ToolDispatcher": "oxillama.chat.dispatch",
     "ToolFormat": "oxillama.tools",
-    "ToolFunctions": "oxillama.tools",
-    "ToolResult": "oxillama.tools",
+    "ToolFunctions": "oxillama.chat.dispatch",
+    "ToolResult": "oxillama.chat.dispatch",
     "ToolUse": "oxillama.core.tool_use",
     "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",

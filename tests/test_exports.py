@@ -33,7 +33,8 @@ PUBLIC = {
     # guessing ahead
     "Distribution", "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats",
     "SpeculativeDecoder", "SpeculativeEngine",
-    # tools
+    # chat
+    "ChatDelta", "ChatFormat", "ChatMessage", "ChatParser", "ReasoningFormat", "ToolCallDelta",
     "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",
     # errors

@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 
 from oxillama._util.json_values import fields_as_json
 from oxillama._util.pickling import stays_here
+from oxillama.chat.calls import AnyToolCall, assistant_message
 from oxillama.drafts.draft import SpecStats
-from oxillama.tools.calls import AnyToolCall, assistant_message
 
 __all__ = [
     "BatchFailure",

@@ -4,9 +4,9 @@
 of calls, `arguments` validates arguments, `dispatch` calls functions.
 """
 
-from oxillama.tools.calls import AnyToolCall, BrokenToolCall, ToolCall, assistant_message
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, assistant_message
+from oxillama.chat.dispatch import ToolDispatcher, ToolFunctions, ToolResult, read_tools
 from oxillama.tools.detector import ToolCallDetector, ToolEvent
-from oxillama.tools.dispatch import ToolDispatcher, ToolFunctions, ToolResult, read_tools
 from oxillama.tools.formats import FORMATS, ToolFormat, find_format, format_of_template
 from oxillama.tools.rules import tool_grammar
 

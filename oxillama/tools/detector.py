@@ -4,10 +4,10 @@ import re
 from collections import deque
 from collections.abc import Callable
 
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id
+from oxillama.chat.json_scan import JsonError
 from oxillama.errors import ToolFormatError
-from oxillama.tools.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id
 from oxillama.tools.formats import ToolFormat, find_format
-from oxillama.tools.json_scan import JsonError
 from oxillama.tools.reader import CallReader
 
 __all__ = ["ToolCallDetector", "ToolEvent"]

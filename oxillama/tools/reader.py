@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from oxillama.tools.calls import read_calls
+from oxillama.chat.calls import read_calls
+from oxillama.chat.json_scan import JsonError, JsonScanner
 from oxillama.tools.formats import ToolFormat
-from oxillama.tools.json_scan import JsonError, JsonScanner
 
 __all__ = ["CallReader"]
 

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable, Mapping
 
+from oxillama.chat.arguments import Schema
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import RuleSet
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.matcher import Grammar
 from oxillama.sampler_config import SchemaMode
-from oxillama.tools.arguments import Schema
 from oxillama.tools.formats import ToolFormat
 
 __all__ = ["tool_grammar"]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.chat.json_scan import JsonError, JsonScanner
 from oxillama.errors import ConfigError, ToolFormatError
 from oxillama.tools import FORMATS, BrokenToolCall, ToolCall, ToolCallDetector, ToolFormat
-from oxillama.tools.json_scan import JsonError, JsonScanner
 
 CUSTOM = ToolFormat("<<call>>", "<</call>>", arguments="parameters")
 ALL = {**FORMATS, "custom": CUSTOM, "no end": ToolFormat("CALL:")}
