@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from oxillama.chat.message import ChatDelta, ChatMessage, ToolCallDelta
     from oxillama.chat.parser import ChatParser
     from oxillama.chat.shapes import ReasoningFormat
+    from oxillama.chat.tool_format import ToolFormat
     from oxillama.core.beam_search import BeamSearchConfig
     from oxillama.core.embedding import RankedDocument
     from oxillama.core.loading import shipped_draft
@@ -94,7 +95,6 @@ if TYPE_CHECKING:
     from oxillama.speculative.draft_model import DraftModel
     from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import ChatTemplate, Tokenizer, TokenStream
-    from oxillama.tools import ToolCallDetector, ToolFormat
 
 __version__ = "0.1.0"
 
@@ -180,7 +180,6 @@ __all__ = [
     "ToolArgumentsError",
     "ToolCall",
     "ToolCallDelta",
-    "ToolCallDetector",
     "ToolCallError",
     "ToolDispatcher",
     "ToolError",
@@ -255,9 +254,8 @@ _LAZY = {
     "Tokenizer": "oxillama.tokenizer",
     "ToolCall": "oxillama.chat.calls",
     "ToolCallDelta": "oxillama.chat.message",
-    "ToolCallDetector": "oxillama.tools",
     "ToolDispatcher": "oxillama.chat.dispatch",
-    "ToolFormat": "oxillama.tools",
+    "ToolFormat": "oxillama.chat.tool_format",
     "ToolFunctions": "oxillama.chat.dispatch",
     "ToolResult": "oxillama.chat.dispatch",
     "ToolUse": "oxillama.core.tool_use",

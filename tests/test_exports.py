@@ -35,7 +35,7 @@ PUBLIC = {
     "SpeculativeDecoder", "SpeculativeEngine",
     # chat
     "ChatDelta", "ChatFormat", "ChatMessage", "ChatParser", "ReasoningFormat", "ToolCallDelta",
-    "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
+    "BrokenToolCall", "ToolCall", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",

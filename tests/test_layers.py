@@ -14,7 +14,7 @@ LAYERS = (
     ("errors", "_util", "sampler_config", "config", "metrics", "layer_state"),
     ("kernels",),
     ("gguf", "kv_cache", "tokenizer", "grammar", "hub"),
-    ("models", "sampling", "lora", "offload", "chat", "tools"),
+    ("models", "sampling", "lora", "offload", "chat"),
     ("scheduling", "drafts"),
     ("core",),
     ("speculative",),

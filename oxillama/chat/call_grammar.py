@@ -8,11 +8,12 @@ from typing import Any
 from oxillama.chat.grammar_parts import ControlToken, Parts
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
 from oxillama.chat.layout import Layout
-from oxillama.chat.patterns import Pattern
+from oxillama.chat.patterns import MARK, Pattern
 from oxillama.chat.shapes import Braces, CallFormat, JsonCall, Named, PythonCall, ReasoningFormat, Tagged
 from oxillama.chat.value_grammar import BracesValues, NestedValues, PythonValues, schema_properties
 from oxillama.chat.values import Schema, kind_of, resolved
 from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import RuleSet
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.matcher import Grammar
 from oxillama.sampler_config import SchemaMode
@@ -51,19 +52,19 @@ def answer_grammar(
     opened: bool,
     marks: ReasoningFormat | None,
     schema: Any,
+    constraint: tuple[RuleSet, int] | None,
     token: ControlToken,
     mode: SchemaMode,
     lazy: bool,
 ) -> AnswerGrammar:
     """See `ChatFormat.grammar`. Raises GrammarError, which names the tool, for a schema that can't be compiled."""
-    makers = _Answers(form, tools, token, mode)
+    makers = _Answers(form, tools, token, mode, None if constraint is None else constraint[0])
     rules = makers.rules
     root = rules.new_rule("root")
     triggers = makers.triggers()
-    if schema is not None:
-        rules.define(
-            root, rules.seq((makers.reasoning(marks, opened), makers.framed(makers.json(schema, "the schema"))))
-        )
+    if schema is not None or constraint is not None:
+        body = makers.json(schema, "the schema") if constraint is None else rules.rule(constraint[1])
+        rules.define(root, rules.seq((makers.reasoning(marks, opened), makers.framed(body))))
         return AnswerGrammar(Grammar.from_rules(rules, root))
     if choice == "auto" and lazy and triggers:
         rules.define(root, rules.seq((makers.calls(list(tools), parallel), makers.turn_end())))
@@ -81,9 +82,16 @@ def answer_grammar(
 class _Answers:
     """Expressions of the parts of an answer."""
 
-    def __init__(self, form: Layout, tools: Mapping[str, Schema], token: ControlToken, mode: SchemaMode) -> None:
+    def __init__(
+        self,
+        form: Layout,
+        tools: Mapping[str, Schema],
+        token: ControlToken,
+        mode: SchemaMode,
+        rules: RuleSet | None = None,
+    ) -> None:
         self.form, self.tools, self.mode = form, tools, mode
-        self.parts = Parts(token)
+        self.parts = Parts(token, rules)
         self.rules = self.parts.rules
         self._calls: dict[str, int] = {}
 
@@ -107,8 +115,10 @@ class _Answers:
         if self.form.harmony:
             return self.rules.seq((parts.mark(f"{BEGIN}final{MESSAGE}"), body, parts.maybe(parts.mark("<|return|>"))))
         begin = parts.mark(frame.content_begin) if frame.content_begin else self.rules.seq(())
-        end = parts.maybe(parts.mark(frame.content_end)) if frame.content_end else self.rules.seq(())
-        return self.rules.seq((begin, parts.gap(), body, parts.gap(), end, self.turn_end()))
+        end = self.rules.seq(())
+        if frame.content_end:
+            end = parts.maybe(self.rules.seq((parts.gap(), parts.mark(frame.content_end))))
+        return self.rules.seq((begin, parts.gap(), body, end, self.turn_end()))
 
     def turn_end(self) -> int:
         parts, _frame = self.parts, self.form.frame
@@ -127,6 +137,9 @@ class _Answers:
         opening = calls.opening
         first = opening[0].strip() if opening and isinstance(opening[0], str) else ""
         if first:
+            mark, frame = MARK.match(first), self.form.frame
+            if mark and not any(text.startswith(mark.group()) for text in (frame.content_end, frame.turn_end)):
+                return (mark.group(),)
             return (first.split()[0],)
         shape = calls.shape
         plain = isinstance(shape, JsonCall) and not shape.name_is_key and not shape.wrapper

@@ -16,11 +16,13 @@ from oxillama.chat.probe import CONTENT, Probes, probes_of
 from oxillama.chat.recognise import recognise
 from oxillama.chat.shapes import CallFormat, Frame, JsonCall, Named, PythonCall, ReasoningFormat
 from oxillama.errors import ConfigError, ToolFormatError
+from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
 from oxillama.tokenizer.chat_template import ChatTemplate
 
 __all__ = ["ChatFormat"]
 
+MAX_SECONDS = 1.0  # of one rendering
 DEFAULT_REASONING = ReasoningFormat("<think>", "</think>")
 # Marks of reasoning that templates of these models name without showing where they stand.
 _NAMED = (("[THINK]", "[/THINK]"), ("<|inner_prefix|>", "<|inner_suffix|>"), ("<think>", "</think>"))
@@ -58,8 +60,24 @@ class ChatFormat:
     layout: what stands around reasoning, content and calls, and how calls are written.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, source: tuple[Any, ...]) -> None:
+        """source: a template with its BOS and EOS, or what else the format was made of."""
+        self.layout, self.source = layout, source
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChatFormat) and self.source == other.source
+
+    def __hash__(self) -> int:
+        return hash(self.source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_of, self.source
+
+    def __copy__(self) -> "ChatFormat":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ChatFormat":
+        return self
 
     @property
     def calls(self) -> CallFormat | None:
@@ -94,6 +112,14 @@ class ChatFormat:
         return _of_template(source, bos_token, eos_token)
 
     @property
+    def without_calls(self) -> "ChatFormat":
+        """The same, but calls of tools are text. The channels of gpt-oss stay."""
+        if self.layout.calls is None:
+            return self
+        layout = Layout(self.frame, None, reason="calls of tools are text")
+        return ChatFormat(layout, (*self.source, "text"))
+
+    @property
     def reasoning(self) -> ReasoningFormat | None:
         """The marks of reasoning; None if the model shows none."""
         return self.frame.reasoning
@@ -104,7 +130,7 @@ class ChatFormat:
         generation_prompt: str = "",
         parallel_tool_calls: bool | None = None,
         *,
-        reasoning: "str | ReasoningFormat" = "auto",
+        reasoning: "str | ReasoningFormat | None" = "auto",
         first_id: int = 0,
     ) -> ChatParser:
         """A parser of one answer.
@@ -112,8 +138,8 @@ class ChatFormat:
         tools: descriptions of functions, whose schemas tell text from numbers where calls have no quotes.
         generation_prompt: the end of the prompt, which may have opened the reasoning. parallel_tool_calls: what was
             asked for; a model that calls several functions all the same has called them, and none is dropped.
-        reasoning: "auto", "none" (it stays in the content), or other marks than the format's. first_id: number of the
-            first call without an id of its own.
+        reasoning: "auto", "none" (it stays in the content), other marks than the format's, or None for none.
+        first_id: number of the first call without an id of its own.
 
         Raises ToolFormatError for wrong options, ConfigError for wrong tools.
         """
@@ -140,7 +166,8 @@ class ChatFormat:
         parallel_tool_calls: bool = False,
         generation_prompt: str = "",
         json_schema: Any = None,
-        reasoning: "str | ReasoningFormat" = "auto",
+        constraint: tuple[RuleSet, int] | None = None,
+        reasoning: "str | ReasoningFormat | None" = "auto",
         token: ControlToken | None = None,
         mode: SchemaMode = "generate",
         lazy: bool = True,
@@ -151,31 +178,32 @@ class ChatFormat:
         "required" for calls alone; a tool's name for one call of it; or OpenAI's objects, which name a function or
         allowed ones. Reasoning may precede all of these. parallel_tool_calls: whether there may be several calls.
         generation_prompt: the end of the prompt, which may have opened the reasoning. json_schema: content that fits
-        it, instead of calls. token: returns the id of the control token with a text, or None. mode: as
-        `JsonSchemaCompiler.compile` has it. lazy: with "auto", the grammar of calls alone and what triggers it, where
-        the format has a trigger.
+        it, instead of calls; constraint: the same of rules and their root. token: returns the id of the control token
+        with a text, or None. mode: as `JsonSchemaCompiler.compile` has it. lazy: with "auto", the grammar of calls
+        alone and what triggers it, where the format has a trigger.
 
         Raises GrammarError for tools that can't be called or schemas that can't be compiled, ConfigError for others.
         """
         schemas = read_tools(tools) if tools else {}
-        names, wanted = _chosen(choice, list(schemas))
+        names, wanted = chosen_tools(choice, list(schemas))
         marks = self.marks_of(reasoning)
         return answer_grammar(
             self.layout,
-            {name: schemas[name] for name in names} if json_schema is None else {},
+            {name: schemas[name] for name in names},
             wanted,
             parallel=parallel_tool_calls,
             opened=is_open(marks, generation_prompt),
             marks=marks,
             schema=json_schema,
+            constraint=constraint,
             token=token or (lambda text: None),
             mode=mode,
             lazy=lazy,
         )
 
-    def marks_of(self, reasoning: "str | ReasoningFormat") -> ReasoningFormat | None:
-        """The marks of an option `reasoning`."""
-        if isinstance(reasoning, ReasoningFormat):
+    def marks_of(self, reasoning: "str | ReasoningFormat | None") -> ReasoningFormat | None:
+        """The marks of an option `reasoning`; None for none."""
+        if reasoning is None or isinstance(reasoning, ReasoningFormat):
             return reasoning
         if reasoning not in ("auto", "none"):
             raise ToolFormatError(f"reasoning must be 'auto', 'none' or a ReasoningFormat, not {reasoning!r:.60}")
@@ -186,8 +214,11 @@ class ChatFormat:
         return f"<ChatFormat {shape}, reasoning {self.reasoning}>"
 
 
-def _chosen(choice: Any, names: list[str]) -> tuple[list[str], str]:
-    """(the tools that may be called, "auto", "required" or a name) of a choice in OpenAI's form."""
+def chosen_tools(choice: Any, names: list[str], others: tuple[str, ...] = ()) -> tuple[list[str], str]:
+    """(the tools that may be called, "auto", "required" or a name) of a choice in OpenAI's form.
+
+    others: choices beside these. Raises ConfigError for any other.
+    """
     if isinstance(choice, Mapping):
         kind = choice.get("type")
         inner = choice.get(kind) if isinstance(kind, str) else None
@@ -195,7 +226,7 @@ def _chosen(choice: Any, names: list[str]) -> tuple[list[str], str]:
         if kind == "function" and isinstance(inner.get("name"), str):
             choice = inner["name"]
         elif kind == "allowed_tools" and isinstance(inner.get("tools"), list):
-            allowed = [_chosen(tool, names)[1] for tool in inner["tools"]]
+            allowed = [chosen_tools(tool, names)[1] for tool in inner["tools"]]
             mode = inner.get("mode", "auto")
             check_choice("tool_choice.mode", mode, ("auto", "required"))
             if not allowed:
@@ -206,8 +237,18 @@ def _chosen(choice: Any, names: list[str]) -> tuple[list[str], str]:
                 "tool_choice must be {'type': 'function', 'function': {'name': ...}} or {'type': 'allowed_tools', "
                 f"'allowed_tools': {{'mode': ..., 'tools': [...]}}}}, not {choice!r:.200}"
             )
-    check_choice("tool_choice", choice, ("auto", "required", *names))
+    check_choice("tool_choice", choice, ("auto", "required", *others, *names))
     return names, choice
+
+
+def _made_of(source: Any, *tokens: str) -> ChatFormat:
+    """The inverse of `ChatFormat.__reduce__`."""
+    if tokens[-1:] == ("text",):
+        return _made_of(source, *tokens[:-1]).without_calls
+    if not tokens:
+        made: ChatFormat = source.chat_format
+        return made
+    return _of_template(source, *tokens)
 
 
 def is_open(marks: ReasoningFormat | None, prompt: str) -> bool:
@@ -220,10 +261,11 @@ def is_open(marks: ReasoningFormat | None, prompt: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _of_template(source: str, bos_token: str, eos_token: str) -> ChatFormat:
-    template = ChatTemplate(source, bos_token=bos_token, eos_token=eos_token)
+    template = ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, max_seconds=MAX_SECONDS)
     probes = probes_of(template)
     if _is_harmony(probes):
-        return ChatFormat(Layout(Frame(ReasoningFormat(f"{BEGIN}analysis{MESSAGE}", END)), harmony=True))
+        layout = Layout(Frame(ReasoningFormat(f"{BEGIN}analysis{MESSAGE}", END)), harmony=True)
+        return ChatFormat(layout, (source, bos_token, eos_token))
     frame, calls = recognise(probes)
     if frame.reasoning is None:
         named = next((pair for pair in _NAMED if pair[0] in source and pair[1] in source), None)
@@ -236,7 +278,7 @@ def _of_template(source: str, bos_token: str, eos_token: str) -> ChatFormat:
         reason = "the template shows no calls of tools"
         if probes.errors and probes.call is None:
             reason = f"the template can't render calls of tools: {probes.errors[-1]}"
-    return ChatFormat(Layout(frame, calls, reason=reason))
+    return ChatFormat(Layout(frame, calls, reason=reason), (source, bos_token, eos_token))
 
 
 def _is_harmony(probes: Probes) -> bool:

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable
 
-from oxillama.chat.patterns import Hole, Pattern
+from oxillama.chat.patterns import MARK, Hole, Pattern
 from oxillama.grammar.automaton import RuleSet, utf8_sequences
 
-__all__ = ["ControlToken", "Parts"]
+__all__ = ["END", "ControlToken", "Parts"]
 
 ControlToken = Callable[[str], int | None]
-_MARK = re.compile(r"(<[^<>\s]*>|\[/?[A-Z][A-Z_]*\])")
+_MARK = re.compile(f"({MARK.pattern})")
+END = -1  # a token that ends the text, which may come where the text may end
 MAX_SPACES = 4
 MAX_ID = 64
 WORD = ((0x2D, 0x2E), (0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -18,9 +19,12 @@ WORD = ((0x2D, 0x2E), (0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 class Parts:
     """Expressions of one set of rules."""
 
-    def __init__(self, token: ControlToken) -> None:
-        """token: returns the id of the control token with a text, or None."""
-        self.rules = RuleSet()
+    def __init__(self, token: ControlToken, rules: RuleSet | None = None) -> None:
+        """token: returns the id of the control token with a text, END for one that ends the text, or None.
+
+        rules: those to add to.
+        """
+        self.rules = RuleSet() if rules is None else rules
         self.token = token
         self._gaps: dict[int, int] = {}
 
@@ -54,6 +58,8 @@ class Parts:
 
     def _word(self, part: str) -> int:
         token = self.token(part) if _MARK.fullmatch(part) else None
+        if token == END:
+            return self.rules.seq(())
         return self.text(part) if token is None else self.rules.token(token)
 
     def pattern(self, pattern: Pattern, holes: "dict[str, int]") -> int:
@@ -76,7 +82,7 @@ class Parts:
         """Any text up to the first occurrence of a mark, and the mark. special: the text may hold control tokens."""
         first = _MARK.match(mark)
         token = self.token(first.group()) if first else None
-        if token is not None:
+        if token is not None and token != END:
             any_text = self.rules.token(token, True) if special else self.any_byte()
             return self.rules.seq((self.rules.repeat(any_text, 0), self.mark(mark)))
         return self._without(mark.encode(), with_mark=True)
@@ -85,7 +91,7 @@ class Parts:
         """Any text without a mark."""
         first = _MARK.match(mark)
         token = self.token(first.group()) if first else None
-        if token is not None:
+        if token is not None and token != END:
             return self.rules.repeat(self.rules.token(token, True), 0)
         return self._without(mark.encode(), with_mark=False)
 

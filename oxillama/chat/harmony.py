@@ -31,8 +31,10 @@ def read_harmony(
     cursor: Cursor,
     give: Callable[[ChatDelta], None],
     read_call: Callable[[Callable[[CallSink], Reading], int], Reading],
+    enter: Callable[[bool], None],
 ) -> Reading:
-    """Reads a whole answer. `read_call` takes a reader of a call, and the place where the call begins."""
+    """Reads a whole answer. `read_call` takes a reader of a call, and the place where the call begins; `enter` is told
+    whether the message that begins is reasoning."""
     seen: set[str] = set()
     while True:
         start = cursor.at
@@ -44,6 +46,7 @@ def read_harmony(
             cursor.at = start
             yield from _body(cursor, lambda text: give(ChatDelta(content=text)))
             continue
+        enter(header.group("channel") == "analysis")
         recipient = header.group("to1") or header.group("to2")
         if recipient and recipient not in ("user", "assistant"):
             name = recipient.removeprefix("functions.")
@@ -60,6 +63,7 @@ def read_harmony(
             before = ""
 
         yield from _body(cursor, said)
+        enter(False)
 
 
 def _arguments(cursor: Cursor, name: str, sink: CallSink) -> Reading:

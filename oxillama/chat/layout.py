@@ -34,6 +34,21 @@ class Layout:
         self.turn_ends = _prefixes(frame.turn_end)
         self.end_words, self.n_needed_ends = _end_words(calls)
 
+    @property
+    def texts(self) -> list[str]:
+        """Every literal text of the format."""
+        frame, calls = self.frame, self.calls
+        found = [frame.content_begin, frame.content_end, frame.turn_end, *frame.breaks]
+        if calls is None:
+            return found
+        shape = calls.shape
+        patterns = [calls.begin, calls.call_begin, calls.later or ()]
+        for name in ("middle", "head_end", "key_end", "begin", "value_end", "quote", "mark"):
+            value = getattr(shape, name, ())
+            patterns.append((value,) if isinstance(value, str) else value)
+        found += [calls.call_end, calls.separator, calls.end]
+        return found + [part for pattern in patterns for part in pattern if isinstance(part, str)]
+
 
 def _marks(frame: Frame, calls: CallFormat | None) -> Marks:
     """(pattern, what it is, whether it is only at the beginning) of the marks that content may hold."""

@@ -22,6 +22,9 @@ __all__ = ["ChatParser"]
 _WORD = re.compile(r"<[^<>\s]*>|\[/?[A-Z][A-Z_]*\]|\w+|[^\w\s]")
 
 
+NOTHING = ChatDelta()
+
+
 class ChatParser:
     """Divides one answer, independent of the pieces in which its text comes.
 
@@ -60,8 +63,13 @@ class ChatParser:
         self._n_said = 0
         self._fresh = True  # nothing but spaces has come since the reasoning or the beginning
         self.in_reasoning = False
-        self._reader = read_harmony(self._cursor, self._give, self._harmony_call) if form.harmony else self._answer()
+        self._reader = (
+            read_harmony(self._cursor, self._give, self._harmony_call, self._enter) if form.harmony else self._answer()
+        )
         self._done = False
+
+    def _enter(self, reasoning: bool) -> None:
+        self.in_reasoning = reasoning
 
     def push(self, text: str) -> list[ChatDelta]:
         """What this piece of the text adds."""
@@ -91,6 +99,8 @@ class ChatParser:
     # ---- what was found
 
     def _give(self, delta: ChatDelta) -> None:
+        if delta == NOTHING:
+            return
         if delta.content:
             self._content.append(delta.content)
             self._n_said += len(delta.content)
@@ -198,7 +208,8 @@ class ChatParser:
                     yield from past_spaces(cursor)
                 return
             if cursor.ended:
-                self._say(cursor.text[cursor.at :])
+                rest = cursor.text[cursor.at :]
+                self._say(rest if rest.strip() or not self._found else "")
                 cursor.at = len(cursor.text)
                 return
             text = cursor.text[cursor.at : found].rstrip()
@@ -270,7 +281,7 @@ class ChatParser:
 
         def said() -> None:
             nonlocal before
-            self._say(before.rstrip())
+            self._say(before if self._n_said or before.strip() else "")
             before = ""
 
         bare = isinstance(calls.shape, JsonCall) and not calls.opening and calls.later is None
@@ -387,7 +398,7 @@ class ChatParser:
             if not isinstance(arguments, dict):
                 raise ValueError("its arguments are no object")
         except ValueError as error:
-            self._put(BrokenToolCall(raw, f"its arguments are wrong: {error}", True, sink.id, self._n_said))
+            self._put(BrokenToolCall(raw, f"its arguments are wrong: {error}", True, sink.id, self._n_said, True))
             return
         self._put(ToolCall(sink.name, arguments, sink.id, self._n_said, raw))
 
@@ -406,11 +417,8 @@ class ChatParser:
         else:
             cursor.at = len(cursor.text)
         complete = bool(found) or not error.cut
-        self._put(
-            BrokenToolCall(
-                cursor.text[start : cursor.at], error.reason, complete, sink.id or self._new_id(), self._n_said
-            )
-        )
+        raw, id = cursor.text[start : cursor.at], sink.id or self._new_id()
+        self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened))
 
     def _put(self, call: AnyToolCall) -> None:
         self._n_calls += 1

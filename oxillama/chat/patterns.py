@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["MORE", "Cursor", "Hole", "More", "Pattern", "as_text", "first_mark", "match", "skip_spaces"]
+__all__ = ["MARK", "MORE", "Cursor", "Hole", "More", "Pattern", "as_text", "first_mark", "match", "skip_spaces"]
 
 HoleKind = Literal["id", "number", "type", "name"]
 

@@ -1,6 +1,7 @@
 """Probe conversations: what a chat template writes for calls, reasoning and results, found by rendering them."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ _EXTRA = {"functions": json.dumps(TOOLS, indent=4), "datetime": "2026-01-01"}
 _THINK = ({"enable_thinking": True, "thinking": True}, {"enable_thinking": False, "thinking": False})
 _EFFORTS: tuple[dict[str, Any], ...] = ({}, {"reasoning_effort": "high"}, {"thinking_mode": "enabled"})
 
+MAX_SECONDS = 4.0  # of all renderings
 Render = Callable[..., str | None]
 
 
@@ -62,19 +64,23 @@ def probes_of(template: ChatTemplate) -> Probes:
     """Renders all of them; about twenty renderings."""
     errors: list[str] = []
     found: Probes | None = None
+    until = time.monotonic() + MAX_SECONDS
     for text in (False, True):
-        found = _probes(_renderer(template, text, errors), errors)
+        found = _probes(_renderer(template, text, errors, until), errors)
         if found.call is not None:
             break
     assert found is not None
     return found
 
 
-def _renderer(template: ChatTemplate, as_text: bool, errors: list[str]) -> Render:
+def _renderer(template: ChatTemplate, as_text: bool, errors: list[str], until: float) -> Render:
     def render(*messages: dict[str, Any], tools: bool = True, start: bool = False, **extra: Any) -> str | None:
         if as_text:
             messages = tuple(_with_text(message) for message in messages)
         for more in ({}, _EXTRA):
+            if time.monotonic() > until:
+                errors.append(f"its renderings take more than {MAX_SECONDS} seconds")
+                return None
             try:
                 text = template.render(
                     [{"role": "user", "content": USER}, *messages],

@@ -209,11 +209,7 @@ def chat_ids(
     context_size ContextOverflowError for far more tokens than that.
     """
     messages = checked_messages(messages)  # before it is known whether there is a template
-    if chat_template is None:
-        template = tokenizer.template()
-    else:
-        bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
-        template = ChatTemplate(chat_template, bos_token=bos, eos_token=eos)
+    template = template_of(tokenizer, chat_template)
     text = template.render(messages, tools=tools)
     if context_size is not None:
         check_length(tokenizer, "the prompt of messages", text, context_size, parse_special=True)
@@ -221,6 +217,14 @@ def chat_ids(
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids
+
+
+def template_of(tokenizer: Tokenizer, chat_template: str | None) -> ChatTemplate:
+    """A chat template; None: the model's. Raises ChatTemplateError if there is none, or it doesn't compile."""
+    if chat_template is None:
+        return tokenizer.template()
+    bos, eos = (tokenizer.id_to_token(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
+    return ChatTemplate(chat_template, bos_token=bos, eos_token=eos)
 
 
 def infill_ids(

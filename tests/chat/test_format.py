@@ -242,7 +242,7 @@ def test_reasoning_stays_in_the_content():
     text = written(THINKING["think"], "", [KELVIN], 'Which <call>\n{"name": ')
     found, deltas = read(form, [text], reasoning="none")
     assert found.reasoning == ""
-    assert found.content == '<think>\nWhich <call>\n{"name": \n</think>'
+    assert found.content == '<think>\nWhich <call>\n{"name": \n</think>\n\n'
     assert called(found) == [KELVIN]
     summed(found, deltas)
     own, _ = read(form, ["(hm) Sunny."], reasoning=ReasoningFormat("(", ")"))
@@ -290,7 +290,7 @@ def test_text_behind_a_broken_call_stays():
         (call,) = found.tool_calls
         assert call.complete
         assert call.raw == '<call>\n{"name": "weather", "arguments": {"city": Rome}}\n</call>'
-        assert found.content == "A B"
+        assert found.content == "A  B"
 
 
 def test_arguments_in_other_spellings():
