@@ -53,6 +53,13 @@ from oxillama.errors import (
 if TYPE_CHECKING:
     from oxillama import gguf, snapshot
     from oxillama.chat import ChatTemplate
+    from oxillama.chat.calls import BrokenToolCall, ToolCall
+    from oxillama.chat.dispatch import ToolDispatcher, ToolFunctions, ToolResult
+    from oxillama.chat.format import ChatFormat
+    from oxillama.chat.message import ChatDelta, ChatMessage, ToolCallDelta
+    from oxillama.chat.parser import ChatParser
+    from oxillama.chat.shapes import ReasoningFormat
+    from oxillama.chat.tool_format import ToolFormat
     from oxillama.core.beam_search import BeamSearchConfig
     from oxillama.core.embedding import RankedDocument
     from oxillama.core.loading import shipped_draft
@@ -90,15 +97,6 @@ if TYPE_CHECKING:
     from oxillama.speculative.draft_model import DraftModel
     from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import Tokenizer, TokenStream
-    from oxillama.tools import (
-        BrokenToolCall,
-        ToolCall,
-        ToolCallDetector,
-        ToolDispatcher,
-        ToolFormat,
-        ToolFunctions,
-        ToolResult,
-    )
 
 __version__ = "0.1.0"
 
@@ -112,6 +110,10 @@ __all__ = [
     "BeamSearchConfig",
     "BrokenToolCall",
     "CancelToken",
+    "ChatDelta",
+    "ChatFormat",
+    "ChatMessage",
+    "ChatParser",
     "ChatTemplate",
     "ChatTemplateError",
     "Chunk",
@@ -154,6 +156,7 @@ __all__ = [
     "QuantError",
     "QueueFullError",
     "RankedDocument",
+    "ReasoningFormat",
     "RopeConfig",
     "Sampler",
     "SamplerChain",
@@ -179,7 +182,7 @@ __all__ = [
     "TokenizerError",
     "ToolArgumentsError",
     "ToolCall",
-    "ToolCallDetector",
+    "ToolCallDelta",
     "ToolCallError",
     "ToolDispatcher",
     "ToolError",
@@ -211,8 +214,12 @@ _LAZY = {
     "BatchFailure": "oxillama.engine",
     "BeamHypothesis": "oxillama.engine",
     "BeamSearchConfig": "oxillama.engine",
-    "BrokenToolCall": "oxillama.tools",
+    "BrokenToolCall": "oxillama.chat.calls",
     "CancelToken": "oxillama.engine",
+    "ChatDelta": "oxillama.chat.message",
+    "ChatFormat": "oxillama.chat.format",
+    "ChatMessage": "oxillama.chat.message",
+    "ChatParser": "oxillama.chat.parser",
     "ChatTemplate": "oxillama.chat",
     "Chunk": "oxillama.engine",
     "Completion": "oxillama.engine",
@@ -233,6 +240,7 @@ _LAZY = {
     "RankedDocument": "oxillama.core.embedding",
     "PromptLookup": "oxillama.drafts",
     "Proposal": "oxillama.drafts",
+    "ReasoningFormat": "oxillama.chat.shapes",
     "Sampler": "oxillama.sampling",
     "SamplerChain": "oxillama.sampling",
     "SequencePool": "oxillama.scheduling",
@@ -247,12 +255,12 @@ _LAZY = {
     "TokenLogprob": "oxillama.engine",
     "TokenStream": "oxillama.tokenizer",
     "Tokenizer": "oxillama.tokenizer",
-    "ToolCall": "oxillama.tools",
-    "ToolCallDetector": "oxillama.tools",
-    "ToolDispatcher": "oxillama.tools",
-    "ToolFormat": "oxillama.tools",
-    "ToolFunctions": "oxillama.tools",
-    "ToolResult": "oxillama.tools",
+    "ToolCall": "oxillama.chat.calls",
+    "ToolCallDelta": "oxillama.chat.message",
+    "ToolDispatcher": "oxillama.chat.dispatch",
+    "ToolFormat": "oxillama.chat.tool_format",
+    "ToolFunctions": "oxillama.chat.dispatch",
+    "ToolResult": "oxillama.chat.dispatch",
     "ToolUse": "oxillama.core.tool_use",
     "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",

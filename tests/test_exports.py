@@ -33,8 +33,9 @@ PUBLIC = {
     # guessing ahead
     "Distribution", "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats",
     "SpeculativeDecoder", "SpeculativeEngine",
-    # tools
-    "BrokenToolCall", "ToolCall", "ToolCallDetector", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
+    # chat
+    "ChatDelta", "ChatFormat", "ChatMessage", "ChatParser", "ReasoningFormat", "ToolCallDelta",
+    "BrokenToolCall", "ToolCall", "ToolDispatcher", "ToolFormat", "ToolFunctions", "ToolResult",
     "ToolUse",
     # errors
     "ChatTemplateError", "ConfigError", "ContextOverflowError", "EngineClosedError", "GGUFError", "GenerateError",

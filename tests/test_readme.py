@@ -172,7 +172,7 @@ def tool_example(variables, printed):
     assert result["content"] == f"sunny in {asked['tool_calls'][0]['function']['arguments']['city']}"
 
 
-RESULTS = {"README.md": first_example, "oxillama/tools/README.md": tool_example}
+RESULTS = {"README.md": first_example, "oxillama/chat/README.md": tool_example}
 
 
 @pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "sh")])

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from oxillama.chat.calls import call_id, read_json
 from oxillama.chat.capabilities import Capabilities, with_reasoning, with_text_arguments
 from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, as_part, joined
 from oxillama.errors import MessageError
-from oxillama.tools.calls import call_id, read_json
 
 __all__ = ["in_form"]
 

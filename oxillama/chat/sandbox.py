@@ -24,8 +24,8 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from oxillama.chat.budget import LimitError, budget
+from oxillama.chat.calls import read_json
 from oxillama.chat.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
-from oxillama.tools.calls import read_json
 
 __all__ = ["Absent", "SandboxEnvironment"]
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from oxillama._util.checks import is_unicode
 from oxillama._util.signals import DeferredInterrupt
+from oxillama.chat.calls import read_json
+from oxillama.chat.dispatch import read_tools
 from oxillama.cli.dialogue import Dialogue, note
 from oxillama.cli.files import read_text_file
 from oxillama.cli.options import draft_options, load_engine, text_options
@@ -21,8 +23,6 @@ from oxillama.core.chat import template_for
 from oxillama.core.options import PromptOptions, read_options
 from oxillama.errors import ConfigError
 from oxillama.gguf.values import printable
-from oxillama.tools.calls import read_json
-from oxillama.tools.dispatch import read_tools
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine

@@ -8,13 +8,13 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from oxillama.chat.calls import AnyToolCall, ToolCall
+from oxillama.chat.message import ChatMessage
 from oxillama.cli.text import deadline_line
-from oxillama.core.chat import template_for
+from oxillama.core.chat import reading_of
 from oxillama.core.options import PromptOptions, TextOptions
-from oxillama.core.tool_use import tool_use_of
+from oxillama.core.tool_use import AnswerOptions
 from oxillama.errors import ChatTemplateError, ContextOverflowError, KvCacheFullError
-from oxillama.tools import AnyToolCall, ToolCall
-from oxillama.tools.calls import assistant_message
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Dialogue", "note"]
 
 Messages = list[dict[str, Any]]
+DIM, PLAIN = "\x1b[2m", "\x1b[22m"
 ROOM = 4  # an answer gets a quarter of the context, even if older messages have to be dropped for it
 
 
@@ -44,9 +45,8 @@ class Dialogue:
         self, engine: Engine, options: TextOptions, opening: Messages, prompt: PromptOptions, *, interactive: bool
     ) -> None:
         self._conversation = engine.conversation()
-        template = template_for(engine.tokenizer, prompt.get("tools"), prompt.get("chat_template"))
-        self._engine, self._options, self._prompt, self._source = engine, options, prompt, template.source
-        engine._factory.prepare(self._with_tools([]))
+        self._engine, self._options, self._prompt = engine, options, prompt
+        engine._factory.prepare(self._with_tools([{"role": "user", "content": "?"}]))
         self._open_calls: list[ToolCall] = []
         self._interactive = interactive
         self._opening = opening
@@ -74,6 +74,7 @@ class Dialogue:
             self._ask()
             return True
         pieces: list[str] = []
+        thoughts: list[str] = []
         calls: list[AnyToolCall] = []
         reason, n_tokens = None, 0
         try:
@@ -82,7 +83,10 @@ class Dialogue:
             options = self._limited(self._with_tools(asked), n_tokens)
             with contextlib.closing(self._conversation.stream(ids, options)) as stream:
                 for chunk in stream:
-                    pieces.append(chunk.text)
+                    self._show_thought(chunk.reasoning, bool(pieces))
+                    thoughts.append(chunk.reasoning)
+                    if chunk.text:
+                        pieces.append(chunk.text)
                     calls += chunk.tool_calls
                     reason, n_tokens = chunk.finish_reason, n_tokens + len(chunk.token_ids)
                     print(chunk.text, end="", flush=True)
@@ -95,10 +99,15 @@ class Dialogue:
             note(f"oxillama: error: {' '.join(str(error).split())} (the message is left out)")
             return False
         print(flush=True)
-        self._messages = [*asked, assistant_message("".join(pieces), calls)]
+        self._messages = [*asked, ChatMessage("".join(thoughts), "".join(pieces), calls).to_message()]
         self._open_calls = [call for call in calls if isinstance(call, ToolCall)]
         self._ask()
         return self._is_whole(reason, n_tokens)
+
+    def _show_thought(self, text: str, answering: bool) -> None:
+        """Prints reasoning, dimmed where a terminal shows it, on standard error: the answer alone goes to pipes."""
+        if text and not answering:
+            print(f"{DIM}{text}{PLAIN}" if sys.stderr.isatty() else text, end="", file=sys.stderr, flush=True)
 
     def _said(self, text: str) -> dict[str, Any]:
         """A line as a message: of the user, or what a call returned."""
@@ -115,7 +124,7 @@ class Dialogue:
 
     def _with_tools(self, messages: Messages) -> TextOptions:
         """The options, with calls looked for in the answer to messages."""
-        use = tool_use_of(self._source, messages, self._prompt.get("tools"), None, None, None)
+        use = reading_of(self._engine.tokenizer, messages, self._prompt, AnswerOptions(self._prompt.get("tools")))
         return self._options if use is None else replace(self._options, tool_use=use)
 
     def _limited(self, options: TextOptions, n_prompt: int) -> TextOptions:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
+from oxillama.chat.format import ChatFormat
 from oxillama.chat.literals import marking_of
 from oxillama.chat.messages import checked_messages
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
 from oxillama.core.prompts import Messages, Tools, check_length, infill_ids
-from oxillama.core.tool_use import tool_use_of
-from oxillama.errors import ConfigError
+from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
+from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "template_for"]
+__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "reading_of", "template_for"]
 
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
+_ANSWER_OPTIONS = tuple(field.name for field in fields(AnswerOptions) if field.name != "tools")
 # Arguments of `ChatTemplate.render` that are no variables.
 _ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now")
 
@@ -36,10 +39,16 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
         field that it goes on from, "content" or "reasoning_content".
     tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or "none":
         it doesn't see the tools, and all of its answer is text.
+        allowed_tools of OpenAI's clients: any of those it lists.
     tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
-        "llama3", a `ToolFormat`, or "text": calls stay text.
+        "llama3", a `ToolFormat` or `ChatFormat`, or "text": calls stay text.
     constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't either
         where a grammar, schema, pattern or choices say what the whole text is.
+    parallel_tool_calls: False for one call at most where calls are held to the tools.
+    reasoning: "auto": what the model thinks before its answer is in `reasoning` of the result, and not in its text;
+        "none": it stays in the text; a `ReasoningFormat`: the marks around it, if the template doesn't tell. Grammars,
+        schemas and required calls hold for what follows it.
+    reasoning_budget: so many tokens of reasoning at most; then its end is written in the model's place.
 
     Other options are those of `generate` but `echo`.
     """
@@ -48,15 +57,34 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     if options.get("echo"):
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
     given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
-    choice, form, held = (options.pop(name, None) for name in ("tool_choice", "tool_format", "constrain_tools"))
-    tools = given.pop("tools", None)
-    shown = None if choice == "none" else tools
-    ids = chat_ids(context.tokenizer, messages, given | {"tools": shown}, context.context_size)
-    source = template_for(context.tokenizer, shown, given.get("chat_template")).source
-    use = tool_use_of(source, messages, tools, choice, form, held)
+    answer = AnswerOptions(
+        tools=given.get("tools"), **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options}
+    )
+    given["tools"] = None if answer.tool_choice == "none" else answer.tools
+    ids = chat_ids(context.tokenizer, messages, given, context.context_size)
+    use = reading_of(context.tokenizer, messages, given, answer)
     if use is not None and options.setdefault("tool_use", use) is not use:
         raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
     return ids
+
+
+def reading_of(
+    tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any], answer: AnswerOptions
+) -> ToolUse | None:
+    """How the answer to messages is divided into reasoning, text and calls; None for text alone.
+
+    options: those of `PromptOptions`. Raises what `tool_use_of` raises.
+    """
+    tools = options.get("tools")
+    template = template_for(tokenizer, tools, options.get("chat_template"))
+
+    def begun() -> str:
+        try:
+            return template.generation_prompt(messages, tools=tools, **_rendering(options))
+        except ChatTemplateError:  # it refuses messages that no turn follows
+            return ""
+
+    return tool_use_of(lambda: ChatFormat.of_template(template), begun, messages, answer)
 
 
 def chat_ids(

@@ -210,6 +210,11 @@ class Speculation:
         self.round = current if goes_on else None
         return token
 
+    def forced(self, token: int) -> int:
+        """The request's next token, which is not drawn: what was drafted is dropped."""
+        self.round = None
+        return token
+
     def proposed(self, by: int, seconds: float) -> None:
         """One of the drafts was asked, and took so long."""
         self._by = by

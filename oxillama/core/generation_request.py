@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.chat.answer_reading import AnswerReading
+from oxillama.chat.calls import AnyToolCall
 from oxillama.core.draft_options import Speculation
 from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import Chunk, FinishReason, Usage
-from oxillama.core.tool_use import divided
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
-from oxillama.tools import AnyToolCall, ToolCallDetector
 
 if TYPE_CHECKING:
     from oxillama.core.options import TextOptions
@@ -112,7 +112,7 @@ class GenerationRequest(Request):
         end_ids: Collection[int],
         scores: LogprobRecorder | None = None,
         number: int = 0,
-        tools: ToolCallDetector | None = None,
+        reading: AnswerReading | None = None,
         speculation: Speculation | None = None,
         options: TextOptions | None = None,
         criteria: tuple[StoppingCriterion, ...] = (),
@@ -121,7 +121,8 @@ class GenerationRequest(Request):
         kept_ids: Collection[int] = (),
         **held: Any,
     ) -> None:
-        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `tools` finds calls.
+        """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `reading` finds
+        reasoning and calls.
 
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
         there are no drafts. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
@@ -135,7 +136,7 @@ class GenerationRequest(Request):
         self._stream = stream
         self._stops = stops
         self.end_ids = end_ids
-        self._tools = tools
+        self.reading = reading
         self.scores = scores
         self.number = number
         self.speculation = speculation
@@ -157,7 +158,8 @@ class GenerationRequest(Request):
         """How many tokens it has taken so far."""
         n_given = self.n_prompt - self.n_filling
         n_new = len(self.sequence.tokens) - self.n_prompt
-        return Usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given))
+        n_reasoning = 0 if self.reading is None else self.reading.n_reasoning
+        return Usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given), n_reasoning)
 
     def progress(self) -> dict[str, Any]:
         """How far it has come, beside tokens and sampler, as plain data."""
@@ -178,7 +180,12 @@ class GenerationRequest(Request):
             if len(tokens) > self._least:
                 text, stopped = self._stops.push(text)
                 self._stopped = self._stopped or stopped
-            if text and (self._tools is None or self._tools.push(text)):
+            if self.reading is not None:
+                self.reading.forced()
+                if self.reading.push(text):
+                    self._n_shown = len(tokens)
+                self.reading.count()
+            elif text:
                 self._n_shown = len(tokens)
         if finished:
             self._n_shown = len(tokens)
@@ -202,7 +209,11 @@ class GenerationRequest(Request):
     def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
         """The next token, from a row of logits; why the request is finished, or None."""
         speculation = self.speculation
-        token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
+        forced = None if self.reading is None else self.reading.forced()
+        if forced is not None:
+            token = forced if speculation is None else speculation.forced(forced)
+        else:
+            token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
         if not self.clock.first_at:
             self.clock.first_at = time.perf_counter()
         ends = token in self.end_ids
@@ -222,9 +233,12 @@ class GenerationRequest(Request):
             text, self._stopped = self._stops.push(text)
             if self._stopped:
                 self._last_text = text
+                if self.reading is not None:
+                    self.reading.count()
                 return "stop"
-        if text and self._tools is not None:
+        if self.reading is not None:
             self._put_divided(text, None)
+            self.reading.count()
         elif text and self.outbox.whole:
             self._texts.append(text)
         elif text:
@@ -249,23 +263,23 @@ class GenerationRequest(Request):
             reason = "stop"
         if self._stopped and reason == "stop":
             self.stop_reason = self._stops.found
-        if self._tools is None:
+        if self.reading is None:
             self._put("".join([*self._texts, text]), [], reason)
         else:
             self._put_divided(text, reason)
         return reason
 
     def _put_divided(self, text: str, reason: FinishReason | None) -> None:
-        """Text as it comes, without the calls of tools that are in it, and these."""
-        assert self._tools is not None
-        pieces = divided(self._tools.push(text) + (self._tools.finish() if reason else []))
-        if reason and not pieces:
-            pieces = [("", [])]
-        for i, (said, calls) in enumerate(pieces, 1):
-            self._put(said, calls, reason if i == len(pieces) else None)
+        """Text as it comes, divided into reasoning, content and calls of tools."""
+        assert self.reading is not None
+        parts = self.reading.push(text) + (self.reading.end() if reason else [])
+        if reason and not parts:
+            parts = [{"text": "", "calls": [], "raw": self.reading.take_raw()}]
+        for i, part in enumerate(parts, 1):
+            self._put(**part, reason=reason if i == len(parts) else None)
 
-    def _put(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None) -> None:
-        """A chunk of text as it comes, and the reason with the last."""
+    def _put(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None, **parts: Any) -> None:
+        """A chunk of text as it comes, and the reason with the last; `parts` are other fields of it."""
         if self._echo:
             text, self._echo = self._echo + text, ""
         first = self._n_shown - self.n_prompt
@@ -275,4 +289,4 @@ class GenerationRequest(Request):
         logprobs = None if tokens is None else tokens[first:]
         last = () if reason is None else (self.stop_reason, self.scores and self.scores.end, self.usage)
         prompt = None if first else prompt
-        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, prompt, self.number, calls, *last))
+        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, prompt, self.number, calls, *last, **parts))

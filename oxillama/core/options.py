@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_choice, check_float, check_int, check_keywords
+from oxillama.chat.format import ChatFormat
+from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_format import ToolFormat
 from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
 from oxillama.core.draft_options import (
     DRAFT_FIELDS,
@@ -32,7 +35,6 @@ from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY
-from oxillama.tools import ToolFormat
 
 __all__ = [
     "BatchOptions",
@@ -208,8 +210,11 @@ class ChatOptions(GenerateOptions, PromptOptions, total=False):
     """The keywords of `Engine.chat`."""
 
     tool_choice: str | Mapping[str, Any] | None
-    tool_format: ToolFormat | str | None
+    tool_format: ChatFormat | ToolFormat | str | None
     constrain_tools: bool | None
+    parallel_tool_calls: bool | None
+    reasoning: ReasoningFormat | str | None
+    reasoning_budget: int | None
 
 
 class InfillOptions(GenerateOptions, total=False):
@@ -265,7 +270,8 @@ class TextOptions:
         cache is not used.
     n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
         Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
-    tool_use: a `ToolUse`: calls of tools are found in the text, and held to their schemas. `chat` makes it of `tools`.
+    tool_use: a `ToolUse`: reasoning and calls of tools are found in the text, and calls are held to their schemas.
+        `chat` makes it of its own options.
 
     Also `lora`, `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and
     `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.

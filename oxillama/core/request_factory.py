@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from oxillama._util.lazy import lazy
+from oxillama.chat.answer_reading import AnswerReading
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
 from oxillama.core.generation_request import GenerationRequest, StopMatcher
@@ -18,7 +19,9 @@ from oxillama.core.tool_use import ToolUse
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.regular import choices_rules, regex_rules
 from oxillama.kernels.sampling import Candidates
 from oxillama.lora import LoraRegistry
 from oxillama.sampler_config import SamplerConfig, SchemaMode
@@ -60,10 +63,14 @@ class GrammarCache:
         mode = config.schema_mode
         if config.constraint is not None:
             kind, source = config.constraint
-            known = (kind, source, mode) if kind == "json_schema" else config.constraint
-            grammar, triggers = self._found(known, lambda: (self._compiled(kind, source, mode), ()))
+            known: Hashable = (kind, source, mode) if kind == "json_schema" else config.constraint
+            if tools is not None and tools.frames:
+                known = (known, tools.format, tools.prompt, tools.reasoning)
+                grammar, triggers = self._found(known, lambda: (self._framed(kind, source, mode, tools), ()))
+            else:
+                grammar, triggers = self._found(known, lambda: (self._compiled(kind, source, mode), ()))
         elif tools is not None and tools.tools is not None:
-            key = (tools.format, tools.tools, tools.choice, mode)
+            key = (tools.format, tools.tools, tools.choice, tools.parallel, tools.prompt, tools.reasoning, mode)
             grammar, triggers = self._found(key, lambda: tools.grammar(self._tokenizer, mode))
         else:
             return None
@@ -75,6 +82,16 @@ class GrammarCache:
         if kind == "grammar":
             return Grammar.parse(source, token_id=self._tokenizer.token_to_id)
         return Grammar.from_regex(source) if kind == "regex" else Grammar.from_choices(source)
+
+    def _framed(self, kind: str, source: Any, mode: SchemaMode, tools: ToolUse) -> Grammar:
+        """The same of what stands behind reasoning, and in the frame of a chat format."""
+        if kind == "json_schema":
+            return tools.constrained(self._tokenizer, source, None, mode)
+        if kind == "grammar":
+            rules = parse_gbnf(source, self._tokenizer.token_to_id, None)
+        else:
+            rules = regex_rules(source) if kind == "regex" else choices_rules(source)
+        return tools.constrained(self._tokenizer, None, rules, mode)
 
     def _found(self, key: Hashable, make: Callable[[], Held]) -> Held:
         """What is kept under this key, made if it isn't there."""
@@ -251,6 +268,11 @@ class RequestFactory:
             made.append(self.request(ids, own, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo))
         return made
 
+    def _reading(self, use: ToolUse) -> AnswerReading:
+        """That of one text."""
+        end = [] if use.reasoning_budget is None else use.end_of_reasoning(self._tokenizer)
+        return AnswerReading(use.parser, use.reasoning_budget, end)
+
     def request(
         self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", number: int = 0,
         leader: GenerationRequest | None = None, **held: Any,
@@ -292,7 +314,7 @@ class RequestFactory:
             scores=scores,
             number=number,
             criteria=options.stopping_criteria,
-            tools=tools.detector if tools else None,
+            reading=self._reading(tools) if tools else None,
             speculation=self._drafts.speculation(drafts) if drafts.draft else None,
             leader=leader,
             cancel_token=options.cancel_token,

@@ -6,8 +6,9 @@ from typing import Any, Literal, Self
 
 from oxillama._util.json_values import fields_as_json
 from oxillama._util.pickling import stays_here
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
+from oxillama.chat.message import ChatMessage, ToolCallDelta
 from oxillama.drafts.draft import SpecStats
-from oxillama.tools.calls import AnyToolCall, assistant_message
 
 __all__ = [
     "BatchFailure",
@@ -49,11 +50,13 @@ class Usage:
     cached_tokens: those of the prompt that were computed before the request began: found in the prefix cache, or kept
         by its conversation. What it computed itself and had to compute again, after preemption, does not count. Of n
         completions of one prompt, each says what the prompt found.
+    reasoning_tokens: those of the completion that are reasoning, with its marks.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -61,7 +64,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """prompt_tokens, completion_tokens, total_tokens and cached_tokens."""
+        """prompt_tokens, completion_tokens, total_tokens, cached_tokens and reasoning_tokens."""
         return {**fields_as_json(self), "total_tokens": self.total_tokens}
 
 
@@ -89,6 +92,11 @@ class TokenLogprob:
         return {**fields_as_json(self), "text": self.text}
 
 
+def _is_unsent(call: AnyToolCall) -> bool:
+    """Whether no piece of a call has been sent: its name could not be read."""
+    return isinstance(call, BrokenToolCall) and not call.begun
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a running completion. Only the last one has a finish_reason; its text may be empty.
@@ -96,7 +104,8 @@ class Chunk:
     text: whole characters; never part of a stop string that is cut off. token_ids: the tokens since the last chunk.
     logprobs: of these tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk.
     index: of n completions, which one it continues. tool_calls: calls of tools that end here, after the text.
-    stop_reason, end, usage: as in `Completion`, in the last chunk.
+    stop_reason, end, usage: as in `Completion`, in the last chunk. reasoning: more of it, before the text.
+    tool_call_deltas: more of calls that are being written, after the text. raw: as in `Completion`.
     """
 
     text: str
@@ -109,10 +118,35 @@ class Chunk:
     stop_reason: str | int | None = None
     end: TokenLogprob | None = None
     usage: Usage | None = field(default=None, compare=False)
+    reasoning: str = ""
+    tool_call_deltas: list[ToolCallDelta] = field(default_factory=list)
+    raw: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name, in the form that `Completion.to_dict` has it."""
         return fields_as_json(self)
+
+    def to_openai(self, *, role: bool = False, **fields: Any) -> list[dict[str, Any]]:
+        """The chunk as OpenAI's clients get it: "chat.completion.chunk" objects, one for each part.
+
+        A call's first piece has its id and name and no arguments, the others arguments alone; the last object of a
+        completion has an empty delta and the finish_reason. role: begin with the role, as the first chunk of a
+        completion is to. fields: what else each has, such as id, created and model.
+        """
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}] if role else []
+        if self.reasoning:
+            deltas.append({"reasoning_content": self.reasoning})
+        if self.text:
+            deltas.append({"content": self.text})
+        deltas += [{"tool_calls": [piece.to_dict()]} for piece in self.tool_call_deltas]
+        deltas += [{"content": call.raw} for call in self.tool_calls if _is_unsent(call)]
+        found = [self._choice(delta, None) for delta in deltas]
+        if self.finish_reason is not None:
+            found.append(self._choice({}, self.finish_reason))
+        return [{**fields, "object": "chat.completion.chunk", "choices": [choice]} for choice in found]
+
+    def _choice(self, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
+        return {"index": self.index, "delta": delta, "finish_reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +171,10 @@ class Completion:
         strings that begin in the same place it is the shortest.
     end: log-probability of the token that ended the text and is not in token_ids; None if there is none, or without
         logprobs.
-    cached_tokens: see `Usage`.
+    cached_tokens, reasoning_tokens: see `Usage`.
+    reasoning: what the model thought before its answer, without the marks around it; "" for nothing.
+    raw: the text as the model wrote it, with reasoning and calls and all marks; "" where nothing was to be divided, and
+        `text` is all.
     """
 
     text: str
@@ -153,25 +190,52 @@ class Completion:
     stop_reason: str | int | None = None
     end: TokenLogprob | None = None
     cached_tokens: int = field(default=0, compare=False)
+    reasoning: str = ""
+    reasoning_tokens: int = 0
+    raw: str = ""
 
     @property
     def usage(self) -> Usage:
         """How many tokens it took."""
-        return Usage(self.prompt_tokens, len(self.token_ids), self.cached_tokens)
+        return Usage(self.prompt_tokens, len(self.token_ids), self.cached_tokens, self.reasoning_tokens)
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message for the next turn, with its calls as chat templates want them."""
-        return assistant_message(self.text, self.tool_calls)
+        """The answer as a message for the next turn, with its calls and its reasoning as chat templates want them."""
+        return self._message.to_message()
+
+    @property
+    def _message(self) -> ChatMessage:
+        return ChatMessage(self.reasoning, self.text, self.tool_calls)
+
+    def to_openai(self, **fields: Any) -> dict[str, Any]:
+        """The completion as OpenAI's clients get it: a "chat.completion" object with one choice.
+
+        The message has `reasoning_content` beside `content` and `tool_calls`, whose arguments are JSON text; a call
+        that can't be read stays in the content. finish_reason is "tool_calls" where the model ended with calls.
+        fields: what else the object has, such as id, created and model.
+        """
+        called = any(isinstance(call, ToolCall) for call in self.tool_calls)
+        reason = "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
+        choice = {"index": self.index, "message": self._message.to_openai(), "finish_reason": reason}
+        usage = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": len(self.token_ids),
+            "total_tokens": self.usage.total_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+        }
+        return {**fields, "object": "chat.completion", "choices": [choice], "usage": usage}
 
     def to_dict(self) -> dict[str, Any]:
         """The completion as `json.dumps` takes it, also with allow_nan=False.
 
-        Keys: text, token_ids, finish_reason, stop_reason, index, tool_calls, usage, timings; logprobs, prompt_logprobs,
-        end and speculation, None where they were not asked for. Each is what the `to_dict` of its value gives; a
-        log-probability of minus infinity is None.
+        Keys: text, token_ids, finish_reason, stop_reason, index, tool_calls, reasoning, raw, usage, timings; logprobs,
+        prompt_logprobs, end and speculation, None where they were not asked for. Each is what the `to_dict` of its
+        value gives; a log-probability of minus infinity is None.
         """
-        return {**fields_as_json(self, "prompt_tokens", "cached_tokens"), "usage": self.usage.to_dict()}
+        without = ("prompt_tokens", "cached_tokens", "reasoning_tokens")
+        return {**fields_as_json(self, *without), "usage": self.usage.to_dict()}
 
     def __str__(self) -> str:
         return self.text

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from oxillama._util.checks import check_int
 from oxillama._util.pickling import stays_here
 from oxillama._util.places import Path
+from oxillama.chat.calls import AnyToolCall
 from oxillama.core.context import EngineContext
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
@@ -20,7 +21,6 @@ from oxillama.core.request import ResultQueue, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import CancelToken, Chunk, Completion
 from oxillama.errors import ConfigError, GenerateError
-from oxillama.tools import AnyToolCall
 
 __all__ = [
     "Chunks",
@@ -218,6 +218,7 @@ def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> 
         token_ids += piece.token_ids
         tool_calls += piece.tool_calls
     n_given = request.n_prompt - request.n_filling
+    divided = {} if request.reading is None else _divided(request, pieces)
     return Completion(
         text="".join(texts),
         token_ids=token_ids,
@@ -232,7 +233,14 @@ def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> 
         stop_reason=request.stop_reason,
         end=request.scores.end if request.scores else None,
         cached_tokens=min(request.sequence.n_cached or 0, n_given),
+        **divided,
     )
+
+
+def _divided(request: GenerationRequest, pieces: list[Chunk]) -> dict[str, Any]:
+    """The fields of a text that may have reasoning or calls."""
+    reasoning, raw = "".join(piece.reasoning for piece in pieces), "".join(piece.raw for piece in pieces)
+    return {"reasoning": reasoning, "raw": raw, "reasoning_tokens": request.usage.reasoning_tokens}
 
 
 def shaped(found: list[Completion], n: int | None, single: bool) -> Any:

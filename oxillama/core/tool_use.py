@@ -1,76 +1,180 @@
-"""Tool use of a request: format, schemas and detection of tool calls."""
+"""Reading of answers: how a request's text is divided into reasoning, content and calls of tools, and held to these."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
-from oxillama.errors import ConfigError
+from oxillama.chat.dispatch import read_tools
+from oxillama.chat.format import ChatFormat, chosen_tools
+from oxillama.chat.grammar_parts import END
+from oxillama.chat.harmony import BEGIN, MESSAGE
+from oxillama.chat.harmony import END as MESSAGE_END
+from oxillama.chat.parser import ChatParser
+from oxillama.chat.patterns import MARK
+from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_format import FORMATS, ToolFormat, find_format
+from oxillama.errors import ConfigError, ToolFormatError
 from oxillama.grammar import Grammar
+from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
 from oxillama.tokenizer import Tokenizer
-from oxillama.tools import AnyToolCall, ToolCallDetector, ToolEvent, ToolFormat, find_format, read_tools, tool_grammar
 
-__all__ = [
-    "ToolUse",
-    "check_tool_use",
-    "divided",
-    "tool_use_of",
-]
+__all__ = ["AnswerOptions", "ToolUse", "check_tool_use", "tool_use_of"]
 
 MAX_CALLS = 1 << 30
+MAX_BUDGET = 1 << 30
+_HARMONY = (BEGIN, MESSAGE, MESSAGE_END, "<|start|>", "<|constrain|>", "<|call|>", "<|return|>")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Calls of tools are to be found in a text. `Engine.chat` makes one of its own options.
+    """Reasoning and calls of tools are to be found in a text. `Engine.chat` makes one of its own options.
 
-    format: how the model writes them, a `ToolFormat` or the name of one. first_id: number of the first call.
+    format: how the model writes them, a `ChatFormat`, a `ToolFormat` or the name of one. first_id: number of the first
+    call.
     tools: descriptions of functions; calls are held to their names and schemas. None holds to nothing.
     choice: "auto" leaves it to the model whether it says something or calls, and all calls come last; "required" are
         calls alone; the name of a tool is one call of it.
+    parallel: whether several calls may come in a row.
+    prompt: the end of the prompt, which may have opened the reasoning.
+    reasoning: "auto" for the format's own marks, "none" to leave reasoning in the text, or a `ReasoningFormat`.
+    reasoning_budget: so many tokens of reasoning at most; then its end is written in the model's place. None for all.
 
     Raises ConfigError for other values.
     """
 
-    format: ToolFormat | str
+    format: ChatFormat | ToolFormat | str
     first_id: int = 0
     tools: Sequence[Mapping[str, Any]] | None = None
     choice: str = "auto"
+    parallel: bool = True
+    prompt: str = ""
+    reasoning: str | ReasoningFormat = "auto"
+    reasoning_budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.format is None:
-            raise ConfigError("tool_use.format must be a ToolFormat or the name of one, not None")
-        object.__setattr__(self, "format", find_format(self.format, None))
+            raise ConfigError("tool_use.format must be a ChatFormat, a ToolFormat or the name of one, not None")
+        object.__setattr__(self, "format", find_format(self.format))
         check_int("tool_use.first_id", self.first_id, 0, MAX_CALLS)
         names = () if self.tools is None else tuple(read_tools(self.tools))
         check_choice("tool_use.choice", self.choice, ("auto", "required", *names) if names else ("auto",))
+        check_bool("tool_use.parallel", self.parallel)
+        if not isinstance(self.prompt, str):
+            raise ConfigError(f"tool_use.prompt must be a str, not {self.prompt!r:.60}")
+        self._form.marks_of(self.reasoning)
+        if self.reasoning_budget is not None:
+            check_int("reasoning_budget", self.reasoning_budget, 0, MAX_BUDGET)
+            if self._marks is None:
+                raise ConfigError(
+                    "reasoning_budget is given, and it isn't known how the model writes reasoning: give "
+                    "reasoning=ReasoningFormat(begin, end) too"
+                )
         if self.tools is not None:  # frozen, so that they can't be changed
             object.__setattr__(self, "tools", _frozen(self.tools))
+
+    @property
+    def _form(self) -> ChatFormat:
+        return cast(ChatFormat, self.format)
+
+    @property
+    def _marks(self) -> ReasoningFormat | None:
+        """The marks of reasoning, if they are the format's own or the caller's."""
+        if isinstance(self.reasoning, ReasoningFormat):
+            return self.reasoning
+        return self._form.reasoning
+
+    @property
+    def _described(self) -> list[Any] | None:
+        return None if self.tools is None else [json.loads(tool) for tool in cast(tuple[str, ...], self.tools)]
+
+    @property
+    def divides(self) -> bool:
+        """Whether a text may have anything but content."""
+        form = self._form
+        return self._marks is not None or form.harmony or form.calls is not None or bool(form.frame.content_begin)
+
+    @property
+    def holds(self) -> bool:
+        """Whether texts are held to something, by themselves or behind their reasoning."""
+        return self.tools is not None
 
     def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:
         """What calls are held to, and the texts that put it in force. mode: as `JsonSchemaCompiler.compile` has it,
         for the arguments. Raises GrammarError."""
+        token = _control_token(tokenizer)
+        form = self._form
+        triggers = form.layout.calls.marks if form.layout.calls else ()
+        lazy = self._marks is None and not any(token(mark) is not None for text in triggers for mark in _marks(text))
+        found = form.grammar(
+            self._described,
+            self.choice,
+            parallel_tool_calls=self.parallel,
+            generation_prompt=self.prompt,
+            reasoning=self._given_marks,
+            token=token,
+            mode=mode,
+            lazy=lazy,
+        )
+        return found.grammar, found.triggers if found.lazy else ()
 
-        def control_token(text: str) -> int | None:
-            token = tokenizer.token_to_id(text)
-            return token if token is not None and tokenizer.is_special(token) else None
-
-        tools = read_tools([json.loads(tool) for tool in cast(tuple[str, ...], self.tools)])
-        return tool_grammar(find_format(self.format, None), tools, self.choice, control_token, mode)
+    def constrained(
+        self, tokenizer: Tokenizer, schema: Any, rules: tuple[RuleSet, int] | None, mode: SchemaMode
+    ) -> Grammar:
+        """What an answer is held to whose content fits a schema, or these rules, behind its reasoning."""
+        return self._form.grammar(
+            json_schema=schema,
+            constraint=rules,
+            generation_prompt=self.prompt,
+            reasoning=self._given_marks,
+            token=_control_token(tokenizer),
+            mode=mode,
+        ).grammar
 
     @property
-    def detector(self) -> ToolCallDetector:
+    def frames(self) -> bool:
+        """Whether constraints are of what follows reasoning, or stands in a frame."""
+        return self._marks is not None or self._form.harmony or bool(self._form.frame.content_begin)
+
+    @property
+    def _given_marks(self) -> "str | ReasoningFormat | None":
+        return self._marks
+
+    @property
+    def parser(self) -> ChatParser:
         """A new one, for one text."""
-        return ToolCallDetector(self.format, first_id=self.first_id)
+        reasoning = self.reasoning if self.reasoning == "none" and self._marks else self._marks
+        return self._form.parser(self._described, self.prompt, reasoning=reasoning, first_id=self.first_id)
 
     def delimiters(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Tokens of the format, also control tokens: they must be seen to be found."""
-        form = find_format(self.format, None)
-        texts = (form.begin, form.end, form.between, "[CALL_ID]", "[ARGS]")
-        found = (tokenizer.token_to_id(text.strip()) for text in texts if text.strip())
+        layout, marks = self._form.layout, self._marks
+        texts = [*layout.texts, *(_HARMONY if layout.harmony else ())]
+        texts += [] if marks is None else [marks.begin, marks.end]
+        words = {word for text in texts for word in (*_marks(text), text.strip()) if word}
+        found = (tokenizer.token_to_id(word) for word in words)
         return frozenset(token for token in found if token is not None)
+
+    def end_of_reasoning(self, tokenizer: Tokenizer) -> list[int]:
+        """The tokens that end reasoning."""
+        marks = self._marks
+        return [] if marks is None else tokenizer.encode(marks.end, add_special=False, parse_special=True)
+
+
+def _marks(text: str) -> list[str]:
+    return MARK.findall(text)
+
+
+def _control_token(tokenizer: Tokenizer) -> Callable[[str], int | None]:
+    def control_token(text: str) -> int | None:
+        token = tokenizer.token_to_id(text)
+        if token is None or not tokenizer.is_special(token):
+            return None
+        return END if token in tokenizer.eog_ids else token
+
+    return control_token
 
 
 def check_tool_use(value: Any) -> ToolUse:
@@ -80,18 +184,6 @@ def check_tool_use(value: Any) -> ToolUse:
     return value
 
 
-def divided(events: list[ToolEvent]) -> list[tuple[str, list[AnyToolCall]]]:
-    """Texts with the calls that come right after each."""
-    found: list[tuple[str, list[AnyToolCall]]] = []
-    for event in events:
-        if isinstance(event, str):
-            found.append((event, []))
-        else:
-            found = found or [("", [])]
-            found[-1][1].append(event)
-    return found
-
-
 def _frozen(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     try:
         return tuple(json.dumps(tool, allow_nan=False) for tool in tools)
@@ -99,32 +191,78 @@ def _frozen(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         raise ConfigError(f"tools must be JSON: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """The options of `Engine.chat` that say how an answer is read: see `chat_prompt`."""
+
+    tools: Any = None
+    tool_choice: Any = None
+    tool_format: Any = None
+    constrain_tools: Any = None
+    parallel_tool_calls: Any = None
+    reasoning: Any = None
+    reasoning_budget: Any = None
+
+
 def tool_use_of(
-    template: str | None, messages: Sequence[Mapping[str, Any]], tools: Any, choice: Any, format: Any, constrain: Any
+    make: Callable[[], ChatFormat],
+    begun: Callable[[], str],
+    messages: Sequence[Mapping[str, Any]],
+    given: AnswerOptions,
 ) -> ToolUse | None:
-    """What `Engine.chat` does with its options of tools: None if calls are not looked for.
+    """What `Engine.chat` does with these options: None if there is nothing to find. make: gives the template's format.
+    begun: gives the end of the prompt, which the answer goes on from.
 
     Raises ConfigError for wrong options and descriptions, ToolFormatError if the template doesn't tell the format.
     """
-    if not tools:
-        for name, value in (("tool_choice", choice), ("tool_format", format), ("constrain_tools", constrain)):
-            if value is not None:
-                raise ConfigError(f"{name} is given without tools: give tools=[...] too")
-        return None
-    if isinstance(choice, Mapping):  # {"type": "function", "function": {"name": ...}}
-        function = choice.get("function")
-        wanted = function.get("name") if isinstance(function, Mapping) else None
-        if choice.get("type") != "function" or not isinstance(wanted, str):
-            raise ConfigError(
-                f"tool_choice must be {{'type': 'function', 'function': {{'name': ...}}}}, not {choice!r}"
-            )
-        choice = wanted
-    names = tuple(read_tools(tools))
-    check_choice("tool_choice", "auto" if choice is None else choice, ("auto", "required", "none", *names))
-    held = check_bool("constrain_tools", True if constrain is None else constrain)
-    if choice not in (None, "auto", "none") and (not held or format == "text"):
-        raise ConfigError(f"tool_choice={choice!r} needs calls that are found and held to their schemas")
-    if choice == "none" or format == "text":
-        return None
+    choice, allowed = _choice(given)
+    form = None if given.tool_format in (None, "text") else find_format(given.tool_format)
+    wanted = bool(given.tools) and choice != "none" and given.tool_format != "text"
+    if form is None:
+        form = make()
+    if wanted and form.calls is None and not form.harmony:
+        raise ToolFormatError(
+            "the chat template doesn't tell in which format the model calls tools: give tool_format= one of "
+            f"{', '.join(map(repr, FORMATS))}, a ToolFormat, or 'text' to get calls as text ({form.reason})"
+        )
+    if not wanted:
+        form = form.without_calls
+    held = wanted and given.constrain_tools is not False
+    tools = [tool for tool in given.tools if not allowed or _name(tool) in allowed] if held else None
     n_calls = sum(len(calls) for m in messages if isinstance(calls := m.get("tool_calls"), list | tuple))
-    return ToolUse(find_format(format, template), n_calls, tools if held else None, choice or "auto")
+    use = ToolUse(
+        form,
+        n_calls,
+        tools,
+        choice if wanted and choice is not None else "auto",
+        given.parallel_tool_calls is not False,
+        reasoning="auto" if given.reasoning is None else given.reasoning,
+        reasoning_budget=given.reasoning_budget,
+    )
+    return replace(use, prompt=begun()) if use.divides else None
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return next(iter(read_tools([tool])))
+
+
+def _choice(given: AnswerOptions) -> tuple[str | None, list[str]]:
+    """(the choice, the tools that it allows, none for all), checked."""
+    choice, held = given.tool_choice, given.constrain_tools
+    if given.parallel_tool_calls is not None:
+        check_bool("parallel_tool_calls", given.parallel_tool_calls)
+    if not given.tools:
+        for name in ("tool_choice", "tool_format", "constrain_tools", "parallel_tool_calls"):
+            if getattr(given, name) is not None:
+                raise ConfigError(f"{name} is given without tools: give tools=[...] too")
+        return None, []
+    names = list(read_tools(given.tools))
+    allowed: list[str] = []
+    if choice != "none" and choice is not None:
+        found, chosen = chosen_tools(choice, names, ("none",))
+        allowed = found if len(found) < len(names) else []
+        choice = chosen
+    check_bool("constrain_tools", True if held is None else held)
+    if (choice not in (None, "auto", "none") or allowed) and (held is False or given.tool_format == "text"):
+        raise ConfigError(f"tool_choice={given.tool_choice!r} needs calls that are found and held to their schemas")
+    return choice, allowed

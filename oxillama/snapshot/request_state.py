@@ -8,13 +8,18 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 from blake3 import blake3
 
-from oxillama._util.checks import MAX_CONTEXT
+from oxillama._util.checks import MAX_CONTEXT, check_bool
 from oxillama._util.json_fields import Fields
+from oxillama.chat.calls import BrokenToolCall, ToolCall
+from oxillama.chat.format import ChatFormat
+from oxillama.chat.message import ToolCallDelta
+from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_format import ToolFormat
 from oxillama.config import EngineConfig, SamplerConfig, field_names
 from oxillama.core.draft_options import MAX_DRAFTS, MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
 from oxillama.core.options import ServingOptions
@@ -36,7 +41,6 @@ from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.stages import STAGES
 from oxillama.snapshot.format.reader import ArrayRows
-from oxillama.tools import BrokenToolCall, ToolCall, ToolFormat, find_format
 
 if TYPE_CHECKING:
     from oxillama.core.generation_request import GenerationRequest
@@ -452,9 +456,33 @@ class LogprobReader:
 
 
 def _tools_state(use: ToolUse) -> dict[str, Any]:
-    tools = None if use.tools is None else list(use.tools)
-    form = asdict(find_format(use.format, None))
-    return {"format": form, "first_id": use.first_id, "tools": tools, "choice": use.choice}
+    """A format is saved as the template that it was made of, or as its fields."""
+    source = cast(ChatFormat, use.format).source
+    form: dict[str, Any] = asdict(source[0]) if isinstance(source[0], ToolFormat) else {"template": list(source)}
+    if isinstance(source[0], ToolFormat) and len(source) > 1:
+        form["text"] = True
+    reasoning = use.reasoning if isinstance(use.reasoning, str) else asdict(use.reasoning)
+    return {
+        "format": form,
+        "first_id": use.first_id,
+        "tools": None if use.tools is None else list(use.tools),
+        "choice": use.choice,
+        "parallel": use.parallel,
+        "prompt": use.prompt,
+        "reasoning": reasoning,
+        "budget": use.reasoning_budget,
+    }
+
+
+def _read_format(given: Fields) -> ChatFormat | ToolFormat:
+    if "template" in given:
+        source = given.texts("template")
+        found = ChatFormat.of_template(source[0], bos_token=source[1], eos_token=source[2])
+        return found.without_calls if source[3:] == ["text"] else found
+    fields = dict(given)
+    plain = fields.pop("text", False)
+    form = ToolFormat(**fields)
+    return form.chat_format.without_calls if plain else form
 
 
 def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
@@ -462,10 +490,23 @@ def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
     if given is None:
         return None
     try:
-        form = ToolFormat(**given.sub("format"))
+        form = _read_format(given.sub("format"))
         tools = None if given.get("tools") is None else [json.loads(tool) for tool in given.texts("tools")]
-        return ToolUse(form, given.integer("first_id"), tools, given.text("choice"))
-    except (OxiLlamaError, TypeError, ValueError, RecursionError) as error:
+        old = ToolUse(form, given.integer("first_id"), tools, given.text("choice"))
+        if "prompt" not in given:  # a file of an earlier version
+            return old
+        marks = given.get("reasoning")
+        reasoning = ReasoningFormat(**marks) if isinstance(marks, dict) else given.text("reasoning")
+        budget, parallel = given.get("budget"), given.get("parallel")
+        return replace(
+            old,
+            tools=tools,
+            parallel=check_bool("parallel", parallel),
+            prompt=given.text("prompt"),
+            reasoning=reasoning,
+            reasoning_budget=budget,
+        )
+    except (OxiLlamaError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None
 
 
@@ -481,6 +522,9 @@ def _chunk_state(chunk: Chunk) -> dict[str, Any]:
         "logprobs": _logprobs(chunk.logprobs),
         "prompt_logprobs": _logprobs(chunk.prompt_logprobs),
         "calls": [asdict(call) for call in chunk.tool_calls],
+        **({"reasoning": chunk.reasoning} if chunk.reasoning else {}),
+        **({"deltas": [asdict(delta) for delta in chunk.tool_call_deltas]} if chunk.tool_call_deltas else {}),
+        **({"raw": chunk.raw} if chunk.raw else {}),
         **({} if chunk.finish_reason is None else _end_state(chunk)),
     }
 
@@ -489,6 +533,8 @@ def _end_state(chunk: Chunk) -> dict[str, Any]:
     """The fields that only the last chunk has."""
     usage, end = chunk.usage, None if chunk.end is None else _logprob(chunk.end)
     counts = None if usage is None else [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]
+    if counts is not None and usage is not None and usage.reasoning_tokens:
+        counts.append(usage.reasoning_tokens)
     return {"stop_reason": chunk.stop_reason, "end": end, "usage": counts}
 
 
@@ -505,8 +551,24 @@ def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]
         calls = [_read_call(call, f) for call in f.items_of("calls")]
         logprobs, prompt = reader.many(f, "logprobs"), reader.many(f, "prompt_logprobs")
         chunk = Chunk(f.text("text"), ids, reason, logprobs, prompt, f.integer("index", 0, MAX_CONTEXT), calls)
+        chunk = _with_parts(chunk, f)
         found.append(chunk if reason is None else _with_end(chunk, f, reader))
     return found
+
+
+def _with_parts(chunk: Chunk, f: Fields) -> Chunk:
+    """The chunk with what it has of reasoning, of calls that are being written, and of the text that was divided."""
+    found: dict[str, Any] = {name: f.text(name) for name in ("reasoning", "raw") if name in f}
+    if "deltas" in f:
+        found["tool_call_deltas"] = [_read_delta(delta, f) for delta in f.items_of("deltas")]
+    return replace(chunk, **found) if found else chunk
+
+
+def _read_delta(given: Any, f: Fields) -> ToolCallDelta:
+    try:
+        return ToolCallDelta(**given)
+    except TypeError:
+        raise f.wrong("deltas", "pieces of calls of tools") from None
 
 
 def _with_end(chunk: Chunk, f: Fields, reader: LogprobReader) -> Chunk:
@@ -514,7 +576,9 @@ def _with_end(chunk: Chunk, f: Fields, reader: LogprobReader) -> Chunk:
     stop, end = f.get("stop_reason"), f.get("end")
     if stop is not None and type(stop) not in (str, int):
         raise f.wrong("stop_reason", "a stop string or the id of a token")
-    usage = None if f.get("usage") is None else Usage(*f.integers("usage", 3))
+    counts = f.get("usage")
+    n = 4 if isinstance(counts, list) and len(counts) == 4 else 3
+    usage = None if counts is None else Usage(*f.integers("usage", n))
     return replace(chunk, stop_reason=stop, end=None if end is None else reader.one(end), usage=usage)
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 import oxillama as ox
+from oxillama.chat.arguments import faults
+from oxillama.chat.schema_check import check_schema
 from oxillama.config import SamplerConfig
 from oxillama.core.request_factory import KEPT_GRAMMARS
 from oxillama.sampling import Sampler
-from oxillama.tools.arguments import faults
-from oxillama.tools.schema_check import check_schema
 from tests.fakes import assert_idle, factory_of
 
 NUMBERS = 'root ::= "[" [1-9] [0-9]{0,3} (", " [1-9] [0-9]{0,3}){2,6} "]"'

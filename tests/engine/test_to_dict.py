@@ -15,7 +15,7 @@ from tests.fakes import EOS, make_engine
 
 PLAIN = (type(None), bool, int, float, str, list, dict)
 LOGPROB = {"token_id", "logprob", "bytes", "top", "text"}
-USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"}
+USAGE = {"reasoning_tokens", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"}
 
 
 def dumped(result):
@@ -37,12 +37,12 @@ def test_a_completion(logit_bias):
     found = dumped(r)
     assert set(found) == {
         "text", "token_ids", "finish_reason", "stop_reason", "index", "logprobs", "prompt_logprobs", "end",
-        "tool_calls", "usage", "timings", "speculation",
+        "tool_calls", "usage", "timings", "speculation", "reasoning", "raw",
     }  # fmt: skip
     for name in ("text", "token_ids", "finish_reason", "stop_reason", "index"):
         assert found[name] == getattr(r, name)
     assert found["usage"] == {"prompt_tokens": 5, "completion_tokens": len(r.token_ids), "cached_tokens": 0,
-                              "total_tokens": 5 + len(r.token_ids)}  # fmt: skip
+                              "reasoning_tokens": 0, "total_tokens": 5 + len(r.token_ids)}  # fmt: skip
     assert [p["token_id"] for p in found["logprobs"]] == r.token_ids
     assert found["prompt_logprobs"][0] is None
     assert set(found["prompt_logprobs"][1]) == LOGPROB
@@ -63,7 +63,7 @@ def test_chunks():
     chunks = [dumped(c) for c in engine.stream("the bed", max_tokens=3, logprobs=0, ignore_eos=True)]
     assert set(chunks[0]) == {
         "text", "token_ids", "finish_reason", "logprobs", "prompt_logprobs", "index", "tool_calls", "stop_reason",
-        "end", "usage",
+        "end", "usage", "reasoning", "tool_call_deltas", "raw",
     }  # fmt: skip
     assert [set(c["usage"] or ()) for c in chunks] == [set()] * (len(chunks) - 1) + [USAGE]
 
@@ -92,7 +92,7 @@ def test_calls_of_tools():
         "offset": 3, "raw": "<raw>",
     }  # fmt: skip
     assert dumped(broken) == {"type": "broken", "raw": "{", "error": "it is no JSON", "complete": False,
-                              "id": "call00002", "offset": 0}  # fmt: skip
+                              "id": "call00002", "offset": 0, "begun": False}  # fmt: skip
     r = ox.Completion("", [], "stop", 1, tool_calls=[call, broken])
     assert dumped(r)["tool_calls"] == [call.to_dict(), broken.to_dict()]
 

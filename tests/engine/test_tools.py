@@ -9,7 +9,7 @@ import json
 import pytest
 
 import oxillama as ox
-from oxillama.tools import FORMATS
+from oxillama.chat.tool_format import FORMATS
 from tests.fakes import assert_idle, factory_of
 
 HERMES = (
@@ -202,7 +202,7 @@ def test_bad_uses():
     ):
         with pytest.raises(ox.ConfigError):
             make()
-    assert ox.ToolUse("hermes").format == FORMATS["hermes"]
+    assert ox.ToolUse("hermes").format == FORMATS["hermes"].chat_format == ox.ToolUse(FORMATS["qwen"]).format
 
 
 # ---- held to the tools' schemas
@@ -251,7 +251,8 @@ def test_calls_that_the_model_begins_fit_their_schemas(engine, form):
     """A bias makes it begin one at once; which one, and with what, is up to it."""
     use = ox.ToolUse(form, tools=HELD)
     state = factory_of(engine)._grammars.state(ox.SamplerConfig(), use)
-    opening = use.format.begin if not use.format.bare else '{"name": "'
+    plain = FORMATS[form] if isinstance(form, str) else form
+    opening = plain.begin if not plain.bare else '{"name": "'
     tokens = engine.tokenize(opening, add_special=False, parse_special=True)
     for token in tokens:
         state.advance(token)
@@ -266,8 +267,9 @@ def test_calls_that_the_model_begins_fit_their_schemas(engine, form):
         raw += engine.tokenizer.token_bytes(token)
         row = engine.forward_one(token)
     engine.reset()
-    detector = ox.ToolCallDetector(form)
-    calls = [e for e in detector.push(raw.decode("utf-8", "replace")) + detector.finish() if not isinstance(e, str)]
+    parser = use.parser
+    parser.push(raw.decode("utf-8", "replace"))
+    calls = parser.finish().tool_calls
     assert calls
     whole = [c for c in calls if isinstance(c, ox.ToolCall)]
     assert all(c.complete is False for c in calls if isinstance(c, ox.BrokenToolCall))

@@ -8,13 +8,13 @@ import string
 
 import pytest
 
+from oxillama.chat.tool_format import find_format
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, RuleSet, dfa
 from oxillama.grammar.json_schema import JsonSchemaCompiler, numbers, strings
 from oxillama.grammar.json_schema import json_text as texts
 from oxillama.kernels import grammar_budget
 from oxillama.kernels.grammar_budget import UNITS
-from oxillama.tools import find_format, tool_grammar
 
 compiled = JsonSchemaCompiler.compile
 draw = random.Random(1)
@@ -162,10 +162,11 @@ def test_there_is_a_budget_by_default():
     compiler, source = LARGE["a pattern of 10,000 alternatives"]
     with pytest.raises(GrammarError, match=f"takes more than the budget of {UNITS} units of work"):
         compiler(source())
-    tools = {f"t{k}": {"properties": {"a": {"pattern": "b" * 500_000}}} for k in range(3)}
+    schema = {"properties": {"a": {"pattern": "b" * 500_000}}}
+    tools = [{"name": f"t{k}", "parameters": schema} for k in range(3)]
     said = r"the parameters of the tool 't0': pattern at #/properties/a: a pattern of 500000 characters is too large"
     with pytest.raises(GrammarError, match=said):
-        tool_grammar(find_format("hermes", None), tools, "required", lambda text: None)
+        find_format("hermes").grammar(tools, "required")
 
 
 def test_errors_name_the_too_large_part():

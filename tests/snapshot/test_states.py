@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 import oxillama as ox
+from oxillama.chat.tool_format import ToolFormat
 from oxillama.errors import ConfigError, SnapshotDamagedError, SnapshotError
 from oxillama.snapshot.format.reader import SnapshotReader
 from oxillama.snapshot.format.source import MemorySource
-from oxillama.tools import ToolFormat
 from tests.fuzz.targets import snapshot
 from tests.fuzz.targets.json_values import at, places
 from tests.fuzz.targets.snapshot_folders import FOLDER

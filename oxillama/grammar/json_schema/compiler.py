@@ -118,9 +118,13 @@ class JsonSchemaCompiler:
         return grammar
 
     @staticmethod
-    def add_to(rules: RuleSet, schema: "dict[str, Any] | bool | str", *, mode: SchemaMode = "full") -> int:
+    def add_to(
+        rules: RuleSet, schema: "dict[str, Any] | bool | str", *, mode: SchemaMode = "full", whitespace: str = "json"
+    ) -> int:
         """Adds the rules of a schema's instances, as `compile` makes them, to others. Returns the rule's id."""
-        texts = JsonText(rules, False, narrow=_is_narrow(mode))
+        if whitespace not in WHITESPACE:
+            raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
+        texts = JsonText(rules, whitespace == "flexible", narrow=_is_narrow(mode))
         schema = _read(schema)
         return _Compilation(Documents(schema, draft_of(schema)), texts).root()
 

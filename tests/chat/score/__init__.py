@@ -1,5 +1,5 @@
-"""Scores of chat on a folder of recorded templates: `python -m tests.chat.score FOLDER [TABLE ...]`.
+"""Scores of chat on a folder of recorded templates: ``python -m tests.chat.score FOLDER``.
 
-The folder has a file for each template, `NAME.json`, and `conversations.json`; `recorded.py` says what is in them. Each
-table is a module of this package with a function `table(folder)`, which gives its lines.
+The folder has a file for each template, `NAME.json`, and `conversations.json`; `recorded.py` says what is in them.
+Tables of prompts are modules of this package, those of answers functions that yield rows of one template's.
 """

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from oxillama.chat.arguments import Schema, faults
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
+from oxillama.chat.schema_check import check_schema
 from oxillama.errors import ConfigError, ToolArgumentsError, ToolCallError, ToolError, ToolFailedError, UnknownToolError
-from oxillama.tools.arguments import Schema, faults
-from oxillama.tools.calls import AnyToolCall, BrokenToolCall, ToolCall
-from oxillama.tools.schema_check import check_schema
 
 __all__ = ["ToolDispatcher", "ToolFunctions", "ToolResult", "read_tools"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from oxillama.chat.arguments import faults
+from oxillama.chat.schema_check import check_schema
 from oxillama.errors import ConfigError
-from oxillama.tools.arguments import faults
-from oxillama.tools.schema_check import check_schema
 
 SUITE = Path(__file__).parents[1] / "data" / "json_schema_suite.json.xz"
 

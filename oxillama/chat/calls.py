@@ -40,7 +40,8 @@ class ToolCall:
 class BrokenToolCall:
     """A call that can't be parsed; its text is kept.
 
-    raw: the text. error: the reason. complete: False if the answer ended before the call did.
+    raw: the text. error: the reason. complete: False if the answer ended before the call did. begun: whether pieces of
+    it were given while it was written, since its name could be read.
     """
 
     raw: str
@@ -48,6 +49,7 @@ class BrokenToolCall:
     complete: bool
     id: str
     offset: int = 0
+    begun: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name, and type "broken"."""

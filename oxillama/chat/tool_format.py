@@ -1,13 +1,15 @@
-"""Formats of tool calls, and the format of a chat template."""
+"""Formats of tool calls that a caller describes or names, for models whose templates don't show theirs."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from oxillama._util.checks import check_bool, check_choice, is_unicode
+from oxillama.chat.format import ChatFormat
+from oxillama.chat.layout import Layout
+from oxillama.chat.shapes import CallFormat, Frame, JsonCall, Named
 from oxillama.errors import ToolFormatError
 
-__all__ = ["FORMATS", "ToolFormat", "find_format", "format_of_template"]
+__all__ = ["FORMATS", "ToolFormat", "find_format"]
 
 Shape = Literal["object", "list", "named"]
 MAX_DELIMITER = 256
@@ -51,6 +53,20 @@ class ToolFormat:
         check_choice("arguments", self.arguments, ("arguments", "parameters"))
         check_bool("bare", self.bare)
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        """The format of answers with such calls, and without reasoning."""
+        plain = JsonCall((("name", "name", ""), (self.arguments, "arguments", "")))
+        frame = Frame(breaks=(self.begin.strip(),)) if self.bare else Frame()
+        if self.shape == "list":
+            calls = CallFormat(plain, (f"{self.begin}[",), (), "", ", ", f"]{self.end}")
+        elif self.shape == "named":
+            calls = CallFormat(Named((self.between,)), (), (self.begin,), self.end.strip(), self.separator)
+        else:
+            begin = () if self.bare else (self.begin,)
+            calls = CallFormat(plain, (), begin, "" if self.bare else self.end.strip(), self.separator)
+        return ChatFormat(Layout(frame, calls), (self,))
+
 
 # Sources of the formats: Nous Research's function calling prompts and Qwen 2.5's template; the templates of
 # Mistral 7B v0.3, Nemo and Small 3.1, and since Small 3.2 with [ARGS]; Meta's "JSON based tool calling" for Llama 3.1.
@@ -62,39 +78,14 @@ FORMATS = {
 }
 FORMATS["qwen"] = FORMATS["hermes"]
 
-# Calls written in XML between the same delimiters: Qwen 3 Coder, GLM 4.5, and others.
-_XML = re.compile(r"<function=|<arg_key>|<parameter=|<invoke|<parameter name")
 
-
-def format_of_template(template: str) -> str | None:
-    """The name of the format of calls in a chat template; None for an unknown one."""
-    if _XML.search(template):
-        return None
-    if "[TOOL_CALLS]" in template:
-        return "mistral-args" if "[ARGS]" in template else "mistral"
-    if "<tool_call>" in template and "arguments" in template:
-        return "hermes"
-    if (
-        "ipython" in template
-        and re.search(r'\{\\?"name\\?": ', template)
-        and re.search(r'\\?"parameters\\?": ', template)
-    ):
-        return "llama3"
-    return None
-
-
-def find_format(given: "str | ToolFormat | None", template: str | None) -> ToolFormat:
-    """The format that the caller names, or else the template's. Raises ToolFormatError if there is none."""
-    if isinstance(given, ToolFormat):
+def find_format(given: "str | ToolFormat | ChatFormat") -> ChatFormat:
+    """The format that the caller names. Raises ToolFormatError for a name of none."""
+    if isinstance(given, ChatFormat):
         return given
-    known = ", ".join(repr(name) for name in FORMATS)
-    if given is None:
-        given = None if template is None else format_of_template(template)
-        if given is None:
-            raise ToolFormatError(
-                "the chat template doesn't tell in which format the model calls tools: give tool_format= one of "
-                f"{known}, a ToolFormat, or 'text' to get calls as text"
-            )
-    if not isinstance(given, str) or given not in FORMATS:
-        raise ToolFormatError(f"tool_format must be one of {known}, 'text', or a ToolFormat, not {given!r}")
-    return FORMATS[given]
+    if isinstance(given, str) and given in FORMATS:
+        given = FORMATS[given]
+    if not isinstance(given, ToolFormat):
+        known = ", ".join(repr(name) for name in FORMATS)
+        raise ToolFormatError(f"tool_format must be one of {known}, 'text', a ToolFormat or ChatFormat, not {given!r}")
+    return given.chat_format

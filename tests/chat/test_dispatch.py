@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from oxillama.chat.calls import BrokenToolCall, ToolCall
+from oxillama.chat.dispatch import ToolDispatcher, ToolFunctions, read_tools
 from oxillama.errors import ConfigError, ToolArgumentsError, ToolCallError, ToolError, ToolFailedError, UnknownToolError
-from oxillama.tools import BrokenToolCall, ToolCall, ToolDispatcher, ToolFunctions, read_tools
 
 
 def described(name, **properties):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.chat.arguments import CHECKS, MAX_DEPTH, TYPES, resolve, searcher
 from oxillama.errors import ConfigError, GrammarError
-from oxillama.tools.arguments import CHECKS, MAX_DEPTH, TYPES, resolve, searcher
 
 __all__ = ["check_schema"]
 

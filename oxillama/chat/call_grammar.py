@@ -1,0 +1,393 @@
+"""Grammars of answers: reasoning, and then calls of tools, or text that fits a schema, as a format writes them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama.chat.grammar_parts import ControlToken, Parts
+from oxillama.chat.harmony import BEGIN, END, MESSAGE
+from oxillama.chat.layout import Layout
+from oxillama.chat.patterns import MARK, Pattern
+from oxillama.chat.shapes import Braces, CallFormat, JsonCall, Named, PythonCall, ReasoningFormat, Tagged
+from oxillama.chat.value_grammar import BracesValues, NestedValues, PythonValues, schema_properties
+from oxillama.chat.values import Schema, kind_of, resolved
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import RuleSet
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.matcher import Grammar
+from oxillama.sampler_config import SchemaMode
+
+__all__ = ["AnswerGrammar", "answer_grammar"]
+
+_JSON_TYPES = ("number", "integer", "boolean", "array", "object", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGrammar:
+    """What an answer is held to.
+
+    grammar: of the whole answer; of its calls alone, if `lazy`. triggers: the texts with which calls begin. lazy:
+    whether any text may come before the first trigger.
+    """
+
+    grammar: Grammar
+    triggers: tuple[str, ...] = ()
+    lazy: bool = False
+
+    def accepts(self, text: str) -> bool:
+        """Whether a whole answer fits; of a lazy one, from its first trigger on."""
+        if not self.lazy:
+            return self.grammar.accepts(text)
+        found = [at for trigger in self.triggers if (at := text.find(trigger)) >= 0]
+        return not found or self.grammar.accepts(text[min(found) :])
+
+
+def answer_grammar(
+    form: Layout,
+    tools: Mapping[str, Schema],
+    choice: str | Sequence[str],
+    *,
+    parallel: bool,
+    opened: bool,
+    marks: ReasoningFormat | None,
+    schema: Any,
+    constraint: tuple[RuleSet, int] | None,
+    token: ControlToken,
+    mode: SchemaMode,
+    lazy: bool,
+) -> AnswerGrammar:
+    """See `ChatFormat.grammar`. Raises GrammarError, which names the tool, for a schema that can't be compiled."""
+    makers = _Answers(form, tools, token, mode, None if constraint is None else constraint[0])
+    rules = makers.rules
+    root = rules.new_rule("root")
+    triggers = makers.triggers()
+    if schema is not None or constraint is not None:
+        body = makers.json(schema, "the schema") if constraint is None else rules.rule(constraint[1])
+        rules.define(root, rules.seq((makers.reasoning(marks, opened), makers.framed(body))))
+        return AnswerGrammar(Grammar.from_rules(rules, root))
+    if choice == "auto" and lazy and triggers:
+        rules.define(root, rules.seq((makers.calls(list(tools), parallel), makers.turn_end())))
+        return AnswerGrammar(Grammar.from_rules(rules, root), triggers, True)
+    if choice == "auto":
+        body = makers.text_and_calls(list(tools), parallel)
+    else:
+        names = list(tools) if choice == "required" else [choice] if isinstance(choice, str) else list(choice)
+        one = isinstance(choice, str) and choice != "required"
+        body = rules.seq((makers.calls(names, parallel and not one), makers.turn_end()))
+    rules.define(root, rules.seq((makers.reasoning(marks, opened), body)))
+    return AnswerGrammar(Grammar.from_rules(rules, root), triggers)
+
+
+class _Answers:
+    """Expressions of the parts of an answer."""
+
+    def __init__(
+        self,
+        form: Layout,
+        tools: Mapping[str, Schema],
+        token: ControlToken,
+        mode: SchemaMode,
+        rules: RuleSet | None = None,
+    ) -> None:
+        self.form, self.tools, self.mode = form, tools, mode
+        self.parts = Parts(token, rules)
+        self.rules = self.parts.rules
+        self._calls: dict[str, int] = {}
+
+    # ---- around calls
+
+    def reasoning(self, marks: ReasoningFormat | None, opened: bool) -> int:
+        parts = self.parts
+        if marks is None:
+            return parts.gap()
+        end = marks.end.strip()
+        rest = self.rules.seq((parts.until(end, special=True), parts.gap()))
+        if self.form.harmony:
+            rest = self.rules.seq((rest, parts.mark("<|start|>assistant")))
+        if opened:
+            return rest
+        begin = self.rules.seq((parts.gap(), parts.mark(marks.begin.strip()), rest))
+        return self.rules.alt((begin, parts.gap()))
+
+    def framed(self, body: int) -> int:
+        parts, frame = self.parts, self.form.frame
+        if self.form.harmony:
+            return self.rules.seq((parts.mark(f"{BEGIN}final{MESSAGE}"), body, parts.maybe(parts.mark("<|return|>"))))
+        begin = parts.mark(frame.content_begin) if frame.content_begin else self.rules.seq(())
+        end = self.rules.seq(())
+        if frame.content_end:
+            end = parts.maybe(self.rules.seq((parts.gap(), parts.mark(frame.content_end))))
+        return self.rules.seq((begin, parts.gap(), body, end, self.turn_end()))
+
+    def turn_end(self) -> int:
+        parts, _frame = self.parts, self.form.frame
+        if self.form.harmony:
+            return parts.maybe(self.rules.alt([parts.mark(mark) for mark in ("<|call|>", END)]))
+        endings = [self.rules.seq(())]
+        endings += [parts.mark(text) for text in self.form.turn_ends]
+        return self.rules.alt(endings)
+
+    def triggers(self) -> tuple[str, ...]:
+        calls = self.form.calls
+        if self.form.harmony:
+            return (f"{BEGIN}commentary to=functions.",)
+        if calls is None or calls.later is not None:
+            return ()
+        opening = calls.opening
+        first = opening[0].strip() if opening and isinstance(opening[0], str) else ""
+        if first:
+            mark, frame = MARK.match(first), self.form.frame
+            if mark and not any(text.startswith(mark.group()) for text in (frame.content_end, frame.turn_end)):
+                return (mark.group(),)
+            return (first.split()[0],)
+        shape = calls.shape
+        plain = isinstance(shape, JsonCall) and not shape.name_is_key and not shape.wrapper
+        return (f'{{"{shape.keys[0][0]}"',) if plain and isinstance(shape, JsonCall) else ()
+
+    def text_and_calls(self, names: list[str], parallel: bool) -> int:
+        """Any text, and then perhaps calls."""
+        rules, parts, triggers = self.rules, self.parts, self.triggers()
+        calls = rules.seq((self.calls(names, parallel), self.turn_end()))
+        if not triggers:
+            return rules.alt((calls, self._text_and_later(names, parallel)))
+        after = self.calls(names, parallel, without=triggers[0])
+        rest = rules.seq((after, self.turn_end()))
+        return rules.alt((parts.without(triggers[0]), rules.seq((parts.until(triggers[0]), rest))))
+
+    def _text_and_later(self, names: list[str], parallel: bool) -> int:
+        """Content, and then perhaps calls with their mark behind content."""
+        rules, parts, calls = self.rules, self.parts, self.form.calls
+        begin = parts.mark(self.form.frame.content_begin)
+        later = calls.later[0].strip() if calls and calls.later and isinstance(calls.later[0], str) else ""
+        if calls is None or not later:
+            return rules.seq((begin, rules.repeat(parts.any_byte(), 0)))
+        more = rules.seq((parts.until(later), self._begin(calls), self._several(names, parallel), self.turn_end()))
+        return rules.seq((begin, rules.alt((parts.without(later), more))))
+
+    # ---- calls
+
+    def calls(self, names: list[str], parallel: bool, without: str = "") -> int:
+        """One or more calls. without: the beginning of the opening that has been written already."""
+        _parts, rules, calls = self.parts, self.rules, self.form.calls
+        unknown = [name for name in names if name not in self.tools]
+        if not names or unknown:
+            raise GrammarError(f"there is no tool {unknown[0]!r}" if unknown else "there are no tools to call")
+        if self.form.harmony:
+            return rules.alt([self._harmony(name, without) for name in names])
+        if calls is None:
+            raise GrammarError(self.form.reason)
+        if without and not calls.opening and isinstance(calls.shape, JsonCall):  # an object without a mark
+            shape = calls.shape
+            first = rules.alt([self._object(name, shape, begun=True) for name in names])
+            return rules.seq((first, self._several(names, parallel, begun=True)))
+        return rules.seq((self._opening(calls, without), self._several(names, parallel)))
+
+    def _several(self, names: list[str], parallel: bool, begun: bool = False) -> int:
+        """Calls behind their opening, up to what ends them all. begun: the first has been written."""
+        parts, rules, calls = self.parts, self.rules, self.form.calls
+        assert calls is not None
+        one = parts.shared(rules.alt([self._call(name, calls) for name in names]))
+        bodies = [] if begun else [one]
+        if parallel and calls.parallel:
+            space = parts.gap(len(calls.separator) + 4)
+            more = parts.shared(rules.seq((space, self._split(calls.separator), space, self._begin(calls), one)))
+            bodies.append(rules.repeat(more, 0))
+        return rules.seq((*bodies, self._end(calls)))
+
+    def _opening(self, calls: CallFormat, without: str) -> int:
+        pattern = calls.opening
+        if isinstance(calls.shape, JsonCall) and not pattern:
+            return self.rules.seq(())
+        if pattern and isinstance(pattern[0], str):
+            first = pattern[0].lstrip() if without else pattern[0]
+            pattern = (first.removeprefix(without), *pattern[1:])
+        return self._pattern(pattern)
+
+    def _begin(self, calls: CallFormat) -> int:
+        return self._pattern(calls.call_begin)
+
+    def _pattern(self, pattern: Pattern) -> int:
+        return self.parts.pattern(pattern, {"name": self.rules.alt([self.parts.text(name) for name in self.tools])})
+
+    def _split(self, text: str) -> int:
+        return self.parts.mark(text.strip()) if text.strip() else self.rules.seq(())
+
+    def _end(self, calls: CallFormat) -> int:
+        """What ends all calls. Of several marks the later ones may end the turn: these are optional."""
+        parts, words = self.parts, self.form.end_words
+        if not words:
+            return self.rules.seq(())
+        space = parts.gap(40 if isinstance(calls.shape, JsonCall) and calls.shape.spaced else 4)
+        n_needed = self.form.n_needed_ends
+        items: list[int] = []
+        for i, word in enumerate(words):
+            item = self.rules.seq((space, parts.mark(word)))
+            items.append(item if i < n_needed else parts.maybe(item))
+        return self.rules.seq(items)
+
+    def _call(self, name: str, calls: CallFormat) -> int:
+        """A call of this tool, from its name or its brace to `call_end`."""
+        if name not in self._calls:
+            end = self._split(calls.call_end)
+            body = self._body(name, calls)
+            self._calls[name] = self.parts.shared(self.rules.seq((body, self.parts.gap(), end)))
+        return self._calls[name]
+
+    def _body(self, name: str, calls: CallFormat) -> int:
+        shape, parts, rules = calls.shape, self.parts, self.rules
+        schema = self.tools[name]
+        if isinstance(shape, JsonCall):
+            return self._object(name, shape)
+        if isinstance(shape, Named):
+            return rules.seq((parts.text(name), parts.pattern(shape.middle, {}), self.arguments(name)))
+        self.check(name, schema)
+        if isinstance(shape, Tagged):
+            return self._tagged(name, shape)
+        if isinstance(shape, PythonCall):
+            values = PythonValues(parts, schema, self.mode)
+            fields = [
+                (parts.text(f"{key}="), parts.shared(values.value(inner)), needed)
+                for key, inner, needed in schema_properties(schema, schema)
+            ]
+            return rules.seq((parts.text(f"{name}("), values.sequence(fields), parts.text(")")))
+        if isinstance(shape, Braces):
+            braces = BracesValues(parts, schema, self.mode, shape.quote)
+            return rules.seq((parts.text(name), braces.object(_as_object(schema), 0)))
+        nested = NestedValues(parts, schema, self.mode, shape.mark, shape.item)
+        return rules.seq((parts.text(name), parts.mark(shape.head_end), nested.object(_as_object(schema), 0)))
+
+    def _object(self, name: str, shape: JsonCall, begun: bool = False) -> int:
+        """A call as an object. begun: its brace and its first key have been written."""
+        parts, rules = self.parts, self.rules
+        space = parts.gap(40) if shape.spaced else parts.maybe(parts.text(" "))
+        if shape.name_is_key:
+            key = rules.seq((parts.text(json.dumps(name, ensure_ascii=False)), space, parts.text(":"), space))
+            return rules.seq((parts.text("{"), space, key, self.arguments(name, shape.spaced), space, parts.text("}")))
+        items = [] if begun else [parts.text("{"), space]
+        for i, (key_name, kind, text) in enumerate(shape.keys):
+            if kind == "name":
+                value = parts.text(json.dumps(name, ensure_ascii=False))
+            elif kind == "arguments":
+                value = self.arguments(name, shape.spaced)
+            elif kind == "constant":
+                value = parts.text(text)
+            else:
+                quote = parts.text('"' if kind == "id" or text.startswith('"') else "")
+                value = rules.seq((quote, parts.hole(kind), quote))
+            before = [] if begun and not i else [parts.text(json.dumps(key_name))]
+            comma = [parts.text(","), space] if i else []
+            items += [*comma, *before, space, parts.text(":"), space, value, space]
+        items.append(parts.text("}"))
+        if shape.wrapper:
+            head = parts.text(f'{{"type": "function", {json.dumps(shape.wrapper)}: ')
+            items = [head, *items, space, parts.text("}")]
+        return rules.seq(items)
+
+    def _tagged(self, name: str, shape: Tagged) -> int:
+        parts, rules, root = self.parts, self.rules, self.tools[name]
+        items = [parts.text(name), parts.pattern(shape.head_end, {})]
+        for key, schema, needed in schema_properties(root, root):
+            argument = rules.seq((parts.gap(), self._argument(shape, key, schema, root)))
+            items.append(argument if needed else parts.maybe(argument))
+        return rules.seq(items)
+
+    def _argument(self, shape: Tagged, key: str, schema: Any, root: Any) -> int:
+        """One argument with its marks."""
+        parts, rules = self.parts, self.rules
+        kind = kind_of(schema, root)
+        texts = parts.text(shape.text_type)
+        others = rules.alt([parts.text(word) for word in dict.fromkeys((shape.json_type, *self._types(shape)))])
+        end = rules.seq((parts.text(shape.lead), parts.mark(shape.value_end)))
+
+        def around(holes: int, value: int) -> int:
+            head = (parts.mark(shape.begin), parts.text(key), parts.pattern(shape.key_end[:-1], {"type": holes}))
+            last = shape.key_end[-1] if shape.key_end else ""
+            tail = parts.mark(last.rstrip("\n")) if isinstance(last, str) else rules.seq(())
+            return rules.seq((*head, tail, parts.text(shape.trail), value))
+
+        inner = resolved(schema, root)
+        listed = (
+            inner.get("enum", [inner["const"]] if "const" in inner else None) if isinstance(inner, Mapping) else None
+        )
+        found = []
+        if kind != "json":
+            chosen = None if listed is None else [parts.text(v) for v in listed if isinstance(v, str)]
+            value = parts.until(shape.value_end) if chosen is None else rules.seq((rules.alt(chosen), end))
+            found.append(around(texts, value))
+        if kind == "json" or shape.text_type or (kind == "any" and listed is not None):
+            described = _with_definitions(schema, root)
+            if kind == "any":
+                described = (
+                    {"allOf": [described, {"not": {"type": "string"}}]}
+                    if listed is None
+                    else {"enum": [v for v in listed or () if not isinstance(v, str)]}
+                )
+            if kind != "text":
+                value = self.json(described, f"the argument {key!r}")
+                found.append(around(others, rules.seq((value, parts.gap(), parts.mark(shape.value_end)))))
+        return rules.alt(found)
+
+    def _types(self, shape: Tagged) -> tuple[str, ...]:
+        return _JSON_TYPES if shape.text_type == "string" else ()
+
+    def _harmony(self, name: str, without: str) -> int:
+        parts, rules = self.parts, self.rules
+        heads = [f"{BEGIN}commentary to=functions.{name} <|constrain|>json{MESSAGE}"]
+        if not without:
+            heads.append(f" to=functions.{name}{BEGIN}commentary json{MESSAGE}")
+        return rules.seq((rules.alt([parts.mark(head.removeprefix(without)) for head in heads]), self.arguments(name)))
+
+    # ---- JSON
+
+    def arguments(self, name: str, spaced: bool = False) -> int:
+        """The rule of a tool's arguments, which are an object."""
+        schema = self.tools[name]
+        self.check(name, schema)
+        described = {**_as_object(schema), "type": "object"}
+        try:
+            return self.json(described, f"the parameters of the tool {name!r}", spaced)
+        except GrammarError as error:
+            raise GrammarError(f"the parameters of the tool {name!r}: {error}") from None
+
+    def check(self, name: str, schema: Any) -> None:
+        kind = _as_object(schema).get("type", "object")
+        if "object" not in (kind if isinstance(kind, list) else [kind]):
+            raise GrammarError(f"the parameters of the tool {name!r} must be of type object, not {kind!r:.60}")
+
+    def json(self, schema: Any, what: str, spaced: bool = False) -> int:
+        if spaced:
+            rule = JsonSchemaCompiler.add_to(self.rules, _closed(schema), mode="full", whitespace="flexible")
+        else:
+            rule = JsonSchemaCompiler.add_to(self.rules, schema, mode=self.mode)
+        return self.rules.rule(rule)
+
+
+def _as_object(schema: Any) -> dict[str, Any]:
+    return dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
+
+
+def _with_definitions(schema: Any, root: Any) -> Any:
+    """A part of a schema with the definitions that it may refer to."""
+    if not isinstance(schema, Mapping) or not isinstance(root, Mapping):
+        return schema
+    found = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    return {**found, **schema}
+
+
+def _closed(schema: Any, depth: int = 0) -> Any:
+    """A schema whose objects have only the properties that it names, as mode "generate" has it."""
+    if isinstance(schema, list) and depth < 64:
+        return [_closed(item, depth + 1) for item in schema]
+    if not isinstance(schema, Mapping) or depth >= 64:
+        return schema
+    found = {
+        key: value if key in ("enum", "const", "default", "examples") else _closed(value, depth + 1)
+        for key, value in schema.items()
+    }
+    is_object = isinstance(schema.get("properties"), Mapping) and "type" in schema
+    if is_object and not any(
+        key in schema for key in ("additionalProperties", "patternProperties", "unevaluatedProperties")
+    ):
+        found["additionalProperties"] = False
+    return found

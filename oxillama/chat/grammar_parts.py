@@ -1,0 +1,129 @@
+"""Parts of grammars of answers: marks as text or control tokens, texts up to a mark, spaces."""
+
+import re
+from collections.abc import Callable
+
+from oxillama.chat.patterns import MARK, Hole, Pattern
+from oxillama.grammar.automaton import RuleSet, utf8_sequences
+
+__all__ = ["END", "ControlToken", "Parts"]
+
+ControlToken = Callable[[str], int | None]
+_MARK = re.compile(f"({MARK.pattern})")
+END = -1  # a token that ends the text, which may come where the text may end
+MAX_SPACES = 4
+MAX_ID = 64
+WORD = ((0x2D, 0x2E), (0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+
+
+class Parts:
+    """Expressions of one set of rules."""
+
+    def __init__(self, token: ControlToken, rules: RuleSet | None = None) -> None:
+        """token: returns the id of the control token with a text, END for one that ends the text, or None.
+
+        rules: those to add to.
+        """
+        self.rules = RuleSet() if rules is None else rules
+        self.token = token
+        self._gaps: dict[int, int] = {}
+
+    def text(self, text: str) -> int:
+        return self.rules.literal(text.encode())
+
+    def maybe(self, expr: int) -> int:
+        return self.rules.alt((expr, self.rules.seq(())))
+
+    def gap(self, most: int = MAX_SPACES) -> int:
+        """Spaces and line breaks, or none."""
+        return self.rules.repeat(self.rules.alt((self.text(" "), self.text("\n"))), 0, most)
+
+    def shared(self, expr: int) -> int:
+        """A rule's call: what is used in several places is compiled once."""
+        rule = self.rules.new_rule("")
+        self.rules.define(rule, expr)
+        return self.rules.rule(rule)
+
+    def mark(self, text: str) -> int:
+        """A mark, whose control tokens are these; spaces at its ends may be others."""
+        if not text.strip():
+            return self._around(text)
+        inner = [self._word(part) for part in _MARK.split(text.strip()) if part]
+        before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+        return self.rules.seq([self._around(before), *inner, self._around(after)])
+
+    def _around(self, spaces: str) -> int:
+        """These spaces, or some others."""
+        return self.gap(len(spaces) + MAX_SPACES) if spaces else self.rules.seq(())
+
+    def _word(self, part: str) -> int:
+        token = self.token(part) if _MARK.fullmatch(part) else None
+        if token == END:
+            return self.rules.seq(())
+        return self.text(part) if token is None else self.rules.token(token)
+
+    def pattern(self, pattern: Pattern, holes: "dict[str, int]") -> int:
+        """A pattern. holes: expressions of what stands in holes of a kind."""
+        items = []
+        for part in pattern:
+            if isinstance(part, Hole):
+                items.append(holes[part.kind] if part.kind in holes else self.hole(part.kind))
+            else:
+                items.append(self.mark(part))
+        return self.rules.seq(items)
+
+    def hole(self, kind: str) -> int:
+        if kind == "number":
+            return self.rules.repeat(self.rules.range(0x30, 0x39), 1, 4)
+        word = self.rules.alt([self.rules.range(low, high) for low, high in WORD])
+        return self.rules.repeat(word, 1, MAX_ID)
+
+    def until(self, mark: str, *, special: bool = False) -> int:
+        """Any text up to the first occurrence of a mark, and the mark. special: the text may hold control tokens."""
+        first = _MARK.match(mark)
+        token = self.token(first.group()) if first else None
+        if token is not None and token != END:
+            any_text = self.rules.token(token, True) if special else self.any_byte()
+            return self.rules.seq((self.rules.repeat(any_text, 0), self.mark(mark)))
+        return self._without(mark.encode(), with_mark=True)
+
+    def without(self, mark: str) -> int:
+        """Any text without a mark."""
+        first = _MARK.match(mark)
+        token = self.token(first.group()) if first else None
+        if token is not None and token != END:
+            return self.rules.repeat(self.rules.token(token, True), 0)
+        return self._without(mark.encode(), with_mark=False)
+
+    def any_byte(self) -> int:
+        return self.rules.range(0, 255)
+
+    def characters(self, ranges: tuple[tuple[int, int], ...], negated: bool = False) -> int:
+        return self.rules.chars(utf8_sequences(ranges, negated))
+
+    def _without(self, mark: bytes, with_mark: bool) -> int:
+        """The automaton of Knuth, Morris and Pratt (1977) for a mark."""
+        n = len(mark)
+        edges = []
+        for state in range(n):
+            targets: dict[int, int] = {}
+            for byte in set(mark):
+                text = mark[:state] + bytes((byte,))
+                targets[byte] = next(k for k in range(min(len(text), n), -1, -1) if text.endswith(mark[:k]))
+            for low, high in _others(set(mark)):
+                edges.append((state, self.rules.range(low, high), 0))
+            for byte, target in targets.items():
+                if target < n or with_mark:
+                    edges.append((state, self.rules.range(byte, byte), target))
+        if with_mark:
+            return self.rules.graph(n + 1, edges, [n])
+        return self.rules.graph(n, edges, list(range(n)))
+
+
+def _others(values: set[int]) -> list[tuple[int, int]]:
+    found, low = [], 0
+    for value in sorted(values):
+        if low < value:
+            found.append((low, value - 1))
+        low = value + 1
+    return [*found, (low, 255)] if low <= 255 else found

@@ -1,0 +1,462 @@
+"""Parser of a model's text into reasoning, content and calls of tools, piece by piece."""
+
+import re
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from oxillama.chat.braces_reader import read_braces
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_json
+from oxillama.chat.harmony import read_harmony
+from oxillama.chat.json_reader import Reading, matched, past_spaces, read_arguments, read_name, read_object
+from oxillama.chat.layout import Layout
+from oxillama.chat.message import ChatDelta, ChatMessage
+from oxillama.chat.nested_reader import read_nested
+from oxillama.chat.patterns import Cursor, More, Pattern, match, skip_spaces
+from oxillama.chat.python_reader import read_python
+from oxillama.chat.shapes import Braces, CallFormat, Frame, JsonCall, Named, NestedTags, PythonCall, ReasoningFormat
+from oxillama.chat.sink import Broken, CallSink, NotACall
+from oxillama.chat.tagged_reader import read_tagged
+
+__all__ = ["ChatParser"]
+
+_WORD = re.compile(r"<[^<>\s]*>|\[/?[A-Z][A-Z_]*\]|\w+|[^\w\s]")
+
+
+NOTHING = ChatDelta()
+
+
+class ChatParser:
+    """Divides one answer, independent of the pieces in which its text comes.
+
+    A text that may be the beginning of a mark waits until that is decided, and so do spaces beside calls and
+    reasoning, which are dropped there. A mark that no call follows is text. A call that can't be parsed extends to its
+    end mark (without one in the format: to the end of the text), and is a `BrokenToolCall` with its text.
+    """
+
+    def __init__(
+        self,
+        form: Layout,
+        schemas: Mapping[str, Any],
+        *,
+        reasoning: ReasoningFormat | None,
+        opened: bool = False,
+        kept: bool = False,
+        first_id: int = 0,
+    ) -> None:
+        """`ChatFormat.parser` makes one.
+
+        reasoning: marks of the reasoning; None for no reasoning. opened: the prompt has opened it. kept: reasoning
+        stays in the content, with its marks. first_id: number of the first call without an id of its own.
+        """
+        self._form = form
+        self._frame: Frame = form.frame
+        self._calls: CallFormat | None = form.calls
+        self._schemas = dict(schemas)
+        self._reasoning, self._opened, self._kept = reasoning, opened, kept
+        self._cursor = Cursor()
+        self._n_ids = first_id
+        self._n_calls = 0
+        self._deltas: list[ChatDelta] = []
+        self._content: list[str] = []
+        self._thoughts: list[str] = []
+        self._found: list[AnyToolCall] = []
+        self._n_said = 0
+        self._fresh = True  # nothing but spaces has come since the reasoning or the beginning
+        self.in_reasoning = False
+        self._reader = (
+            read_harmony(self._cursor, self._give, self._harmony_call, self._enter) if form.harmony else self._answer()
+        )
+        self._done = False
+
+    def _enter(self, reasoning: bool) -> None:
+        self.in_reasoning = reasoning
+
+    def push(self, text: str) -> list[ChatDelta]:
+        """What this piece of the text adds."""
+        self._cursor.text += text
+        self._run()
+        return self._take()
+
+    def end(self) -> list[ChatDelta]:
+        """Ends the text, and gives what was held back."""
+        self._cursor.ended = True
+        self._run()
+        return self._take()
+
+    def finish(self) -> ChatMessage:
+        """Ends the text. The message, of which `push` may not have given the last parts yet: they are its `deltas`."""
+        rest = self.end()
+        return ChatMessage("".join(self._thoughts).strip(), "".join(self._content), list(self._found), rest)
+
+    def _run(self) -> None:
+        if not self._done:
+            self._done = next(self._reader, self) is self
+
+    def _take(self) -> list[ChatDelta]:
+        found, self._deltas = self._deltas, []
+        return found
+
+    # ---- what was found
+
+    def _give(self, delta: ChatDelta) -> None:
+        if delta == NOTHING:
+            return
+        if delta.content:
+            self._content.append(delta.content)
+            self._n_said += len(delta.content)
+        if delta.reasoning:
+            if self._kept:
+                self._give(ChatDelta(content=delta.reasoning))
+                return
+            self._thoughts.append(delta.reasoning)
+        self._deltas.append(delta)
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._fresh = self._fresh and text.isspace()
+            self._give(ChatDelta(content=text))
+
+    def _new_id(self) -> str:
+        self._n_ids += 1
+        return call_id(self._n_ids - 1)
+
+    # ---- the answer
+
+    def _answer(self) -> Reading:
+        if self._reasoning is not None:
+            yield from self._think(self._reasoning)
+        yield from self._past_spaces_of_begin()
+        while not (self._cursor.ended and self._cursor.at >= len(self._cursor.text)):
+            yield from self._next_part()
+
+    def _think(self, marks: ReasoningFormat) -> Reading:
+        """The reasoning, if there is some."""
+        cursor = self._cursor
+        if marks.begin.strip():
+            start = skip_spaces(cursor.text, 0)
+            found = yield from matched(cursor, (marks.begin.strip(),), start)
+            while found is None and start == len(cursor.text) and not cursor.ended:
+                yield
+                start = skip_spaces(cursor.text, 0)
+                found = yield from matched(cursor, (marks.begin.strip(),), start)
+            if found is not None:
+                self._opened = True
+                if self._kept:
+                    self._say(cursor.text[: found[0]])
+                cursor.at = found[0]
+        if not self._opened:
+            return
+        self.in_reasoning = True
+        if not self._kept:
+            yield from past_spaces(cursor)
+        yield from self._thought(marks.end.strip())
+        self.in_reasoning = False
+
+    def _thought(self, end: str) -> Reading:
+        cursor = self._cursor
+        mark = end.split()[0]
+        while True:
+            stop = cursor.text.find(mark, cursor.at)
+            if stop >= 0:
+                found = match((end,), cursor.text, stop, cursor.ended)
+                if found is None:
+                    self._give(ChatDelta(reasoning=cursor.text[cursor.at : stop + 1]))
+                    cursor.at = stop + 1
+                    continue
+                if not isinstance(found, More):
+                    text = cursor.text[cursor.at : stop]
+                    self._give(ChatDelta(reasoning=text if self._kept else text.rstrip()))
+                    if self._kept:
+                        self._say(cursor.text[stop : found[0]])
+                    cursor.at = found[0]
+                    return
+            else:
+                stop = len(cursor.text) if cursor.ended else _held(cursor.text, [mark])
+            text = cursor.text[cursor.at : max(stop, cursor.at)]
+            if not cursor.ended and not self._kept:
+                text = text.rstrip()
+            if text:
+                self._give(ChatDelta(reasoning=text))
+                cursor.at += len(text)
+            if cursor.ended:
+                cursor.at = len(cursor.text)
+                return
+            yield
+
+    def _past_spaces_of_begin(self) -> Reading:
+        """Drops the spaces between reasoning and content."""
+        if self._opened and not self._kept:
+            yield from past_spaces(self._cursor)
+
+    def _next_part(self) -> Reading:
+        """Text up to the next mark, and what the mark opens."""
+        cursor = self._cursor
+        at = cursor.at
+        while True:
+            found = self._mark_from(at)
+            if not isinstance(found, int):
+                start, what, end = found
+                before = cursor.text[cursor.at : start]
+                if what == "call":
+                    if (yield from self._try_calls(start, end, before)):
+                        return
+                    at = start + 1
+                    continue
+                self._say(before if what == "content" else before.rstrip())
+                cursor.at = end
+                if what == "content":
+                    yield from past_spaces(cursor)
+                return
+            if cursor.ended:
+                rest = cursor.text[cursor.at :]
+                self._say(rest if rest.strip() or not self._found else "")
+                cursor.at = len(cursor.text)
+                return
+            text = cursor.text[cursor.at : found].rstrip()
+            self._say(text)
+            cursor.at += len(text)
+            at = max(cursor.at, found)
+            yield
+
+    def _mark_from(self, at: int) -> tuple[int, str, int] | int:
+        """(place, what, end) of the first mark from a place on; or the place up to which there is none."""
+        text, form = self._cursor.text, self._form
+        while at < len(text):
+            fresh = self._fresh and not text[self._cursor.at : at].strip()
+            if not fresh:
+                found = form.first_characters.search(text, at)
+                if found is None:
+                    return len(text)
+                at = found.start()
+            if not text[at].isspace():
+                answer = self._mark_at(at, fresh)
+                if answer is not None:
+                    return answer
+            at += 1
+        return at
+
+    def _mark_at(self, at: int, fresh: bool) -> tuple[int, str, int] | int | None:
+        """(place, what, end) of a mark at a place, the place where that isn't decided, or None."""
+        text, ended = self._cursor.text, self._cursor.ended
+        for pattern, what, only_fresh in self._form.marks:
+            if only_fresh and not fresh:
+                continue
+            found = match(pattern, text, at, ended)
+            if isinstance(found, More):
+                return at
+            if found is None:
+                continue
+            ends = what != "end" or self._ends(found[0])
+            if ends is None:
+                return at
+            if ends:
+                return at, what, found[0]
+        return None
+
+    def _ends(self, at: int) -> bool | None:
+        """Whether only marks and calls follow, or nothing; None if that isn't decided."""
+        text, ended = self._cursor.text, self._cursor.ended
+        at = skip_spaces(text, at)
+        if at == len(text):
+            return True if ended else None
+        undecided = False
+        for pattern, what, _ in self._form.marks:
+            found = match(pattern, text, at, ended) if pattern else None
+            if isinstance(found, More):
+                undecided = True
+            elif found is not None:
+                answer = self._ends(found[0]) if what == "end" else True
+                if answer:
+                    return True
+                undecided = undecided or answer is None
+        return None if undecided else False
+
+    # ---- calls
+
+    def _try_calls(self, start: int, end: int, before: str) -> Generator[None, None, bool]:
+        """Reads calls whose opening is at `start`; whether they were calls. `before`: text that isn't said yet."""
+        calls, cursor = self._calls, self._cursor
+        assert calls is not None
+        kept = cursor.at
+
+        def said() -> None:
+            nonlocal before
+            self._say(before if self._n_said or before.strip() else "")
+            before = ""
+
+        bare = isinstance(calls.shape, JsonCall) and not calls.opening and calls.later is None
+        cursor.at = start if bare else end
+        prefix = _id_prefix(calls.opening)
+        if not (yield from self._one_call(start, prefix, said)):
+            cursor.at = kept
+            return False
+        behind = cursor.at
+        while (yield from self._another(calls)):
+            yield from past_spaces(cursor)
+            opened = cursor.at
+            found = yield from matched(cursor, calls.call_begin, skip_spaces(cursor.text, cursor.at))
+            if found is None:
+                break
+            cursor.at = found[0]
+            if not (yield from self._one_call(opened, prefix, lambda: None)):
+                cursor.at = behind
+                break
+            behind = cursor.at
+        yield from self._past(calls.end)
+        self._fresh = False
+        return True
+
+    def _another(self, calls: CallFormat) -> Generator[None, None, bool]:
+        """Whether another call follows; moves to its beginning."""
+        cursor = self._cursor
+        start = cursor.at
+        separator = calls.separator.strip()
+        place = skip_spaces(cursor.text, cursor.at)
+        while place == len(cursor.text) and not cursor.ended:
+            yield
+            place = skip_spaces(cursor.text, cursor.at)
+        if separator:
+            found = yield from matched(cursor, (separator,), place)
+            if found is None:
+                return False
+            place = found[0]
+        begin: Pattern = calls.call_begin or (_first_of(calls.shape),)
+        if begin == ("",):
+            cursor.at = place
+            return bool(separator)
+        while True:
+            at = skip_spaces(cursor.text, place)
+            answer = match(begin, cursor.text, at, cursor.ended)
+            if not isinstance(answer, More):
+                cursor.at = at if answer is not None else start
+                return answer is not None
+            yield
+
+    def _past(self, mark: str) -> Reading:
+        """Moves past a mark, or as much of it as is there."""
+        cursor = self._cursor
+        for word in _WORD.findall(mark):
+            place = skip_spaces(cursor.text, cursor.at)
+            while place == len(cursor.text) and not cursor.ended:
+                yield
+                place = skip_spaces(cursor.text, cursor.at)
+            found = yield from matched(cursor, (word,), place)
+            if found is not None:
+                cursor.at = found[0]
+
+    def _one_call(self, start: int, prefix: str, said: Callable[[], None]) -> Generator[None, None, bool]:
+        """One call, whose opening has been read; whether it was one. `said` is called once that is known."""
+        calls, cursor = self._calls, self._cursor
+        assert calls is not None
+        behind = cursor.at
+        sink = CallSink(self._n_calls, lambda piece: (said(), self._give(ChatDelta(tool_call=piece)))[1], self._new_id)  # type: ignore[func-returns-value]
+        bare = isinstance(calls.shape, JsonCall) and not any(
+            isinstance(part, str) and part.strip(" \n[{,") for part in calls.opening
+        )
+        try:
+            yield from self._read(calls, sink, bare, prefix)
+        except NotACall:
+            return False
+        except Broken as error:
+            said()
+            yield from self._break(start, behind, error, sink)
+            return True
+        said()
+        yield from self._past(calls.call_end)
+        self._close(sink, start)
+        return True
+
+    def _read(self, calls: CallFormat, sink: CallSink, bare: bool, prefix: str) -> Reading:
+        cursor, shape = self._cursor, calls.shape
+        if isinstance(shape, JsonCall):
+            yield from read_object(cursor, shape, sink, bare)
+        elif isinstance(shape, Named):
+            yield from _read_named(cursor, shape, prefix, sink)
+        elif isinstance(shape, PythonCall):
+            yield from read_python(cursor, sink)
+        elif isinstance(shape, Braces):
+            yield from read_braces(cursor, shape.quote, sink)
+        elif isinstance(shape, NestedTags):
+            yield from read_nested(cursor, shape, calls.call_end, self._schemas, sink)
+        else:
+            yield from read_tagged(cursor, shape, calls.call_end, self._schemas, sink)
+
+    def _harmony_call(self, read: Callable[[CallSink], Reading], start: int) -> Reading:
+        sink = CallSink(self._n_calls, lambda piece: self._give(ChatDelta(tool_call=piece)), self._new_id)
+        try:
+            yield from read(sink)
+        except Broken as error:
+            yield from self._break(start, start, error, sink)
+        else:
+            self._close(sink, start)
+
+    def _close(self, sink: CallSink, start: int) -> None:
+        """Ends a complete call."""
+        raw = self._cursor.text[start : self._cursor.at]
+        try:
+            arguments = read_json("".join(sink.pieces))
+            if not isinstance(arguments, dict):
+                raise ValueError("its arguments are no object")
+        except ValueError as error:
+            self._put(BrokenToolCall(raw, f"its arguments are wrong: {error}", True, sink.id, self._n_said, True))
+            return
+        self._put(ToolCall(sink.name, arguments, sink.id, self._n_said, raw))
+
+    def _break(self, start: int, behind: int, error: Broken, sink: CallSink) -> Reading:
+        """Ends a call that can't be parsed, with the first mark behind its opening that could end it."""
+        cursor = self._cursor
+        marks = self._form.end_marks
+        while True:
+            found = [(at, mark) for mark in marks if (at := cursor.text.find(mark, behind)) >= 0]
+            if found or cursor.ended:
+                break
+            yield
+        if found:
+            at, mark = min(found)
+            cursor.at = at + len(mark)
+        else:
+            cursor.at = len(cursor.text)
+        complete = bool(found) or not error.cut
+        raw, id = cursor.text[start : cursor.at], sink.id or self._new_id()
+        self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened))
+
+    def _put(self, call: AnyToolCall) -> None:
+        self._n_calls += 1
+        self._found.append(call)
+        self._give(ChatDelta(call=call))
+
+
+def _read_named(cursor: Cursor, shape: Named, prefix: str, sink: CallSink) -> Reading:
+    start = cursor.at
+    name = yield from read_name(cursor)
+    end_of_name = cursor.at
+    found = yield from matched(cursor, shape.middle, cursor.at)
+    if found is None:
+        raise NotACall
+    cursor.at = found[0]
+    if (yield from past_spaces(cursor)) not in ("{", '"', ""):
+        raise NotACall
+    own = found[1].get("id", "")
+    if not own and "number" in found[1] and prefix:
+        own = f"{prefix}{cursor.text[start:end_of_name]}:{found[1]['number']}"
+    sink.open(name, own)
+    yield from read_arguments(cursor, sink)
+
+
+def _id_prefix(opening: Pattern) -> str:
+    """What stands right before the name and belongs to the id, such as "functions."."""
+    last = opening[-1] if opening and isinstance(opening[-1], str) else ""
+    return last[max(last.rfind(">"), last.rfind("]")) + 1 :].strip()
+
+
+def _first_of(shape: object) -> str:
+    return "{" if isinstance(shape, JsonCall) else ""
+
+
+def _held(text: str, marks: list[str]) -> int:
+    """Where the part of a text begins that may be the beginning of a mark."""
+    longest = max(map(len, marks)) - 1
+    for n in range(min(longest, len(text)), 0, -1):
+        if any(mark.startswith(text[-n:]) for mark in marks):
+            return len(text) - n
+    return len(text)

@@ -1,0 +1,78 @@
+"""Values of arguments that are written as plain text: whether a text is meant as it is, or as JSON."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from oxillama.chat.calls import read_json
+
+__all__ = ["Kind", "Schema", "escaped", "kind_of", "property_of", "value_json"]
+
+Schema = Mapping[str, Any] | bool
+Kind = Literal["text", "json", "any"]
+MAX_DEPTH = 16
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+
+
+def property_of(schema: Any, key: str, root: Any = None) -> Any:
+    """The schema of one property of an object's schema; None if it says nothing."""
+    schema = resolved(schema, schema if root is None else root)
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties.get(key) if isinstance(properties, Mapping) else None
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """A schema, or what its local `$ref` leads to."""
+    for _ in range(MAX_DEPTH):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return schema
+        schema = root
+        for step in reference[1:].split("/")[1:]:
+            schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
+    return schema
+
+
+def kind_of(schema: Any, root: Any = None) -> Kind:
+    """ "text" if a schema has only strings, "json" if it has none, "any" otherwise, or if it says nothing."""
+    schema = resolved(schema, root)
+    if not isinstance(schema, Mapping):
+        return "any"
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return _kind([isinstance(value, str) for value in values])
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return "text" if kinds == "string" else "json"
+    if isinstance(kinds, list) and kinds:
+        return _kind([kind == "string" for kind in kinds])
+    for keyword in ("anyOf", "oneOf"):
+        options = schema.get(keyword)
+        if isinstance(options, list) and options:
+            found = {kind_of(option, root) for option in options}
+            return found.pop() if len(found) == 1 else "any"
+    return "any"
+
+
+def _kind(texts: list[bool]) -> Kind:
+    return "text" if texts and all(texts) else "any" if any(texts) or not texts else "json"
+
+
+def value_json(text: str, kind: Kind) -> str:
+    """The JSON of a value that is written without quotes."""
+    if kind != "text":
+        bare = text.strip()
+        if kind == "json":
+            bare = _PYTHON.get(bare, bare)
+        try:
+            read_json(bare)
+        except ValueError:
+            pass
+        else:
+            return bare
+    return json.dumps(text, ensure_ascii=False)
+
+
+def escaped(text: str) -> str:
+    """A text as it stands in a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

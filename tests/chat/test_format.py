@@ -1,0 +1,377 @@
+"""Chat formats: recognised from templates, parsers that read what the templates write, and grammars that allow it."""
+
+import json
+import re
+
+import pytest
+
+from oxillama.chat.calls import BrokenToolCall, ToolCall
+from oxillama.chat.format import ChatFormat
+from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.template import ChatTemplate
+from oxillama.errors import ChatTemplateError, ConfigError, GrammarError, ToolFormatError
+from tests.chat.templates import OPENED, TEMPLATES, THINKING
+
+TEXT = {"type": "string"}
+CITY = {"type": "object", "properties": {"city": TEXT, "unit": {"enum": ["celsius", "kelvin"]}}, "required": ["city"]}
+TRIP = {
+    "type": "object",
+    "properties": {
+        "budget": {"type": "number"},
+        "people": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"age": {"type": "integer"}, "name": TEXT},
+                "required": ["age", "name"],
+            },
+        },
+        "sure": {"type": "boolean"},
+    },
+    "required": ["budget", "people"],
+}
+SCHEMAS = {"weather": CITY, "trip": TRIP, "ping": {"type": "object", "properties": {}}}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
+WEATHER = ("weather", {"city": "Zürich <b> & 'x' {1} 日本"})
+KELVIN = ("weather", {"city": "Rome", "unit": "kelvin"})
+PEOPLE = (
+    "trip",
+    {"budget": 99.5, "people": [{"age": 30, "name": "Ann A. Öst"}, {"age": 7, "name": "Bo"}], "sure": True},
+)
+PING = ("ping", {})
+ALL = {**TEMPLATES, **THINKING}
+# The templates of these write values of Python and of JSON alike, but for texts with quotes.
+ESCAPES = ("python",)
+
+
+def message(content, calls, reasoning=""):
+    made = {"role": "assistant", "content": content}
+    if reasoning:
+        made["reasoning_content"] = reasoning
+    if calls:
+        made["tool_calls"] = [
+            {"type": "function", "id": f"callnum0{i}", "function": {"name": name, "arguments": arguments}}
+            for i, (name, arguments) in enumerate(calls)
+        ]
+    return made
+
+
+def written(source, content, calls, reasoning=""):
+    """What the template writes for an answer."""
+    template = ChatTemplate(source)
+    user = {"role": "user", "content": "Hello."}
+    whole = template.render([user, message(content, calls, reasoning)], add_generation_prompt=False, tools=TOOLS)
+    prompt = template.render([user], add_generation_prompt=False, tools=TOOLS)
+    text = whole[len(prompt) :].removeprefix("<|assistant|>\n")
+    return text.removesuffix("\n").removesuffix("<|end|>")
+
+
+def read(form, pieces, prompt="<|assistant|>\n", **options):
+    """(message, deltas) of a text in pieces."""
+    parser = form.parser(TOOLS, prompt, **options)
+    deltas = [delta for piece in pieces for delta in parser.push(piece)]
+    found = parser.finish()
+    return found, deltas + found.deltas
+
+
+def summed(found, deltas):
+    """What the deltas add up to."""
+    calls = {}
+    for delta in deltas:
+        if delta.tool_call is not None:
+            piece = delta.tool_call
+            if piece.name is not None:
+                assert piece.index not in calls
+                assert piece.arguments == ""
+                calls[piece.index] = [piece.id, piece.name, ""]
+            calls[piece.index][2] += piece.arguments
+    for i, call in enumerate(found.tool_calls):
+        if isinstance(call, ToolCall):
+            assert calls[i][:2] == [call.id, call.name]
+            assert json.loads(calls[i][2]) == call.arguments
+    assert "".join(delta.content for delta in deltas) == found.content
+    assert "".join(delta.reasoning for delta in deltas).strip() == found.reasoning
+    return found.reasoning, found.content, calls, found.tool_calls
+
+
+def cuts(text):
+    yield [text]
+    yield list(text)
+    for i in range(1, len(text)):
+        yield [text[:i], text[i:]]
+    for n in (2, 3, 7):
+        yield [text[i : i + n] for i in range(0, len(text), n)]
+
+
+def called(found):
+    return [(call.name, call.arguments) for call in found.tool_calls]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "calls", [[WEATHER], [KELVIN], [PEOPLE], [PING]], ids=lambda calls: f"{calls[0][0]}{len(calls[0][1])}"
+)
+@pytest.mark.parametrize("content", ["", "I look it up."])
+def test_calls_that_a_template_writes_are_read_for_every_cut(name, calls, content):
+    if name in ESCAPES and calls == [WEATHER]:
+        calls = [("weather", {"city": "Zürich <b> & {1} 日本"})]
+    form = ChatFormat.of_template(ALL[name])
+    text = written(ALL[name], content, calls)
+    found, deltas = read(form, [text])
+    assert called(found) == calls
+    assert found.content.strip() == content
+    expected = summed(found, deltas)
+    for pieces in cuts(text):
+        assert summed(*read(form, pieces)) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "object-bare"])
+def test_calls_in_a_row(name):
+    form = ChatFormat.of_template(ALL[name])
+    calls = [KELVIN, PEOPLE, PING]
+    found, deltas = read(form, [written(ALL[name], "", calls)])
+    assert called(found) == calls
+    assert found.content.strip() == ""
+    assert len({call.id for call in found.tool_calls}) == 3
+    summed(found, deltas)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_grammar_of_required_calls(name):
+    source = ALL[name]
+    form = ChatFormat.of_template(source)
+    grammar = form.grammar(TOOLS, "required")
+    for call in (KELVIN, PEOPLE, PING):
+        text = written(source, "", [call])
+        assert grammar.accepts(text), text
+        assert not grammar.accepts(text[: len(text) // 2])
+        assert not grammar.accepts(text + " and more")
+    for wrong in (
+        ("weather", {"unit": "kelvin"}),
+        ("weather", {"city": "Rome", "unit": "rankine"}),
+        ("trip", {"budget": "cheap", "people": []}),
+        ("other", {}),
+    ):
+        assert not grammar.accepts(written(source, "", [wrong])), wrong
+    assert not grammar.accepts("It is sunny.")
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "object-bare"])
+def test_grammar_of_one_call_and_of_several(name):
+    form = ChatFormat.of_template(ALL[name])
+    text = written(ALL[name], "", [KELVIN, PING])
+    assert form.grammar(TOOLS, "required", parallel_tool_calls=True).accepts(text)
+    assert not form.grammar(TOOLS, "required").accepts(text)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_lazy_grammar_and_the_one_of_the_whole_answer(name):
+    form = ChatFormat.of_template(ALL[name])
+    lazy, whole = form.grammar(TOOLS), form.grammar(TOOLS, lazy=False)
+    assert lazy.lazy
+    assert lazy.triggers
+    for content in ("", "I look it up."):
+        text = written(ALL[name], content, [KELVIN])
+        assert lazy.accepts(text)
+        assert whole.accepts(text)
+        wrong = written(ALL[name], content, [("other", {"city": "Rome"})])
+        assert not lazy.accepts(wrong)
+        assert not whole.accepts(wrong)
+    assert lazy.accepts("It is sunny.")
+    assert whole.accepts("It is sunny.")
+
+
+def test_choice_of_tools():
+    form = ChatFormat.of_template(TEMPLATES["object"])
+    weather, ping = (written(TEMPLATES["object"], "", [call]) for call in (KELVIN, PING))
+    named = form.grammar(TOOLS, {"type": "function", "function": {"name": "ping"}})
+    assert named.accepts(ping)
+    assert not named.accepts(weather)
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}
+    some = form.grammar(TOOLS, {"type": "allowed_tools", "allowed_tools": allowed})
+    assert some.accepts(weather)
+    assert not some.accepts(ping)
+    with pytest.raises(ConfigError, match="'nothing'"):
+        form.grammar(TOOLS, "nothing")
+    with pytest.raises(ConfigError, match="tool_choice must be"):
+        form.grammar(TOOLS, {"type": "function"})
+    with pytest.raises(ConfigError, match="at least one tool"):
+        form.grammar(TOOLS, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}})
+
+
+# ---- reasoning
+
+
+@pytest.mark.parametrize("name", THINKING)
+@pytest.mark.parametrize("calls", [[], [KELVIN]], ids=["text", "call"])
+def test_reasoning_is_taken_out_for_every_cut(name, calls):
+    form = ChatFormat.of_template(THINKING[name])
+    content = "" if calls else "It is sunny."
+    text = written(THINKING[name], content, calls, "Which city?\nI look for <call> and {.")
+    found, deltas = read(form, [text])
+    assert found.reasoning == "Which city?\nI look for <call> and {."
+    assert found.content == content
+    assert called(found) == calls
+    expected = summed(found, deltas)
+    for pieces in cuts(text):
+        assert summed(*read(form, pieces)) == expected
+    grammar = form.grammar(TOOLS, "required")
+    assert grammar.accepts(text) is bool(calls)
+
+
+def test_reasoning_that_the_prompt_has_opened():
+    form = ChatFormat.of_template(OPENED)
+    text = "Hm.\n</think>\n\nIt is sunny."
+    found, _ = read(form, [text], "<|assistant|>\n<think>\n")
+    assert (found.reasoning, found.content) == ("Hm.", "It is sunny.")
+    found, _ = read(form, ["It is sunny."], "<|assistant|>\n<think>\n\n</think>\n\n")
+    assert (found.reasoning, found.content) == ("", "It is sunny.")
+    found, _ = read(form, ["Hm. I"], "<|assistant|>\n<think>\n")
+    assert (found.reasoning, found.content) == ("Hm. I", "")
+    call = written(OPENED, "", [KELVIN])
+    grammar = form.grammar(TOOLS, "required", generation_prompt="<|assistant|>\n<think>\n")
+    assert grammar.accepts("Hm.\n</think>\n\n" + call)
+    assert not grammar.accepts(call)
+    schema = form.grammar(json_schema={"type": "integer"}, generation_prompt="<|assistant|>\n<think>\n")
+    assert schema.accepts("Hm, 3.\n</think>\n\n17")
+    assert not schema.accepts("Hm, 3.\n</think>\n\nmany")
+
+
+def test_reasoning_stays_in_the_content():
+    form = ChatFormat.of_template(THINKING["think"])
+    text = written(THINKING["think"], "", [KELVIN], 'Which <call>\n{"name": ')
+    found, deltas = read(form, [text], reasoning="none")
+    assert found.reasoning == ""
+    assert found.content == '<think>\nWhich <call>\n{"name": \n</think>\n\n'
+    assert called(found) == [KELVIN]
+    summed(found, deltas)
+    own, _ = read(form, ["(hm) Sunny."], reasoning=ReasoningFormat("(", ")"))
+    assert (own.reasoning, own.content) == ("hm", "Sunny.")
+
+
+# ---- texts that aren't calls, and calls that can't be read
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_mark_in_a_text_is_text(name):
+    form = ChatFormat.of_template(TEMPLATES[name])
+    call = written(TEMPLATES[name], "", [KELVIN])
+    mark = re.match(r'[^{"]*', call[: call.index("weather")])[0].strip() or '{"name": '
+    text = f"Models write {mark} to call."
+    for pieces in cuts(text):
+        found, deltas = read(form, pieces)
+        assert found.content == text
+        assert found.tool_calls == []
+        summed(found, deltas)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_call_that_is_cut_keeps_its_text(name):
+    form = ChatFormat.of_template(TEMPLATES[name])
+    text = written(TEMPLATES[name], "I look. ", [PEOPLE])
+    at = text.index("Ann") + 2
+    for pieces in cuts(text[:at]):
+        found, _ = read(form, pieces)
+        (call,) = found.tool_calls
+        assert isinstance(call, BrokenToolCall)
+        assert not call.complete
+        assert found.content.rstrip() == "I look."
+        assert text[:at].endswith(call.raw)
+        assert call.raw in text
+        assert not text[7 : at - len(call.raw)].strip()
+        assert call.offset == len(found.content)
+
+
+def test_text_behind_a_broken_call_stays():
+    form = ChatFormat.of_template(TEMPLATES["object"])
+    text = 'A <call>\n{"name": "weather", "arguments": {"city": Rome}}\n</call> B'
+    for pieces in cuts(text):
+        found, _ = read(form, pieces)
+        (call,) = found.tool_calls
+        assert call.complete
+        assert call.raw == '<call>\n{"name": "weather", "arguments": {"city": Rome}}\n</call>'
+        assert found.content == "A  B"
+
+
+def test_arguments_in_other_spellings():
+    form = ChatFormat.of_template(TEMPLATES["object"])
+    for call in (
+        '<call>{"arguments": {"city": "Rome"}, "name": "weather"}</call>',
+        '<call> {"name": "weather", "arguments": "{\\"city\\": \\"Rome\\"}"} </call>',
+        '<call>\n{"type": "function", "function": {"name": "weather", "parameters": {"city": "Rome"}}}\n</call>',
+        '<call>\n{"name": "weather", "arguments": {"city": "Rome"}}',
+    ):
+        found, deltas = read(form, [call])
+        assert called(found) == [("weather", {"city": "Rome"})], call
+        summed(found, deltas)
+    found, _ = read(form, ['<call>{"name": "weather", "arguments": {"city": 1, "city": 2}}</call>'])
+    assert "same key twice" in found.tool_calls[0].error
+
+
+def test_template_without_calls_says_why():
+    plain = ChatFormat.of_template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    assert plain.calls is None
+    assert plain.reason == "the template shows no calls of tools"
+    broken = ChatFormat.of_template(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+        "{% if m.tool_calls %}{{ raise_exception('no') }}{% endif %}\n{% endfor %}"
+    )
+    assert broken.calls is None
+    assert broken.reason.startswith("the template can't render calls of tools")
+    found, _ = read(plain, ["<call>x"])
+    assert found.content == "<call>x"
+    with pytest.raises(GrammarError, match="shows no calls"):
+        plain.grammar(TOOLS, "required")
+    with pytest.raises(ChatTemplateError):
+        ChatFormat.of_template("{% for")
+
+
+def test_wrong_options():
+    form = ChatFormat.of_template(TEMPLATES["object"])
+    with pytest.raises(ToolFormatError, match="generation_prompt must be a str"):
+        form.parser(generation_prompt=3)
+    with pytest.raises(ToolFormatError, match="reasoning must be"):
+        form.parser(reasoning="some")
+    with pytest.raises(ToolFormatError, match="parallel_tool_calls must be"):
+        form.parser(parallel_tool_calls="yes")
+    with pytest.raises(ToolFormatError, match="end must be what ends reasoning"):
+        ReasoningFormat("<a>", " ")
+    with pytest.raises(ToolFormatError, match="begin must be Unicode text"):
+        ReasoningFormat("\ud800", "</a>")
+
+
+def test_ids_are_those_of_the_template():
+    form = ChatFormat.of_template(TEMPLATES["named-with-id"])
+    found, _ = read(form, [written(TEMPLATES["named-with-id"], "", [KELVIN, PING])])
+    assert [call.id for call in found.tool_calls] == ["callnum00", "callnum01"]
+    form = ChatFormat.of_template(TEMPLATES["named-in-section"])
+    found, _ = read(form, [written(TEMPLATES["named-in-section"], "", [KELVIN, PING])])
+    assert [call.id for call in found.tool_calls] == ["tools.weather:0", "tools.ping:1"]
+    form = ChatFormat.of_template(TEMPLATES["object"])
+    found, _ = read(form, [written(TEMPLATES["object"], "", [KELVIN, PING])])
+    assert [call.id for call in found.tool_calls] == ["call00000", "call00001"]
+
+
+def test_channels_of_harmony():
+    source = (
+        "{% for m in messages %}<|start|>{{ m.role }}"
+        "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+        "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    )
+    form = ChatFormat.of_template(source)
+    assert form.harmony
+    text = (
+        "<|channel|>analysis<|message|>Look <|channel|> up.<|end|>"
+        "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+        '{"city": "Rome"}<|call|>'
+    )
+    found, deltas = read(form, [text])
+    assert (found.reasoning, found.content) == ("Look <|channel|> up.", "I look.")
+    assert called(found) == [("weather", {"city": "Rome"})]
+    expected = summed(found, deltas)
+    for pieces in cuts(text):
+        assert summed(*read(form, pieces)) == expected
+    grammar = form.grammar(TOOLS, "required")
+    assert grammar.accepts('<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}')
+    assert not grammar.accepts("<|channel|>final<|message|>Sunny.")
