@@ -85,8 +85,9 @@ class Dialogue:
                 for chunk in stream:
                     self._show_thought(chunk.reasoning, bool(pieces))
                     thoughts.append(chunk.reasoning)
-                    if chunk.text:
-                        pieces.append(chunk.text)
+                    if chunk.text and not pieces and any(thoughts):
+                        print(file=sys.stderr, flush=True)
+                    pieces += [chunk.text] if chunk.text else []
                     calls += chunk.tool_calls
                     reason, n_tokens = chunk.finish_reason, n_tokens + len(chunk.token_ids)
                     print(chunk.text, end="", flush=True)
