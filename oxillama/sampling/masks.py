@@ -12,7 +12,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.kernels.sampling import Candidates
 
-__all__ = ["Spelling", "TokenMasks"]
+__all__ = ["NAMES", "Spelling", "TokenMasks"]
 
 # Text as token ids, without a mark of the beginning and without a space that the tokenizer would put before it.
 Spelling = Callable[[str], list[int]]

@@ -13,6 +13,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.dry import dry_penalties
+from oxillama.sampling.masks import NAMES
 from oxillama.sampling.mirostat import mirostat_v1, mirostat_v2
 from oxillama.sampling.state import SamplerState
 
@@ -41,6 +42,8 @@ __all__ = [
     "typical_p",
     "xtc",
 ]
+
+WITH_GRAMMAR = f"the grammar, {NAMES}"  # which together may leave no token
 
 Stage = Callable[[Candidates, SamplerConfig, SamplerState], int | None]
 
@@ -99,7 +102,7 @@ def grammar(candidates: Candidates, config: SamplerConfig, state: SamplerState) 
     mask = np.empty(state.grammar.vocabulary.n_words, np.uint32)
     if not state.grammar.mask(mask):
         raise GrammarError("no token of the vocabulary can go on here: it can't spell what the grammar asks for")
-    candidates.keep(mask)
+    candidates.keep(mask, None if state.masks is None else WITH_GRAMMAR)
 
 
 def greedy(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> int:

@@ -140,7 +140,7 @@ def test_with_a_grammar_both_hold():
     assert run(bad_words=[[2]]) == [0]
     assert run(min_tokens=3) == [2, 1, 1]
     assert run(allowed_token_ids=[0, 1]) == [0, 1, 1, 1, 1]
-    with pytest.raises(GenerateError, match="all that the grammar allows are banned"):
+    with pytest.raises(GenerateError, match="the grammar, allowed_token_ids, bad_words and min_tokens ban them all"):
         run(allowed_token_ids=[0, 3], min_tokens=2)
 
 
