@@ -33,7 +33,7 @@ class Dialogue:
     interactive: Ctrl-C ends an answer alone, and not the program.
 
     Raises ChatTemplateError if there is no template or it doesn't compile, GrammarError for what answers can't follow,
-    GenerateError if the model is an encoder.
+    GenerateError if the model has an encoder.
     """
 
     def __init__(
