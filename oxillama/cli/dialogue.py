@@ -38,7 +38,7 @@ class Dialogue:
     messages behind a call are what it returned. interactive: Ctrl-C ends an answer alone, and not the program.
 
     Raises ChatTemplateError if there is no template or it doesn't compile, ToolFormatError if it isn't known how calls
-    are written, GrammarError for what answers can't follow, GenerateError if the model is an encoder.
+    are written, GrammarError for what answers can't follow, GenerateError if the model has an encoder.
     """
 
     def __init__(

@@ -158,7 +158,7 @@ class Request:
     want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
     followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
     from what it has; those that still wait end with it.
-    n_filling: of the tokens of the prompt's place, those behind the tokens that an encoder reads.
+    n_filling: tokens of the prompt's place that stand behind those that an encoder reads.
     shares: whether `absorb` and `close` change more than the request. reported: whether its outbox knows of its end.
     """
 

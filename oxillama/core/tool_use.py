@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
@@ -230,7 +231,8 @@ def tool_use_of(
     held = wanted and given.constrain_tools is not False
     tools = [tool for tool in given.tools if not allowed or _name(tool) in allowed] if held else None
     n_calls = sum(len(calls) for m in messages if isinstance(calls := m.get("tool_calls"), list | tuple))
-    use = ToolUse(
+    use = partial(
+        ToolUse,
         form,
         n_calls,
         tools,
@@ -239,7 +241,7 @@ def tool_use_of(
         reasoning="auto" if given.reasoning is None else given.reasoning,
         reasoning_budget=given.reasoning_budget,
     )
-    return replace(use, prompt=begun()) if use.divides else None
+    return use(prompt=begun()) if use().divides else None
 
 
 def _name(tool: Mapping[str, Any]) -> str:

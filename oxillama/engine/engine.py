@@ -367,7 +367,7 @@ class Engine:
     def session(self, **options: Unpack[SessionOptions]) -> Session:
         """A session of one's own, beside the engine's and as many others as are wanted.
 
-        Raises ConfigError; EngineClosedError, GenerateError if the model is an encoder.
+        Raises ConfigError; EngineClosedError, GenerateError if the model has an encoder.
         """
         check_keywords("session", options, SessionOptions.__annotations__)
         self._core.check_continues()

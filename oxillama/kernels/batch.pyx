@@ -51,7 +51,7 @@ cdef class Batch:
     them; ``outputs`` is the batch of them alone, or this one if it is all of them; without slots, since recurrent
     layers need all rows.
 
-    ``adapters``: the changes of matrices in this pass (:class:`.lora.Adapters`), made for the same spans, or None.
+    ``adapters``: the changes of matrices in this pass (:class:`.lora.Adapters`), made for the same ``spans``, or None.
     Products apply them to rows of the batch; ``outputs`` has those of its own rows.
 
     Raises ConfigError for an empty span, for positions, tokens, block or slot ids that can't be, and for a slot that is

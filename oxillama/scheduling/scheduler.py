@@ -325,9 +325,8 @@ class Scheduler:
         n = len(sequence.tokens) - sequence.n_computed
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
-        if (
-            sequence.n_computed < sequence.n_encoded
-        ):  # in one step, also if that is more than the budget: beside others there may never be more
+        if sequence.n_computed < sequence.n_encoded:
+            # Also of more than the budget: beside decoding sequences, there may never be one that is large enough.
             return sequence.n_encoded if budget > 0 else 0
         return self.blocks.chunk(sequence, min(n, budget)) if budget > 0 else 0
 
