@@ -3,10 +3,12 @@
 #include "../ox_dispatch.h"
 #include "vocab.h"
 #include "../generic/other.h"
+#include "gather.h"
 
 void ox_avx2_init(ox_kernels *t)
 {
     fill_other(t);
+    fill_gather(t);
     ox_avx2_gemm_q8(t);
     ox_avx2_gemm_words(t);
     ox_avx2_gemm_grid(t);

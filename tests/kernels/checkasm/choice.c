@@ -118,7 +118,7 @@ static void check_gathered(const ox_kernels *scalar, const ox_kernels *t, int kv
     for (int p = 0; p < PANELS; p++)
         from[p] = memset(place(bytes, 64), 0, bytes);
     for (int i = 0; i < n; i++) {
-        uint8_t *panel = from[i % PANELS];
+        uint8_t *panel = from[i < n / 2 ? i / 5 : i % PANELS]; /* several from one, and each from another */
         panels[i] = panel;
         lanes[i] = (5 * i + 3) % 16;
         fill_floats(x[i], dim, 1);
@@ -146,7 +146,7 @@ void check_choice(const ox_kernels *scalar, const ox_kernels *t)
         {1, 1, 16, 16, 100, 1}, {5, 12, 33, 16, 100, 1},  {3, 17, 64, 32, 550, 1}, {1, 7, 128, 256, 1030, 1},
         {4, 1, 20, 128, 0, 0},  {3, 4, 128, 64, 700, 0}, {1, 4, 31, 16, 515, 0},  {20, 2, 1, 16, 30, 1},
     };
-    static const int sizes[][2] = {{1, 16}, {7, 16}, {16, 40}, {12, 128}, {15, 33}};
+    static const int sizes[][2] = {{1, 16}, {7, 16}, {16, 40}, {12, 128}, {15, 33}, {16, 128}, {16, 1}};
     for (int i = 0; i < COUNT(shapes); i++)
         for (int kv_type = 0; kv_type < OX_N_KV_TYPES; kv_type++)
             check_scores(scalar, t, &shapes[i], kv_type);
