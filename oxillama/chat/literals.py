@@ -7,28 +7,44 @@ and taken away when the prompt has been cut at its control tokens.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["Marking", "marking_of"]
 
-# Roles whose texts templates cut at markers of their own, such as "</think>": those that the source names stay.
+# Roles whose texts templates cut at markers of their own, such as "</think>".
 _CUT_ROLES = ("assistant", "system", "developer")
+# Markers that are looked for in texts of those roles.
+_MAX_CUTS = 8
 
 
 class Marking:
-    """Marks in texts, and their removal. mark: the character."""
+    """Marks in texts, and their removal.
 
-    def __init__(self, mark: str, literals: Collection[str], source: str) -> None:
+    mark: the character. literals: texts of control tokens that get it, but for those in `cuts` in texts of roles that
+    templates cut.
+    """
+
+    def __init__(self, mark: str, literals: Collection[str], cuts: Collection[str] = ()) -> None:
         self.mark = mark
+        self.literals = literals
         self._all = _pattern(literals)
-        self._others = _pattern([text for text in literals if text not in source])
+        self._others = _pattern([text for text in literals if text not in cuts])
         self._escaped = json.dumps(mark)[1:-1]
+
+    def around_cuts(self, messages: Sequence[Mapping[str, Any]], changes: Callable[["Marking"], bool]) -> "Marking":
+        """A marking that leaves the literals at which the template cuts texts of some roles.
+
+        changes: whether the prompt is another one with a marking, but for the marks.
+        """
+        texts = list(_texts([message for message in messages if message["role"] in _CUT_ROLES]))
+        found = [literal for literal in self.literals if any(literal in text for text in texts)]
+        cuts = [literal for literal in found[:_MAX_CUTS] if changes(Marking(self.mark, [literal]))]
+        return Marking(self.mark, self.literals, cuts)
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message with marks in its texts."""
-        role = message.get("role")
-        pattern = self._others if role in _CUT_ROLES else self._all
+        pattern = self._others if message["role"] in _CUT_ROLES else self._all
         return {name: value if name == "role" else self._in(value, pattern) for name, value in message.items()}
 
     def value(self, value: Any) -> Any:
@@ -51,10 +67,10 @@ class Marking:
         return value
 
 
-def marking_of(values: Sequence[Any], literals: Iterable[str], source: str) -> Marking | None:
+def marking_of(values: Sequence[Any], literals: Iterable[str], prompt: str) -> Marking | None:
     """The marking for values that hold texts of control tokens; None if they hold none.
 
-    values: messages, tools and variables. literals: texts of control tokens. source: that of the template.
+    values: messages, tools and variables. literals: texts of control tokens. prompt: made of the values.
     """
     try:
         texts = list(_texts(values))
@@ -64,8 +80,8 @@ def marking_of(values: Sequence[Any], literals: Iterable[str], source: str) -> M
     if not found:
         return None
     marks = map(chr, range(0xE000, 0xF900))  # of private use
-    mark = next((mark for mark in marks if mark not in source and not any(mark in text for text in texts)), None)
-    return None if mark is None else Marking(mark, found, source)
+    mark = next((mark for mark in marks if mark not in prompt and not any(mark in text for text in texts)), None)
+    return None if mark is None else Marking(mark, found)
 
 
 def _pattern(literals: Collection[str]) -> "re.Pattern[str] | None":

@@ -273,7 +273,7 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
             cache_size=0,
         )
         self.filters["tojson"] = _tojson
-        self.filters["string"] = _string
+        self.filters["string"] = self.filters["safe"] = _string  # nothing is escaped, so that nothing is marked safe
         self.filters["from_json"] = self.filters["fromjson"] = _from_json
         for name in _REFUSED_FILTERS:
             del self.filters[name]

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
 from oxillama.chat.format import ChatFormat
-from oxillama.chat.literals import marking_of
+from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
@@ -116,13 +116,21 @@ def _marked_prompt(
 
     Raises what `ChatTemplate.render` raises.
     """
-    marking = marking_of([messages, tools, options], _control_texts(tokenizer), template.source)
+    plain = template.render(messages, tools=tools, **options)
+    marking = marking_of([messages, tools, options], _control_texts(tokenizer), plain)
     if marking is None:
-        return template.render(messages, tools=tools, **options), ""
-    said = [marking.message(message) for message in messages]
-    shown = None if tools is None else marking.value(tools)
-    given = {name: marking.value(value) for name, value in options.items()}
-    return marking.prompt(template.render(said, tools=shown, **given)), marking.mark
+        return plain, ""
+
+    def marked(by: Marking) -> str:
+        said = [by.message(message) for message in messages]
+        given = {name: by.value(value) for name, value in options.items()}
+        return by.prompt(template.render(said, tools=None if tools is None else by.value(tools), **given))
+
+    text = marked(marking)
+    if text.replace(marking.mark, "") != plain:
+        cut = marking.around_cuts(messages, lambda by: marked(by).replace(by.mark, "") != plain)
+        text = marked(cut)
+    return text, marking.mark
 
 
 def _control_texts(tokenizer: Tokenizer) -> tuple[str, ...]:

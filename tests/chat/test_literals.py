@@ -7,7 +7,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.chat.literals import marking_of
-from tests.chat.shapes import CALLS, OPENED
+from tests.chat.shapes import CALLS
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "templates.json").read_text(encoding="utf-8"))
 END = "<|end|>"
@@ -76,11 +76,21 @@ def test_tools_calls_and_variables_too(engine):
     assert text.count(END) == 8
 
 
-def test_markers_at_which_a_template_cuts_answers_stay():
-    marks = marking_of(["</think>", END], ["</think>", END], OPENED)
-    cut = marks.message({"role": "assistant", "content": f"a</think>b{END}"})
-    assert cut == {"role": "assistant", "content": "a</think>b" + marks.mark.join(END)}
-    assert marks.message({"role": "user", "content": "</think>"})["content"] == marks.mark.join("</think>")
+def test_markers_at_which_a_template_cuts_answers_stay(engine):
+    """And no other, also if the template names it."""
+    user = engine.tokenizer.token_to_id("<|user|>")
+    source = (
+        "{% for m in messages %}<|user|>{{ m.content.split('<|begin|>')[-1] if m.role == 'assistant' else m.content }}"
+        "{% endfor %}"
+    )
+    messages = [
+        {"role": "user", "content": "a<|begin|>b<|user|>"},
+        {"role": "assistant", "content": "c<|begin|>d<|user|>"},
+    ]
+    ids = engine.chat_tokens(messages, chat_template=source)
+    assert engine.detokenize(ids) == "<|begin|><|user|>a<|begin|>b<|user|><|user|>d<|user|>"
+    assert ids.count(user) == 2
+    assert ids.count(engine.tokenizer.bos_id) == 1
 
 
 def test_long_prompts_are_counted_without_marks():

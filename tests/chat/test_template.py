@@ -85,6 +85,7 @@ def test_there_are_29_published_templates() -> None:
         ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{{ {'a': 1} | items | list }}", "a1[('a', 1)]"),
         ("{{ strftime_now('%Y') | int > 2000 }}", "True"),
         ("{{ enable_thinking }}", ""),
+        ("{{ 'a: '|safe + '<\"' + {'b': '&'} | tojson }}{{ 1 | safe }}", 'a: <"{"b": "&"}1'),
     ],
 )
 def test_what_templates_use(source: str, text: str) -> None:

@@ -11,6 +11,7 @@ import oxillama as ox
 from oxillama.core.options import read_options
 from oxillama.grammar.automaton import Vocabulary
 
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls }}{% endfor %}"
 PROMPTS = ["Once upon a time", "Once upon a hill", "The fox said:", "A"]
 GRAMMAR = 'root ::= sentence+\nsentence ::= word (" " word){0,6} "." " "?\nword ::= [a-zA-Z]{1,9} | "\\"" [a-z ]* "\\""'
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}
@@ -19,6 +20,17 @@ DRAWN = {"max_tokens": 10, "ignore_eos": True}
 
 def ids(found):
     return [c.token_ids for c in found] if isinstance(found, list) else found.token_ids
+
+
+def talk(i):
+    """Messages of every role that a prompt has to be changed for, and the beginning of an answer."""
+    call = {"id": "call_1", "function": {"name": "look", "arguments": f'{{"at": {i}}}'}}
+    return [
+        {"role": "developer", "content": [{"type": "text", "text": f"{i} <|end|>"}, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "", "tool_calls": [call], "reasoning": "hm"},
+        {"role": "assistant", "content": f"It is {i}"},
+    ]
 
 
 def session(engine, i):
@@ -209,6 +221,7 @@ def every_call(engine, adapter, beside):
         "stream": lambda i: [c.text for c in engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)],
         "half a stream": of(half_a_stream),
         "chat": lambda i: ids(engine.chat([{"role": "user", "content": f"hi {i}"}], seed=i, **DRAWN)),
+        "prompts": lambda i: engine.chat_tokens(talk(i), chat_template=TEMPLATE, continue_final_message=True),
         "conversation": of(conversation),
         "batch": lambda i: [ids(c) for c in engine.batch(PROMPTS, seed=i, max_in_flight=2, **DRAWN)],
         "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],
