@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.chat.grammar_parts import END as END_TOKEN
 from oxillama.chat.grammar_parts import ControlToken, Parts
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
 from oxillama.chat.layout import Layout
@@ -125,7 +126,10 @@ class _Answers:
         if self.form.harmony:
             return parts.maybe(self.rules.alt([parts.mark(mark) for mark in ("<|call|>", END)]))
         endings = [self.rules.seq(())]
-        endings += [parts.mark(text) for text in self.form.turn_ends]
+        for text in self.form.turn_ends:
+            mark = MARK.match(text)
+            if not mark or parts.token(mark.group()) != END_TOKEN:  # else the text may end here in any case
+                endings.append(self.rules.seq((parts.gap(), parts.mark(text))))
         return self.rules.alt(endings)
 
     def triggers(self) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Readers of calls that are JSON objects, or a name and then a JSON object."""
 
-import json
 from collections.abc import Generator
 
 from oxillama.chat.calls import ARGUMENT_KEYS, read_json
@@ -101,13 +100,9 @@ def read_value(cursor: Cursor) -> Generator[None, None, str]:
 
 def read_string(cursor: Cursor, what: str) -> Generator[None, None, str]:
     text = yield from read_value(cursor)
-    try:
-        value = read_json(text)
-    except ValueError as error:
-        raise Broken(f"it is no JSON: {error}") from None
-    if not isinstance(value, str):
+    if text[:1] != '"':
         raise Broken(f"{what} is no text")
-    return value
+    return _decoded(text)
 
 
 def read_arguments(cursor: Cursor, sink: CallSink) -> Reading:
@@ -262,7 +257,7 @@ def _read_member(cursor: Cursor, shape: JsonCall, sink: CallSink, state: _Object
             state.arguments = yield from _arguments_text(cursor)
     elif key in (own_id, "id"):
         text = yield from read_value(cursor)
-        state.id = str(json.loads(text)) if text[:1] in '"0123456789' else ""
+        state.id = _decoded(text) if text[:1] == '"' else text if text[:1].isdigit() else ""
     elif key in (shape.wrapper, "function") and (yield from past_spaces(cursor)) == "{" and not state.wrapped:
         state.wrapped = True
         yield from _read_members(cursor, shape, sink, state, bare)
@@ -270,8 +265,16 @@ def _read_member(cursor: Cursor, shape: JsonCall, sink: CallSink, state: _Object
         yield from read_value(cursor)
 
 
+def _decoded(text: str) -> str:
+    """The text of a JSON string. Raises Broken for a wrong one."""
+    try:
+        return str(read_json(text))
+    except ValueError as error:
+        raise Broken(f"it is no JSON: {error}") from None
+
+
 def _arguments_text(cursor: Cursor) -> Generator[None, None, str]:
     text = yield from read_value(cursor)
     if text[:1] == '"':
-        text = read_json(text)
+        text = _decoded(text)
     return "{}" if text == "null" else text

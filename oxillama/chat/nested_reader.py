@@ -78,9 +78,11 @@ class _Nested:
         if kind == "text":
             yield from self._text(end)
             return
-        while (stop := cursor.text.find(end, start)) < 0:
+        search = start
+        while (stop := cursor.text.find(end, search)) < 0:
             if cursor.ended:
                 raise Broken("the text ends inside of it", cut=True)
+            search = max(start, len(cursor.text) - len(end) + 1)
             yield
         self.sink.value(value_json(cursor.text[start:stop], kind))
         cursor.at = stop + len(end)

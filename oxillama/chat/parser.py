@@ -23,6 +23,7 @@ _WORD = re.compile(r"<[^<>\s]*>|\[/?[A-Z][A-Z_]*\]|\w+|[^\w\s]")
 
 
 NOTHING = ChatDelta()
+MAX_ENDS = 8
 
 
 class ChatParser:
@@ -133,12 +134,9 @@ class ChatParser:
         """The reasoning, if there is some."""
         cursor = self._cursor
         if marks.begin.strip():
-            start = skip_spaces(cursor.text, 0)
-            found = yield from matched(cursor, (marks.begin.strip(),), start)
-            while found is None and start == len(cursor.text) and not cursor.ended:
+            while (start := skip_spaces(cursor.text, 0)) == len(cursor.text) and not cursor.ended:
                 yield
-                start = skip_spaces(cursor.text, 0)
-                found = yield from matched(cursor, (marks.begin.strip(),), start)
+            found = yield from matched(cursor, (marks.begin.strip(),), start)
             if found is not None:
                 self._opened = True
                 if self._kept:
@@ -253,8 +251,8 @@ class ChatParser:
                 return at, what, found[0]
         return None
 
-    def _ends(self, at: int) -> bool | None:
-        """Whether only marks and calls follow, or nothing; None if that isn't decided."""
+    def _ends(self, at: int, depth: int = 0) -> bool | None:
+        """Whether only marks and calls follow, or nothing; None if that isn't decided. Eight marks are looked at."""
         text, ended = self._cursor.text, self._cursor.ended
         at = skip_spaces(text, at)
         if at == len(text):
@@ -265,7 +263,7 @@ class ChatParser:
             if isinstance(found, More):
                 undecided = True
             elif found is not None:
-                answer = self._ends(found[0]) if what == "end" else True
+                answer = self._ends(found[0], depth + 1) if what == "end" and depth < MAX_ENDS else True
                 if answer:
                     return True
                 undecided = undecided or answer is None

@@ -114,10 +114,12 @@ def _read_cdata(cursor: Cursor, shape: Tagged, mark: str, kind: Kind, sink: Call
     sent = start = cursor.at
     if texts:
         sink.value('"')
-    while (stop := cursor.text.find(end, start)) < 0:
+    search = start
+    while (stop := cursor.text.find(end, search)) < 0:
         if cursor.ended:
             _send(sink, cursor.text[sent:], texts)
             raise Broken("the text ends inside of it", cut=True)
+        search = max(start, len(cursor.text) - len(end) + 1)
         sent = _send_up_to(cursor.text, sent, _held(cursor.text, end, ""), sink, texts)
         yield
     if texts:

@@ -1,5 +1,6 @@
 """Values of arguments that are written as plain text: whether a text is meant as it is, or as JSON."""
 
+import ast
 import json
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -11,7 +12,7 @@ __all__ = ["Kind", "Schema", "escaped", "kind_of", "property_of", "value_json"]
 Schema = Mapping[str, Any] | bool
 Kind = Literal["text", "json", "any"]
 MAX_DEPTH = 16
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
+MAX_LITERAL = 1 << 16
 
 
 def property_of(schema: Any, key: str, root: Any = None) -> Any:
@@ -62,15 +63,24 @@ def value_json(text: str, kind: Kind) -> str:
     """The JSON of a value that is written without quotes."""
     if kind != "text":
         bare = text.strip()
-        if kind == "json":
-            bare = _PYTHON.get(bare, bare)
         try:
             read_json(bare)
         except ValueError:
-            pass
+            if kind == "json" and (literal := _python_json(bare)) is not None:
+                return literal
         else:
             return bare
     return json.dumps(text, ensure_ascii=False)
+
+
+def _python_json(text: str) -> str | None:
+    """The JSON of a literal of Python, which templates write that print values as they are; None for other texts."""
+    if len(text) > MAX_LITERAL:
+        return None
+    try:
+        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
 
 
 def escaped(text: str) -> str:

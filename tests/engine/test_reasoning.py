@@ -187,6 +187,25 @@ def test_required_calls_come_behind_reasoning(engine):
     assert {call.name for call in answer.tool_calls} == {"weather"}
 
 
+def test_marks_that_are_control_tokens(engine):
+    """They are no text otherwise, and the budget ends reasoning with the token itself."""
+    marks = ox.ReasoningFormat("<|user|>", "<|system|>")
+    opened = ox.ToolUse("hermes", tools=TOOLS, choice="weather", prompt="<|user|>", reasoning=marks, reasoning_budget=7)
+    end = engine.tokenizer.token_to_id("<|system|>")
+    for seed in range(3):
+        answer = engine.generate("x", tool_use=opened, seed=seed, max_tokens=120, temperature=1.0)
+        assert answer.token_ids.count(end) == 1
+        assert answer.token_ids.index(end) <= 7
+        assert answer.reasoning_tokens == answer.token_ids.index(end) + 1
+        assert answer.raw.count("<|system|>") == 1
+        assert [call.name for call in answer.tool_calls] == ["weather"]
+        assert answer.text == ""
+    with_schema = engine.generate(
+        "x", tool_use=ox.ToolUse("hermes", prompt="<|user|>", reasoning=marks, reasoning_budget=3), choices=["so", "no"]
+    )
+    assert with_schema.text in ("so", "no")
+
+
 def test_chat_finds_reasoning_by_its_template(engine):
     answer = engine.chat(ASK, chat_template=OPENED, reasoning_budget=4, max_tokens=40, seed=2, ignore_eos=True)
     assert answer.reasoning
