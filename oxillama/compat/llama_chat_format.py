@@ -1,0 +1,169 @@
+"""Chat formats and handlers by name, and functions of the caller's in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+from oxillama.compat.chat import Answer, Handler, answered, named_tool, with_tools
+from oxillama.compat.chat_styles import STYLES, Style, llama_2, mistral_instruct, saiga, written
+from oxillama.errors import ConfigError
+from oxillama.tokenizer import ChatTemplate
+
+__all__ = [
+    "ChatFormatter",
+    "ChatFormatterResponse",
+    "Jinja2ChatFormatter",
+    "LlamaChatCompletionHandler",
+    "LlamaChatCompletionHandlerNotFoundException",
+    "LlamaChatCompletionHandlerRegistry",
+    "chat_formatter_to_chat_completion_handler",
+    "get_chat_completion_handler",
+    "register_chat_completion_handler",
+    "register_chat_format",
+]
+
+LlamaChatCompletionHandler = Handler
+
+
+class LlamaChatCompletionHandlerNotFoundException(ConfigError):  # the replaced package's name
+    """No chat format or handler of this name."""
+
+
+@dataclass
+class ChatFormatterResponse:
+    """A prompt. stop: texts that end the answer. added_special: the prompt has what begins a text already."""
+
+    prompt: str
+    stop: str | list[str] | None = None
+    stopping_criteria: Any = None
+    added_special: bool = False
+
+
+class ChatFormatter(Protocol):
+    """A function of messages that gives a prompt."""
+
+    def __call__(self, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse: ...
+
+
+class Jinja2ChatFormatter:
+    """A formatter by a chat template, which runs in a sandbox with limits on time and output."""
+
+    def __init__(
+        self, template: str, eos_token: str, bos_token: str, add_generation_prompt: bool = True,
+        stop_token_ids: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.template, self.eos_token, self.bos_token = template, eos_token, bos_token
+        self.add_generation_prompt = add_generation_prompt
+        self.stop_token_ids = None if stop_token_ids is None else set(stop_token_ids)
+        self._compiled = ChatTemplate(template, bos_token=bos_token, eos_token=eos_token)
+
+    def __call__(self, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
+        tools = kwargs.pop("tools", None)
+        prompt = self._compiled.render(
+            messages, add_generation_prompt=self.add_generation_prompt, tools=tools, **kwargs
+        )
+        ends = self.stop_token_ids
+        criteria = None if ends is None else lambda tokens, logits: len(tokens) > 0 and int(tokens[-1]) in ends
+        return ChatFormatterResponse(prompt, [self.eos_token] if self.eos_token else None, criteria, added_special=True)
+
+    def to_chat_handler(self) -> Handler:
+        """The handler of this formatter."""
+        return chat_formatter_to_chat_completion_handler(self)
+
+
+def chat_formatter_to_chat_completion_handler(chat_formatter: ChatFormatter) -> Handler:
+    """A handler that answers the prompts of a formatter."""
+
+    def handle(*, llama: Any, messages: Any, **options: Any) -> Answer:
+        found = with_tools(options)
+        shown = None if found["tool_choice"] == "none" else found["tools"]
+        made = chat_formatter(messages=messages, tools=shown, tool_choice=found["tool_choice"])
+        named = named_tool(found)
+        if named is None and found["tools"] and found["tool_choice"] == "required":
+            raise ConfigError("tool_choice must be a tool, auto or none with this chat format, not 'required'")
+        ids = llama.tokenize(made.prompt.encode(), add_bos=not made.added_special, special=True)
+        stop = [made.stop] if isinstance(made.stop, str) else made.stop or []
+        return answered(llama, ids, found, named=named, stop=stop, criteria=made.stopping_criteria)
+
+    return handle
+
+
+class LlamaChatCompletionHandlerRegistry:
+    """The handlers by name; all objects of this class have the same ones."""
+
+    _chat_handlers: ClassVar[dict[str, Handler]] = {}
+
+    def register_chat_completion_handler(self, name: str, chat_handler: Handler, overwrite: bool = False) -> None:
+        """Adds a handler. Raises ConfigError if the name is taken."""
+        if name in self._chat_handlers and not overwrite:
+            raise ConfigError(f"name must be a new one, not {name!r}: give overwrite=True to replace that handler")
+        self._chat_handlers[name] = chat_handler
+
+    def unregister_chat_handler(self, name: str) -> None:
+        """Takes a handler away. Raises ConfigError if there is no such."""
+        if self._chat_handlers.pop(name, None) is None:
+            raise ConfigError(f"name must be one of {', '.join(self._chat_handlers)}, not {name!r}")
+
+    def get_chat_completion_handler_by_name(self, name: str) -> Handler:
+        """Raises LlamaChatCompletionHandlerNotFoundException, a ValueError, if there is no such."""
+        if name not in self._chat_handlers:
+            raise LlamaChatCompletionHandlerNotFoundException(
+                f"Invalid chat handler: {name} (valid formats: {sorted(self._chat_handlers)})"
+            )
+        return self._chat_handlers[name]
+
+
+def get_chat_completion_handler(name: str) -> Handler:
+    """The handler of a name. Raises LlamaChatCompletionHandlerNotFoundException, a ValueError."""
+    return LlamaChatCompletionHandlerRegistry().get_chat_completion_handler_by_name(name)
+
+
+def register_chat_completion_handler(name: str) -> Callable[[Handler], Handler]:
+    """A decorator: the function is the handler of this name."""
+
+    def decorate(handler: Handler) -> Handler:
+        LlamaChatCompletionHandlerRegistry().register_chat_completion_handler(name, handler)
+        return handler
+
+    return decorate
+
+
+def register_chat_format(name: str) -> Callable[[ChatFormatter], ChatFormatter]:
+    """A decorator: the function is the formatter of this name."""
+
+    def decorate(formatter: ChatFormatter) -> ChatFormatter:
+        handler = chat_formatter_to_chat_completion_handler(formatter)
+        LlamaChatCompletionHandlerRegistry().register_chat_completion_handler(name, handler)
+        return formatter
+
+    return decorate
+
+
+def _styled(style: Style, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
+    return ChatFormatterResponse(written(style, messages), style.stop)
+
+
+def _of_function(write: Callable[[Any], str], stop: str | None, *, messages: Any, **kw: Any) -> ChatFormatterResponse:
+    return ChatFormatterResponse(write(messages), stop)
+
+
+def _refused(name: str, *, llama: Any, **options: Any) -> Answer:
+    raise ConfigError(
+        f"chat_format must be another than {name!r}, which is not supported: the file's own template, the default, "
+        "finds and holds calls of tools"
+    )
+
+
+for _name, _style in STYLES.items():
+    register_chat_format(_name)(partial(_styled, _style))
+for _name, _write, _stop in (
+    ("llama-2", llama_2, None),
+    ("mistral-instruct", mistral_instruct, "</s>"),
+    ("saiga", saiga, None),
+):
+    register_chat_format(_name)(partial(_of_function, _write, _stop))
+for _name in ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling"):
+    register_chat_completion_handler(_name)(partial(_refused, _name))

@@ -1,0 +1,144 @@
+"""Names of the replaced package: recorded signatures, constants and types, and what each keyword does here."""
+
+import inspect
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import oxillama.compat as llama_cpp
+from oxillama.compat import llama, llama_chat_format, llama_types
+from oxillama.compat.__main__ import tables
+from oxillama.compat.chat import CHAT
+from oxillama.compat.completion import COMPLETION
+from oxillama.compat.settings import CONSTRUCTOR
+from oxillama.core.loading import shipped_model
+from oxillama.errors import ConfigError
+
+FACTS = json.loads((Path(__file__).parents[1] / "data/compat/names.json").read_text())
+# Which the replaced package takes as further keywords: without naming them, and without effect.
+BESIDE = ["f16_kv", "mul_mat_q", "rpc_servers"]
+
+
+def parameters(function):
+    return [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+
+
+@pytest.mark.parametrize("method", FACTS["signatures"])
+def test_signatures(method):
+    known = [row for row in FACTS["signatures"][method] if row["kind"] not in ("VAR_KEYWORD", "VAR_POSITIONAL")]
+    ours = [p for p in parameters(getattr(llama_cpp.Llama, method)) if p.name not in BESIDE and p.name != "given"]
+    assert [p.name for p in ours] == [row["name"] for row in known]
+    for parameter, row in zip(ours, known, strict=True):
+        assert parameter.kind.name == row["kind"], row
+        assert ("default" in row) == (parameter.default is not parameter.empty), row
+        assert row.get("default", parameter.empty) == parameter.default, row
+
+
+def test_constants():
+    assert {name: getattr(llama_cpp, name) for name in FACTS["constants"]} == FACTS["constants"]
+
+
+def test_members_types_and_formats():
+    assert [name for name in FACTS["members"] if not hasattr(llama_cpp.Llama, name)] == []
+    assert [name for name in FACTS["types"] if not hasattr(llama_types, name)] == []
+    registry = llama_chat_format.LlamaChatCompletionHandlerRegistry()
+    assert [n for n in FACTS["chat_formats"] if not registry.get_chat_completion_handler_by_name(n)] == []
+
+
+def test_import_costs_nothing_before_it_is_used():
+    code = "import sys, oxillama.compat as c; print('numpy' in sys.modules, 'oxillama.compat.llama' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (run.stdout.split(), run.stderr) == (["False", "False"], "")
+
+
+def test_install():
+    code = (
+        "import oxillama.compat as c; c.install(); import llama_cpp; from llama_cpp import Llama; "
+        "from llama_cpp.llama_chat_format import Jinja2ChatFormatter; print(llama_cpp is c, Llama is c.Llama)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (run.stdout.split(), run.stderr) == (["True", "True"], "")
+
+
+def test_functions_of_the_c_interface():
+    with pytest.raises(NotImplementedError, match=r"llama_decode\(\)"):
+        llama_cpp.llama_decode(None)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        llama_cpp.other  # noqa: B018
+    buffer = bytearray(8)
+    with llama_cpp.Llama(shipped_model(), vocab_only=True) as model:
+        vocab = llama_cpp.llama_model_get_vocab(model.model)
+        assert llama_cpp.llama_token_to_piece(vocab, 449, buffer, 8, 0, False) == 4
+        assert llama_cpp.llama_token_to_piece(vocab, 449, buffer, 2, 0, False) == -4
+    assert bytes(buffer[:4]) == b"Once"
+
+
+def test_tables_of_the_manual():
+    text = (Path(llama.__file__).parent / "README.md").read_text()
+    assert tables() in text, "put what `python -m oxillama.compat` prints into oxillama/compat/README.md"
+
+
+@pytest.mark.parametrize("keyword", [k for k in CONSTRUCTOR if k.treatment == "refused"], ids=lambda k: k.name)
+def test_refused_settings_are_named(keyword):
+    with pytest.raises(ConfigError, match=f"^{keyword.name} must be"):
+        llama_cpp.Llama(shipped_model(), **{keyword.name: 17})
+
+
+@pytest.mark.parametrize("keyword", [k for k in COMPLETION + CHAT if k.treatment == "refused"], ids=lambda k: k.name)
+def test_refused_options_are_named(keyword, model):
+    with pytest.raises(ConfigError, match=f"^{keyword.name} must be"):
+        model("x", **{keyword.name: 0.5})
+    with pytest.raises(ConfigError, match=f"^{keyword.name} must be"):
+        model.create_chat_completion([{"role": "user", "content": "x"}], **{keyword.name: 0.5})
+
+
+ACCEPTED = {
+    "n_gpu_layers": -1, "split_mode": 2, "main_gpu": 1, "use_mmap": False, "n_ubatch": 8, "n_threads_batch": 3,
+    "offload_kqv": False, "flash_attn": True, "op_offload": True, "swa_full": True, "no_perf": True, "numa": True,
+    "verbose": False, "f16_kv": False, "mul_mat_q": False,
+}  # fmt: skip
+
+
+def test_accepted_settings_change_nothing(model):
+    assert set(ACCEPTED) == {k.name for k in CONSTRUCTOR if k.treatment == "accepted"}
+    with llama_cpp.Llama(shipped_model(), n_ctx=256, **ACCEPTED) as other:
+        one, two = (m("The cat", max_tokens=8, temperature=0)["choices"] for m in (model, other))
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"type_k": 8}, "type_v must be that of type_k"),
+        ({"type_k": 2, "type_v": 2}, "type_k must be GGML_TYPE_F32"),
+        ({"yarn_orig_ctx": 5}, "yarn_orig_ctx must be left out"),
+        ({"rope_scaling_type": 1}, "rope_freq_scale must be given"),
+        ({"n_ctx": -1}, "n_ctx must be from"),
+        ({"seed": -2}, "seed must be from"),
+        ({"pooling_type": 9}, "pooling_type must be from"),
+        ({"draft_model": 3}, "draft_model must be"),
+        ({"logits_all": 1}, "logits_all must be True or False"),
+    ],
+)
+def test_wrong_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        llama_cpp.Llama(shipped_model(), **settings)
+
+
+def test_unknown_keywords_and_missing_files():
+    with pytest.raises(TypeError, match="unknown"):
+        llama_cpp.Llama(shipped_model(), unknown=1)
+    with pytest.raises(ValueError, match=r"Model path does not exist: nowhere\.gguf"):
+        llama_cpp.Llama("nowhere.gguf")
+    with pytest.raises(ConfigError, match="LlamaDiskCache is refused"):
+        llama_cpp.LlamaDiskCache()
+
+
+def test_pickles_hold_the_settings(model):
+    with pickle.loads(pickle.dumps(model)) as other:
+        assert (other.n_ctx(), other.logits_all) == (model.n_ctx(), True)
+        assert other.eval_tokens == model.eval_tokens.__class__(maxlen=model.n_ctx())
