@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama._util.checks import check_bool, check_type
+from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.compat import completion
 from oxillama.compat.keywords import REQUIRED, Keyword, check_defaults
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.model import LlamaLike
 from oxillama.compat.sampling import SAMPLING
+from oxillama.core.chat import reading_of
 from oxillama.core.results import Completion, TokenLogprob
-from oxillama.core.tool_use import ToolUse, tool_use_of
+from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError
-from oxillama.tools import BrokenToolCall, ToolCall
 
 __all__ = ["CHAT", "OF_FILE", "answered", "from_template", "has_template", "named_tool", "with_tools"]
 
@@ -79,11 +80,15 @@ def from_template(*, llama: LlamaLike, messages: Any, **options: Any) -> Answer:
     name = llama.chat_format.removeprefix(_TEMPLATE)
     source = llama.vocabulary.chat_templates[name]
     named = named_tool(found)
-    shown = None if found["tool_choice"] == "none" else tools
-    ids = llama.engine.chat_tokens(messages, tools=shown, chat_template=None if name == "default" else source)
+    prompt = {
+        "tools": None if found["tool_choice"] == "none" else tools,
+        "chat_template": None if name == "default" else source,
+    }
+    ids = llama.engine.chat_tokens(messages, **prompt)
     use = None
-    if named is None and tools is not None:
-        use = tool_use_of(source, messages, tools, found["tool_choice"], None, None)
+    if named is None and tools is not None:  # reasoning stays in the content, as there
+        answer = AnswerOptions(tools, found["tool_choice"], reasoning="none")
+        use = reading_of(llama.vocabulary, messages, prompt, answer)
     return answered(llama, ids, found, named=named, use=use)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
+from oxillama.chat import ChatTemplate
 from oxillama.compat.chat import Answer, Handler, answered, named_tool, with_tools
 from oxillama.compat.chat_styles import STYLES, Style, llama_2, mistral_instruct, saiga, written
 from oxillama.errors import ConfigError
-from oxillama.tokenizer import ChatTemplate
 
 __all__ = [
     "ChatFormatter",
