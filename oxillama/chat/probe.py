@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oxillama.chat.template import ChatTemplate
+from oxillama.chat.template import ChatTemplate, probing
 from oxillama.errors import ChatTemplateError, ConfigError
 
 __all__ = ["ARGUMENTS", "CONTENT", "FIRST", "IDS", "NUMBER", "REASON", "SECOND", "Probes", "probes_of"]
@@ -65,10 +65,11 @@ def probes_of(template: ChatTemplate) -> Probes:
     errors: list[str] = []
     found: Probes | None = None
     until = time.monotonic() + MAX_SECONDS
-    for text in (False, True):
-        found = _probes(_renderer(template, text, errors, until), errors)
-        if found.call is not None:
-            break
+    with probing():
+        for text in (False, True):
+            found = _probes(_renderer(template, text, errors, until), errors)
+            if found.call is not None:
+                break
     assert found is not None
     return found
 

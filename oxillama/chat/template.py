@@ -4,6 +4,7 @@ import datetime
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -25,13 +26,24 @@ if TYPE_CHECKING:
     from oxillama.chat.budget import Budget
     from oxillama.chat.sandbox import SandboxEnvironment
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "probing"]
 
 _LOG = logging.getLogger("oxillama")
+_PROBING: ContextVar[bool] = ContextVar("probing", default=False)
 _MAX_SOURCE = 1 << 18
 _MAX_OUTPUT = 1 << 24
 _MAX_SECONDS = 5.0
 _MAX_KNOWN = 64  # sets of variables without which a template prints nothing
+
+
+@contextmanager
+def probing() -> Iterator[None]:
+    """A block in which templates are rendered to see what they write: what they leave out is no news."""
+    token = _PROBING.set(True)
+    try:
+        yield
+    finally:
+        _PROBING.reset(token)
 
 
 class ChatTemplate:
@@ -220,7 +232,7 @@ class _Rendering:
         self._able = self._capabilities({})
         if variables and not self._able.plain:  # it may need them
             self._able = self._capabilities(variables)
-        if tools and not self._able.tools:
+        if tools and not self._able.tools and not _PROBING.get():
             _LOG.warning("the chat template doesn't print tools: the model will not know of them")
 
     def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:

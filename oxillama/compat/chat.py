@@ -15,6 +15,7 @@ from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.model import LlamaLike
 from oxillama.compat.sampling import SAMPLING
 from oxillama.core.chat import reading_of
+from oxillama.core.options import PromptOptions
 from oxillama.core.results import Completion, TokenLogprob
 from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError
@@ -80,7 +81,7 @@ def from_template(*, llama: LlamaLike, messages: Any, **options: Any) -> Answer:
     name = llama.chat_format.removeprefix(_TEMPLATE)
     source = llama.vocabulary.chat_templates[name]
     named = named_tool(found)
-    prompt = {
+    prompt: PromptOptions = {
         "tools": None if found["tool_choice"] == "none" else tools,
         "chat_template": None if name == "default" else source,
     }

@@ -62,9 +62,8 @@ class Jinja2ChatFormatter:
 
     def __call__(self, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
         tools = kwargs.pop("tools", None)
-        prompt = self._compiled.render(
-            messages, add_generation_prompt=self.add_generation_prompt, tools=tools, **kwargs
-        )
+        known = {name: value for name, value in kwargs.items() if name in self._compiled.variables}
+        prompt = self._compiled.render(messages, add_generation_prompt=self.add_generation_prompt, tools=tools, **known)
         ends = self.stop_token_ids
         criteria = None if ends is None else lambda tokens, logits: len(tokens) > 0 and int(tokens[-1]) in ends
         return ChatFormatterResponse(prompt, [self.eos_token] if self.eos_token else None, criteria, added_special=True)

@@ -8,23 +8,19 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from blake3 import blake3
 
-from oxillama._util.checks import MAX_CONTEXT, check_bool
+from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
 from oxillama.chat.calls import BrokenToolCall, ToolCall
-from oxillama.chat.format import ChatFormat
 from oxillama.chat.message import ToolCallDelta
-from oxillama.chat.shapes import ReasoningFormat
-from oxillama.chat.tool_format import ToolFormat
 from oxillama.config import EngineConfig, SamplerConfig, field_names
 from oxillama.core.draft_options import MAX_DRAFTS, MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
 from oxillama.core.options import ServingOptions
 from oxillama.core.results import Chunk, FinishReason, TokenLogprob, Usage
-from oxillama.core.tool_use import ToolUse
 from oxillama.drafts.draft import Draft
 from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import MAX_NGRAM, PromptLookup
@@ -41,6 +37,7 @@ from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.stages import STAGES
 from oxillama.snapshot.format.reader import ArrayRows
+from oxillama.snapshot.tool_state import tools_state
 
 if TYPE_CHECKING:
     from oxillama.core.generation_request import GenerationRequest
@@ -67,7 +64,6 @@ __all__ = [
     "read_sampler",
     "read_serving",
     "read_stop_ids",
-    "read_tool_use",
     "remade",
     "sampler_state",
     "speculation_state",
@@ -404,7 +400,7 @@ def text_state(request: GenerationRequest, unread: Iterable[Chunk]) -> dict[str,
         "scores": None if request.scores is None else _scores_state(request.scores),
         "n_cached": sequence.n_cached,
         "speculation": speculation_state(request.speculation),
-        "tools": None if options.tool_use is None else _tools_state(options.tool_use),
+        "tools": None if options.tool_use is None else tools_state(options.tool_use),
         "unread": [_chunk_state(chunk) for chunk in unread],
         **({"stop_token_ids": list(options.stop_token_ids)} if options.stop_token_ids else {}),
         **({"include_stop": True} if options.include_stop else {}),
@@ -450,64 +446,6 @@ class LogprobReader:
         if given.get(name) is None:
             return None
         return [None if item is None else self.one(item) for item in given.items_of(name)]
-
-
-# ---- tool calls
-
-
-def _tools_state(use: ToolUse) -> dict[str, Any]:
-    """A format is saved as the template that it was made of, or as its fields."""
-    source = cast(ChatFormat, use.format).source
-    form: dict[str, Any] = asdict(source[0]) if isinstance(source[0], ToolFormat) else {"template": list(source)}
-    if isinstance(source[0], ToolFormat) and len(source) > 1:
-        form["text"] = True
-    reasoning = use.reasoning if isinstance(use.reasoning, str) else asdict(use.reasoning)
-    return {
-        "format": form,
-        "first_id": use.first_id,
-        "tools": None if use.tools is None else list(use.tools),
-        "choice": use.choice,
-        "parallel": use.parallel,
-        "prompt": use.prompt,
-        "reasoning": reasoning,
-        "budget": use.reasoning_budget,
-    }
-
-
-def _read_format(given: Fields) -> ChatFormat | ToolFormat:
-    if "template" in given:
-        source = given.texts("template")
-        found = ChatFormat.of_template(source[0], bos_token=source[1], eos_token=source[2])
-        return found.without_calls if source[3:] == ["text"] else found
-    fields = dict(given)
-    plain = fields.pop("text", False)
-    form = ToolFormat(**fields)
-    return form.chat_format.without_calls if plain else form
-
-
-def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
-    """Raises SnapshotDamagedError for invalid values."""
-    if given is None:
-        return None
-    try:
-        form = _read_format(given.sub("format"))
-        tools = None if given.get("tools") is None else [json.loads(tool) for tool in given.texts("tools")]
-        old = ToolUse(form, given.integer("first_id"), tools, given.text("choice"))
-        if "prompt" not in given:  # a file of an earlier version
-            return old
-        marks = given.get("reasoning")
-        reasoning = ReasoningFormat(**marks) if isinstance(marks, dict) else given.text("reasoning")
-        budget, parallel = given.get("budget"), given.get("parallel")
-        return replace(
-            old,
-            tools=tools,
-            parallel=check_bool("parallel", parallel),
-            prompt=given.text("prompt"),
-            reasoning=reasoning,
-            reasoning_budget=budget,
-        )
-    except (OxiLlamaError, TypeError, ValueError, IndexError, RecursionError) as error:
-        raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None
 
 
 # ---- chunks

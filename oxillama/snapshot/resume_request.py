@@ -37,9 +37,9 @@ from oxillama.snapshot.request_state import (
     read_sampler,
     read_serving,
     read_stop_ids,
-    read_tool_use,
 )
 from oxillama.snapshot.sequences import UNKNOWN, put
+from oxillama.snapshot.tool_state import read_tool_use
 
 if TYPE_CHECKING:
     from oxillama.core.context import EngineContext

@@ -41,7 +41,7 @@ def test_scores(table, tmp_path, capsys, monkeypatch):
     (tmp_path / "conversations.json").write_text(json.dumps(CONVERSATIONS))
     (tmp_path / "one.json").write_text(json.dumps(file))
     (tmp_path / "one.B.json").write_text(json.dumps({"outputs": {}}))
-    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), table])
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "--table", table])
     program.main()
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[2:4]]
     cells = [[cell.strip() for cell in row if cell] for row in rows]
@@ -60,7 +60,7 @@ def test_reuse(tmp_path, capsys, monkeypatch):
     for name, source in ("keeps", CALLS), ("drops", REASONS("reasoning")), ("none", "{{ raise_exception('no') }}"):
         file = {"template": source, "bos_token": "<s>", "eos_token": "</s>", "prompts": {}}
         (tmp_path / f"{name}.json").write_text(json.dumps(file))
-    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "reuse"])
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "--table", "reuse"])
     program.main()
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[2:5]]
     drops, keeps, none = [[cell.strip() for cell in row if cell] for row in rows]
@@ -72,7 +72,7 @@ def test_reuse(tmp_path, capsys, monkeypatch):
 
 
 def test_tables_that_there_are_not(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["score", ".", "nope"])
+    monkeypatch.setattr("sys.argv", ["score", ".", "--table", "nope"])
     with pytest.raises(SystemExit):
         program.main()
-    assert "there is no table 'nope'" in capsys.readouterr().err
+    assert "invalid choice: 'nope'" in capsys.readouterr().err
