@@ -65,7 +65,7 @@ def answer_grammar(
     triggers = makers.triggers()
     if schema is not None or constraint is not None:
         body = makers.json(schema, "the schema") if constraint is None else rules.rule(constraint[1])
-        rules.define(root, rules.seq((makers.reasoning(marks, opened), makers.framed(body))))
+        rules.define(root, rules.seq((makers.reasoning(marks, opened, spaced=False), makers.framed(body))))
         return AnswerGrammar(Grammar.from_rules(rules, root))
     if choice == "auto" and lazy and triggers:
         rules.define(root, rules.seq((makers.calls(list(tools), parallel), makers.turn_end())))
@@ -98,10 +98,12 @@ class _Answers:
 
     # ---- around calls
 
-    def reasoning(self, marks: ReasoningFormat | None, opened: bool) -> int:
+    def reasoning(self, marks: ReasoningFormat | None, opened: bool, spaced: bool = True) -> int:
+        """Reasoning, or none. spaced: spaces may stand where there is none; before content they would be of it."""
         parts = self.parts
+        nothing = parts.gap() if spaced else self.rules.seq(())
         if marks is None:
-            return parts.gap()
+            return nothing
         end = marks.end.strip()
         rest = self.rules.seq((parts.until(end, special=True), parts.gap()))
         if self.form.harmony:
@@ -109,17 +111,18 @@ class _Answers:
         if opened:
             return rest
         begin = self.rules.seq((parts.gap(), parts.mark(marks.begin.strip()), rest))
-        return self.rules.alt((begin, parts.gap()))
+        return self.rules.alt((begin, nothing))
 
     def framed(self, body: int) -> int:
         parts, frame = self.parts, self.form.frame
         if self.form.harmony:
             return self.rules.seq((parts.mark(f"{BEGIN}final{MESSAGE}"), body, parts.maybe(parts.mark("<|return|>"))))
-        begin = parts.mark(frame.content_begin) if frame.content_begin else self.rules.seq(())
-        end = self.rules.seq(())
+        begin = end = self.rules.seq(())
+        if frame.content_begin:
+            begin = self.rules.seq((parts.mark(frame.content_begin), parts.gap()))
         if frame.content_end:
             end = parts.maybe(self.rules.seq((parts.gap(), parts.mark(frame.content_end))))
-        return self.rules.seq((begin, parts.gap(), body, end, self.turn_end()))
+        return self.rules.seq((begin, body, end, self.turn_end()))
 
     def turn_end(self) -> int:
         parts, _frame = self.parts, self.form.frame

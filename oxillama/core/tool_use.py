@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama.chat.dispatch import read_tools
-from oxillama.chat.format import ChatFormat, chosen_tools
+from oxillama.chat.format import ChatFormat, chosen_tools, is_open
 from oxillama.chat.grammar_parts import END
 from oxillama.chat.harmony import BEGIN, MESSAGE
 from oxillama.chat.harmony import END as MESSAGE_END
@@ -136,8 +136,10 @@ class ToolUse:
 
     @property
     def frames(self) -> bool:
-        """Whether constraints are of what follows reasoning, or stands in a frame."""
-        return self._marks is not None or self._form.harmony or bool(self._form.frame.content_begin)
+        """Whether constraints are of what follows reasoning, or stands in a frame; with reasoning that stays in the
+        text, they are of all of it, unless the prompt began it."""
+        in_text = self.reasoning == "none" and not is_open(self._marks, self.prompt)
+        return (self._marks is not None and not in_text) or self._form.harmony or bool(self._form.frame.content_begin)
 
     @property
     def _given_marks(self) -> "str | ReasoningFormat | None":
