@@ -15,7 +15,7 @@ __all__ = ["Capabilities", "Render", "with_reasoning", "with_text_arguments"]
 
 _FIRST, _SECOND, _KEY = "oxprobeone", "oxprobetwo", "oxprobekey"
 _UNSEEN = "oxprobeunseen"  # stands where no template looks: if it is printed, a whole part was printed
-_NO_ROLE = "oxproberole"
+_NO_ROLE = "developerprobe"  # printed as "developer" is where a template prints any role
 _QUESTION = {"role": "user", "content": "question"}
 _RESULT = {"role": "tool", "tool_call_id": "callprobe", "name": "probe", "content": "result"}
 _TOOL = {
@@ -132,7 +132,7 @@ class Capabilities:
         if _FIRST not in said:
             content = [{"type": "text", "text": _FIRST}]
             said, other = (self._output(*conversation(role, content)) for role in ("developer", _NO_ROLE))
-        return _FIRST in said and said != other.replace(_NO_ROLE, "developer")
+        return _FIRST in said and said.lower() != other.lower().replace(_NO_ROLE, "developer")
 
     def _find_text_arguments(self) -> bool:
         as_object = self._render(_called(arguments={_KEY: _SECOND}), None)

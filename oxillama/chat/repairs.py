@@ -8,7 +8,7 @@ from oxillama.chat.capabilities import Capabilities, with_reasoning, with_text_a
 from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, as_part, joined
 from oxillama.errors import MessageError
 
-__all__ = ["in_form"]
+__all__ = ["in_form", "without_system"]
 
 Message = dict[str, Any]
 _REASONING = REASONING_FIELDS[0]
@@ -41,13 +41,18 @@ def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message
             found[-1] = message | {"role": "system", "content": _both(found[-1]["content"], message["content"])}
         else:
             found.append(message | {"role": "system"})
-    return found if able.system else list(_without_system(found))
+    return found if able.system else list(_moved(found, ("system",)))
 
 
-def _without_system(messages: Sequence[Message]) -> Iterator[Message]:
+def without_system(messages: Sequence[Message]) -> list[Message]:
+    """Messages with those of system and developer at the beginning of the next one of the user."""
+    return list(_moved(messages, ("system", "developer")))
+
+
+def _moved(messages: Sequence[Message], roles: tuple[str, ...]) -> Iterator[Message]:
     said: Any = None
     for message in messages:
-        if message["role"] == "system":
+        if message["role"] in roles:
             said = message["content"] if said is None else _both(said, message["content"])
             continue
         if said is not None and message["role"] == "user":

@@ -16,9 +16,9 @@ from oxillama.chat.capabilities import Capabilities
 from oxillama.chat.continuation import check_continuation, continued
 from oxillama.chat.messages import checked_messages
 from oxillama.chat.presence import check_presence
-from oxillama.chat.repairs import in_form
+from oxillama.chat.repairs import in_form, without_system
 from oxillama.chat.variables import check_variables, effort_variable, thinking_switch
-from oxillama.errors import ChatTemplateError, ConfigError
+from oxillama.errors import ChatTemplateError, ConfigError, MessageError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -244,21 +244,34 @@ class _Rendering:
 
     def prompt(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         """The prompt of all messages. Raises MessageError for one that isn't in it."""
-        output = self._render(messages, ends_open)
-        self._check(messages, output, lambda others: self._render(others, ends_open))
-        return output
+        return self._whole(messages, lambda said: self._render(said, ends_open))
 
     def continued(self, messages: Sequence[dict[str, Any]], field: str) -> str:
         """The prompt that goes on from a field of the last message."""
         if "continue_final_message" in self._template.variables:
             self._variables["continue_final_message"] = True
-        output = continued(messages, field, self._render, lambda: self._able.reasoning_frame)
-        self._check(messages[:-1], output, lambda others: self._render([*others, messages[-1]], False))
-        return output
+        *before, last = messages
+        return self._whole(
+            before, lambda said: continued([*said, last], field, self._render, lambda: self._able.reasoning_frame)
+        )
 
-    def _check(self, messages: Sequence[dict[str, Any]], prompt: str, render: Callable[[Any], str]) -> None:
-        if self._able.plain:  # others print no message at all
-            check_presence(messages, prompt, self._able.prints, lambda others: _tried(lambda: render(others)))
+    def _whole(self, messages: Sequence[dict[str, Any]], make: Callable[[Sequence[dict[str, Any]]], str]) -> str:
+        """The prompt that `make` makes of messages, with the system's in the next ones if it lacks them as they are."""
+        output = make(messages)
+        if not self._able.plain:  # it prints no message at all
+            return output
+        try:
+            check_presence(messages, output, self._able.prints, lambda others: _tried(lambda: make(others)))
+        except MessageError as error:
+            moved = without_system(messages)
+            output = _tried(lambda: make(moved)) if len(moved) < len(messages) else ""
+            if not output:
+                raise
+            try:
+                check_presence(moved, output, self._able.prints, lambda others: _tried(lambda: make(others)))
+            except MessageError:
+                raise error from None
+        return output
 
     def _render(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         from oxillama.chat.budget import budget

@@ -117,9 +117,10 @@ def test_ids_are_shortened_where_a_template_takes_nine_letters():
 
 def test_a_developer_is_the_system_where_a_template_knows_none():
     messages = [{"role": "developer", "content": "careful"}, USER]
-    any_role = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     assert ChatTemplate(CALLS).render(messages) == "<s>careful</s><u>hello</u><a>"
-    assert ChatTemplate(any_role).render(messages) == "<system>careful<user>hello"
+    for role, expected in [("m.role", "system"), ("m.role | capitalize", "System"), ("m.role[0]", "s")]:
+        any_role = "{% for m in messages %}<{{ " + role + " }}>{{ m.content }}{% endfor %}"
+        assert ChatTemplate(any_role).render(messages).startswith(f"<{expected}>careful<")
     knows = by_role(developer="<d>{{ m.content }}</d>", system="<s>{{ m.content }}</s>", user="<u>{{ m.content }}</u>")
     assert ChatTemplate(knows).render(messages) == "<d>careful</d><u>hello</u><a>"
 
@@ -152,6 +153,21 @@ def test_the_system_begins_the_next_message_where_a_template_knows_none(source):
     parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
     assert template.render([system, {"role": "user", "content": parts}]) == "<u>careful\nx\ny</u><a>"
     assert template.render([system | {"content": parts}, USER]) == "<u>x\ny\nhello</u><a>"
+
+
+def test_a_system_message_that_is_printed_at_times():
+    """In the last message, if that is the user's: behind a call, it begins the question."""
+    source = LAST.replace("ns.said if loop.last", "ns.said if loop.last and m.role == 'user'")
+    template = ChatTemplate(source)
+    system = {"role": "system", "content": "s"}
+    assert template.render([system, USER]) == "<u>s|hello</u>"
+    assert template.render([system, USER, called(), result()]) == "<u>s\nhello</u><a></a><t>sunny</t>"
+    developer = system | {"role": "developer"}
+    assert template.render([developer, USER, called(), result()]) == "<u>s\nhello</u><a></a><t>sunny</t>"
+    begun = [system, USER, {"role": "assistant", "content": "x"}]
+    assert template.render(begun, continue_final_message=True) == "<u>s\nhello</u><a>x"
+    with pytest.raises(MessageError, match=r"^messages\[2\] is not in the prompt: .* 'critic', 'c'"):
+        ChatTemplate(CALLS).render([system, USER, {"role": "critic", "content": "c"}])
 
 
 # ---- reasoning
