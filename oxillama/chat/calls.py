@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from oxillama._util.json_values import fields_as_json, json_value
 
-__all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "read_calls", "read_json"]
+__all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "read_json"]
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 
@@ -95,48 +94,6 @@ def _float(text: str) -> float:
 
 def _constant(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
-
-
-def read_calls(
-    text: str, name: str | None = None, *, strict: bool = False
-) -> Iterator[tuple[str, dict[str, Any], str | None] | str]:
-    """(name, arguments, id) of each call in a JSON object or list, or the reason why it is none.
-
-    name: that of the function, if the text has only its arguments. strict: an object without arguments is no call.
-    """
-    try:
-        value = read_json(text)
-    except ValueError as error:
-        yield f"it is no JSON: {error}"
-        return
-    if name is not None:
-        yield (name, value, None) if isinstance(value, dict) else "the arguments are no object"
-    elif isinstance(value, list) and value:
-        yield from (_read_call(item, strict) for item in value)
-    else:
-        yield _read_call(value, strict)
-
-
-def _read_call(value: Any, strict: bool) -> tuple[str, dict[str, Any], str | None] | str:
-    if isinstance(value, dict) and isinstance(value.get("function"), dict) and "name" not in value:
-        value = {**value, **value["function"]}  # the form of calls in messages
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        return "it has no name of a function"
-    keys = [key for key in ARGUMENT_KEYS if key in value]
-    if len(keys) > 1:
-        return "it has both arguments and parameters"
-    if strict and not keys:
-        return "it has no arguments"
-    arguments = value[keys[0]] if keys else {}
-    if isinstance(arguments, str):  # some models write JSON in JSON, as some interfaces do
-        try:
-            arguments = read_json(arguments)
-        except ValueError as error:
-            return f"its arguments are a string that is no JSON: {error}"
-    if not isinstance(arguments, dict):
-        return "its arguments are no object"
-    given = value.get("id")
-    return value["name"], arguments, given if isinstance(given, str) and given else None
 
 
 def assistant_message(text: str, calls: list[AnyToolCall]) -> dict[str, Any]:

@@ -238,6 +238,8 @@ def _read_member(cursor: Cursor, shape: JsonCall, sink: CallSink, state: _Object
         sink.open(key, "")
         yield from read_arguments(cursor, sink)
     elif key == own_name or (key == "name" and not own_name):
+        if state.name:
+            raise Broken("it is no JSON: an object has the same key twice")
         state.name = yield from read_string(cursor, "the name")
         if not state.name:
             raise Broken("it has no name of a function")

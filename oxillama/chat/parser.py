@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from oxillama._util.pickling import stays_here
 from oxillama.chat.braces_reader import read_braces
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_json
 from oxillama.chat.harmony import read_harmony
@@ -11,17 +12,16 @@ from oxillama.chat.json_reader import Reading, matched, past_spaces, read_argume
 from oxillama.chat.layout import Layout
 from oxillama.chat.message import ChatDelta, ChatMessage
 from oxillama.chat.nested_reader import read_nested
-from oxillama.chat.patterns import Cursor, More, Pattern, match, skip_spaces
+from oxillama.chat.patterns import MARK, Cursor, More, Pattern, match, skip_spaces
 from oxillama.chat.python_reader import read_python
 from oxillama.chat.shapes import Braces, CallFormat, Frame, JsonCall, Named, NestedTags, PythonCall, ReasoningFormat
 from oxillama.chat.sink import Broken, CallSink, NotACall
 from oxillama.chat.tagged_reader import read_tagged
+from oxillama.errors import ToolFormatError
 
 __all__ = ["ChatParser"]
 
-_WORD = re.compile(r"<[^<>\s]*>|\[/?[A-Z][A-Z_]*\]|\w+|[^\w\s]")
-
-
+_WORD = re.compile(rf"{MARK.pattern}|\w+|[^\w\s]")
 NOTHING = ChatDelta()
 MAX_ENDS = 8
 
@@ -33,6 +33,8 @@ class ChatParser:
     reasoning, which are dropped there. A mark that no call follows is text. A call that can't be parsed extends to its
     end mark (without one in the format: to the end of the text), and is a `BrokenToolCall` with its text.
     """
+
+    __reduce_ex__ = stays_here("push the same text to another parser")
 
     def __init__(
         self,
@@ -73,7 +75,11 @@ class ChatParser:
         self.in_reasoning = reasoning
 
     def push(self, text: str) -> list[ChatDelta]:
-        """What this piece of the text adds."""
+        """What this piece of the text adds. Raises ToolFormatError after the end, and for anything but a str."""
+        if not isinstance(text, str):
+            raise ToolFormatError(f"text must be a str, not {type(text).__name__}")
+        if self._cursor.ended and text:
+            raise ToolFormatError("the text has ended: ChatFormat.parser() makes a parser of another one")
         self._cursor.text += text
         self._run()
         return self._take()

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["MARK", "MORE", "Cursor", "Hole", "More", "Pattern", "as_text", "first_mark", "match", "skip_spaces"]
+__all__ = ["MARK", "MORE", "Cursor", "Hole", "More", "Pattern", "first_mark", "match", "skip_spaces"]
 
 HoleKind = Literal["id", "number", "type", "name"]
 
@@ -102,8 +102,3 @@ def first_mark(pattern: Pattern) -> str:
         if part.split():
             return part.split()[0]
     return ""
-
-
-def as_text(pattern: Pattern) -> str:
-    """A pattern as the template writes it."""
-    return "".join(part.shown if isinstance(part, Hole) else part for part in pattern)

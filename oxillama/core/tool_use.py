@@ -97,11 +97,6 @@ class ToolUse:
         form = self._form
         return self._marks is not None or form.harmony or form.calls is not None or bool(form.frame.content_begin)
 
-    @property
-    def holds(self) -> bool:
-        """Whether texts are held to something, by themselves or behind their reasoning."""
-        return self.tools is not None
-
     def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:
         """What calls are held to, and the texts that put it in force. mode: as `JsonSchemaCompiler.compile` has it,
         for the arguments. Raises GrammarError."""

@@ -334,6 +334,12 @@ def test_wrong_options():
         form.parser(reasoning="some")
     with pytest.raises(ToolFormatError, match="parallel_tool_calls must be"):
         form.parser(parallel_tool_calls="yes")
+    parser = form.parser()
+    with pytest.raises(ToolFormatError, match="text must be a str"):
+        parser.push(b"a")
+    parser.finish()
+    with pytest.raises(ToolFormatError, match="the text has ended"):
+        parser.push("a")
     with pytest.raises(ToolFormatError, match="end must be what ends reasoning"):
         ReasoningFormat("<a>", " ")
     with pytest.raises(ToolFormatError, match="begin must be Unicode text"):
