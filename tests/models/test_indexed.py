@@ -28,15 +28,14 @@ def test_every_layer_chooses_where_metadata_are_silent(tmp_path):
     assert (logits(said, TOKENS) == logits(path, TOKENS)).all()
 
 
-def test_layers_that_predict_further_ahead_are_left_out(tmp_path):
-    """With their word on what they choose, and an index of their own."""
+@pytest.mark.parametrize("types", [[True, False, True, True], [True, False, True, True, False], None])
+def test_layers_that_predict_further_ahead_are_left_out(tmp_path, types):
+    """With an index of their own, and with or without a word on what they choose."""
     path = tiny("glm-dsa", tmp_path, DEEP)
     rng = np.random.default_rng(0)
-    more = {
-        f"blk.4.{name}.weight": rng.standard_normal((8, 8)).astype(np.float32)
-        for name in ("nextn.eh_proj", "indexer.proj")
-    }
-    keys = {"block_count": 5, "nextn_predict_layers": 1, INDEX + "types": [True, False, True, True, False]}
+    names = ("nextn.eh_proj", "indexer.attn_k", "indexer.proj")
+    more = {f"blk.4.{name}.weight": rng.standard_normal((8, 8)).astype(np.float32) for name in names}
+    keys = {"block_count": 5, "nextn_predict_layers": 1, INDEX + "types": types}
     longer = rewritten(path, tmp_path, {f"glm-dsa.{key}": value for key, value in keys.items()}, more)
     assert (logits(longer, TOKENS) == logits(path, TOKENS)).all()
 
@@ -54,6 +53,7 @@ def test_any_number_of_keys(tmp_path, name, top_k):
     [
         (INDEX + "types", [False, True, True, True], LoadError, "has the first layer use the choice of an earlier one"),
         (INDEX + "types", [True, True, True], LoadError, "has 3 values for 4 layers"),
+        (INDEX + "types", True, LoadError, "types"),
         (INDEX + "types", [1, 2, 1, 1], LoadError, r"types has a value 2; only 0 and 1 say which layers choose keys"),
         (INDEX + "types", [True, True, True, True], MissingTensorError, r"blk\.1\.indexer\.attn_q_b\.weight"),
         (INDEX + "types", [True, False, False, True], UnsupportedModelError, r"no use for blk\.2\.indexer"),
