@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import oxillama.gguf as gguf
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.layer_state import KvShape
 from tests.models import naive
@@ -89,10 +90,23 @@ class TestBlocks:
         assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
         assert (logits(path, TOKENS, chunk=7, kv_block_size=32) == logits(path, TOKENS)).all()
 
+    def test_heads_that_share_a_choice(self, tmp_path):
+        """Queries of the index are half as many as heads of keys; those of neighbours see the same."""
+        path = tiny("minimax-m3", tmp_path, Shape(n_heads=8, n_kv_heads=4), seed=3)
+        keys, halves = {f"minimax-m3.{INDEX}head_count": 2}, {}
+        with gguf.open(path) as file:
+            for name, tensor in file.tensors.items():
+                if name.endswith("indexer.q_proj.weight"):
+                    halves[name] = np.array(tensor.dequantize())[: tensor.shape[0] // 2]
+        path = rewritten(path, tmp_path, keys, halves)
+        expected = naive.logits(path, TOKENS)
+        assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
+
     @pytest.mark.parametrize(
         ("key", "value", "message"),
         [
-            ("head_count", 3, r"head_count is 3, but there are 1 heads of keys to choose for"),
+            ("head_count", 3, r"head_count is 3, which does not divide the 1 heads of keys"),
+            ("head_count", 2, r"head_count is 2, which does not divide the 1 heads of keys"),
             ("key_length", 7, r"key_length is 7, but minimax-m3\.rope\.dimension_count is 8"),
             ("key_length", 16, r"indexer\.q_proj\.weight has shape"),
             ("top_k", 0, r"indexer\.top_k' is 0"),
