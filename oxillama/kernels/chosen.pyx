@@ -231,6 +231,11 @@ cdef int64_t _n_keys(Choice c, const int32_t *ids, int64_t pos) noexcept nogil:
     return (c.k - 1) * c.unit + min(c.unit, pos + 1 - ids[c.k - 1] * c.unit)
 
 
+cdef const int32_t *_ids_of(const chosen_job *j, Choice c, int64_t i, int64_t head) noexcept nogil:
+    """What one row has chosen for a head of keys, or for this and its neighbours."""
+    return c.of_row(j.rows[i].row) + head // (j.n_heads // c.n_heads) * c.k
+
+
 cdef void _find(const chosen_job *j, Choice c, const int32_t *ids, const int32_t *blocks, int64_t i, size_t *block,
                 int64_t *in_block) noexcept nogil:
     """Where the i-th key of a choice is: its block, and its place there."""
@@ -279,7 +284,7 @@ cdef ox_attn_args _of_row(const chosen_job *j, Choice c, int64_t i, int64_t head
     """One row and a group of its heads: keys are those of its choice."""
     cdef ox_attn_args a = j.a
     cdef const long_row *r = &j.rows[i]
-    cdef int64_t n = _n_keys(c, c.of_row(r.row) + head * c.k, r.pos)
+    cdef int64_t n = _n_keys(c, _ids_of(j, c, i, head), r.pos)
     a.q = j.q + r.row * <int64_t>a.q_stride + head * j.q_head
     a.out = j.out + r.row * <int64_t>a.out_stride + head * j.out_head
     a.sinks = j.sinks + head * a.group if j.sinks != NULL else NULL
@@ -296,7 +301,7 @@ cdef void _part(const chosen_job *j, Choice c, int64_t i, int64_t head, int64_t 
                 float *states) noexcept nogil:
     """The index-th span of one row's choice for a head, if there is one, to its state."""
     cdef ox_attn_args a = _of_row(j, c, i, head, room)
-    cdef const int32_t *ids = c.of_row(j.rows[i].row) + head * c.k
+    cdef const int32_t *ids = _ids_of(j, c, i, head)
     cdef const int32_t *blocks = j.spans[j.rows[i].span].tables[j.windowed].blocks
     cdef int32_t *panels = <int32_t *>(room + j.scratch_bytes)
     if index >= _n_spans(a.n_keys):
@@ -397,8 +402,9 @@ cdef size_t _rounded(size_t n) noexcept:
 def attend_chosen(Rows q, KvSlab slab, Batch batch, Attention rule, Choice choice):
     """Softmax attention of ``q`` [n, heads * k_dim] over the keys that each row has chosen: Rows [n, heads * v_dim].
 
-    As :func:`.attention.attend`, over :func:`choose`'s keys of this batch, or of one whose outputs it is. ConfigError
-    for rows that don't fit, for another batch, and for rules with a window, slopes or no causality.
+    As :func:`.attention.attend`, over :func:`choose`'s keys of this batch, or of one whose outputs it is; a choice for
+    fewer heads than there are of keys counts for as many neighbours each. ConfigError for rows that don't fit, for
+    another batch, and for rules with a window, slopes or no causality.
     """
     cdef Workspace ws = q.workspace
     cdef span *clipped
@@ -408,7 +414,7 @@ def attend_chosen(Rows q, KvSlab slab, Batch batch, Attention rule, Choice choic
     rule._check_heads(q.dim // slab.k_dim)
     if rule.window or rule.slopes is not None or not rule.causal:
         raise ConfigError("attention over chosen keys is causal and has neither a window nor slopes")
-    if choice.batch is not batch or choice.n_heads != slab.n_heads:
+    if choice.batch is not batch or slab.n_heads % choice.n_heads:
         raise ConfigError(f"a choice for {choice.n_heads} heads, of {'this' if choice.batch is batch else 'another'} "
                           f"batch, for keys of {slab.n_heads} heads")
     cdef Rows out = ws.rows(q.n, q.dim // slab.k_dim * slab.v_dim)

@@ -28,6 +28,7 @@ from oxillama.models.weights import Weights
 class BlockSpec:
     """``n_heads`` queries of a token, as wide as a key, choose ``top_k`` blocks of ``size`` positions each.
 
+    A query chooses for one head of keys, or for as many neighbours if there are fewer queries.
     The ``local`` ones that end with the query's own are among them.
     """
 
@@ -42,8 +43,11 @@ class BlockSpec:
         """Reads metadata; LoadError names the key that contradicts others."""
         p = f"{spec.arch}.attention.indexer."
         n_heads = m.get_int(p + "head_count", minimum=1, maximum=1 << 10)
-        if n_heads != spec.n_kv_heads:
-            raise LoadError(f"{p}head_count is {n_heads}, but there are {spec.n_kv_heads} heads of keys to choose for")
+        for layer in spec.layers:
+            if layer.n_kv_heads % n_heads:
+                raise LoadError(
+                    f"{p}head_count is {n_heads}, which does not divide the {layer.n_kv_heads} heads of keys"
+                )
         dim = m.get_int(p + "key_length", minimum=1, maximum=1 << 12)
         if spec.rope is not None and dim < spec.rope.n_rot:
             raise LoadError(f"{p}key_length is {dim}, but {spec.arch}.rope.dimension_count is {spec.rope.n_rot}")

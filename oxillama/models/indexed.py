@@ -7,11 +7,11 @@ those between use the choice of the last one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from oxillama.errors import LoadError
-from oxillama.gguf import GGUFFile, Metadata
+from oxillama.gguf import GGUFArray, GGUFFile, Metadata
 from oxillama.kernels.attention import KvSlab, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.chosen import Choice, attend_chosen, choose
@@ -40,15 +40,9 @@ class IndexSpec:
     layers: tuple[bool, ...]
 
     @classmethod
-    def read(cls, m: Metadata, arch: str, n_layers: int, n_rot: int) -> IndexSpec:
-        """Reads metadata; LoadError names the key that contradicts others."""
-        p, types = f"{arch}.attention.indexer.", f"{arch}.{CHOOSING_LAYERS}"
-        n_blocks = m.get_int(f"{arch}.block_count")
-        layers = [True] * n_blocks
-        if types in m:
-            layers = read_switches(m, types, n_blocks, "choose keys")
-        if not layers[0]:
-            raise LoadError(f"{types} has the first layer use the choice of an earlier one")
+    def read(cls, m: Metadata, has: Callable[[str], bool], arch: str, n_layers: int, n_rot: int) -> IndexSpec:
+        """Reads metadata; LoadError names the key that contradicts others. ``has``: whether the file has a tensor."""
+        p = f"{arch}.attention.indexer."
         dim = m.get_int(p + "key_length", minimum=1, maximum=1 << 12)
         if dim < n_rot:
             raise LoadError(f"{p}key_length is {dim}, but {arch}.rope.dimension_count is {n_rot}")
@@ -56,14 +50,31 @@ class IndexSpec:
             n_heads=m.get_int(p + "head_count", minimum=1, maximum=1 << 10),
             dim=dim,
             top_k=m.get_int(p + "top_k", minimum=1, maximum=1 << 20),
-            layers=tuple(layers[:n_layers]),
+            layers=choosing_layers(m, has, arch, n_layers),
         )
+
+
+def choosing_layers(m: Metadata, has: Callable[[str], bool], arch: str, n_layers: int) -> tuple[bool, ...]:
+    """Which layers choose keys: those of metadata, all of DeepSeek's, or those of GLM-5 that have the tensors for it.
+
+    The layers that predict tokens further ahead may be in metadata or not.
+    """
+    key = f"{arch}.{CHOOSING_LAYERS}"
+    if key in m:
+        n_blocks, found = m.get_int(f"{arch}.block_count"), m[key]
+        with_more = isinstance(found, GGUFArray) and len(found) == n_blocks
+        layers = read_switches(m, key, n_blocks if with_more else n_layers, "choose keys")[:n_layers]
+    else:
+        layers = [arch != "glm-dsa" or has(f"blk.{i}.indexer.attn_k.weight") for i in range(n_layers)]
+    if not layers[0]:
+        raise LoadError(f"{key} has the first layer use the choice of an earlier one, or that layer has no index")
+    return tuple(layers)
 
 
 def read_indexed(file: GGUFFile, spec: ModelSpec) -> ModelSpec:
     """What each layer keeps: the latent vector, and a key of the index if the layer chooses."""
     sizes = LatentSpec.read(file.metadata, spec.arch, spec.n_heads)
-    index = IndexSpec.read(file.metadata, spec.arch, spec.n_layers, sizes.rotated)
+    index = IndexSpec.read(file.metadata, file.tensors.__contains__, spec.arch, spec.n_layers, sizes.rotated)
     if not sizes.q_rank:
         raise LoadError(f"{spec.arch}.attention.q_lora_rank is 0, but the queries of the index are made of that vector")
     latent, key = KvShape(1, sizes.cached, sizes.rank), KvShape(1, index.dim, 0)
@@ -107,7 +118,7 @@ class IndexedAttention(LatentAttention):
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
         super().__init__(spec, traits, w, i, residual)
-        sizes = IndexSpec.read(w.metadata, spec.arch, spec.n_layers, self.sizes.rotated)
+        sizes = IndexSpec.read(w.metadata, w.__contains__, spec.arch, spec.n_layers, self.sizes.rotated)
         self.index = Index(self.sizes, sizes, w, f"blk.{i}.", spec.n_embd, self.index_neox) if sizes.layers[i] else None
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:

@@ -17,7 +17,8 @@ from oxillama.kernels.rows import Rows, Vector, add_, add_scaled_
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
-# Of one layer, in the order of its shapes in `ModelSpec.states`: KvSlab or RecurrentSlab, which the kernels check.
+# Of one layer, in the order of its shapes in `ModelSpec.states`: KvSlab or RecurrentSlab, which the kernels check. What
+# layers of a pass hand on may stand behind them (`indexed.py`).
 LayerSlabs = tuple[Any, ...]
 
 ACTIVATIONS = {"silu": silu_, "gelu": gelu_, "gelu_erf": gelu_erf_, "relu": relu_, "relu2": relu2_}

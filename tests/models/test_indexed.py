@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import oxillama.gguf as gguf
 from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.layer_state import KvShape
 from tests.models import naive
@@ -28,15 +29,14 @@ def test_every_layer_chooses_where_metadata_are_silent(tmp_path):
     assert (logits(said, TOKENS) == logits(path, TOKENS)).all()
 
 
-def test_layers_that_predict_further_ahead_are_left_out(tmp_path):
-    """With their word on what they choose, and an index of their own."""
+@pytest.mark.parametrize("types", [[True, False, True, True], [True, False, True, True, False], None])
+def test_layers_that_predict_further_ahead_are_left_out(tmp_path, types):
+    """With an index of their own, and with or without a word on what they choose."""
     path = tiny("glm-dsa", tmp_path, DEEP)
     rng = np.random.default_rng(0)
-    more = {
-        f"blk.4.{name}.weight": rng.standard_normal((8, 8)).astype(np.float32)
-        for name in ("nextn.eh_proj", "indexer.proj")
-    }
-    keys = {"block_count": 5, "nextn_predict_layers": 1, INDEX + "types": [True, False, True, True, False]}
+    names = ("nextn.eh_proj", "indexer.attn_k", "indexer.proj")
+    more = {f"blk.4.{name}.weight": rng.standard_normal((8, 8)).astype(np.float32) for name in names}
+    keys = {"block_count": 5, "nextn_predict_layers": 1, INDEX + "types": types}
     longer = rewritten(path, tmp_path, {f"glm-dsa.{key}": value for key, value in keys.items()}, more)
     assert (logits(longer, TOKENS) == logits(path, TOKENS)).all()
 
@@ -54,6 +54,7 @@ def test_any_number_of_keys(tmp_path, name, top_k):
     [
         (INDEX + "types", [False, True, True, True], LoadError, "has the first layer use the choice of an earlier one"),
         (INDEX + "types", [True, True, True], LoadError, "has 3 values for 4 layers"),
+        (INDEX + "types", True, LoadError, "types"),
         (INDEX + "types", [1, 2, 1, 1], LoadError, r"types has a value 2; only 0 and 1 say which layers choose keys"),
         (INDEX + "types", [True, True, True, True], MissingTensorError, r"blk\.1\.indexer\.attn_q_b\.weight"),
         (INDEX + "types", [True, False, False, True], UnsupportedModelError, r"no use for blk\.2\.indexer"),
@@ -89,10 +90,23 @@ class TestBlocks:
         assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
         assert (logits(path, TOKENS, chunk=7, kv_block_size=32) == logits(path, TOKENS)).all()
 
+    def test_heads_that_share_a_choice(self, tmp_path):
+        """Queries of the index are half as many as heads of keys; those of neighbours see the same."""
+        path = tiny("minimax-m3", tmp_path, Shape(n_heads=8, n_kv_heads=4), seed=3)
+        keys, halves = {f"minimax-m3.{INDEX}head_count": 2}, {}
+        with gguf.open(path) as file:
+            for name, tensor in file.tensors.items():
+                if name.endswith("indexer.q_proj.weight"):
+                    halves[name] = np.array(tensor.dequantize())[: tensor.shape[0] // 2]
+        path = rewritten(path, tmp_path, keys, halves)
+        expected = naive.logits(path, TOKENS)
+        assert np.abs(logits(path, TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
+
     @pytest.mark.parametrize(
         ("key", "value", "message"),
         [
-            ("head_count", 3, r"head_count is 3, but there are 1 heads of keys to choose for"),
+            ("head_count", 3, r"head_count is 3, which does not divide the 1 heads of keys"),
+            ("head_count", 2, r"head_count is 2, which does not divide the 1 heads of keys"),
             ("key_length", 7, r"key_length is 7, but minimax-m3\.rope\.dimension_count is 8"),
             ("key_length", 16, r"indexer\.q_proj\.weight has shape"),
             ("top_k", 0, r"indexer\.top_k' is 0"),

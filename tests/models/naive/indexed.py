@@ -78,7 +78,7 @@ def hidden_blocks(layer, h, options):
     blocks[:, (behind >= 0) & (behind < n_local)] = np.inf
     chosen = np.stack([top(of_head, layer.get("attention.indexer.top_k")) for of_head in blocks])
     hidden = future | ~np.repeat(chosen, size, axis=-1)[..., : len(h)]
-    return np.repeat(hidden, layer.heads // layer.kv_heads, axis=0)
+    return np.repeat(hidden, layer.heads // len(hidden), axis=0)
 
 
 def clamped(layer, h, suffix=""):
