@@ -16,6 +16,9 @@ __all__ = ["chat_prompt", "infill_prompt"]
 def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, Any]) -> list[int]:
     """The prompt of messages. In `options`, `tool_use` takes the place of the keywords that `chat` alone has.
 
+    messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
+        which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
+    stream: give chunks as they come.
     tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters": schema}};
         its calls are in `tool_calls` of the result.
     chat_template: a Jinja template to use instead of the model's.

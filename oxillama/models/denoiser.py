@@ -33,4 +33,6 @@ class Denoiser(Bidirectional):
 
 
 def read_denoiser(file: GGUFFile, traits: Traits) -> ModelSpec:
-    return replace(read_encoder_spec(file, traits), denoises=True)
+    """Where metadata don't say it, logits are for the next place, but LLaDA's, which was no other model before."""
+    shifted = file.metadata.get_bool("diffusion.shift_logits", file.metadata.arch != "llada")
+    return replace(read_encoder_spec(file, traits), denoises=True, shifted=shifted)

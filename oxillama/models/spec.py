@@ -68,6 +68,7 @@ class ModelSpec:
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
     gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer; 0: as in
     most, ten times the width. ``denoises``: it isn't causal, and has logits; others that aren't make embeddings alone.
+    ``shifted``: those logits are for the place after their own.
     """
 
     arch: str
@@ -88,6 +89,7 @@ class ModelSpec:
     delta: DeltaSpec | None = None
     mixer_values: int = 0
     denoises: bool = False
+    shifted: bool = False
 
     @property
     def n_heads(self) -> int:

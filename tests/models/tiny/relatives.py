@@ -55,7 +55,8 @@ def nanbeige_keys(s):
 
 def denoising(arch, recipe):
     """A recipe of a model without a direction."""
-    return replace(recipe, arch=arch, keys=lambda s: recipe.keys(s) | {"attention.causal": False})
+    bare = {"diffusion.shift_logits": False} if arch == "llada" else {}
+    return replace(recipe, arch=arch, keys=lambda s: recipe.keys(s) | {"attention.causal": False}, bare=lambda s: bare)
 
 
 def hrm_layer(s, i):
