@@ -1,27 +1,16 @@
 """`oxillama diffuse`: the text of `Engine.diffuse`, with the options of the command line."""
 
-import numpy as np
 import pytest
 
 import oxillama as ox
-import oxillama.gguf as gguf
-from oxillama.core.loading import shipped_model
-from tests.models.tiny import Shape, tiny
+from tests.models.denoiser import denoiser
 
 ONE_THREAD = ("-t", 1, "--kv-type", "f32")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A diffusion model with the tokens of the shipped one, one of which is its mask."""
-    folder = tmp_path_factory.mktemp("models")
-    with gguf.open(shipped_model()) as shipped:
-        tokens = {key: shipped.metadata[key] for key in shipped.metadata if key.startswith("tokenizer.")}
-        shape = Shape(n_vocab=shipped.tensors["token_embd.weight"].shape[0])
-    with gguf.open(tiny("dream", folder, shape)) as file:
-        tensors = {name: np.array(t.dequantize()) for name, t in file.tensors.items()}
-        gguf.write_gguf(folder / "m.gguf", dict(file.metadata) | tokens | {"tokenizer.ggml.mask_token_id": 7}, tensors)
-    return folder / "m.gguf"
+    return denoiser(tmp_path_factory.mktemp("models"))
 
 
 @pytest.mark.parametrize(
