@@ -30,7 +30,7 @@ from tests.models.letters import N_VOCAB, Letters, same
 from tests.models.references import rewritten
 from tests.models.tiny import tiny
 
-MODELS = ("dream", "llada", "rnd1")
+MODELS = ("dream", "llada", "llada-moe", "rnd1")
 CONTEXT = 120
 
 
@@ -108,7 +108,7 @@ PROMPT = [5, 17, 80, 3, 44]
 
 
 def shift_of(engine):
-    return {"llada": False}.get(engine.model_config.arch, True)
+    return not engine.model_config.arch.startswith("llada")
 
 
 @pytest.mark.parametrize(("steps", "block"), [(12, 12), (6, 12), (5, 12), (12, 4), (8, 3), (3, 12), (4, 3)])
@@ -152,7 +152,7 @@ def test_what_files_say(path, engine, tmp_path):
     order = "entropy" if shifted else "low_confidence"
     said = {"shift_logits": shifted, "order": order, "steps": 8}
     assert engine.diffuse(PROMPT, max_tokens=8, mask_token=MASK, **said) == plain
-    for key, meant in ((not shifted, not shifted), (None, engine.model_config.arch != "llada")):
+    for key, meant in ((not shifted, not shifted), (None, bool(shift_of(engine)))):
         other = engine_of(rewritten(path, tmp_path, {"diffusion.shift_logits": key}))
         assert other.model_config.shifted is meant
     with pytest.raises(LoadError, match=r"diffusion\.shift_logits"):
