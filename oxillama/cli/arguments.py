@@ -12,6 +12,7 @@ import oxillama
 from oxillama._util.checks import nearest
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
+from oxillama.cli.denoise import OPTIONS as DENOISING
 from oxillama.cli.files import is_model
 from oxillama.cli.options import SAMPLING, add_engine_options, add_model_option, add_text_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
@@ -46,12 +47,18 @@ FLAGS |= {
         "num_speculative",
     )
 }
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in SAMPLING} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
+FLAGS |= {name: f"--{name.replace('_', '-')}" for name in (*SAMPLING, *DENOISING)} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
 
 
 # Arguments after the model, of commands that take a text.
-TEXTS = {"run": ' "PROMPT"', "tokenize": ' "TEXT"', "embed": ' "TEXT"', "rerank": ' "QUERY" "TEXT"'}
-ONE_TEXT = ("run", "tokenize")
+TEXTS = {
+    "run": ' "PROMPT"',
+    "diffuse": ' "PROMPT"',
+    "tokenize": ' "TEXT"',
+    "embed": ' "TEXT"',
+    "rerank": ' "QUERY" "TEXT"',
+}
+ONE_TEXT = ("run", "diffuse", "tokenize")
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
     run.add_argument("--echo", action="store_true", help="print the prompt too")
     add_text_options(run)
+    _add_diffuse(add)
     chat = add("chat", "chat", "Talk to a model. /help lists what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.")
     chat.add_argument("--system", metavar="TEXT", help="system message")
     chat.add_argument("--chat-template", metavar="FILE", help="a Jinja template in place of the model's own")
@@ -181,6 +189,19 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     snapshot.add_argument("action", choices=["info"], help="what to do with it")
     snapshot.add_argument("file", metavar="FILE")
     add("show-config", "tools", "Print what this build can do and what is in use.")
+
+
+def _add_diffuse(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    command = add("diffuse", "denoise", "Continue a prompt by denoising, with a diffusion model (LLaDA, Dream, RND1).")
+    command.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
+    command.add_argument("--echo", action="store_true", help="print the prompt too")
+    command.add_argument("--chat", action="store_true", help="the prompt is a message, for the model's chat template")
+    command.add_argument("--progress", action="store_true", help="show the steps even if stderr is no terminal")
+    group = command.add_argument_group("denoising")
+    for name, (kind, text) in DENOISING.items():
+        flags = ["-n"] * (name == "max_tokens") + [f"--{name.replace('_', '-')}"]
+        group.add_argument(*flags, type=kind, metavar="N" if kind is int else "X", help=text)
+    add_engine_options(command)
 
 
 def _add_quantize(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:

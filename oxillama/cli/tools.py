@@ -63,7 +63,7 @@ def purpose(file: GGUFFile) -> str:
     if has_classifier(spec, Weights(file)):
         return "ranking documents (oxillama rerank)"
     if spec.denoises:
-        return "denoising texts (Engine.forward_logits)"
+        return "denoising texts (oxillama diffuse)"
     if not spec.causal or f"{metadata.arch}.pooling_type" in metadata:
         return f"embedding texts (oxillama embed), pooling {read_pooling(metadata)}"
     if spec.decoder_start is not None:

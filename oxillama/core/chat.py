@@ -29,6 +29,9 @@ _ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_mess
 def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, Any]) -> list[int]:
     """The prompt of messages. In `options`, `tool_use` takes the place of the keywords that `chat` alone has.
 
+    messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
+        which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
+    stream: give chunks as they come.
     tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters": schema}};
         its calls are in `tool_calls` of the result. A file with a template named "tool_use" has it used for them.
     chat_template: a Jinja template to use instead of the model's.

@@ -491,7 +491,7 @@ class EngineCore:
         """Raises GenerateError if the model has no next token, EngineClosedError once the engine is closed."""
         self.check_open()
         if self.encoder:
-            use = "forward_logits() gives the logits of a text" if self.denoises else "it is for embed() alone"
+            use = "diffuse() writes with it" if self.denoises else "it is for embed() alone"
             raise GenerateError(f"architecture {self.encoder} reads texts whole and predicts no next token: {use}")
 
     def check_logits(self) -> None:

@@ -263,6 +263,9 @@ class TextOptions:
         They run inside the engine's step; what one raises ends its request alone.
     echo: the prompt stands before the text of each completion: as given, or of token ids their text without control
         tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it first.
+    on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with n
+        always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends this call
+        and nothing else. Not with streams, nor batches.
     cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
     logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts and
         grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.

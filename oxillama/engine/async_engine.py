@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions, start_sea
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
 from oxillama.core.chat import chat_prompt, infill_prompt
 from oxillama.core.embedding import (
+    Denoising,
+    DiffuseOptions,
     Embeddings,
     EmbedOptions,
     EmbedPooling,
@@ -60,6 +62,7 @@ from oxillama.core.text_stream import completions_of, shaped
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import CONSTRAINTS
+from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.snapshot.restore import restored
 from oxillama.snapshot.resume import ResumeOptions, resume_async, resumed
 
@@ -151,6 +154,17 @@ class AsyncEngine:
         self._core.check_generates()
         one = read_prompt("prompt", prompt, "stream() takes")
         return AsyncChunks(lambda: self._begin([("prompt", one)], parsed), self.engine.context.snapshots)
+
+    @takes(DiffuseOptions, DiffusionSettings)
+    async def diffuse(self, prompt: Prompt, **options: Unpack[DiffuseOptions]) -> Completion:
+        """Continues a prompt by denoising; see `Engine.diffuse`. on_step is called in another thread."""
+        context, given = self.engine.context, plain("prompt", prompt)
+        denoising = await made(size_of([given]), lambda: Denoising(context, given, options))
+        rounds = denoising.rounds(lambda: CoroutineBell(self._core.loop))
+        while (found := await asyncio.to_thread(next, rounds, None)) is not None:
+            requests, outbox = found
+            await _finish(Call(self._core, requests, outbox, cast(CoroutineBell, outbox.bell)))
+        return denoising.result()
 
     @overload
     async def chat(

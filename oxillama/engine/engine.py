@@ -45,6 +45,7 @@ from oxillama.errors import ConfigError
 from oxillama.lora import Lora, as_lora
 from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
+from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
 from oxillama.snapshot.restore import RestoreOptions, restored
@@ -126,10 +127,6 @@ class Engine:
     def generate(self, prompt: Any, *, n: int | None = None, **options: Any) -> Any:
         """Continues a prompt (text or token ids), or a list of prompts together; a list gives a list.
 
-        on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with
-            n always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends
-            this call and nothing else.
-
         Raises ConfigError, TypeError, TokenizerError, ContextOverflowError (the prompt is too long), KvCacheFullError
         (it could never fit the cache), QueueFullError, EngineClosedError, GenerateError (the model is an encoder).
         """
@@ -146,6 +143,11 @@ class Engine:
         """
         parsed = read_options("stream", {"n": n, **options}, self._factory.default_chain)
         return start_stream(self.context, prompt, parsed)
+
+    @takes(embedding.DiffuseOptions, DiffusionSettings)
+    def diffuse(self, prompt: Prompt, **options: Unpack[embedding.DiffuseOptions]) -> Completion:
+        """Continues a prompt by denoising, with a model that does so (LLaDA, Dream, RND1); errors are `generate`'s."""
+        return embedding.denoised(self.context, prompt, options)
 
     @overload
     def chat(
@@ -169,9 +171,8 @@ class Engine:
 
     @takes(ChatOptions, chat_prompt, rest=StreamOptions)
     def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
-        """Answers messages, each {"role": …, "content": …}, by the model's chat template.
+        """Answers messages, as OpenAI's clients send them, by the model's chat template (see `ChatTemplate.render`).
 
-        messages: as OpenAI's clients send them, in the form that the template prints (see `ChatTemplate.render`).
         stream: give chunks as they come.
 
         Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails,

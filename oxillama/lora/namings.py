@@ -424,7 +424,9 @@ LIKE_LLAMA = """
 qwen2 qwen3 qwen2vl qwen3vl gemma gemma2 gemma3 gemma-embedding command-r cohere2 olmo2 stablelm ernie4_5 exaone4
 hunyuan-dense nemotron apertus seed_oss orion pangu-embedded eurobert jais2 dream
 """
-WITH_EXPERTS = "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe rnd1"
+WITH_EXPERTS = (
+    "qwen2moe qwen3moe qwen3vlmoe olmoe dots1 glm4moe ernie4_5-moe exaone-moe mellum mimo2 cohere2moe rnd1 llada-moe"
+)
 NAMINGS["qwen35moe"] = NAMINGS["qwen35"]
 NAMINGS |= dict.fromkeys(LIKE_LLAMA.split(), naming(PLAIN, LLAMA))
 NAMINGS |= dict.fromkeys(WITH_EXPERTS.split(), naming(PLAIN, LLAMA, EXPERTS))

@@ -19,6 +19,8 @@ from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
 from oxillama.models.weights import Weights
 
+IN_PLACE = ("llada", "llada-moe")
+
 
 class Denoiser(Bidirectional):
     """``logits = output(norm(layers(embedding(tokens))))`` of whole texts."""
@@ -33,4 +35,6 @@ class Denoiser(Bidirectional):
 
 
 def read_denoiser(file: GGUFFile, traits: Traits) -> ModelSpec:
-    return replace(read_encoder_spec(file, traits), denoises=True)
+    """Where metadata don't say it, logits are for the next place, but those of models that were no others before."""
+    shifted = file.metadata.get_bool("diffusion.shift_logits", file.metadata.arch not in IN_PLACE)
+    return replace(read_encoder_spec(file, traits), denoises=True, shifted=shifted)

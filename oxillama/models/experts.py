@@ -64,6 +64,7 @@ DEFAULTS = {
     "kimi-linear": ExpertDefaults(gating="sigmoid"),
     "laguna": ExpertDefaults(gating="sigmoid", normalise=False),
     "lfm2moe": ExpertDefaults(gating="sigmoid"),
+    "llada-moe": ExpertDefaults(normalise=False),
     "llama4": ExpertDefaults(gating="sigmoid", normalise=False, n_shared=1, weighs_input=True),
     "mimo2": ExpertDefaults(gating="sigmoid"),
     "minimax-m2": ExpertDefaults(gating="sigmoid"),

@@ -70,6 +70,7 @@ class ModelSpec:
     index of keys; 0: of a recurrent one as in most, ten times the width. ``shares_choice``: layers without an index
     attend to the keys that the last layer with one has chosen. ``denoises``: it isn't causal, and has logits; others
     that aren't make embeddings alone. ``decoder_start``: where an encoder reads the prompt, the first token after it.
+    ``shifted``: logits of a denoising model are for the place after their own.
     """
 
     arch: str
@@ -92,6 +93,7 @@ class ModelSpec:
     shares_choice: bool = False
     denoises: bool = False
     decoder_start: int | None = None
+    shifted: bool = False
 
     @property
     def n_heads(self) -> int:

@@ -90,6 +90,7 @@ def test_trouble_with_the_hub_is_one_line(run, monkeypatch):
     ("command", "rest"),
     [
         (["run"], ' "PROMPT"'),
+        (["diffuse"], ' "PROMPT"'),
         (["tokenize"], ' "TEXT"'),
         (["embed"], ' "TEXT"'),
         (["rerank"], ' "QUERY" "TEXT"'),

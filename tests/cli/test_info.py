@@ -47,6 +47,7 @@ def test_the_estimate_is_what_an_engine_reserves(told, name):
     [
         ("llama", {}, "generating text (oxillama run, chat);"),
         ("mamba", {}, "generating text (oxillama run, chat);"),
+        ("dream", {}, "denoising texts (oxillama diffuse);"),
         ("bert", {}, "embedding texts (oxillama embed), pooling mean;"),
         ("bert", {"bert.pooling_type": 2}, "embedding texts (oxillama embed), pooling cls;"),
         ("qwen3", {"qwen3.pooling_type": 3}, "embedding texts (oxillama embed), pooling last;"),

@@ -91,7 +91,8 @@ def test_steps_are_shorter_beside_weights_with_a_budget():
 
 
 @pytest.mark.parametrize("name", ["mixtral", "deepseek2", "olmoe", "mamba", "mamba2", "nemotron_h", "jamba", "gemma2",
-                                  "qwen35", "qwen3next", "kimi-linear", "bailingmoe3", "rwkv7", "glm-dsa"])  # fmt: skip
+                                  "qwen35", "qwen3next", "kimi-linear", "bailingmoe3", "hrm_text", "rwkv7",
+                                  "glm-dsa"])  # fmt: skip
 def test_memory_of_steps_of_every_kind_of_layer(name):
     """What is held is up to twice what is needed, since it grows so."""
     runner, n = open_runner(path_of(name), n_blocks=64), 1024

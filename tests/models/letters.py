@@ -14,6 +14,7 @@ class Letters(FakeTokenizer):
 
     n_vocab = N_VOCAB
     eog_ids = frozenset()
+    mask_id = None
 
     def token_bytes(self, token):
         return b"%c" % (97 + token % 26)

@@ -237,6 +237,7 @@ def every_call(engine, adapter, beside):
         "pushed": functools.partial(pushed_and_popped, beside.whole, adapter),
         "pushed by many": functools.partial(pushed_by_many, beside.pushing),
         "rerank": functools.partial(ranked, beside.ranker),
+        "denoised": lambda i: ids(beside.denoiser.diffuse(PROMPTS[i % 4], max_tokens=9, temperature=1.0, seed=i)),
         "numbers": of(numbers),
         "tokenizer": of(tokenizer),
         "states": functools.partial(states, shared, vocabulary),

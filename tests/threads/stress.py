@@ -58,8 +58,9 @@ def engines(folder):
     from oxillama.core.loading import shipped_model
     from tests.lora.files import linear_shapes, random_factors, write_adapter
     from tests.models.bert import BERT, HEADS, changed, with_head
+    from tests.models.denoiser import denoiser
 
-    ranker = changed(with_head(folder, head=HEADS["output"]), BERT)
+    others = changed(with_head(folder, head=HEADS["output"]), BERT), denoiser(folder)
     shapes = linear_shapes(shipped_model())
     with ox.gguf.open(shipped_model()) as file:
         arch = file.metadata.arch
@@ -68,11 +69,11 @@ def engines(folder):
         with ox.load(num_threads=2, context_size=256, kv_budget=1 << 24, **fields) as engine, ExitStack() as closing:
             for letter, path in zip("ab", paths, strict=True):
                 engine.load_lora(letter, path)
-            yield name, engine, every_call(engine, paths[0], beside(engine, paths, ranker, closing))
+            yield name, engine, every_call(engine, paths[0], beside(engine, paths, *others, closing))
 
 
-def beside(engine, paths, ranker, closing):
-    """What all threads use with an engine: drafts, an engine that ranks, and others of the same model.
+def beside(engine, paths, ranker, denoiser, closing):
+    """What all threads use with an engine: drafts, engines that rank and denoise, and others of the same model.
 
     whole: one whose weights can be shared. pushing: one on which adapters are pushed, and that has tokens of
     fill-in-the-middle.
@@ -91,6 +92,7 @@ def beside(engine, paths, ranker, closing):
         pushing.load_lora(letter, path)
     return SimpleNamespace(
         whole=whole, draft=draft, pushing=pushing, ranker=own(ox.load(ranker, num_threads=1)),
+        denoiser=own(ox.load(denoiser, num_threads=1)),
         decoder=own(ox.SpeculativeDecoder(shipped_draft(), num_threads=1)),
         speculative=own(ox.SpeculativeEngine(engine, shipped_draft(), num_speculative=3)),
     )  # fmt: skip

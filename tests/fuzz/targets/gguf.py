@@ -165,6 +165,7 @@ def computed(path):
                 engine.embed(tokens)
                 if engine.model_config.denoises:
                     assert engine.forward_logits(tokens).shape == (4, engine.n_vocab)
+                    engine.diffuse(tokens, max_tokens=3, mask_token=2, seed=1, temperature=1.0)
                 return
             if engine.model_config.decoder_start is not None:
                 whole = engine.forward_logits(tokens, decoder_tokens=tokens)

@@ -206,6 +206,7 @@ ARCHS = {
     "nanbeige": replace(LLAMA, layer=nanbeige_layers),
     "dream": replace(QWEN, causal=False),
     "llada": replace(LLAMA, causal=False),
+    "llada-moe": replace(QWEN, qk_norm=norm_each_head, ffn=experts(normalise=False), causal=False),
     "rnd1": replace(KNOWN["qwen3moe"], causal=False),
     "deci": replace(LLAMA, layer=deci_layer),
     "baichuan": replace(LLAMA, layer=baichuan_layer),

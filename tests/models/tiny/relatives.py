@@ -55,7 +55,8 @@ def nanbeige_keys(s):
 
 def denoising(arch, recipe):
     """A recipe of a model without a direction."""
-    return replace(recipe, arch=arch, keys=lambda s: recipe.keys(s) | {"attention.causal": False})
+    bare = {"diffusion.shift_logits": False} if arch.startswith("llada") else {}
+    return replace(recipe, arch=arch, keys=lambda s: recipe.keys(s) | {"attention.causal": False}, bare=lambda s: bare)
 
 
 def hrm_layer(s, i):
@@ -371,6 +372,7 @@ RECIPES = {
     ),
     "dream": denoising("dream", KNOWN["qwen2"]),
     "llada": denoising("llada", Recipe("llama", of.llama_layer, base(1e4), head_size=True)),
+    "llada-moe": denoising("llada-moe", KNOWN["qwen3moe"]),
     "rnd1": denoising("rnd1", KNOWN["qwen3moe"]),
     "qwen3vlmoe": replace(KNOWN["qwen3moe"], arch="qwen3vlmoe", keys=lambda s: KNOWN["qwen3moe"].keys(s) | sections(s)),
     "refact": Recipe("refact", of.llama_layer),
