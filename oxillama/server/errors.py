@@ -77,7 +77,7 @@ def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError
     return ApiError(400, code, message, param)
 
 
-_PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds)\b)")
+_PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with)\b)")
 
 
 def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:

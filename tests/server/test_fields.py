@@ -1,20 +1,12 @@
 """Every field with every kind of value: refused by name with status 400, or taken, and never a fault."""
 
-import json
-
 import pytest
 
 from oxillama.server.fields import CHAT, COMPLETIONS
 from oxillama.server.kinds import Only, Reading
 from tests.server.client import HI
+from tests.server.values import VALUES_OF_JSON
 
-NESTED = json.loads("[" * 300 + "]" * 300)
-VALUES = {
-    "null": None, "true": True, "text": "x", "empty text": "", "zero": 0, "negative": -7, "huge": 10**25,
-    "float": 1.5, "huge float": 1e300, "list": [], "list of lists": [[1], ["x"], {}], "object": {},
-    "strange": {"no": [1]},
-    "nested": NESTED, "long": "y" * 100_000,
-}  # fmt: skip
 PATHS = {"/v1/chat/completions": (CHAT, {"messages": HI}), "/v1/completions": (COMPLETIONS, {"prompt": "Once"})}
 CASES = [(path, field.name) for path, (record, _) in PATHS.items() for field in record.fields]
 
@@ -22,7 +14,7 @@ CASES = [(path, field.name) for path, (record, _) in PATHS.items() for field in 
 @pytest.mark.parametrize(("path", "name"), CASES)
 def test_every_value_is_taken_or_refused_by_name(client, path, name):
     _, base = PATHS[path]
-    for value in VALUES.values():
+    for value in VALUES_OF_JSON.values():
         body = {"max_tokens": 1, **base, name: value}
         if name == "max_completion_tokens":
             del body["max_tokens"]

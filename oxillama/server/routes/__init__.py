@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT, COMPLETIONS
+from oxillama.server.fields_numbers import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.kinds import Record
 from oxillama.server.routes.chat import chat_completions
 from oxillama.server.routes.completions import completions
+from oxillama.server.routes.embeddings import embeddings, rerank, score
 from oxillama.server.routes.health import health, metrics, model, models, ready, version
+from oxillama.server.routes.tokens import detokenize, tokenize, tokenizer_info
 
 __all__ = ["ROUTES", "Endpoint"]
 
@@ -29,6 +32,15 @@ class Endpoint:
 ROUTES = (
     Endpoint("POST", "/v1/chat/completions", chat_completions, "an answer to a conversation (OpenAI)", CHAT),
     Endpoint("POST", "/v1/completions", completions, "the continuation of a text, and scores (OpenAI)", COMPLETIONS),
+    Endpoint("POST", "/v1/embeddings", embeddings, "embeddings of texts (OpenAI)", EMBEDDINGS),
+    Endpoint("POST", "/v1/rerank", rerank, "documents by how well they answer (Jina, Cohere)", RERANK),
+    Endpoint("POST", "/v2/rerank", rerank, "the same"),
+    Endpoint("POST", "/rerank", rerank, "the same"),
+    Endpoint("POST", "/v1/score", score, "scores of pairs of texts (vLLM)", SCORE),
+    Endpoint("POST", "/score", score, "the same"),
+    Endpoint("POST", "/tokenize", tokenize, "tokens of a text or a conversation (vLLM)", TOKENIZE),
+    Endpoint("POST", "/detokenize", detokenize, "the text of tokens (vLLM)", DETOKENIZE),
+    Endpoint("GET", "/tokenizer_info", tokenizer_info, "control tokens and chat template (vLLM)"),
     Endpoint("GET", "/v1/models", models, "models and adapters, with what they can do"),
     Endpoint("GET", "/v1/models/{id:path}", model, "one of them"),
     Endpoint("GET", "/health", health, "200 as soon as the process answers, 503 while it ends"),
