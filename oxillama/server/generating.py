@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from oxillama.core.results import Chunk
@@ -16,6 +16,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.failures import failure
 from oxillama.server.models import Chosen
 from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
+from oxillama.server.turns import renamed
 
 __all__ = ["Dialect", "respond", "running"]
 
@@ -28,6 +29,9 @@ class Dialect(Protocol):
 
     choices: list[Choice]
     tail: bytes
+
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
 
     def begin(self) -> list[Event]:
         """The first events of a stream."""
@@ -46,8 +50,13 @@ class Dialect(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -> AsyncIterator[Run]:
-    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
+async def running(
+    exchange: Exchange, chosen: Chosen, make: Callable[[], Ask], names: Mapping[str, str] | None = None
+) -> AsyncIterator[Run]:
+    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out.
+
+    names: the fields that the request has for those of chat completions.
+    """
     service, tally = exchange.service, exchange.tally
     async with service.gate.enter(exchange.key):
         tally.queued = time.perf_counter() - exchange.began
@@ -55,7 +64,7 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
         chosen.model.n_open += 1
         run = None
         try:
-            run = await service.elsewhere(lambda: prepare(make()))
+            run = await service.elsewhere(lambda: renamed(lambda: prepare(make()), names or {}))
             run.begin()
             yield run
         finally:
@@ -87,7 +96,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
     if run.ask.whole:
         async for step in run.steps():
             for index, chunk in step:
-                dialect.choices[index].add(chunk)
+                dialect.add(index, chunk)
         finish(exchange, dialect)
         await exchange.json(dialect.whole())
         return

@@ -24,6 +24,7 @@ __all__ = [
     "Only",
     "Reading",
     "Record",
+    "Tagged",
     "Text",
 ]
 
@@ -329,3 +330,26 @@ class Record:
             "additionalProperties": False,
         }
         return made | ({"required": list(required)} if required else {})
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """An object of one of several forms, which its `type` names; without one, `default`."""
+
+    forms: Mapping[str, Record]
+    default: str = ""
+
+    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise wrong(place, "an object", value)
+        name = value.get("type", self.default)
+        form = self.forms.get(name) if isinstance(name, str) else None
+        if form is None:
+            text = f"{place}.type must be one of {', '.join(self.forms)}, not {shown(name)}"
+            raise bad_value(
+                f"{place}.type", text, "unsupported_parameter" if isinstance(name, str) else "invalid_value"
+            )
+        return {"type": name, **form.read(place, value, reading)}
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [form.schema() for form in self.forms.values()]}

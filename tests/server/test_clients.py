@@ -86,3 +86,59 @@ def test_openai_knows_errors(openai):
     with pytest.raises(module.AuthenticationError):
         openai.with_options(api_key="wrong").models.list()
     assert [one.id for one in openai.models.list()] == ["tiny"]
+
+
+def test_openai_reads_responses(openai, engine):
+    answer = openai.responses.create(model="tiny", input="hi", max_output_tokens=9, temperature=0)
+    assert answer.output_text == engine.chat(HI, max_tokens=9, temperature=0).text
+    assert answer.usage.output_tokens == 9
+    tool = {"type": "function", "strict": True, **TOOL["function"]}
+    with openai.responses.stream(model="tiny", input="hi", tools=[tool], tool_choice="required") as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds[0] == "response.created"
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+    assert final.output[0].name == "add"
+
+
+def test_openai_embeds(openai, engine):
+    found = openai.embeddings.create(model="tiny", input=["a", "b"])
+    assert [list(one.embedding) for one in found.data] == engine.embed(["a", "b"]).tolist()
+
+
+@pytest.fixture(scope="module")
+def anthropic(port):
+    module = pytest.importorskip("anthropic")
+    with module.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="a-long-secret", max_retries=0) as client:
+        yield client
+
+
+def test_anthropic_answers(anthropic, engine):
+    alone = engine.chat(HI, max_tokens=9, temperature=0).text
+    options = {"model": "tiny", "messages": HI, "max_tokens": 9, "extra_body": {"temperature": 0}}
+    answer = anthropic.messages.create(**options)
+    assert (answer.content[0].text, answer.stop_reason) == (alone, "max_tokens")
+    with anthropic.messages.stream(**options) as stream:
+        assert "".join(stream.text_stream) == alone
+        assert stream.get_final_message().usage.output_tokens == 9
+    count = anthropic.messages.count_tokens(model="tiny", messages=HI)
+    assert count.input_tokens == len(engine.chat_tokens(HI))
+
+
+def test_anthropic_puts_calls_together(anthropic):
+    tool = {"name": "add", "input_schema": TOOL["function"]["parameters"]}
+    with anthropic.messages.stream(
+        model="tiny", messages=HI, max_tokens=300, tools=[tool], tool_choice={"type": "tool", "name": "add"}
+    ) as stream:
+        final = stream.get_final_message()
+    assert final.content[0].input["a"] in range(10)
+    assert final.stop_reason == "tool_use"
+
+
+def test_anthropic_knows_errors(anthropic):
+    import anthropic as module
+
+    with pytest.raises(module.BadRequestError, match="temperature"):
+        anthropic.messages.create(model="tiny", messages=HI, max_tokens=9, extra_body={"temperature": 2})
+    with pytest.raises(module.NotFoundError):
+        anthropic.messages.create(model="other", messages=HI, max_tokens=9)

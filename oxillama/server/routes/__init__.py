@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT, COMPLETIONS
+from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.fields_numbers import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
+from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.kinds import Record
 from oxillama.server.routes.chat import chat_completions
 from oxillama.server.routes.completions import completions
 from oxillama.server.routes.embeddings import embeddings, rerank, score
 from oxillama.server.routes.health import health, metrics, model, models, ready, version
+from oxillama.server.routes.messages import count_message_tokens, messages
+from oxillama.server.routes.responses import input_tokens, kept_response, responses
 from oxillama.server.routes.tokens import detokenize, tokenize, tokenizer_info
 
 __all__ = ["ROUTES", "Endpoint"]
@@ -32,6 +36,12 @@ class Endpoint:
 ROUTES = (
     Endpoint("POST", "/v1/chat/completions", chat_completions, "an answer to a conversation (OpenAI)", CHAT),
     Endpoint("POST", "/v1/completions", completions, "the continuation of a text, and scores (OpenAI)", COMPLETIONS),
+    Endpoint("POST", "/v1/responses", responses, "an answer in items (OpenAI); none is kept", RESPONSES),
+    Endpoint("POST", "/v1/responses/input_tokens", input_tokens, "tokens of its prompt", INPUT_TOKENS),
+    Endpoint("GET", "/v1/responses/{id}", kept_response, "404: none is kept"),
+    Endpoint("DELETE", "/v1/responses/{id}", kept_response, "404: none is kept"),
+    Endpoint("POST", "/v1/messages", messages, "an answer in blocks (Anthropic)", MESSAGES),
+    Endpoint("POST", "/v1/messages/count_tokens", count_message_tokens, "tokens of its prompt", COUNT_TOKENS),
     Endpoint("POST", "/v1/embeddings", embeddings, "embeddings of texts (OpenAI)", EMBEDDINGS),
     Endpoint("POST", "/v1/rerank", rerank, "documents by how well they answer (Jina, Cohere)", RERANK),
     Endpoint("POST", "/v2/rerank", rerank, "the same"),

@@ -87,6 +87,10 @@ class ChatDialect:
             "system_fingerprint": run.ask.chosen.model.fingerprint,
         }
 
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
+        self.choices[index].add(chunk)
+
     # ---- a stream
 
     def begin(self) -> list[Event]:
