@@ -16,6 +16,7 @@ from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.exchange import Exchange
 from oxillama.server.failures import failure
 from oxillama.server.models import served
+from oxillama.server.pages import pages_of
 from oxillama.server.routes import ROUTES
 from oxillama.server.service import Service
 
@@ -45,7 +46,10 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        routes = [Route(e.path, _Endpoint(e.path, e.handler), methods=[e.method]) for e in ROUTES]
+        routes = [
+            Route(e.path, _Endpoint(e.path, e.handler), methods=[e.method])
+            for e in (*ROUTES, *pages_of(service.config))
+        ]
         self._router = Router(routes, redirect_slashes=False, default=_unknown, lifespan=self._lifespan)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -79,6 +79,8 @@ class Exchange:
         """The fields of the body. Raises ApiError for a body that isn't as the record says."""
         body = await read_body(self.receive, self.headers, self.service.config)
         self._watcher = asyncio.ensure_future(self._watch())
+        if not body and not record.fields:
+            return {}
         kind = self.headers.get("content-type", "")
         if len(body) > LARGE_BODY:
             return await self.service.elsewhere(lambda: self._read(record, body, kind))
@@ -95,9 +97,19 @@ class Exchange:
         """Cancels the exchange when its client leaves."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Ends it as if its client had left."""
         if self.task is not None and not self.ended:
             self.gone = True
             self.task.cancel()
+            self.abort()
+
+    def summary(self) -> dict[str, Any]:
+        """What is known of it, for administrators: nothing of its content."""
+        seconds = time.perf_counter() - self.began
+        return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.tally.model, "seconds": seconds}
 
     def leave(self) -> None:
         """Nothing of it stays behind."""

@@ -129,7 +129,7 @@ RESPONSES = Record((
     Field("top_logprobs", Integer(0, 1024), "with `include`: so many of the likeliest"),
     Field("include", INCLUDED, "`message.output_text.logprobs`"),
     Field("stream", Boolean(), "server-sent events"),
-    Field("stream_options", Record((accepted("include_obfuscation", Boolean(), "there is none"),)), "without effect", "accept"),
+    accepted("stream_options", Record((accepted("include_obfuscation", Boolean(), "none"),)), "there are none"),
     Field("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "comes back with the answer"),
     *(field for field in SERVING if field.name not in _OWN),
     refused("background", "answers are streamed or waited for", False),

@@ -135,7 +135,8 @@ class Models:
                 return Chosen(model, None, name)
         for model in self.all.values():
             adapter = name.removeprefix(f"{model.id}:")
-            if model.engine is not None and adapter in model.engine.engine.loras:
+            known = model.engine.engine.loras if model.engine is not None else ()
+            if adapter in known or (model.engine is None and adapter != name):  # of a model that isn't loaded yet
                 return Chosen(model, adapter, name)
         if "*" in self.first.aliases:
             return Chosen(self.first, None, name)
@@ -161,7 +162,7 @@ class Models:
             text = f"the model {model.id} " + ("can't be loaded" if model.state == "failed" else "is being loaded")
             raise ApiError(503, code, text, headers={"Retry-After": "5"})
         model.used_at = time.monotonic()
-        return chosen
+        return self.find(name)  # an adapter is known now
 
     async def _make_room(self, wanted: ServedModel) -> None:
         """Unloads the least recently used idle models, so that there are no more than `models_max`."""

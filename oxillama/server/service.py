@@ -30,8 +30,15 @@ class Underway(Protocol):
     task: that which answers it. ended: nothing of it is to be cancelled.
     """
 
+    id: str
     task: asyncio.Task[Any] | None
     ended: bool
+
+    def summary(self) -> dict[str, Any]:
+        """What is known of it."""
+
+    def cancel(self) -> None:
+        """Ends it as if its client had left."""
 
 
 class Service:

@@ -73,9 +73,13 @@ def settings() -> str:
 def pages() -> Iterable[str]:
     """Everything that the manual has of here."""
     yield endpoints()
+    read: dict[int, list[Endpoint]] = {}
     for endpoint in ROUTES:
-        if endpoint.record is not None:
-            yield f"### `{endpoint.method} {endpoint.path}`\n\n{field_table(endpoint.record)}"
+        if endpoint.record is not None and endpoint.record.fields:
+            read.setdefault(id(endpoint.record), []).append(endpoint)
+    for same in read.values():
+        assert same[0].record is not None
+        yield f"### {', '.join(f'`{e.method} {shown_path(e)}`' for e in same)}\n\n{field_table(same[0].record)}"
     yield settings()
 
 

@@ -94,6 +94,6 @@ def renamed(make: Callable[[], T], names: Mapping[str, str]) -> T:
             if error.param is not None and (error.param == chat or error.param.startswith((f"{chat}[", f"{chat}."))):
                 error.param, error.message = own + error.param[len(chat) :], error.message.replace(chat, own)
                 break
-        if error.param is not None:
+        if names and error.param is not None:
             error.param, error.message = (s.replace("].function.", "].") for s in (error.param, error.message))
         raise

@@ -7,10 +7,21 @@ from dataclasses import dataclass
 
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT, COMPLETIONS
+from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.fields_numbers import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.kinds import Record
+from oxillama.server.routes.admin import (
+    cancel,
+    clear_cache,
+    drain,
+    load_adapter,
+    load_model,
+    requests,
+    unload_adapter,
+    unload_model,
+)  # fmt: skip
 from oxillama.server.routes.chat import chat_completions
 from oxillama.server.routes.completions import completions
 from oxillama.server.routes.embeddings import embeddings, rerank, score
@@ -53,6 +64,14 @@ ROUTES = (
     Endpoint("GET", "/tokenizer_info", tokenizer_info, "control tokens and chat template (vLLM)"),
     Endpoint("GET", "/v1/models", models, "models and adapters, with what they can do"),
     Endpoint("GET", "/v1/models/{id:path}", model, "one of them"),
+    Endpoint("POST", "/v1/load_lora_adapter", load_adapter, "load an adapter (vLLM; administrators)", LOAD_ADAPTER),
+    Endpoint("POST", "/v1/unload_lora_adapter", unload_adapter, "unload it", UNLOAD_ADAPTER),
+    Endpoint("POST", "/admin/models/load", load_model, "load a model", MODEL_NAME),
+    Endpoint("POST", "/admin/models/unload", unload_model, "take an idle one out of memory", MODEL_NAME),
+    Endpoint("POST", "/admin/cache/clear", clear_cache, "give up what prefix caches keep", NOTHING),
+    Endpoint("POST", "/admin/drain", drain, "take no further requests", NOTHING),
+    Endpoint("GET", "/admin/requests", requests, "those under way, without their content"),
+    Endpoint("DELETE", "/admin/requests/{id}", cancel, "end one"),
     Endpoint("GET", "/health", health, "200 as soon as the process answers, 503 while it ends"),
     Endpoint("GET", "/v1/health", health, "the same"),
     Endpoint("GET", "/ready", ready, "200 when the models that are loaded at start are"),
