@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import socket
 from collections import Counter
 from typing import Any
 
@@ -57,6 +58,10 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            made = transport.get_extra_info("socket")
+            if made is not None and made.family != socket.AF_UNIX:
+                # Headers and body are written apart: the second would wait 40 ms for the client to confirm the first.
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._peer = self.client[0] if self.client else ""
             peers[self._peer] += 1
             if len(self.connections) > config.max_connections:

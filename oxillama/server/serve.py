@@ -25,6 +25,7 @@ log = logging.getLogger("oxillama")
 
 INHERITED = "fd://"  # a socket that a supervisor opened, such as systemd
 BACKLOG = 1024
+MOST_READ = 1 << 19  # bytes that an event loop reads at a time, at most
 
 
 def check_exposure(config: ServerConfig, has_keys: bool) -> None:
@@ -56,7 +57,7 @@ def bound(config: ServerConfig) -> socket.socket:
         if config.uds is not None:
             return _unix(config.uds)
         family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, socket.SOCK_STREAM)
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind(address)
@@ -124,7 +125,7 @@ class ServerProcess(uvicorn.Server):
                 timeout_graceful_shutdown=2,
                 ssl_certfile=config.tls_cert,
                 ssl_keyfile=config.tls_key,
-                h11_max_incomplete_event_size=2 * config.max_headers,
+                h11_max_incomplete_event_size=config.max_headers + MOST_READ,
                 proxy_headers=False,
             )
         )

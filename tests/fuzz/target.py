@@ -8,7 +8,7 @@ from random import Random
 
 __all__ = ["NAMES", "Target", "load", "sees", "told"]
 
-NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex")
+NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex", "request")
 
 # Modules whose branches guide, beside the target's own; the whole package would be seen, too, but for more time.
 SEEN = {
@@ -18,6 +18,7 @@ SEEN = {
     "grammar": ("oxillama.grammar",),
     "schema": ("oxillama.grammar",),
     "regex": ("oxillama.grammar",),
+    "request": ("oxillama.server",),
 }
 
 Mutator = Callable[[Random, bytes, bytes], bytes]  # (draw, input, another input) -> a changed input

@@ -18,9 +18,9 @@ from oxillama.server.routes.responses import count_tokens
 from oxillama.server.sse import Event
 from oxillama.server.turns import Turns, text_of
 
-__all__ = ["count_message_tokens", "messages"]
+__all__ = ["NAMES", "count_message_tokens", "messages"]
 
-_NAMES = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences"}
+NAMES = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences"}
 _SAME = ("model", "stream", "temperature", "top_p", "top_k")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -33,7 +33,7 @@ async def messages(exchange: Exchange) -> None:
     def ask() -> Ask:
         return read_ask(as_chat(values), exchange, chosen)
 
-    async with running(exchange, chosen, ask, _NAMES) as run:
+    async with running(exchange, chosen, ask, NAMES) as run:
         await respond(exchange, run, MessageDialect(run, values))
 
 
@@ -41,7 +41,7 @@ async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    await exchange.json({"input_tokens": await count_tokens(exchange, as_chat(values), chosen, _NAMES)})
+    await exchange.json({"input_tokens": await count_tokens(exchange, as_chat(values), chosen, NAMES)})
 
 
 def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:

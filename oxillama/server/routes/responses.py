@@ -21,9 +21,9 @@ from oxillama.server.routes.chat import read_ask
 from oxillama.server.sse import Event
 from oxillama.server.turns import chat_tools, of_items, renamed
 
-__all__ = ["input_tokens", "kept_response", "responses"]
+__all__ = ["NAMES", "input_tokens", "kept_response", "responses"]
 
-_NAMES = {
+NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
@@ -45,7 +45,7 @@ async def responses(exchange: Exchange) -> None:
     def ask() -> Ask:
         return read_ask(as_chat(values), exchange, chosen)
 
-    async with running(exchange, chosen, ask, _NAMES) as run:
+    async with running(exchange, chosen, ask, NAMES) as run:
         await respond(exchange, run, ResponseDialect(run, values))
 
 
@@ -53,7 +53,7 @@ async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, as_chat(values), chosen, _NAMES)
+    count = await count_tokens(exchange, as_chat(values), chosen, NAMES)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 
 
