@@ -58,21 +58,18 @@ async def running(
     names: the fields that the request has for those of chat completions.
     """
     service, tally = exchange.service, exchange.tally
-    async with service.gate.enter(exchange.key):
-        tally.queued = time.perf_counter() - exchange.began
-        tally.model = chosen.name
-        chosen.model.n_open += 1
-        run = None
-        try:
-            run = await service.elsewhere(lambda: renamed(lambda: prepare(make()), names or {}))
-            run.begin()
-            yield run
-        finally:
-            chosen.model.n_open -= 1
-            chosen.model.used_at = time.monotonic()
-            if run is not None:
-                run.leave()
-                count(exchange, run)
+    with chosen.in_use():
+        async with service.gate.enter(exchange.key):
+            tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
+            run = None
+            try:
+                run = await service.elsewhere(lambda: renamed(lambda: prepare(make()), names or {}))
+                run.begin()
+                yield run
+            finally:
+                if run is not None:
+                    run.leave()
+                    count(exchange, run)
 
 
 def count(exchange: Exchange, run: Run) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -66,6 +67,16 @@ class Chosen:
     model: ServedModel
     adapter: str | None
     name: str
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """The model stays in memory. To be entered as soon as `Models.use` has given it, before anything is awaited."""
+        self.model.n_open += 1
+        try:
+            yield
+        finally:
+            self.model.n_open -= 1
+            self.model.used_at = time.monotonic()
 
 
 class Models:
@@ -150,7 +161,7 @@ class Models:
         """`find`, of a model that is loaded, which one that loads on demand is then. Raises ApiError otherwise."""
         chosen = self.find(name)
         model = chosen.model
-        if model.state == "idle" and model.load is not None:
+        if model.state in ("idle", "loading") and model.load is not None:
             await self._make_room(model)
             try:
                 async with asyncio.timeout(self._config.queue_timeout):

@@ -41,23 +41,22 @@ async def computed(
 
     Raises ApiError for what the engine refuses, and when its time is over.
     """
-    service, tally, model = exchange.service, exchange.tally, chosen.model
-    core = model.ready.engine.context.core
-    async with service.gate.enter(exchange.key):
-        tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
-        bell = CoroutineBell(core.loop)
-        model.n_open += 1
-        call = None
-        try:
-            requests, outbox, results = await service.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
-            tally.prompt_tokens = sum(request.n_prompt for request in requests)
-            call = Call(core, requests, outbox, bell)
-            async with asyncio.timeout(service.config.request_timeout):
-                await call.finish()
-            return await service.elsewhere(lambda: shape(results(), tally.prompt_tokens))
-        except TimeoutError:
-            raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
-        finally:
-            model.n_open -= 1
-            if call is not None:
-                call.leave()
+    service, tally = exchange.service, exchange.tally
+    core = chosen.model.ready.engine.context.core
+    with chosen.in_use():
+        async with service.gate.enter(exchange.key):
+            tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
+            bell = CoroutineBell(core.loop)
+            call = None
+            try:
+                requests, outbox, results = await service.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
+                tally.prompt_tokens = sum(request.n_prompt for request in requests)
+                call = Call(core, requests, outbox, bell)
+                async with asyncio.timeout(service.config.request_timeout):
+                    await call.finish()
+                return await service.elsewhere(lambda: shape(results(), tally.prompt_tokens))
+            except TimeoutError:
+                raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
+            finally:
+                if call is not None:
+                    call.leave()

@@ -81,8 +81,10 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
-            if self._begun:
+            if self._begun or self._has_more:
                 super().data_received(data)
+                if not self._begun and self._head_timer is None:
+                    self._arm()
                 return
             self._n_head += len(data)
             super().data_received(data)
@@ -106,6 +108,11 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             """Whether the headers of a request are here whose answer is not."""
             return self.cycle is not None and not self.cycle.response_complete
 
+        @property
+        def _has_more(self) -> bool:
+            """Whether the body of a request that was answered already is still coming."""
+            return self.cycle is not None and self.cycle.response_complete and bool(self.cycle.more_body)
+
         def _arm(self) -> None:
             self._head_timer = self.loop.call_later(config.header_timeout, self._timed_out)
 
@@ -118,7 +125,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             self._head_timer = None
             if self._begun or self.transport.is_closing():
                 return
-            if not self._n_head:  # nothing was asked
+            if not self._n_head or self._has_more:  # nothing was asked that has no answer
                 self.transport.close()
             else:
                 self._refuse(ApiError(408, "header_timeout", f"headers took longer than {config.header_timeout:g} s"))

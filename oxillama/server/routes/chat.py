@@ -17,7 +17,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation
 from oxillama.server.sse import DONE, Event
 
-__all__ = ["chat_completions", "stream_options"]
+__all__ = ["chat_completions", "check_stream", "stream_options", "timings_of"]
 
 _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
@@ -47,7 +47,7 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
             raise bad_value("top_logprobs", "top_logprobs needs logprobs: give it as true")
     options["max_tokens"] = most_tokens(values)
     messages = conversation(values, options, exchange, chosen)
-    stream_options(values)
+    check_stream(values)
     n = limited("n", values.get("n", 1), config.max_n, "--max-n")
     return Ask(chosen, options, messages, n=n, whole=not values.get("stream"), constraint=constraint)
 
@@ -59,6 +59,13 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
         raise bad_value("max_tokens", f"max_tokens is {old} and max_completion_tokens is {new}: give one of them")
     found = old if new is None else new
     return None if found is None else min(found, 1 << 24)
+
+
+def check_stream(values: Mapping[str, Any]) -> None:
+    """Raises ApiError for what is for streams alone, or for whole answers alone."""
+    stream_options(values)
+    if values.get("stream") and "prompt_logprobs" in values:
+        raise bad_value("prompt_logprobs", "prompt_logprobs are not for stream=true")
 
 
 def stream_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -109,10 +116,10 @@ class ChatDialect:
         return events
 
     def end(self) -> list[Event]:
-        found: list[Event] = []
+        said = timings_of(self.run, self.values)
         if self.streaming.get("include_usage"):
-            found = [(None, {**self.head, "choices": [], "usage": usage_of(self.run, self.choices)})]
-        return found
+            said["usage"] = usage_of(self.run, self.choices)
+        return [(None, {**self.head, "choices": [], **said})] if said else []
 
     def failed(self, error: ApiError) -> list[Event]:
         return [(None, error.openai())]

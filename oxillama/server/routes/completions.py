@@ -14,7 +14,7 @@ from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import COMPLETIONS
 from oxillama.server.generating import choices_of, respond, running
 from oxillama.server.models import Chosen
-from oxillama.server.routes.chat import stream_options, timings_of
+from oxillama.server.routes.chat import check_stream, stream_options, timings_of
 from oxillama.server.sse import DONE, Event
 
 __all__ = ["completions"]
@@ -58,7 +58,7 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     if scores_only and not echo and "prompt_logprobs" not in values:
         raise bad_value("max_tokens", "max_tokens 0 is for echo or prompt_logprobs: without them there is no answer")
     options["max_tokens"] = max(most, 1)  # a token that isn't shown
-    stream_options(values)
+    check_stream(values)
     prompts = prompts_of(values["prompt"])
     n = choices_wanted(values, len(prompts), exchange)
     if "best_of" in values:
@@ -158,9 +158,10 @@ class CompletionDialect:
         return [(None, event)]
 
     def end(self) -> list[Event]:
+        said = timings_of(self.run, self.values)
         if self.streaming.get("include_usage"):
-            return [(None, {**self.head, "choices": [], "usage": self._usage()})]
-        return []
+            said["usage"] = self._usage()
+        return [(None, {**self.head, "choices": [], **said})] if said else []
 
     def failed(self, error: ApiError) -> list[Event]:
         return [(None, error.openai())]

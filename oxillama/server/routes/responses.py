@@ -10,7 +10,7 @@ from oxillama.core.prompts import chat_ids
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
-from oxillama.server.errors import ApiError
+from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.generating import choices_of, respond, running
@@ -67,7 +67,8 @@ async def count_tokens(exchange: Exchange, chat: Mapping[str, Any], chosen: Chos
         tools = None if options.get("tool_choice") == "none" else options.get("tools")
         return len(chat_ids(tokenizer, messages, tools, options.get("chat_template")))
 
-    return await exchange.service.elsewhere(lambda: renamed(lambda: engine_errors(count, chosen), names))
+    with chosen.in_use():
+        return await exchange.service.elsewhere(lambda: renamed(lambda: engine_errors(count, chosen), names))
 
 
 async def kept_response(exchange: Exchange) -> None:
@@ -92,7 +93,10 @@ def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
         chat["response_format"]["json_schema"] = {"schema": form["schema"]}
     if values.get("include"):
         chat["logprobs"] = True
-    if "top_logprobs" in values:
+    if values.get("top_logprobs"):
+        if not values.get("include"):
+            text = "top_logprobs needs include: ['message.output_text.logprobs']"
+            raise bad_value("top_logprobs", text)
         chat["top_logprobs"] = values["top_logprobs"]
     return chat
 

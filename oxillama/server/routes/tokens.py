@@ -31,7 +31,9 @@ async def tokenize(exchange: Exchange) -> None:
             found["token_strs"] = [engine.tokenizer.id_to_token(token) for token in ids]
         return found
 
-    await exchange.json(await exchange.service.elsewhere(lambda: engine_errors(make, chosen)))
+    with chosen.in_use():
+        found = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+    await exchange.json(found)
 
 
 def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
@@ -56,7 +58,9 @@ async def detokenize(exchange: Exchange) -> None:
     def make() -> str:
         return engine.tokenizer.decode(check_tokens("tokens", values["tokens"], engine.tokenizer.n_vocab))
 
-    await exchange.json({"prompt": await exchange.service.elsewhere(lambda: engine_errors(make, chosen))})
+    with chosen.in_use():
+        text = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+    await exchange.json({"prompt": text})
 
 
 async def tokenizer_info(exchange: Exchange) -> None:
