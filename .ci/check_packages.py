@@ -32,6 +32,7 @@ def in_wheel(path: Path) -> set[str]:
 
 def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:
     wanted = {"oxillama/py.typed", "oxillama/data/default.gguf", "oxillama/data/default-draft.gguf"}
+    wanted |= {"oxillama/server/page.html"}
     wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.pyi")}
     wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.py") if p.parent.name != "data"}
     compiled = {str(p.relative_to(tree).with_suffix("")) for p in (tree / "oxillama").rglob("*.pyx")}

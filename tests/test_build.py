@@ -17,6 +17,7 @@ from oxillama.kernels import _table
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(oxillama.__file__).parent
+SERVER = PACKAGE / "server"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTENSIONS = sorted(PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
@@ -124,10 +125,10 @@ def names(requirements):
     return {re.match(r"[\w.-]+", r)[0].lower() for r in requirements}
 
 
-def third_party_imports():
-    """Top-level names of everything that the installed package imports, and that Python doesn't bring."""
+def third_party_imports(paths):
+    """Top-level names of everything that modules of the installed package import, and that Python doesn't bring."""
     found = set()
-    for path in PACKAGE.rglob("*.py"):
+    for path in paths:
         if path.parent.name != "data":
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
@@ -145,7 +146,14 @@ def test_dependencies_are_few():
 def test_every_import_is_a_declared_dependency():
     """huggingface_hub comes with tokenizers."""
     declared = names(SETTINGS["project"]["dependencies"])
-    assert {"numpy", "tokenizers", "jinja2"} <= third_party_imports() <= declared | {"huggingface_hub"}
+    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if SERVER not in p.parents)
+    assert {"numpy", "tokenizers", "jinja2"} <= found <= declared | {"huggingface_hub"}
+
+
+def test_the_server_imports_what_its_extra_brings():
+    extra = names(SETTINGS["project"]["optional-dependencies"]["server"])
+    declared = extra | names(SETTINGS["project"]["dependencies"])
+    assert extra <= third_party_imports(SERVER.rglob("*.py")) <= declared
 
 
 def test_extras_that_the_instructions_name():

@@ -20,7 +20,7 @@ LAYERS = (
     ("speculative",),
     ("snapshot",),
     ("engine",),
-    ("compat",),
+    ("compat", "server"),
     ("cli", "__main__"),
 )
 # Parts on one layer that must not know each other, and more: part -> what it never imports.

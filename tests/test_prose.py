@@ -17,7 +17,7 @@ PERSON = re.compile(r"\b(?:whoever|somebody|nobody|whom|at hand)\b|(?<!\S)who\b"
 # Folders whose prose names persons nowhere.
 FINISHED = (
     "_util", "cli", "core", "data", "drafts", "engine", "gguf", "grammar", "kernels", "kv_cache", "lora", "models",
-    "chat", "offload", "sampling", "scheduling", "snapshot", "speculative", "tokenizer",
+    "chat", "offload", "sampling", "scheduling", "server", "snapshot", "speculative", "tokenizer",
 )  # fmt: skip
 QUOTED = re.compile(r'(?s)r?"""(.*?)"""')
 

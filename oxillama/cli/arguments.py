@@ -15,6 +15,7 @@ from oxillama.cli.constraints import CONSTRAINT_FLAGS
 from oxillama.cli.denoise import OPTIONS as DENOISING
 from oxillama.cli.files import is_model
 from oxillama.cli.options import SAMPLING, add_engine_options, add_model_option, add_text_options
+from oxillama.cli.serve import add_server_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
 
 __all__ = ["make_parser", "parse", "with_flags"]
@@ -185,6 +186,9 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     add_engine_options(bench)
     _add_quantize(add)
     _add_merge_lora(add)
+    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI and Anthropic.")
+    add_engine_options(serve)
+    add_server_options(serve)
     snapshot = add("snapshot", "snapshot", "Tell what a snapshot is of.")
     snapshot.add_argument("action", choices=["info"], help="what to do with it")
     snapshot.add_argument("file", metavar="FILE")

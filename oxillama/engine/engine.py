@@ -174,7 +174,6 @@ class Engine:
         """Answers messages, as OpenAI's clients send them, by the model's chat template (see `ChatTemplate.render`).
 
         stream: give chunks as they come.
-
         Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails,
         ToolFormatError if the form of calls isn't known, GrammarError for their schemas, and what `generate` raises.
         """

@@ -8,7 +8,7 @@ from random import Random
 
 __all__ = ["NAMES", "Target", "load", "sees", "told"]
 
-NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex", "chat")
+NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex", "chat", "request")
 
 # Modules whose branches guide, beside the target's own; the whole package would be seen, too, but for more time.
 SEEN = {
@@ -19,6 +19,7 @@ SEEN = {
     "schema": ("oxillama.grammar",),
     "regex": ("oxillama.grammar",),
     "chat": ("oxillama.chat",),
+    "request": ("oxillama.server",),
 }
 
 Mutator = Callable[[Random, bytes, bytes], bytes]  # (draw, input, another input) -> a changed input

@@ -1,0 +1,168 @@
+"""Serve command, `oxillama serve`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import oxillama
+from oxillama._util.checks import nearest
+from oxillama.cli.files import model_file, named_file
+from oxillama.cli.options import engine_options
+from oxillama.config import EngineConfig, field_names
+from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
+
+if TYPE_CHECKING:
+    from oxillama.server.models import Loader, ServedModel
+
+__all__ = ["add_server_options", "serve"]
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """A flag for each field of `ServerConfig`."""
+    group = parser.add_argument_group("server")
+    group.description = "Also as OXILLAMA_SERVE_NAME in the environment, and in [server] of a file."
+    group.add_argument("--config", metavar="FILE", help="TOML with [server], and [[model]] for each model")
+    group.add_argument("--check-config", action="store_true", help="print the settings, and serve nothing")
+    for one in fields(ServerConfig):
+        text, default = one.metadata["text"], one.default
+        name = one.name.replace("_", "-")
+        if one.type == "bool":
+            flag = f"--no-{name}" if default else f"--{name}"
+            shown = f"without {text}" if default else text
+            group.add_argument(flag, dest=f"server_{one.name}", action="store_const", const=not default, help=shown)
+        elif one.type == "tuple[str, ...]":
+            group.add_argument(
+                f"--{name}", dest=f"server_{one.name}", action="append", metavar=one.metadata["metavar"],
+                help=f"{text}; may be repeated",
+            )  # fmt: skip
+        else:
+            metavar = one.metadata["metavar"] or ("SIZE" if one.metadata["size"] else "X")
+            known = "; default " + shown_default(default) if default is not None else ""
+            group.add_argument(f"--{name}", dest=f"server_{one.name}", metavar=metavar, help=text + known)
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serves models until a signal ends it."""
+    server = _server_module()
+    settings, models = read_settings(args)
+    config = ServerConfig(**settings)
+    if args.check_config:
+        known = {n: v for n, v in asdict(config).items() if n != "api_key"}
+        print(json.dumps({"server": known, "models": models}, indent=2, default=str))
+        return 0
+    _log_to_stderr(config.log_level)
+    process = importlib.import_module("oxillama.server.serve")
+    app = server.create_app({model.id: model for model in _served(args, models)}, config)
+    process.check_exposure(config, bool(app.service.keys))
+    made = process.bound(config)
+    process.ServerProcess(app, config).serve_on(made)
+    return 0
+
+
+def _server_module() -> Any:
+    try:
+        importlib.import_module("uvicorn")
+        return importlib.import_module("oxillama.server.app")
+    except ImportError as error:
+        text = f"`oxillama serve` needs {error.name}: pip install '.[server]' from a checkout"
+        raise oxillama.ConfigError(text) from None
+
+
+def read_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Fields of `ServerConfig`, of flags, the environment and the file in this order; and the file's models."""
+    given = {n.removeprefix("server_"): v for n, v in vars(args).items() if n.startswith("server_") and v is not None}
+    flags = from_texts(given, lambda name: f"--{name.replace('_', '-')}")
+    file, models = from_file(os.path.expanduser(args.config)) if args.config else ({}, [])
+    if "api_key" in flags:
+        print("oxillama: --api-key is seen by all users of this machine: --api-key-file is not", file=sys.stderr)
+    return file | from_environment() | flags, models
+
+
+def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[ServedModel]:
+    """The models of the command line, or of the file."""
+    from oxillama.server.models import ServedModel
+
+    if not tables:
+        options = engine_options(args)
+        path = options["model_path"]
+        name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
+        return [ServedModel(name, load=loader(options, _adapters(args)))]
+    if args.model is not None:
+        raise oxillama.ConfigError("--model and [[model]] of the file are both given: give one of them")
+    return [_of_table(i, table) for i, table in enumerate(tables)]
+
+
+def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Names and files of adapters: NAME=FILE, or a file whose name it has. Raises ConfigError."""
+    if args.lora_scaled:
+        raise oxillama.ConfigError("--lora-scaled is not for serve: requests give the scale, as lora=[{name, scale}]")
+    found = []
+    for given in args.lora:
+        name, equals, path = given.partition("=")
+        file = named_file("--lora", path if equals else given)
+        found.append((name if equals else _stem(file), file))
+    return found
+
+
+def _stem(path: str) -> str:
+    return os.path.basename(os.path.normpath(path)).removesuffix(".gguf")
+
+
+_OWN = ("id", "path", "aliases", "load", "lora")
+
+
+def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
+    """A model of the file's table [[model]]. Raises ConfigError, which names the place."""
+    from oxillama.server.models import ServedModel
+
+    known = (*_OWN, *(name for name in field_names(EngineConfig) if name != "model_path"))
+    for name in table:
+        if name not in known:
+            near = nearest(name, known)
+            raise oxillama.ConfigError(
+                f"model[{i}].{name} is not known" + (f"; did you mean {near!r}?" if near else "")
+            )
+    for name in ("id", "path"):
+        if not isinstance(table.get(name), str | None):
+            raise oxillama.ConfigError(f"model[{i}].{name} must be a text, not {table[name]!r:.60}")
+    path = model_file(f"model[{i}].path", table.get("path"))
+    aliases, adapters, load = table.get("aliases", []), table.get("lora", {}), table.get("load", "start")
+    if not isinstance(aliases, list) or not all(isinstance(one, str) for one in aliases):
+        raise oxillama.ConfigError(f"model[{i}].aliases must be a list of names, not {aliases!r:.60}")
+    if not isinstance(adapters, dict) or not all(isinstance(one, str) for one in adapters.values()):
+        raise oxillama.ConfigError(f"model[{i}].lora must map names to files, not {adapters!r:.60}")
+    if load not in ("start", "demand"):
+        raise oxillama.ConfigError(f"model[{i}].load must be start or demand, not {load!r:.60}")
+    options = {"model_path": path} | {name: value for name, value in table.items() if name not in _OWN}
+    EngineConfig(**options)  # raises for wrong ones before anything is loaded
+    files = [(name, named_file(f"model[{i}].lora", file)) for name, file in adapters.items()]
+    name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
+    return ServedModel(name, load=loader(options, files), aliases=tuple(aliases), at_start=load == "start")
+
+
+def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:
+    """What loads an engine and its adapters."""
+
+    def load() -> oxillama.Engine:
+        engine = oxillama.load(**options)
+        for name, path in adapters:
+            engine.load_lora(name, path)
+        logging.getLogger("oxillama").info("loaded %s", options["model_path"] or "the model that ships with oxillama")
+        return engine
+
+    return load
+
+
+def _log_to_stderr(level: str) -> None:
+    logger = logging.getLogger("oxillama")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())

@@ -1,0 +1,101 @@
+"""Access: what is let in, and the line in the log for each request that ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.server.auth import check_host, check_origin, given_key, is_loopback
+from oxillama.server.errors import ApiError
+from oxillama.server.exchange import Exchange
+
+__all__ = ["admit", "note"]
+
+log = logging.getLogger("oxillama.access")
+
+OPEN = ("/health", "/v1/health", "/ready", "/openapi.json", "/docs", "/")  # without a key
+ADMIN = ("/admin/", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+ALIVE = ("/health", "/v1/health", "/ready", "/metrics", "/version")  # while the server ends, too
+MAX_HEADERS = 100
+
+
+def admit(exchange: Exchange) -> None:
+    """Checks what the headers of a request say. Raises ApiError."""
+    service, headers, path = exchange.service, exchange.headers, exchange.path
+    if len(exchange.scope["headers"]) > MAX_HEADERS:
+        raise ApiError(431, "too_many_headers", f"a request may have {MAX_HEADERS} headers")
+    if not service.keys and is_loopback(service.config) and service.config.uds is None:
+        check_host(headers, service.config)
+    check_origin(headers, service.config)
+    if exchange.method != "OPTIONS":
+        _check_key(exchange, path)
+    if service.draining and path not in ALIVE:
+        raise ApiError(503, "draining", "the server ends", headers={"Retry-After": "5", "Connection": "close"})
+
+
+def _check_key(exchange: Exchange, path: str) -> None:
+    service, given = exchange.service, given_key(exchange.headers)
+    if path.startswith(ADMIN):
+        _check_admin(exchange, given)
+    elif path in OPEN or (path == "/metrics" and service.config.public_metrics) or not (service.keys or service.admins):
+        return
+    elif (key := service.keys.find(given)) is not None:
+        exchange.key = key
+    elif (admin := service.admins.find(given)) is not None:
+        exchange.key, exchange.is_admin = admin, True
+    elif service.keys:
+        text = "a key is missing: send Authorization: Bearer KEY" if given is None else "the key is not known"
+        raise ApiError(401, "invalid_api_key", text, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _check_admin(exchange: Exchange, given: str | None) -> None:
+    service = exchange.service
+    admin = service.admins.find(given)
+    if admin is not None:
+        exchange.key, exchange.is_admin = admin, True
+        return
+    if given is None and (service.keys or service.admins):
+        raise ApiError(401, "invalid_api_key", "a key is missing", headers={"WWW-Authenticate": "Bearer"})
+    remedy = "" if service.admins else ": start the server with --admin-key-file"
+    raise ApiError(403, "admin_only", f"this needs the key of an administrator{remedy}")
+
+
+def note(exchange: Exchange) -> None:
+    """Counts a request that ended, and logs its line."""
+    service = exchange.service
+    seconds = time.perf_counter() - exchange.began
+    tally, status = exchange.tally, 499 if exchange.gone else exchange.status
+    service.metrics.ended(exchange.route, exchange.method, status, seconds)
+    for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
+        if n:
+            service.metrics.used(exchange.key.name, kind, n)
+    service.gate.spend(exchange.key, tally.prompt_tokens + tally.completion_tokens)
+    if not log.isEnabledFor(logging.INFO):
+        return
+    line: dict[str, Any] = {
+        "id": exchange.id, "key": exchange.key.name, "method": exchange.method, "path": exchange.path,
+        "status": status,
+        "model": tally.model, "prompt_tokens": tally.prompt_tokens, "cached_tokens": tally.cached_tokens,
+        "completion_tokens": tally.completion_tokens, "queue_ms": round(tally.queued * 1e3, 2),
+        "ttft_ms": None if tally.first_token is None else round(tally.first_token * 1e3, 2),
+        "total_ms": round(seconds * 1e3, 2), "finish_reason": tally.finish_reason, "bytes": exchange.n_bytes,
+    }  # fmt: skip
+    if service.config.log_content and tally.content is not None:
+        line["content"] = tally.content
+    log.info("%s", shown(line, service.config.log_format))
+
+
+def shown(line: Mapping[str, Any], form: str) -> str:
+    """A line of the access log."""
+    if form == "json":
+        return json.dumps(line, ensure_ascii=True)
+    pairs = ((name, json.dumps(value) if needs_quotes(value) else value) for name, value in line.items())
+    return " ".join(f"{name}={value}" for name, value in pairs if value is not None)
+
+
+def needs_quotes(value: object) -> bool:
+    """Whether a value could be read as more than one, or as more than one line."""
+    return isinstance(value, str) and not (value.isascii() and value.isprintable() and " " not in value)

@@ -1,0 +1,182 @@
+"""Answers: chunks of choices folded into whole ones, tool calls and reasoning as clients want them, and usage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from oxillama.chat.calls import BrokenToolCall
+from oxillama.chat.message import ToolCallDelta
+from oxillama.core.results import Chunk, TokenLogprob, Usage
+from oxillama.server.asks import Run
+
+__all__ = [
+    "Choice",
+    "Delta",
+    "DeltaReader",
+    "folded",
+    "logprob_of",
+    "number",
+    "prompt_logprobs_of",
+    "top_of",
+    "usage_of",
+]
+
+IMPOSSIBLE = -9999.0  # in place of minus infinity, which JSON lacks
+
+
+@dataclass
+class Delta:
+    """What a chunk adds to a choice."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCallDelta] = field(default_factory=list)
+
+
+class DeltaReader:
+    """Turns the chunks of one choice into deltas: the one place where calls and reasoning are read from chunks.
+
+    most_calls: calls beyond so many are left out. n_calls: those that were seen.
+    """
+
+    def __init__(self, most_calls: int | None = None) -> None:
+        self._most = most_calls
+        self.n_calls = 0
+
+    def read(self, chunk: Chunk) -> Delta:
+        """The delta of the next chunk. A call whose name can't be read is text."""
+        delta = Delta(chunk.text, chunk.reasoning)
+        for piece in chunk.tool_call_deltas:
+            self.n_calls = max(self.n_calls, piece.index + 1)
+            if self._most is None or piece.index < self._most:
+                delta.calls.append(piece)
+        for call in chunk.tool_calls:
+            if isinstance(call, BrokenToolCall) and not call.begun:
+                delta.text += call.raw
+        return delta
+
+
+@dataclass
+class Called:
+    """A whole tool call, with its arguments as JSON text."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass
+class Choice:
+    """One choice of an answer, as far as it is known."""
+
+    index: int
+    reader: DeltaReader = field(default_factory=DeltaReader)
+    texts: list[str] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
+    calls: list[Called] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    reason: str | None = None
+    stop_reason: str | int | None = None
+    end: TokenLogprob | None = None
+    usage: Usage | None = None
+
+    def add(self, chunk: Chunk) -> Delta:
+        """Takes the next chunk, and says what it adds."""
+        delta = self.reader.read(chunk)
+        if delta.text:
+            self.texts.append(delta.text)
+        if delta.reasoning:
+            self.reasonings.append(delta.reasoning)
+        for piece in delta.calls:
+            if piece.name is not None:
+                self.calls.append(Called(piece.id or "", piece.name))
+            self.calls[piece.index].arguments += piece.arguments
+        self.token_ids += chunk.token_ids
+        self.logprobs += chunk.logprobs or ()
+        if chunk.prompt_logprobs is not None:
+            self.prompt_logprobs = chunk.prompt_logprobs
+        if chunk.finish_reason is not None:
+            self.reason, self.stop_reason = chunk.finish_reason, chunk.stop_reason
+            self.end, self.usage = chunk.end, chunk.usage
+        return delta
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.reasonings)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """As OpenAI names it."""
+        return "tool_calls" if self.calls and self.reason == "stop" else self.reason
+
+
+async def folded(run: Run, choices: list[Choice]) -> list[Choice]:
+    """The choices with all their chunks."""
+    async for step in run.steps():
+        for index, chunk in step:
+            choices[index].add(chunk)
+    return choices
+
+
+def usage_of(run: Run, choices: list[Choice], shown: int | None = None) -> dict[str, Any]:
+    """Tokens of an answer, or of a stream so far: prompts once each, completions all.
+
+    shown: tokens of completions, where some aren't to be seen.
+    """
+    prompt = sum(map(len, run.prompts))
+    leaders = run.requests[:: max(len(run.requests) // len(run.prompts), 1)]
+    cached = sum(request.sequence.n_cached or 0 for request in leaders)
+    completion = sum(len(choice.token_ids) for choice in choices) if shown is None else shown
+    found = [request.speculation.stats() for request in run.requests if request.speculation]
+    drafted, accepted = sum(s.drafted for s in found), sum(s.accepted for s in found)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(choice.usage.reasoning_tokens for choice in choices if choice.usage),
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }
+
+
+def number(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else IMPOSSIBLE
+
+
+def logprob_of(one: TokenLogprob, top: bool = True) -> dict[str, Any]:
+    """A token's log-probability in the form of chat completions."""
+    found: dict[str, Any] = {"token": one.text, "logprob": number(one.logprob), "bytes": list(one.bytes)}
+    return found | ({"top_logprobs": [logprob_of(other, False) for other in one.top]} if top else {})
+
+
+def top_of(one: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens in the form of completions. Of tokens with the same text, the likeliest stays."""
+    found: dict[str, float] = {}
+    for other in one.top:
+        found.setdefault(other.text, number(other.logprob))
+    return found
+
+
+def prompt_logprobs_of(found: list[TokenLogprob | None]) -> list[dict[str, Any] | None]:
+    """Log-probabilities of a prompt in vLLM's form: by token id; the rank of those among the likeliest."""
+    return [None if one is None else _ranked(one) for one in found]
+
+
+def _ranked(one: TokenLogprob) -> dict[str, Any]:
+    ranked: dict[int, tuple[int | None, TokenLogprob]] = {t.token_id: (rank, t) for rank, t in enumerate(one.top, 1)}
+    ranked = {one.token_id: ranked.get(one.token_id, (None, one)), **ranked}
+    return {
+        str(token): {"logprob": number(t.logprob), "rank": rank, "decoded_token": t.text}
+        for token, (rank, t) in ranked.items()
+    }

@@ -1,0 +1,213 @@
+"""Server settings: one table for the flags, the environment and the configuration file."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from oxillama._util.checks import check_bool, check_choice, check_float, check_int, nearest, suggests_fields
+from oxillama.errors import ConfigError
+
+__all__ = ["ENVIRONMENT", "ServerConfig", "from_environment", "from_file", "from_texts", "shown_default"]
+
+ENVIRONMENT = "OXILLAMA_SERVE_"
+T = TypeVar("T")
+
+
+def setting(default: T, text: str, *, least: float = 0, most: float = math.inf, choices: tuple[str, ...] = (),
+            size: bool = False, metavar: str = "", secret: bool = False) -> T:  # fmt: skip
+    """A field of `ServerConfig`, with all that its flag, its check and its line of the manual need."""
+    known = {"text": text, "least": least, "most": most, "choices": choices, "size": size, "metavar": metavar}
+    found: T = field(default=default, repr=not secret, metadata=known | {"secret": secret})
+    return found
+
+
+@suggests_fields
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How to serve. Every field is a flag of `oxillama serve`, a key of the table [server] of its configuration file,
+    and a variable of the environment; `python -m oxillama.server` prints the table of them.
+
+    Raises ConfigError, which names the field, its value and its range.
+    """
+
+    host: str = setting("127.0.0.1", "address to listen on", metavar="ADDRESS")
+    port: int = setting(8000, "port; 0 takes a free one", most=65535)
+    uds: str | None = setting(None, "listen on this Unix socket instead, which its owner alone may use", metavar="PATH")
+    api_key: str | None = setting(None, "key that requests need; other users see it in the list of processes",
+                                  metavar="KEY", secret=True)  # fmt: skip
+    api_key_file: str | None = setting(None, "keys, a line `NAME:KEY [max_concurrent=N] [tpm=N]` each", metavar="FILE")
+    admin_key_file: str | None = setting(None, "keys for /admin and adapters, in the same form", metavar="FILE")
+    insecure_no_key: bool = setting(False, "let every client that can connect use the models")
+    allowed_host: tuple[str, ...] = setting((), "a further name by which clients call this server", metavar="NAME")
+    cors_origin: tuple[str, ...] = setting((), "a web site whose pages may call this server", metavar="URL")
+    served_model_name: tuple[str, ...] = setting((), "a further name of the model; * takes any", metavar="NAME")
+    lora_dir: str | None = setting(None, "folder of adapters that may be loaded by request", metavar="DIR")
+    max_body: int = setting(8 << 20, "bytes of a request's body", least=1024, most=1 << 40, size=True)
+    max_headers: int = setting(32 << 10, "bytes of a request's headers", least=1024, most=1 << 30, size=True)
+    max_n: int = setting(8, "choices of a request", least=1, most=128)
+    max_logprobs: int = setting(20, "likeliest tokens in each place", most=1024)
+    max_running: int = setting(128, "requests that the models work on at a time", least=1, most=1 << 20)
+    max_queue: int = setting(1024, "requests that may wait for their turn", most=1 << 20)
+    max_connections: int = setting(1000, "connections", least=1, most=1 << 20)
+    max_peer_connections: int = setting(64, "connections of one address", least=1, most=1 << 20)
+    header_timeout: float = setting(10.0, "seconds for the headers of a request", least=0.01)
+    body_timeout: float = setting(10.0, "seconds for its body, and one for each KiB", least=0.01)
+    keep_alive: float = setting(15.0, "seconds that a connection may idle", least=0.01)
+    request_timeout: float = setting(600.0, "seconds for an answer", least=0.001)
+    queue_timeout: float = setting(60.0, "seconds that a request may wait for its turn", least=0.001)
+    drain_timeout: float = setting(30.0, "seconds for running requests when the server ends")
+    stall_timeout: float = setting(60.0, "seconds without a byte read after which a client is cut off", least=0.01)
+    max_backlog: int = setting(1 << 20, "bytes that a client may be behind", least=1024, most=1 << 40, size=True)
+    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a comment", least=0.01)
+    generation_config: str = setting("openai", "whose defaults count: OpenAI's, or those of the model's file",
+                                     choices=("openai", "file"))  # fmt: skip
+    default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")
+    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell", metavar="NAME")
+    chat_template: str | None = setting(None, "a Jinja template in place of the model's own", metavar="FILE")
+    trust_request_templates: bool = setting(False, "let requests bring templates of their own")
+    allow_priority: bool = setting(False, "let requests say their priority")
+    share_prefix_cache: bool = setting(False, "let keys share the KV of common beginnings")
+    lenient: bool = setting(False, "leave unknown fields out, and say so in a header")
+    public_metrics: bool = setting(False, "let /metrics be read without a key")
+    ui: bool = setting(True, "the page at /")
+    docs: bool = setting(True, "/openapi.json and /docs")
+    tls_cert: str | None = setting(None, "certificate chain", metavar="FILE")
+    tls_key: str | None = setting(None, "its key", metavar="FILE")
+    log_format: str = setting("text", "of the access log", choices=("text", "json"))
+    log_level: str = setting("info", "least level that is logged", choices=("debug", "info", "warning", "error"))
+    log_content: bool = setting(False, "log prompts and answers")
+    models_max: int = setting(0, "models in memory at a time; 0: all", most=1 << 16)
+    idle_unload: float = setting(0.0, "seconds without a request after which a model leaves memory; 0: never")
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            checked = _CHECKS[_kind(one)](one.name, getattr(self, one.name), one.metadata)
+            object.__setattr__(self, one.name, checked)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_cert and tls_key must be given together")
+
+
+def _kind(one: Any) -> str:
+    """The type of a field as it is written, without `| None`."""
+    return str(one.type).removesuffix(" | None")
+
+
+def _text(name: str, value: Any, known: Mapping[str, Any]) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text, not {value!r:.60}")
+    if value == "":
+        raise ConfigError(f"{name} is empty: give a value, or leave it out")
+    return check_choice(name, value, known["choices"]) if known["choices"] else value
+
+
+def _integer(name: str, value: Any, known: Mapping[str, Any]) -> int:
+    return check_int(name, value, int(known["least"]), int(known["most"]))
+
+
+def _number(name: str, value: Any, known: Mapping[str, Any]) -> float:
+    return check_float(name, value, known["least"], known["most"])
+
+
+def _switch(name: str, value: Any, known: Mapping[str, Any]) -> bool:
+    return check_bool(name, value)
+
+
+def _texts(name: str, value: Any, known: Mapping[str, Any]) -> tuple[str, ...]:
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(one, str) and one for one in found):
+        raise ConfigError(f"{name} must be texts, not {value!r:.60}")
+    return tuple(found)
+
+
+_CHECKS: dict[str, Callable[[str, Any, Mapping[str, Any]], Any]] = {
+    "str": _text, "int": _integer, "float": _number, "bool": _switch, "tuple[str, ...]": _texts,
+}  # fmt: skip
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def from_texts(given: Mapping[str, Any], shown: Callable[[str], str]) -> dict[str, Any]:
+    """Fields of a flag's or a variable's text, by name; `shown` names one in an error. Raises ConfigError."""
+    known = {one.name: one for one in fields(ServerConfig)}
+    return {name: _of_text(known[name], value, shown(name)) for name, value in given.items()}
+
+
+def _of_text(one: Any, value: Any, shown: str) -> Any:
+    kind = _kind(one)
+    if not isinstance(value, str) or kind == "str":
+        return value
+    if kind == "tuple[str, ...]":
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if kind == "bool":
+        if value.lower() not in _SWITCHES:
+            raise ConfigError(f"{shown} must be 1 or 0, not {value!r:.60}")
+        return _SWITCHES[value.lower()]
+    try:
+        if one.metadata["size"]:
+            return size_of(value)
+        return int(value) if kind == "int" else float(value)
+    except ValueError:
+        example = "a number of bytes, as 800K or 8M" if one.metadata["size"] else "a number"
+        raise ConfigError(f"{shown} must be {example}, not {value!r:.60}") from None
+
+
+def size_of(text: str) -> int:
+    """Bytes of 800K or 8M, which are powers of 1024. Raises ValueError for anything else."""
+    unit = text[-1:].upper()
+    power = " KMGT".find(unit) if unit.isalpha() else 0
+    if power < 0 or not (number := text[:-1] if power else text).isdecimal():
+        raise ValueError(text)
+    return int(number) << 10 * power
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Fields that variables of the environment give. Raises ConfigError for unknown ones that begin like ours."""
+    given = {n.removeprefix(ENVIRONMENT).lower(): v for n, v in environment.items() if n.startswith(ENVIRONMENT)}
+    for name in given:
+        _check_known(name, f"the variable {ENVIRONMENT}{name.upper()}")
+    found = from_texts(given, lambda name: ENVIRONMENT + name.upper())
+    if key := environment.get("OXILLAMA_API_KEY"):
+        found.setdefault("api_key", key)
+    return found
+
+
+def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The table [server] of a TOML file, and its tables [[model]]. Raises ConfigError, which names the place."""
+    import tomllib  # the command line imports this module for every command
+
+    try:
+        read = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"config {path}: the file can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"config {path} is no TOML: {error}") from None
+    for name in read:
+        if name not in ("server", "model"):
+            raise ConfigError(f"config {path} must have [server] and [[model]], not {name!r:.60}")
+    server, models = read.get("server", {}), read.get("model", [])
+    if not isinstance(server, dict) or not isinstance(models, list):
+        raise ConfigError(f"config {path} must have [server] once and [[model]] for each model")
+    for name in server:
+        _check_known(name, f"config {path}: [server] {name}")
+    sizes = {one.name for one in fields(ServerConfig) if one.metadata["size"]}
+    texts = {name: value for name, value in server.items() if name in sizes and isinstance(value, str)}
+    return server | from_texts(texts, lambda name: f"config {path}: {name}"), models
+
+
+def _check_known(name: str, place: str) -> None:
+    known = [one.name for one in fields(ServerConfig)]
+    if name not in known:
+        near = nearest(name, known)
+        raise ConfigError(f"{place} is not known" + (f"; did you mean {near!r}?" if near else ""))
+
+
+def shown_default(value: object) -> str:
+    """A default as it is typed."""
+    for power, unit in ((20, "M"), (10, "K")):
+        if isinstance(value, int) and value >= 8 << 10 and not value % (1 << power):
+            return f"{value >> power}{unit}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,117 @@
+"""HTTP errors: status, type, code and parameter of everything that a request can be refused with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.errors import (
+    ChatTemplateError,
+    ConfigError,
+    ContextOverflowError,
+    DeadlineError,
+    EngineClosedError,
+    GrammarError,
+    KvCacheFullError,
+    LoraError,
+    ModelFileError,
+    QueueFullError,
+    TokenizerError,
+    ToolFormatError,
+    UnsupportedModelError,
+)
+
+__all__ = ["ApiError", "ClientGone", "api_error", "bad_value"]
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
+# Types of errors in Anthropic's form.
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+NOT_RETRIED = (400, 401, 403, 404, 405, 409, 413, 415, 431)
+
+
+class ClientGone(Exception):
+    """The client closed its connection."""
+
+
+class ApiError(Exception):
+    """An answer that says why a request was refused or failed.
+
+    param: the field that it is about, with its place, such as ``messages[2].content``. headers: further ones.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+        self.headers = dict(headers or {})
+        if status in NOT_RETRIED:
+            self.headers["x-should-retry"] = "false"
+
+    @property
+    def type(self) -> str:
+        """The class of the error, as OpenAI's clients know them."""
+        return _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+
+    def openai(self) -> dict[str, Any]:
+        """The body in OpenAI's form."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def anthropic(self, request_id: str) -> dict[str, Any]:
+        """The body in Anthropic's form."""
+        kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}, "request_id": request_id}
+
+
+def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """Status 400 for one field."""
+    return ApiError(400, code, message, param)
+
+
+_PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with)\b)")
+
+
+def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
+    """What an error of the engine is over HTTP; None for one that says nothing about the request."""
+    match error:
+        case ApiError():
+            return error
+        case ContextOverflowError() | KvCacheFullError():
+            text = f"This model's maximum context length is {context_size} tokens. However, {error}"
+            return ApiError(400, "context_length_exceeded", text, place_in(str(error)))
+        case GrammarError():
+            return ApiError(400, "invalid_grammar", str(error))
+        case ToolFormatError():
+            return bad_value("tools", str(error), "tool_format_unknown")
+        case ChatTemplateError():
+            return bad_value(place_in(str(error)) or "messages", str(error))
+        case UnsupportedModelError():
+            return bad_value("model", str(error), "unsupported_parameter")
+        case LoraError():
+            return bad_value("lora", str(error))
+        case ConfigError() | TokenizerError():
+            return ApiError(400, "invalid_value", str(error), place_in(str(error)))
+        case QueueFullError():
+            return ApiError(429, "queue_full", str(error), headers={"Retry-After": "1"})
+        case DeadlineError():
+            return ApiError(504, "timeout", str(error))
+        case EngineClosedError() | ModelFileError():
+            return ApiError(503, "engine_failed", f"the model can't be used: {error}", headers={"Retry-After": "60"})
+    return None
+
+
+def place_in(message: str) -> str | None:
+    """The field that a message of the library begins with; "prompt" for those that speak of one."""
+    found = _PLACE.match(message)
+    if found:
+        return found[0]
+    return "messages" if message.startswith("the prompt of messages") else None

@@ -1,0 +1,170 @@
+"""Exchange: one request and its answer, from its headers to the line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.server.auth import ANYONE, Key, cors_headers
+from oxillama.server.bodies import parse_body, read_body
+from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.kinds import Reading, Record
+from oxillama.server.service import Service
+
+__all__ = ["Exchange", "Tally", "new_id"]
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
+
+
+def new_id(prefix: str = "") -> str:
+    """A prefix and 24 random letters and digits."""
+    return prefix + "".join(_LETTERS[byte % 62] for byte in os.urandom(24))
+
+
+class Tally:
+    """What an exchange used, for the log and the metrics."""
+
+    def __init__(self) -> None:
+        self.model = "-"
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+        self.first_token: float | None = None
+        self.queued = 0.0
+        self.finish_reason = "-"
+        self.content: str | None = None
+
+
+class Exchange:
+    """One request.
+
+    headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
+    what was sent. route, parameters: the pattern of the path, and its parts.
+    """
+
+    def __init__(self, service: Service, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        self.service, self.scope = service, scope
+        self.receive, self._send = receive, send
+        self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self.method = scope["method"]
+        self.path = scope["path"].removeprefix(scope.get("root_path", ""))  # of a mounted application
+        given = self.headers.get("x-request-id", "")
+        self.id = given if _ID.fullmatch(given) else new_id("req_")
+        self.key: Key = ANYONE
+        self.is_admin = False
+        self.began = time.perf_counter()
+        self.tally = Tally()
+        self.route = "other"
+        self.parameters: Mapping[str, str] = {}
+        self.status, self.n_bytes = 0, 0
+        self.gone = self.ended = False
+        self.extra: dict[str, str] = {}  # headers of the answer
+        self.reading = Reading(service.config.lenient)
+        self.task = asyncio.current_task()
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def anthropic(self) -> bool:
+        """Whether errors have Anthropic's form."""
+        return str(self.path).endswith(("/v1/messages", "/v1/messages/count_tokens"))
+
+    # ---- what came
+
+    async def fields(self, record: Record) -> dict[str, Any]:
+        """The fields of the body. Raises ApiError for a body that isn't as the record says."""
+        body = await read_body(self.receive, self.headers, self.service.config)
+        self._watcher = asyncio.ensure_future(self._watch())
+        if not body and not record.fields:
+            return {}
+        kind = self.headers.get("content-type", "")
+        if len(body) > LARGE_BODY:
+            return await self.service.elsewhere(lambda: self._read(record, body, kind))
+        return self._read(record, body, kind)
+
+    def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
+        found = record.read("", parse_body(body, kind), self.reading)
+        if self.reading.ignored:
+            names = ", ".join(self.reading.ignored).encode("ascii", "replace").decode()
+            self.extra["X-Ignored-Parameters"] = re.sub(r"[^\x20-\x7e]", "?", names)[:1000]
+        return found
+
+    async def _watch(self) -> None:
+        """Cancels the exchange when its client leaves."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Ends it as if its client had left."""
+        if self.task is not None and not self.ended:
+            self.gone = True
+            self.task.cancel()
+            self.abort()
+
+    def summary(self) -> dict[str, Any]:
+        """What is known of it, for administrators: nothing of its content."""
+        seconds = time.perf_counter() - self.began
+        return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.tally.model, "seconds": seconds}
+
+    def leave(self) -> None:
+        """Nothing of it stays behind."""
+        self.ended = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def abort(self) -> None:
+        """Closes the connection at once; what the server can't do that, it closes when what waits is sent."""
+        close = self.scope.get("state", {}).get("abort")
+        if close is not None:
+            close()
+
+    # ---- what is answered
+
+    async def send(self, message: Any) -> None:
+        """Sends one message of ASGI."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            extra = {
+                "x-request-id": self.id,
+                **self.extra,
+                **cors_headers(self.headers, self.method, self.service.config),
+            }
+            message["headers"] = [*message["headers"], *encoded(extra)]
+        else:
+            self.n_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Sends status and headers."""
+        await self.send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
+
+    async def answer(self, body: bytes, kind: str, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Sends a whole answer."""
+        self.ended = True  # a client that leaves now cancels nothing
+        known = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
+        await self.start(status, known)
+        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+
+    async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Sends JSON."""
+        body = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        await self.answer(body, "application/json", status, headers)
+
+    async def refuse(self, error: ApiError) -> None:
+        """Sends an error. Raises ClientGone if an answer has begun."""
+        self.service.metrics.refused(error.code)
+        self.tally.finish_reason = error.code
+        if self.status:
+            raise ClientGone
+        body = error.anthropic(self.id) if self.anthropic else error.openai()
+        await self.json(body, error.status, {"cache-control": "no-store", **error.headers})
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,0 +1,21 @@
+"""Failures: errors of every kind as answers, and those that nothing is known of in the log."""
+
+from __future__ import annotations
+
+import logging
+
+from oxillama.server.errors import ApiError, api_error
+from oxillama.server.exchange import Exchange
+
+__all__ = ["failure"]
+
+log = logging.getLogger("oxillama")
+
+
+def failure(error: Exception, exchange: Exchange) -> ApiError:
+    """What an error is over HTTP; one that nothing is known of is logged, and said without its content."""
+    found = api_error(error)
+    if found is None:
+        log.error("request %s failed", exchange.id, exc_info=error)
+        found = ApiError(500, "internal_error", f"the request {exchange.id} failed by a fault of the server")
+    return found

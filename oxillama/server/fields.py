@@ -1,0 +1,302 @@
+"""Field tables: what each request may have, how it is checked, and what becomes of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from oxillama.config import MAX_CONTEXT, SamplingOptions
+from oxillama.core.options import ChatOptions, StreamOptions
+from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES
+from oxillama.server.errors import bad_value
+from oxillama.server.kinds import (
+    Any_,
+    Boolean,
+    Choice,
+    Either,
+    Field,
+    Integer,
+    Json,
+    Kind,
+    ListOf,
+    MapOf,
+    Number,
+    Only,
+    Record,
+    Text,
+)
+
+__all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "MODEL", "SAMPLING", "STREAM", "accepted", "refused"]
+
+# Keywords of the engine that this process has: a field that needs another one is refused by name.
+KEYWORDS = {*SamplingOptions.__annotations__, *StreamOptions.__annotations__, *ChatOptions.__annotations__}
+SCHEMA_DEPTH = 256
+MAX_NAME = 64
+MAX_TOOLS = 128
+MAX_MESSAGES = 1 << 16
+MAX_BIASES = 1024
+MAX_STOPS, MAX_STOP = 16, 256
+MAX_CHOICES = 1 << 14
+BIG = 1e30
+
+
+def refused(name: str, remedy: str = "", *values: Any) -> Field:
+    """A field that is refused by name, but for values that ask for nothing."""
+    return Field(name, Only(values, remedy), remedy or "not supported", "refuse")
+
+
+def accepted(name: str, kind: Kind, text: str) -> Field:
+    """A field that has no effect here, by its nature."""
+    return Field(name, kind, text, "accept")
+
+
+def engine(name: str, kind: Kind, text: str, to: str = "") -> Field:
+    """A field that is a keyword of the engine; refused where the engine doesn't have it."""
+    keyword = to or name
+    if keyword in KEYWORDS:
+        return Field(name, kind, text, to=keyword)
+    return refused(name, "the engine of this version can't do it")
+
+
+def token_key(place: str, key: str) -> int:
+    """The token id that a key of `logit_bias` is."""
+    if not re.fullmatch(r"\d{1,10}", key) or int(key) > MAX_TOKEN:
+        raise bad_value(place, f"{place} must have token ids as keys, not {key!r:.60}")
+    return int(key)
+
+
+IDS = ListOf(Integer(0, MAX_TOKEN), MAX_CONTEXT, 1)
+STRINGS = ListOf(Text(1, MAX_STOP), MAX_STOPS)
+MODEL = Field("model", Text(0, 256), "id of a model or adapter; absent or empty: the first")
+
+SAMPLING = (
+    engine("temperature", Number(0, 2, lenient_most=1e6), "0 takes the likeliest token; default 1"),
+    engine("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together; default 1"),
+    engine("frequency_penalty", Number(-2, 2, lenient_most=1000), "taken off for each time that a token came"),
+    engine("presence_penalty", Number(-2, 2, lenient_most=1000), "taken off once"),
+    engine("top_k", Integer(-1, MAX_TOKEN), "the k likeliest tokens; 0 and -1 keep all"),
+    engine("min_p", Number(0, 1), "tokens this likely, relative to the likeliest"),
+    engine("typical_p", Number(0, 1), "the most typical tokens with this probability together"),
+    engine("top_a", Number(0, 1), "tokens with this share of the squared highest probability"),
+    engine("eta_cutoff", Number(0, 1), "tokens this probable, or less where the entropy is high"),
+    engine("epsilon_cutoff", Number(0, 1), "tokens this probable"),
+    engine("top_n_sigma", Number(0, BIG), "logits this many standard deviations below the highest"),
+    engine("repetition_penalty", Number(0, BIG, above=True), "divides the logits of recent tokens; 1 is none"),
+    engine("repeat_penalty", Number(0, BIG, above=True), "`repetition_penalty`", "repetition_penalty"),
+    engine("repetition_penalty_window", Integer(0, MAX_CONTEXT), "tokens that penalties look back"),
+    engine("repeat_last_n", Integer(0, MAX_CONTEXT), "`repetition_penalty_window`", "repetition_penalty_window"),
+    engine("mirostat", Integer(0, 2), "version; 0 is off"),
+    engine("mirostat_tau", Number(0, 1000), "surprise to steer to, in bits"),
+    engine("mirostat_eta", Number(0, 10), "how quickly"),
+    engine("dry_multiplier", Number(0, BIG), "against repetitions of several tokens; 0 is none"),
+    engine("dry_base", Number(1, 1000), "how its penalty grows with a repetition"),
+    engine("dry_allowed_length", Integer(1, MAX_CONTEXT), "tokens that may be repeated"),
+    engine("dry_window", Integer(1, MAX_CONTEXT), "tokens of the text that it looks at; default all"),
+    engine("dry_sequence_breakers", ListOf(Text(1, MAX_STOP), 256), "strings that no repetition reaches across"),
+    engine("xtc_probability", Number(0, 1), "how often the likeliest tokens are left out"),
+    engine("xtc_threshold", Number(0, 1), "how probable these are"),
+    engine("dynatemp_range", Number(0, BIG), "the temperature follows the entropy this far up and down"),
+    engine("dynatemp_exponent", Number(0, BIG), "how it does"),
+    engine("seed", Integer(-(1 << 63), MAX_SEED), "the same seed gives the same text; choice i has seed + i"),
+    engine("logit_bias", MapOf(Number(-100, 100), MAX_BIASES, token_key), "token id to what its logit gets; -100 bans"),
+    engine("banned_tokens", ListOf(Integer(0, MAX_TOKEN), MAX_BIASES), "ids of tokens that never come"),
+    Field("stop", Either({"string": Text(1, MAX_STOP), "array": STRINGS}), "strings that end the text", to="stop"),
+    engine("stop_token_ids", ListOf(Integer(0, MAX_TOKEN), MAX_BIASES), "tokens that end the text"),
+    engine("min_tokens", Integer(0, MAX_CONTEXT), "tokens before the text may end"),
+    engine("ignore_eos", Boolean(), "go on when the model wants to end"),
+    engine("include_stop_str_in_output", Boolean(), "leave the stop string in the text", "include_stop"),
+    engine("bad_words", ListOf(Text(1, MAX_STOP), MAX_BIASES), "words that never come"),
+    engine("allowed_token_ids", IDS, "the only tokens that may come"),
+)
+CHOICES = ListOf(Text(), MAX_CHOICES, 1)
+STRUCTURED = Record(
+    (
+        Field("json", Either({"object": Json(SCHEMA_DEPTH), "string": Text(), "boolean": Boolean()}), "a JSON schema"),
+        Field("regex", Text(), "a pattern that the whole text matches"),
+        Field("choice", CHOICES, "texts of which it is one"),
+        Field("grammar", Text(), "GBNF that it follows"),
+        refused("json_object", "give response_format {'type': 'json_object'}", False),
+        refused("disable_fallback", "", False),
+        accepted("disable_any_whitespace", Boolean(), "JSON has at most one space between tokens in any case"),
+        refused("disable_additional_properties", "schemas are closed unless they say otherwise", False),
+        refused("whitespace_pattern"),
+        refused("structural_tag"),
+    )
+)
+JSON_SCHEMA = Record(
+    (
+        Field("name", Text(0, MAX_NAME), "of the schema"),
+        Field("description", Text(), "for the reader"),
+        Field("schema", Json(SCHEMA_DEPTH), "what the text, as JSON, must follow", required=True),
+        accepted("strict", Boolean(), "the schema is held either way"),
+    )
+)
+RESPONSE_FORMAT = Record(
+    (
+        Field("type", Choice(("text", "json_object", "json_schema")), "what the text is", required=True),
+        Field("json_schema", JSON_SCHEMA, "for `json_schema`"),
+    )
+)
+GUIDED = "give structured_outputs"
+CONSTRAINTS = (
+    Field("response_format", RESPONSE_FORMAT, "`text`, `json_object`, or `json_schema`, which is always held"),
+    Field("structured_outputs", STRUCTURED, "`json`, `regex`, `choice` or `grammar`"),
+    Field("json_schema", Json(SCHEMA_DEPTH), "a schema that the text, as JSON, follows"),
+    Field("regex", Text(), "a pattern that the whole text matches"),
+    Field("choices", CHOICES, "texts of which it is one"),
+    Field("grammar", Text(), "GBNF that it follows"),
+    engine("schema_mode", Choice(SCHEMA_MODES), "`generate`, or `full` for all instances of a schema"),
+    *(refused(name, GUIDED) for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
+    refused("guided_decoding_backend", GUIDED),
+)
+STREAM_OPTIONS = Record(
+    (
+        Field("include_usage", Boolean(), "a last chunk with the usage"),
+        Field("continuous_usage_stats", Boolean(), "the usage so far in every chunk"),
+        accepted("include_obfuscation", Boolean(), "there is none"),
+    )
+)
+STREAM = (
+    Field("stream", Boolean(), "server-sent events, one for each step of the model"),
+    Field("stream_options", STREAM_OPTIONS, "with `stream` alone"),
+)
+LORA = Record((
+    Field("name", Text(1, 256), "of a loaded adapter", required=True),
+    Field("scale", Number(-1000, 1000), "default 1"),
+))  # fmt: skip
+PREDICTED = Either({"string": Text(), "array": ListOf(Record((
+    Field("type", Choice(("text",)), "", required=True), Field("text", Text(), "", required=True),
+)), 64)})  # fmt: skip
+SERVING = (
+    Field("priority", Integer(-100, 100), "lower goes first; other than 0 needs `--allow-priority`"),
+    Field("cache_prompt", Boolean(), "begin with KV of earlier requests, and leave it for others", to="cache_prompt"),
+    Field("cache_salt", Text(1, 256), "only requests with the same one share beginnings"),
+    accepted("prompt_cache_key", Text(0, 1024), "beginnings are found by themselves"),
+    accepted("prompt_cache_retention", Text(0, MAX_NAME), "KV is kept while there is room"),
+    Field("lora", ListOf(LORA, 16), "adapters with their scales"),
+    Field("draft", Choice(("lookup", "grammar", "off")), "where draft tokens come from; it changes no text"),
+    engine("num_speculative", Integer(0, 32), "draft tokens at a time"),
+    Field("prediction", Record((
+        Field("type", Choice(("content",)), "", required=True), Field("content", PREDICTED, "", required=True),
+    )), "a text that the answer may repeat: drafts are looked up in it"),
+    Field("return_token_ids", Boolean(), "`token_ids` and `prompt_token_ids` beside the text"),
+    Field("return_timings", Boolean(), "seconds, under `oxillama`"),
+    accepted("user", Text(0, 512), "for the access log, with `--log-content`"),
+    accepted("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "for the caller"),
+    accepted("safety_identifier", Text(0, 512), "for the caller"),
+    Field("service_tier", Only(("auto", "default")), "there is one", "accept"),
+    refused("store", "nothing is kept", False),
+    refused("truncate_prompt_tokens", "shorten the prompt"),
+    refused("use_beam_search", "the library has beam_search()", False),
+    refused("length_penalty", "it is for beam search", 1.0, 1),
+    refused("early_stopping", "it is for beam search", False),
+    refused("moderation"),
+)  # fmt: skip
+
+CONTENT_PART = Record((
+    Field("type", Text(1, MAX_NAME), "`text`; there are no images, sounds or files", required=True),
+    Field("text", Text(), "of the part"),
+    *(refused(n, "nothing but text is read") for n in ("image_url", "input_audio", "file", "video_url", "refusal")),
+    accepted("cache_control", Json(), "beginnings are found by themselves"),
+))  # fmt: skip
+CALLED = Record((Field("name", Text(1, 256), "", required=True), Field("arguments", Any_(), "JSON text, or an object")))
+CALL = Record((
+    Field("id", Text(0, 256), "of the call"),
+    Field("type", Choice(("function",)), "`function`"),
+    Field("index", Integer(0, MAX_TOOLS), "of the call"),
+    Field("function", CALLED, "its name and arguments", required=True),
+))  # fmt: skip
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MESSAGE = Record((
+    Field("role", Choice(ROLES), "of the message", required=True),
+    Field("content", Either({"string": Text(), "array": ListOf(CONTENT_PART, MAX_MESSAGES)}), "text, or text parts"),
+    Field("name", Text(0, 256), "of the author"),
+    Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
+    Field("tool_call_id", Text(0, 256), "of a tool's message"),
+    Field("reasoning_content", Text(), "of an assistant's message"),
+    accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
+    accepted("refusal", Text(), "of an answer that is sent back"),
+    accepted("parsed", Any_(), "of an answer that is sent back"),
+    accepted("provider_specific_fields", Json(), "of an answer that is sent back"),
+    accepted("token_ids", Any_(), "of an answer that is sent back"),
+    refused("audio"),
+    refused("function_call", "give tool_calls"),
+))  # fmt: skip
+FUNCTION = Record((
+    Field("name", Text(1, MAX_NAME), "of the function", required=True),
+    Field("description", Text(), "for the model"),
+    Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema of the arguments"),
+    Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
+))  # fmt: skip
+TOOL = Record((
+    Field("type", Choice(("function",)), "`function`", required=True),
+    Field("function", FUNCTION, "its name and schema", required=True),
+))  # fmt: skip
+NAMED = Record((Field("name", Text(1, MAX_NAME), "of the function", required=True),))
+ALLOWED = Record((
+    Field("mode", Choice(("auto", "required")), "", required=True),
+    Field("tools", ListOf(Record((
+        Field("type", Choice(("function",)), "", required=True), Field("function", NAMED, "", required=True),
+    )), MAX_TOOLS, 1), "", required=True),
+))  # fmt: skip
+TOOL_CHOICE = Either({
+    "string": Choice(("none", "auto", "required")),
+    "object": Record((
+        Field("type", Choice(("function", "allowed_tools")), "", required=True),
+        Field("function", NAMED, "the function to call"),
+        Field("allowed_tools", ALLOWED, "those that may be called"),
+    )),
+})  # fmt: skip
+TOKENS = Integer(1, 1 << 31)
+
+CHAT = Record((
+    MODEL,
+    Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
+    Field("max_completion_tokens", TOKENS, "tokens to generate at most; more than there is room for is cut to it"),
+    Field("max_tokens", TOKENS, "the same"),
+    *SAMPLING,
+    Field("n", Integer(1, 128), "choices; at most `--max-n`"),
+    Field("logprobs", Boolean(), "log-probabilities of the tokens, by the model's own distribution"),
+    Field("top_logprobs", Integer(0, 1024), "with so many of the likeliest; at most `--max-logprobs`"),
+    Field("prompt_logprobs", Integer(0, 1024), "of the prompt's tokens", to="prompt_logprobs"),
+    *CONSTRAINTS,
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions that the model may call"),
+    Field("tool_choice", TOOL_CHOICE, "`none`, `auto`, `required`, a function, or `allowed_tools`"),
+    Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
+    *STREAM,
+    engine("reasoning_effort", Text(1, MAX_NAME), "for templates that know it"),
+    engine("chat_template_kwargs", Json(), "variables of the chat template", "template_kwargs"),
+    Field("chat_template", Text(), "a template of the request's own; needs `--trust-request-templates`"),
+    engine("add_generation_prompt", Boolean(), "end the prompt with what opens the answer"),
+    engine("continue_final_message", Boolean(), "go on with the last message"),
+    Field("include_reasoning", Boolean(), "false leaves reasoning out of the answer"),
+    *SERVING,
+    Field("verbosity", Only(("medium",)), "as the model likes", "accept"),
+    Field("modalities", Only((["text"],)), "text alone", "accept"),
+    refused("audio"),
+    refused("web_search_options", "nothing is ever fetched"),
+    refused("functions", "give tools"),
+    refused("function_call", "give tool_choice"),
+    refused("documents", "give chat_template_kwargs"),
+))  # fmt: skip
+
+PROMPT = Either({"string": Text(), "array": ListOf(
+    Either({"string": Text(), "number": Integer(0, MAX_TOKEN), "array": IDS}), MAX_CONTEXT, 1,
+)})  # fmt: skip
+COMPLETIONS = Record((
+    MODEL,
+    Field("prompt", PROMPT, "a text, token ids, or a list of these", required=True),
+    Field("max_tokens", Integer(0, 1 << 31), "tokens to generate at most; default 16; 0 scores the prompt"),
+    *SAMPLING,
+    Field("n", Integer(1, 128), "choices for each prompt; at most `--max-n`, and 128 together"),
+    Field("best_of", Integer(1, 128), "the n best of so many, by the mean log-probability; not with `stream`"),
+    Field("logprobs", Integer(0, 1024), "with so many of the likeliest tokens; at most `--max-logprobs`"),
+    Field("echo", Boolean(), "the prompt before the text, and with `logprobs` its log-probabilities"),
+    Field("prompt_logprobs", Integer(0, 1024), "of the prompt's tokens", to="prompt_logprobs"),
+    Field("suffix", Text(), "the text after the gap: of models with fill-in-the-middle tokens"),
+    Field("parse_special", Boolean(), "false: control tokens in the prompt are text"),
+    Field("add_special_tokens", Boolean(), "false: no token of the beginning before the prompt"),
+    *CONSTRAINTS,
+    *STREAM,
+    *SERVING,
+))  # fmt: skip

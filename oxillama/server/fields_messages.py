@@ -1,0 +1,105 @@
+"""Field table of Anthropic's messages."""
+
+from __future__ import annotations
+
+from oxillama.server.fields import MAX_MESSAGES, MAX_NAME, MAX_STOP, MAX_TOOLS, MODEL, SCHEMA_DEPTH, accepted, refused
+from oxillama.server.fields import TOKENS as MOST
+from oxillama.server.kinds import (
+    Any_,
+    Boolean,
+    Choice,
+    Either,
+    Field,
+    Integer,
+    Json,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Tagged,
+    Text,
+)  # fmt: skip
+
+__all__ = ["COUNT_TOKENS", "MESSAGES"]
+
+CACHE = accepted("cache_control", Json(), "beginnings are found by themselves")
+
+
+def block(kind: str, *fields: Field) -> Record:
+    """An object whose `type` is this."""
+    return Record((accepted("type", Choice((kind,)), "its kind"), CACHE, *fields))
+
+
+TEXT = block(
+    "text", Field("text", Text(), "of the block", required=True), accepted("citations", Any_(), "of an earlier answer")
+)
+TEXTS = ListOf(Tagged({"text": TEXT}), MAX_MESSAGES)
+BLOCK = Tagged({
+    "text": TEXT,
+    "tool_use": block(
+        "tool_use", Field("id", Text(0, 256), "of the call", required=True),
+        Field("name", Text(1, 256), "of the tool", required=True), Field("input", Json(), "arguments", required=True),
+        accepted("caller", Any_(), "of an earlier answer"),
+    ),
+    "tool_result": block(
+        "tool_result", Field("tool_use_id", Text(0, 256), "of the call", required=True),
+        Field("content", Either({"string": Text(), "array": TEXTS}), "what the tool gave"),
+        Field("is_error", Boolean(), "whether that is an error"),
+    ),
+    "thinking": block(
+        "thinking", Field("thinking", Text(), "of an earlier answer", required=True),
+        accepted("signature", Text(), "of an earlier answer"),
+    ),
+})  # fmt: skip
+CONTENT = Either({"string": Text(), "array": ListOf(BLOCK, MAX_MESSAGES)})
+MESSAGE = Record((
+    Field("role", Choice(("user", "assistant")), "of the message", required=True),
+    Field("content", CONTENT, "text, or blocks", required=True),
+))  # fmt: skip
+TOOL = Record((
+    accepted("type", Choice(("custom",)), "there are no tools of the server"),
+    Field("name", Text(1, MAX_NAME), "of the tool", required=True),
+    Field("description", Text(), "for the model"),
+    Field("input_schema", Json(SCHEMA_DEPTH), "a JSON schema of its input", required=True),
+    Field("strict", Boolean(), "false: input that no grammar can hold may be any object"),
+    accepted("input_examples", Any_(), "for the reader"),
+    accepted("eager_input_streaming", Boolean(), "input comes as it is written"),
+    CACHE,
+))  # fmt: skip
+PARALLEL = Field("disable_parallel_tool_use", Boolean(), "the first call alone")
+
+
+def choice(kind: str, *fields: Field) -> Record:
+    return Record((accepted("type", Choice((kind,)), "its kind"), *fields))
+
+
+CHOICE = Tagged({
+    "auto": choice("auto", PARALLEL),
+    "any": choice("any", PARALLEL),
+    "tool": choice("tool", Field("name", Text(1, MAX_NAME), "of the tool", required=True), PARALLEL),
+    "none": choice("none"),
+})  # fmt: skip
+_INPUT = (
+    MODEL,
+    Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
+    Field("system", Either({"string": Text(), "array": TEXTS}), "a system message"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "tools that the model may call"),
+    Field("tool_choice", CHOICE, "`auto`, `any`, `tool` or `none`"),
+    Field("thinking", Tagged({"disabled": choice("disabled")}), "`disabled`", "accept"),
+    CACHE,
+)
+COUNT_TOKENS = Record(_INPUT)
+MESSAGES = Record((
+    *_INPUT,
+    Field("max_tokens", MOST, "tokens to generate at most", required=True),
+    Field("stop_sequences", ListOf(Text(1, MAX_STOP), 16), "strings that end the text"),
+    Field("stream", Boolean(), "server-sent events"),
+    Field("temperature", Number(0, 1, lenient_most=1e6), "0 takes the likeliest token; default 1"),
+    Field("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together"),
+    Field("top_k", Integer(0, 1 << 30), "the k likeliest tokens; 0 keeps all"),
+    accepted("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "for the caller"),
+    accepted("service_tier", Choice(("auto", "standard_only")), "there is one"),
+    refused("container", "nothing is run"),
+    refused("mcp_servers", "nothing is ever fetched"),
+    refused("context_management", "nothing is kept"),
+))  # fmt: skip

@@ -1,0 +1,61 @@
+"""Field tables of embeddings, ranking and tokens."""
+
+from __future__ import annotations
+
+from oxillama.config import MAX_CONTEXT
+from oxillama.core.embedding import POOLINGS
+from oxillama.sampler_config import MAX_TOKEN
+from oxillama.server.fields import CHAT, IDS, MODEL, accepted, refused
+from oxillama.server.kinds import Boolean, Choice, Either, Field, Integer, ListOf, Record, Text
+
+__all__ = ["DETOKENIZE", "EMBEDDINGS", "RERANK", "SCORE", "TOKENIZE"]
+
+MAX_TEXTS = 1 << 16
+TEXTS = Either({"string": Text(1), "array": ListOf(Text(1), MAX_TEXTS, 1)})
+INPUT = Either({"string": Text(), "array": ListOf(
+    Either({"string": Text(), "number": Integer(0, MAX_TOKEN), "array": IDS}), MAX_TEXTS, 1,
+)})  # fmt: skip
+DOCUMENT = Either({"string": Text(), "object": Record((Field("text", Text(), "of the document", required=True),))})
+USER = accepted("user", Text(0, 512), "for the caller")
+_OWN = {field.name: field for field in CHAT.fields}
+
+EMBEDDINGS = Record((
+    MODEL,
+    Field("input", INPUT, "a text, token ids, or a list of these", required=True),
+    Field("encoding_format", Choice(("float", "base64")), "base64: of float32, little end first"),
+    Field("dimensions", Integer(1, 1 << 24), "the first so many values, of models trained for it"),
+    Field("pooling", Choice(tuple(p for p in POOLINGS if p not in ("none", "rank"))), "default: what the file says"),
+    Field("normalize", Boolean(), "divide by the length; default true"),
+    refused("truncate_prompt_tokens", "shorten the text"),
+    USER,
+))  # fmt: skip
+RERANK = Record((
+    MODEL,
+    Field("query", Text(), "what the documents are to answer", required=True),
+    Field("documents", ListOf(DOCUMENT, MAX_TEXTS, 1), "texts, or objects with one", required=True),
+    Field("top_n", Integer(1, MAX_TEXTS), "only the best"),
+    Field("return_documents", Boolean(), "the documents beside their scores"),
+    refused("max_chunks_per_doc", "documents are read whole"),
+    refused("rank_fields", "documents are texts"),
+    refused("truncate_prompt_tokens", "shorten the documents"),
+    USER,
+))  # fmt: skip
+SCORE = Record((
+    MODEL,
+    Field("text_1", TEXTS, "a text, or as many as `text_2` has", required=True),
+    Field("text_2", TEXTS, "a text, or a list", required=True),
+    refused("truncate_prompt_tokens", "shorten the texts"),
+    USER,
+))  # fmt: skip
+TOKENIZE = Record((
+    MODEL,
+    Field("prompt", Text(), "a text"),
+    Field("messages", _OWN["messages"].kind, "a conversation, in place of `prompt`"),
+    _OWN["tools"],
+    Field("add_special_tokens", Boolean(), "tokens that begin and end a text; default true, with `messages` false"),
+    Field("return_token_strs", Boolean(), "the text of each token, too"),
+))  # fmt: skip
+DETOKENIZE = Record((
+    MODEL,
+    Field("tokens", ListOf(Integer(0, MAX_TOKEN), MAX_CONTEXT), "token ids", required=True),
+))  # fmt: skip

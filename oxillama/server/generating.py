@@ -1,0 +1,149 @@
+"""Generating over HTTP: an ask becomes a run, and its chunks an answer or a stream of any dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from oxillama.core.results import Chunk
+from oxillama.server.answers import Choice, DeltaReader
+from oxillama.server.asks import Ask, Run, prepare
+from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.exchange import Exchange
+from oxillama.server.failures import failure
+from oxillama.server.models import Chosen
+from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
+from oxillama.server.turns import renamed
+
+__all__ = ["Dialect", "respond", "running"]
+
+
+class Dialect(Protocol):
+    """How one API tells what a run gives.
+
+    choices: what is known of each. tail: what ends a stream.
+    """
+
+    choices: list[Choice]
+    tail: bytes
+
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
+
+    def begin(self) -> list[Event]:
+        """The first events of a stream."""
+
+    def step(self, index: int, chunk: Chunk) -> list[Event]:
+        """Those of a chunk."""
+
+    def end(self) -> list[Event]:
+        """The last ones."""
+
+    def failed(self, error: ApiError) -> list[Event]:
+        """In place of the last ones, after an error."""
+
+    def whole(self) -> dict[str, Any]:
+        """The answer that is no stream."""
+
+
+@contextlib.asynccontextmanager
+async def running(
+    exchange: Exchange, chosen: Chosen, make: Callable[[], Ask], names: Mapping[str, str] | None = None
+) -> AsyncIterator[Run]:
+    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out.
+
+    names: the fields that the request has for those of chat completions.
+    """
+    service, tally = exchange.service, exchange.tally
+    with chosen.in_use():
+        async with service.gate.enter(exchange.key):
+            tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
+            run = None
+            try:
+                run = await service.elsewhere(lambda: renamed(lambda: prepare(make()), names or {}))
+                run.begin()
+                yield run
+            finally:
+                if run is not None:
+                    run.leave()
+                    count(exchange, run)
+
+
+def count(exchange: Exchange, run: Run) -> None:
+    """What a run used, for the log."""
+    tally = exchange.tally
+    tally.prompt_tokens = sum(map(len, run.prompts))
+    tally.cached_tokens = run.requests[0].sequence.n_cached or 0
+    tally.completion_tokens = sum(request.usage.completion_tokens for request in run.requests)
+    first = [request.clock.first_at for request in run.requests if request.clock.first_at]
+    if first:
+        tally.first_token = min(first) - exchange.began
+
+
+def choices_of(run: Run, most_calls: int | None = None) -> list[Choice]:
+    """Empty choices of a run."""
+    return [Choice(i, DeltaReader(most_calls)) for i in range(len(run.requests))]
+
+
+async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
+    """Sends what a run gives, as a stream or whole."""
+    if run.ask.whole:
+        async for step in run.steps():
+            for index, chunk in step:
+                dialect.add(index, chunk)
+        finish(exchange, dialect)
+        await exchange.json(dialect.whole())
+        return
+    config = exchange.service.config
+    await exchange.start(200, HEADERS)
+    writer = EventWriter(
+        exchange.send, stall=config.stall_timeout, most=config.max_backlog, ping=config.sse_ping,
+        behind=lambda: run.behind, abort=exchange.abort,
+    )  # fmt: skip
+    try:
+        async with contextlib.aclosing(pieces(exchange, run, dialect)) as found:
+            await writer.run(found)
+    except asyncio.CancelledError:
+        if exchange.gone or not exchange.service.draining:
+            raise
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        await writer.write(joined(dialect.failed(ApiError(503, "draining", "the server ends"))))
+    except ClientGone:
+        exchange.gone = True
+        raise
+    exchange.ended = True
+    await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def pieces(exchange: Exchange, run: Run, dialect: Dialect) -> AsyncGenerator[bytes, None]:
+    """The body of a stream: all events of one step of the model together."""
+    yield joined(dialect.begin())
+    try:
+        async for step in run.steps():
+            events = [event for index, chunk in step for event in dialect.step(index, chunk)]
+            if events:
+                yield joined(events)
+    except Exception as error:
+        found = failure(error, exchange)
+        exchange.tally.finish_reason = found.code
+        yield joined(dialect.failed(found))
+        return
+    finish(exchange, dialect)
+    yield joined(dialect.end()) + dialect.tail
+
+
+def joined(events: list[Event]) -> bytes:
+    return b"".join(map(encoded, events))
+
+
+def finish(exchange: Exchange, dialect: Dialect) -> None:
+    """What the log says of an answer."""
+    tally = exchange.tally
+    tally.finish_reason = dialect.choices[0].finish_reason or "-"
+    if exchange.service.config.log_content:
+        tally.content = "\n".join(choice.text for choice in dialect.choices)

@@ -1,0 +1,355 @@
+"""Kinds of values in requests: each checks one, names its place if it is wrong, and describes itself as a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from oxillama._util.checks import nearest
+from oxillama.server.errors import ApiError, bad_value
+
+__all__ = [
+    "Any_",
+    "Boolean",
+    "Choice",
+    "Either",
+    "Field",
+    "Integer",
+    "Json",
+    "Kind",
+    "ListOf",
+    "MapOf",
+    "Number",
+    "Only",
+    "Reading",
+    "Record",
+    "Tagged",
+    "Text",
+]
+
+MAX_TEXT = 1 << 26
+JSON_DEPTH = 64
+
+
+@dataclass
+class Reading:
+    """How one request is read. lenient: unknown fields are left out, and named in `ignored`."""
+
+    lenient: bool = False
+    ignored: list[str] = field(default_factory=list)
+
+
+class Kind(Protocol):
+    """Values of one kind."""
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        """The value as it is used. Raises ApiError, which names the place, for one of another kind."""
+
+    def schema(self) -> dict[str, Any]:
+        """The kind as JSON Schema."""
+
+
+def shown(value: Any) -> str:
+    """A value of JSON in a message: short."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else f"{value!r:.60}"
+
+
+def wrong(place: str, wanted: str, value: Any) -> ApiError:
+    return bad_value(place, f"{place} must be {wanted}, not {shown(value)}")
+
+
+@dataclass(frozen=True)
+class Boolean:
+    def read(self, place: str, value: Any, reading: Reading) -> bool:
+        if not isinstance(value, bool):
+            raise wrong(place, "true or false", value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Integer:
+    least: int
+    most: int
+
+    def read(self, place: str, value: Any, reading: Reading) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise wrong(place, f"an integer from {self.least} to {self.most}", value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number; `lenient_most` is the highest for lenient readers."""
+
+    least: float
+    most: float
+    above: bool = False
+    lenient_most: float | None = None
+
+    def read(self, place: str, value: Any, reading: Reading) -> float:
+        most = self.lenient_most if reading.lenient and self.lenient_most is not None else self.most
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not self.least <= value <= most or (self.above and value == self.least):
+            raise wrong(place, f"a number {'above' if self.above else 'from'} {self.least:g} to {most:g}", value)
+        return float(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True)
+class Text:
+    least: int = 0
+    most: int = MAX_TEXT
+
+    def read(self, place: str, value: Any, reading: Reading) -> str:
+        if not isinstance(value, str):
+            raise wrong(place, "a string", value)
+        if not self.least <= len(value) <= self.most:
+            raise bad_value(place, f"{place} must have {self.least} to {self.most} characters, not {len(value)}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        bounds = {"minLength": self.least} if self.least else {}
+        return {"type": "string", **bounds, **({"maxLength": self.most} if self.most < MAX_TEXT else {})}
+
+
+@dataclass(frozen=True)
+class Choice:
+    values: tuple[str, ...]
+
+    def read(self, place: str, value: Any, reading: Reading) -> str:
+        if not isinstance(value, str) or value not in self.values:
+            raise wrong(place, "one of " + ", ".join(self.values), value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Only:
+    """The values of a field that is refused, or has no effect, with which it asks for nothing else."""
+
+    values: tuple[Any, ...]
+    remedy: str = ""
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        if not any(type(value) is type(one) and value == one for one in self.values):
+            why = f"{place} is not supported" + (f": {self.remedy}" if self.remedy else "")
+            if self.values:
+                why = f"{place} must be {' or '.join(map(shown, self.values))}, not {shown(value)}"
+                why += f": {self.remedy}" if self.remedy else ""
+            raise bad_value(place, why, "unsupported_parameter")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": [*self.values, None]}
+
+
+@dataclass(frozen=True)
+class Any_:
+    """Any value of JSON, of a depth that templates and grammars can go through."""
+
+    depth: int = JSON_DEPTH
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        check_depth(place, value, self.depth)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Json:
+    """An object with any properties."""
+
+    depth: int = JSON_DEPTH
+
+    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise wrong(place, "an object", value)
+        check_depth(place, value, self.depth)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object"}
+
+
+def check_depth(place: str, value: Any, most: int) -> None:
+    """Raises ApiError for lists and objects nested deeper than that."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            item
+            for one in level
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise bad_value(place, f"{place} must nest at most {most} deep")
+
+
+@dataclass(frozen=True)
+class ListOf:
+    kind: Kind
+    most: int
+    least: int = 0
+
+    def read(self, place: str, value: Any, reading: Reading) -> list[Any]:
+        if not isinstance(value, list):
+            raise wrong(place, "a list", value)
+        if not self.least <= len(value) <= self.most:
+            raise bad_value(place, f"{place} must have {self.least} to {self.most} entries, not {len(value)}")
+        return [self.kind.read(f"{place}[{i}]", one, reading) for i, one in enumerate(value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self.kind.schema(), "minItems": self.least, "maxItems": self.most}
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """An object whose keys are names of one form, checked by `key`, and whose values are of one kind."""
+
+    kind: Kind
+    most: int
+    key: Callable[[str, str], Any]
+
+    def read(self, place: str, value: Any, reading: Reading) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise wrong(place, "an object", value)
+        if len(value) > self.most:
+            raise bad_value(place, f"{place} must have at most {self.most} entries, not {len(value)}")
+        return {self.key(place, k): self.kind.read(f"{place}.{k:.40}", v, reading) for k, v in value.items()}
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": self.kind.schema(), "maxProperties": self.most}
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several kinds, chosen by the type of the value in JSON."""
+
+    kinds: Mapping[str, Kind]
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        kind = self.kinds.get(_type_of(value))
+        if kind is None:
+            raise wrong(place, " or ".join(_NAMES[name] for name in self.kinds), value)
+        return kind.read(place, value, reading)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [kind.schema() for kind in self.kinds.values()]}
+
+
+_NAMES = {"string": "a string", "array": "a list", "object": "an object", "number": "a number", "boolean": "a boolean"}
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, dict) else "number" if isinstance(value, int | float) else "null"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a request.
+
+    rule: "honour"; "accept": it has no effect, by nature; "refuse": only values that ask for nothing are taken. needs:
+    the engine's keyword without which it is refused. to: the keyword of the engine that it is, if it is one.
+    """
+
+    name: str
+    kind: Kind
+    text: str
+    rule: str = "honour"
+    to: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """An object of known fields; those that are null count as absent."""
+
+    fields: tuple[Field, ...]
+    _known: dict[str, Field] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._known.update({f.name: f for f in self.fields})
+
+    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+        """The fields that are honoured, by name."""
+        if not isinstance(value, dict):
+            raise wrong(place or "the body", "an object", value)
+        prefix = f"{place}." if place else ""
+        found = {}
+        for name, given in value.items():
+            known = self._known.get(name)
+            if known is None:
+                self._unknown(prefix, name, reading)
+            elif given is not None:
+                read = known.kind.read(prefix + name, given, reading)
+                if known.rule == "honour":
+                    found[name] = read
+        for one in self.fields:
+            if one.required and one.name not in found:
+                raise bad_value(prefix + one.name, f"{prefix}{one.name} is missing: {one.text}", "missing_parameter")
+        return found
+
+    def _unknown(self, prefix: str, name: str, reading: Reading) -> None:
+        place = f"{prefix}{name:.64}"
+        if reading.lenient:
+            reading.ignored.append(place)
+            return
+        near = nearest(name, self._known) if len(name) <= 64 else None
+        remedy = f"; did you mean {near!r}?" if near else ""
+        raise bad_value(place, f"{place!r} is not a known parameter{remedy}", "unknown_parameter")
+
+    def schema(self) -> dict[str, Any]:
+        required: Sequence[str] = [f.name for f in self.fields if f.required]
+        made: dict[str, Any] = {
+            "type": "object",
+            "properties": {f.name: {**f.kind.schema(), "description": f.text} for f in self.fields if f.text},
+            "additionalProperties": False,
+        }
+        return made | ({"required": list(required)} if required else {})
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """An object of one of several forms, which its `type` names; without one, `default`."""
+
+    forms: Mapping[str, Record]
+    default: str = ""
+
+    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise wrong(place, "an object", value)
+        name = value.get("type", self.default)
+        form = self.forms.get(name) if isinstance(name, str) else None
+        if form is None:
+            text = f"{place}.type must be one of {', '.join(self.forms)}, not {shown(name)}"
+            raise bad_value(
+                f"{place}.type", text, "unsupported_parameter" if isinstance(name, str) else "invalid_value"
+            )
+        return {"type": name, **form.read(place, value, reading)}
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [form.schema() for form in self.forms.values()]}

@@ -1,0 +1,103 @@
+"""Metrics of the server, and those of its engines, as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from oxillama.metrics import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, REQUEST_BUCKETS, Histogram, MetricsSnapshot
+
+__all__ = ["ServerMetrics", "content_type", "merged"]
+
+Labels = tuple[tuple[str, str], ...]
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+class ServerMetrics:
+    """Counts of requests over HTTP."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[Labels] = Counter()
+        self._refused: Counter[Labels] = Counter()
+        self._tokens: Counter[Labels] = Counter()
+        self._durations: dict[str, Histogram] = {}
+        self.in_flight = self.disconnects = 0
+
+    def ended(self, path: str, method: str, status: int, seconds: float) -> None:
+        """A request ended."""
+        self._requests[(("path", path), ("method", method), ("status", str(status)))] += 1
+        if path not in self._durations:
+            self._durations[path] = Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, *REQUEST_BUCKETS))
+        self._durations[path].observe((seconds, 1))
+
+    def refused(self, code: str) -> None:
+        """A request was refused."""
+        self._refused[(("code", code),)] += 1
+
+    def used(self, key: str, kind: str, n_tokens: int) -> None:
+        """A key used tokens."""
+        self._tokens[(("key", key), ("kind", kind))] += n_tokens
+
+    def text(self, openmetrics: bool) -> str:
+        """The lines of all of them."""
+        lines: list[str] = []
+        gone: Counter[Labels] = Counter({(): self.disconnects})
+        for name, text, counts in (
+            ("oxillama_http_requests_total", "Requests that ended.", self._requests),
+            ("oxillama_requests_refused_total", "Requests that were refused, by code.", self._refused),
+            ("oxillama_key_tokens_total", "Tokens by key.", self._tokens),
+            ("oxillama_http_disconnects_total", "Clients that left early.", gone),
+        ):
+            lines += counter(name, text, counts, openmetrics)
+        lines += ["# HELP oxillama_http_in_flight Requests under way.", "# TYPE oxillama_http_in_flight gauge"]
+        lines.append(f"oxillama_http_in_flight {self.in_flight}")
+        name = "oxillama_http_request_duration_seconds"
+        lines += [f"# HELP {name} From a request's headers to the end of its answer.", f"# TYPE {name} histogram"]
+        for path, histogram in self._durations.items():
+            lines += self._buckets(name, path, histogram)
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _buckets(name: str, path: str, histogram: Histogram) -> Iterable[str]:
+        bounds, counts, total = histogram.values()
+        n = 0
+        for bound, count in zip((*map(repr, bounds), "+Inf"), counts, strict=True):
+            n += count
+            yield f"{name}_bucket{labelled((('path', path), ('le', bound)))} {n}"
+        yield f"{name}_sum{labelled((('path', path),))} {total!r}"
+        yield f"{name}_count{labelled((('path', path),))} {n}"
+
+
+def counter(name: str, text: str, counts: Mapping[Labels, int], openmetrics: bool) -> Iterable[str]:
+    """Lines of one counter."""
+    shown = name.removesuffix("_total") if openmetrics else name
+    yield f"# HELP {shown} {text}"
+    yield f"# TYPE {shown} counter"
+    for labels, count in counts.items():
+        yield f"{name}{labelled(labels)} {count}"
+
+
+def labelled(labels: Labels) -> str:
+    pairs = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def merged(snapshots: Mapping[str, MetricsSnapshot], *, openmetrics: bool = False) -> str:
+    """Metrics of several engines, labelled with their models; all samples of a metric stand together."""
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for model, snapshot in snapshots.items():
+        name = ""
+        for line in snapshot.prometheus({"model": model}, openmetrics=openmetrics).splitlines():
+            if line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+            head, samples = families.setdefault(name, ([], []))
+            if not line.startswith("#"):
+                samples.append(line)
+            elif len(head) < 2 and line != "# EOF":
+                head.append(line)
+    return "".join(f"{line}\n" for head, samples in families.values() for line in (*head, *samples))
+
+
+def content_type(openmetrics: bool) -> str:
+    """The Content-Type of a scrape."""
+    return OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE

@@ -1,0 +1,281 @@
+"""Models that are served: engines by name, their adapters, and the defaults of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from oxillama._util.checks import nearest
+from oxillama.config import SamplerConfig, field_names
+from oxillama.core.prompts import make_chain
+from oxillama.engine.async_engine import AsyncEngine
+from oxillama.engine.engine import Engine
+from oxillama.errors import ConfigError, OxiLlamaError
+from oxillama.kernels import _table
+from oxillama.sampling import SamplerChain
+from oxillama.server.config import ServerConfig
+from oxillama.server.errors import ApiError
+
+__all__ = ["PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
+
+State = Literal["loading", "ready", "failed", "idle"]
+Loader = Callable[[], Engine]
+
+# The defaults of OpenAI's API, and of vLLM: nothing is cut off.
+PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0)
+
+
+@dataclass
+class ServedModel:
+    """A model under its name.
+
+    load: what gives its engine; None for one that was loaded before. state: "idle" before it is needed. created: Unix
+    seconds. adapters: names of those that are served as "NAME:ADAPTER" and "ADAPTER".
+    """
+
+    id: str
+    engine: AsyncEngine | None = None
+    load: Loader | None = None
+    aliases: tuple[str, ...] = ()
+    at_start: bool = True
+    state: State = "idle"
+    reason: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+    used_at: float = 0.0
+    n_open: int = 0
+    chain: SamplerChain | None = None
+    fingerprint: str = ""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def ready(self) -> AsyncEngine:
+        """The engine of a model that is loaded."""
+        assert self.engine is not None
+        return self.engine
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a request's `model` names: a model, and maybe an adapter of it. name: as the request has it."""
+
+    model: ServedModel
+    adapter: str | None
+    name: str
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """The model stays in memory. To be entered as soon as `Models.use` has given it, before anything is awaited."""
+        self.model.n_open += 1
+        try:
+            yield
+        finally:
+            self.model.n_open -= 1
+            self.model.used_at = time.monotonic()
+
+
+class Models:
+    """The models of one server, in order: the first answers requests that name none."""
+
+    def __init__(self, models: list[ServedModel], config: ServerConfig) -> None:
+        if not models:
+            raise ConfigError("engines is empty: give at least one model")
+        self._config = config
+        self.all = {model.id: model for model in models}
+        if len(self.all) < len(models):
+            raise ConfigError("engines must have different names")
+        self.first = models[0]
+        for model in models:
+            if model.engine is not None:
+                self._loaded(model, model.engine)
+
+    async def load_all(self) -> None:
+        """Loads those that are loaded at start, one after another. A failure is kept with its model."""
+        for model in self.all.values():
+            if model.at_start and model.state == "idle":
+                await self.load(model)
+
+    async def load(self, model: ServedModel) -> None:
+        """Loads a model in another thread, unless it is loaded."""
+        async with model.lock:
+            if model.state in ("ready", "failed") or model.load is None:
+                return
+            model.state = "loading"
+            try:
+                engine = await asyncio.to_thread(model.load)
+                self._loaded(model, AsyncEngine(engine))
+            except (OxiLlamaError, OSError, MemoryError) as error:
+                model.state, model.reason = "failed", str(error)
+
+    def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
+        model.chain = default_chain(engine.engine, self._config)
+        model.fingerprint = fingerprint_of(engine.engine)
+        model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
+
+    async def unload(self, model: ServedModel) -> None:
+        """Takes an idle model out of memory; one without `load`, or in use, stays."""
+        async with model.lock:
+            if model.engine is None or model.load is None or model.n_open:
+                return
+            engine, model.engine, model.state = model.engine, None, "idle"
+            await engine.close()
+
+    async def close(self) -> None:
+        """Closes the engines that were loaded here."""
+        for model in self.all.values():
+            if model.engine is not None and model.load is not None:
+                await model.engine.close()
+                model.engine = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model that loads at start is loaded."""
+        return all(model.state == "ready" for model in self.all.values() if model.at_start)
+
+    def find(self, name: str | None) -> Chosen:
+        """What a request's `model` means. Raises ApiError for an unknown name."""
+        if not name:
+            return Chosen(self.first, None, self.first.id)
+        for model in self.all.values():
+            if name == model.id or name in model.aliases:
+                return Chosen(model, None, name)
+        for model in self.all.values():
+            adapter = name.removeprefix(f"{model.id}:")
+            known = model.engine.engine.loras if model.engine is not None else ()
+            if adapter in known or (model.engine is None and adapter != name):  # of a model that isn't loaded yet
+                return Chosen(model, adapter, name)
+        if "*" in self.first.aliases:
+            return Chosen(self.first, None, name)
+        names = [entry["id"] for entry in self.listed()]
+        near = nearest(name, names) if len(name) <= 64 else None
+        remedy = f"; did you mean {near!r}?" if near else ""
+        text = f"the model {name!r:.80} does not exist{remedy} There are: {', '.join(names):.400}"
+        raise ApiError(404, "model_not_found", text, "model")
+
+    async def use(self, name: str | None) -> Chosen:
+        """`find`, of a model that is loaded, which one that loads on demand is then. Raises ApiError otherwise."""
+        chosen = self.find(name)
+        model = chosen.model
+        if model.state in ("idle", "loading") and model.load is not None:
+            await self._make_room(model)
+            try:
+                async with asyncio.timeout(self._config.queue_timeout):
+                    await asyncio.shield(self.load(model))
+            except TimeoutError:
+                pass
+        if model.state != "ready":
+            code = "engine_failed" if model.state == "failed" else "loading"
+            text = f"the model {model.id} " + ("can't be loaded" if model.state == "failed" else "is being loaded")
+            raise ApiError(503, code, text, headers={"Retry-After": "5"})
+        model.used_at = time.monotonic()
+        return self.find(name)  # an adapter is known now
+
+    async def _make_room(self, wanted: ServedModel) -> None:
+        """Unloads the least recently used idle models, so that there are no more than `models_max`."""
+        most = self._config.models_max
+        loaded = [m for m in self.all.values() if m.engine is not None and m is not wanted]
+        for model in sorted(loaded, key=lambda m: m.used_at):
+            if not most or len(loaded) < most:
+                return
+            await self.unload(model)
+            loaded = [m for m in loaded if m.engine is not None]
+
+    async def unload_idle(self) -> None:
+        """Unloads models that no request has used for `idle_unload` seconds."""
+        since = time.monotonic() - self._config.idle_unload
+        for model in self.all.values():
+            if model.engine is not None and model.load is not None and not model.n_open and model.used_at < since:
+                await self.unload(model)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Models and adapters in OpenAI's form, with what they can do under `oxillama`."""
+        found = []
+        for model in self.all.values():
+            found += [described(model, name, None) for name in (model.id, *model.aliases) if name != "*"]
+            for adapter in model.engine.engine.loras if model.engine is not None else ():
+                found.append(described(model, f"{model.id}:{adapter}", model.id))
+        return found
+
+
+def default_chain(engine: Engine, config: ServerConfig) -> SamplerChain:
+    """The sampling of requests that give none. Raises ConfigError for a `default` that is none."""
+    base = engine.sampling_defaults if config.generation_config == "file" else PLAIN
+    given: dict[str, Any] = {}
+    for entry in config.default:
+        key, equals, value = entry.partition("=")
+        if not equals or key not in field_names(SamplerConfig):
+            known = nearest(key, field_names(SamplerConfig))
+            raise ConfigError(
+                f"default must be KEY=VALUE, not {entry!r:.80}" + (f"; did you mean {known}?" if known else "")
+            )
+        try:
+            given[key] = json.loads(value)
+        except ValueError:
+            raise ConfigError(f"default {key} must have a value in JSON, not {value!r:.80}") from None
+    return make_chain(replace(base, **given), {}, engine.context.factory.default_chain)
+
+
+def fingerprint_of(engine: Engine) -> str:
+    """Equal for servers whose answers with a seed are equal to the bit: of version, CPU tier, model and KV."""
+    identity = engine.context.snapshots.identity
+    parts: list[Any] = [_table.tier(), engine.config.kv_type, engine.n_vocab]
+    if identity is not None:
+        known = identity.fingerprint
+        parts += [known.file_size, known.head_hash.hex(), known.tail_hash.hex(), known.tensor_hash.hex()]
+    return "fp_" + hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def capabilities(engine: Engine) -> list[str]:
+    """What a model can be asked for."""
+    if engine.context.core.encoder:
+        found = ["embeddings"]
+    else:
+        found = ["chat"] * (engine.tokenizer.chat_template is not None) + ["completions", "embeddings"]
+    return found + ["rerank"] * (engine.context.classifier is not None)
+
+
+def described(model: ServedModel, name: str, parent: str | None) -> dict[str, Any]:
+    """One entry of `GET /v1/models`."""
+    own: dict[str, Any] = {"state": model.state, "parent": parent}
+    if model.engine is not None and model.chain is not None:
+        engine = model.engine.engine
+        spec, metadata, config = engine.model_config, engine.metadata, model.chain.config
+        own |= {
+            "context_length": engine.context_size,
+            "architecture": spec.arch,
+            "name": spec.name,
+            "file_type": metadata.get("general.file_type"),
+            "embedding_size": spec.n_embd,
+            "capabilities": capabilities(engine),
+            "defaults": {n: getattr(config, n) for n in ("temperature", "top_p", "top_k", "min_p")},
+        }
+    base = {"id": name, "object": "model", "created": model.created, "owned_by": "oxillama", "parent": parent}
+    return base | {"max_model_len": own.get("context_length"), "oxillama": own}
+
+
+def served(engines: Mapping[str, Any] | Any, config: ServerConfig) -> Models:
+    """The models of `create_app`'s argument: an engine, or engines by name. Raises ConfigError for anything else."""
+    given = engines if isinstance(engines, Mapping) else {"": engines}
+    found = []
+    for name, engine in given.items():
+        if isinstance(engine, ServedModel):
+            found.append(engine)
+            continue
+        if isinstance(engine, Engine):
+            engine = AsyncEngine(engine)
+        if not isinstance(engine, AsyncEngine):
+            raise ConfigError(f"engines must be loaded engines by name, not {type(engine).__name__}")
+        found.append(ServedModel(name or slug(engine.engine.model_config.name), engine))
+    if found and config.served_model_name:
+        found[0].aliases = (*found[0].aliases, *config.served_model_name)
+    return Models(found, config)
+
+
+def slug(name: str) -> str:
+    """A model's name as an id."""
+    return "-".join(name.lower().split()) or "model"

@@ -1,0 +1,80 @@
+"""Routes of the server: method, path, handler, and what the manual says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from oxillama.server.exchange import Exchange
+from oxillama.server.fields import CHAT, COMPLETIONS
+from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
+from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
+from oxillama.server.fields_numbers import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
+from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
+from oxillama.server.kinds import Record
+from oxillama.server.routes.admin import (
+    cancel,
+    clear_cache,
+    drain,
+    load_adapter,
+    load_model,
+    requests,
+    unload_adapter,
+    unload_model,
+)  # fmt: skip
+from oxillama.server.routes.chat import chat_completions
+from oxillama.server.routes.completions import completions
+from oxillama.server.routes.embeddings import embeddings, rerank, score
+from oxillama.server.routes.health import health, metrics, model, models, ready, version
+from oxillama.server.routes.messages import count_message_tokens, messages
+from oxillama.server.routes.responses import input_tokens, kept_response, responses
+from oxillama.server.routes.tokens import detokenize, tokenize, tokenizer_info
+
+__all__ = ["ROUTES", "Endpoint"]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A route. record: the fields of its body; None without one."""
+
+    method: str
+    path: str
+    handler: Callable[[Exchange], Awaitable[None]]
+    text: str
+    record: Record | None = None
+
+
+ROUTES = (
+    Endpoint("POST", "/v1/chat/completions", chat_completions, "an answer to a conversation (OpenAI)", CHAT),
+    Endpoint("POST", "/v1/completions", completions, "the continuation of a text, and scores (OpenAI)", COMPLETIONS),
+    Endpoint("POST", "/v1/responses", responses, "an answer in items (OpenAI); none is kept", RESPONSES),
+    Endpoint("POST", "/v1/responses/input_tokens", input_tokens, "tokens of its prompt", INPUT_TOKENS),
+    Endpoint("GET", "/v1/responses/{id}", kept_response, "404: none is kept"),
+    Endpoint("DELETE", "/v1/responses/{id}", kept_response, "404: none is kept"),
+    Endpoint("POST", "/v1/messages", messages, "an answer in blocks (Anthropic)", MESSAGES),
+    Endpoint("POST", "/v1/messages/count_tokens", count_message_tokens, "tokens of its prompt", COUNT_TOKENS),
+    Endpoint("POST", "/v1/embeddings", embeddings, "embeddings of texts (OpenAI)", EMBEDDINGS),
+    Endpoint("POST", "/v1/rerank", rerank, "documents by how well they answer (Jina, Cohere)", RERANK),
+    Endpoint("POST", "/v2/rerank", rerank, "the same"),
+    Endpoint("POST", "/rerank", rerank, "the same"),
+    Endpoint("POST", "/v1/score", score, "scores of pairs of texts (vLLM)", SCORE),
+    Endpoint("POST", "/score", score, "the same"),
+    Endpoint("POST", "/tokenize", tokenize, "tokens of a text or a conversation (vLLM)", TOKENIZE),
+    Endpoint("POST", "/detokenize", detokenize, "the text of tokens (vLLM)", DETOKENIZE),
+    Endpoint("GET", "/tokenizer_info", tokenizer_info, "control tokens and chat template (vLLM)"),
+    Endpoint("GET", "/v1/models", models, "models and adapters, with what they can do"),
+    Endpoint("GET", "/v1/models/{id:path}", model, "one of them"),
+    Endpoint("POST", "/v1/load_lora_adapter", load_adapter, "load an adapter (vLLM; administrators)", LOAD_ADAPTER),
+    Endpoint("POST", "/v1/unload_lora_adapter", unload_adapter, "unload it", UNLOAD_ADAPTER),
+    Endpoint("POST", "/admin/models/load", load_model, "load a model", MODEL_NAME),
+    Endpoint("POST", "/admin/models/unload", unload_model, "take an idle one out of memory", MODEL_NAME),
+    Endpoint("POST", "/admin/cache/clear", clear_cache, "give up what prefix caches keep", NOTHING),
+    Endpoint("POST", "/admin/drain", drain, "take no further requests", NOTHING),
+    Endpoint("GET", "/admin/requests", requests, "those under way, without their content"),
+    Endpoint("DELETE", "/admin/requests/{id}", cancel, "end one"),
+    Endpoint("GET", "/health", health, "200 as soon as the process answers, 503 while it ends"),
+    Endpoint("GET", "/v1/health", health, "the same"),
+    Endpoint("GET", "/ready", ready, "200 when the models that are loaded at start are"),
+    Endpoint("GET", "/version", version, "version, CPU tier, threads"),
+    Endpoint("GET", "/metrics", metrics, "Prometheus, or OpenMetrics by Accept"),
+)

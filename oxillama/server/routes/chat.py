@@ -1,0 +1,195 @@
+"""Chat completions of OpenAI's API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.core.results import Chunk, FinishReason
+from oxillama.server.answers import CallDelta, Choice, Delta, logprob_of, prompt_logprobs_of, usage_of
+from oxillama.server.asks import Ask, Run, engine_options, limited
+from oxillama.server.errors import ApiError, bad_value
+from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.fields import CHAT, SERVING
+from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.models import Chosen
+from oxillama.server.prompting import conversation
+from oxillama.server.sse import DONE, Event
+
+__all__ = ["chat_completions", "check_stream", "stream_options", "timings_of"]
+
+_ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
+
+
+async def chat_completions(exchange: Exchange) -> None:
+    """POST /v1/chat/completions"""
+    values = await exchange.fields(CHAT)
+    chosen = await exchange.service.models.use(values.get("model"))
+    async with running(exchange, chosen, lambda: read_ask(values, exchange, chosen)) as run:
+        await respond(exchange, run, ChatDialect(run, values))
+
+
+def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request asks for. Raises ApiError."""
+    config = exchange.service.config
+    options, constraint = engine_options(values, exchange, chosen)
+    for field in _ENGINE:
+        if field.name in values:
+            options.setdefault(field.to, values[field.name])
+    for name in ("top_logprobs", "prompt_logprobs"):
+        limited(name, values.get(name, 0), config.max_logprobs, "--max-logprobs")
+    if values.get("logprobs"):
+        options["logprobs"] = values.get("top_logprobs", 0)
+    else:
+        options.pop("logprobs", None)
+        if values.get("top_logprobs"):
+            raise bad_value("top_logprobs", "top_logprobs needs logprobs: give it as true")
+    options["max_tokens"] = most_tokens(values)
+    messages = conversation(values, options, exchange, chosen)
+    check_stream(values)
+    n = limited("n", values.get("n", 1), config.max_n, "--max-n")
+    return Ask(chosen, options, messages, n=n, whole=not values.get("stream"), constraint=constraint)
+
+
+def most_tokens(values: Mapping[str, Any]) -> int | None:
+    """How many tokens are wanted at most. Raises ApiError if two fields say different things."""
+    old, new = values.get("max_tokens"), values.get("max_completion_tokens")
+    if old is not None and new is not None and old != new:
+        raise bad_value("max_tokens", f"max_tokens is {old} and max_completion_tokens is {new}: give one of them")
+    found = old if new is None else new
+    return None if found is None else min(found, 1 << 24)
+
+
+def check_stream(values: Mapping[str, Any]) -> None:
+    """Raises ApiError for what is for streams alone, or for whole answers alone."""
+    stream_options(values)
+    if values.get("stream") and "prompt_logprobs" in values:
+        raise bad_value("prompt_logprobs", "prompt_logprobs are not for stream=true")
+
+
+def stream_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a stream. Raises ApiError for those of none."""
+    found: Mapping[str, Any] = values.get("stream_options", {})
+    if found and not values.get("stream"):
+        raise bad_value("stream_options", "stream_options are for stream=true")
+    return found
+
+
+class ChatDialect:
+    """Chat completions, and their chunks."""
+
+    tail = DONE
+
+    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
+        self.run, self.values = run, values
+        self.choices = choices_of(run, 1 if values.get("parallel_tool_calls") is False else None)
+        self.streaming = stream_options(values)
+        self.shows_ids = values.get("return_token_ids", False)
+        self.head = {
+            "id": new_id("chatcmpl-"),
+            "object": "chat.completion.chunk" if values.get("stream") else "chat.completion",
+            "created": int(time.time()),
+            "model": run.ask.chosen.name,
+            "system_fingerprint": run.ask.chosen.model.fingerprint,
+        }
+
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
+        self.choices[index].add(chunk)
+
+    # ---- a stream
+
+    def begin(self) -> list[Event]:
+        return [self._event(choice, {"role": "assistant", "content": ""}) for choice in self.choices]
+
+    def step(self, index: int, chunk: Chunk) -> list[Event]:
+        choice = self.choices[index]
+        delta = choice.add(chunk)
+        parts = self._parts(delta)
+        events = [self._event(choice, part) for part in parts]
+        if (chunk.token_ids or chunk.logprobs) and (self.values.get("logprobs") or self.shows_ids):
+            events = events or [self._event(choice, {})]
+            self._say_tokens(events[-1][1]["choices"][0], chunk)
+        if chunk.finish_reason is not None:
+            events.append(self._event(choice, {}, choice.finish_reason))
+        return events
+
+    def end(self) -> list[Event]:
+        said = timings_of(self.run, self.values)
+        if self.streaming.get("include_usage"):
+            said["usage"] = usage_of(self.run, self.choices)
+        return [(None, {**self.head, "choices": [], **said})] if said else []
+
+    def failed(self, error: ApiError) -> list[Event]:
+        return [(None, error.openai())]
+
+    def _parts(self, delta: Delta) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = []
+        if delta.reasoning and self.values.get("include_reasoning", True):
+            parts.append({"reasoning_content": delta.reasoning})
+        if delta.text:
+            parts.append({"content": delta.text})
+        return parts + [{"tool_calls": [call_delta(call)]} for call in delta.calls]
+
+    def _say_tokens(self, said: dict[str, Any], chunk: Chunk) -> None:
+        if self.values.get("logprobs"):
+            said["logprobs"] = {"content": [logprob_of(one) for one in chunk.logprobs or ()], "refusal": None}
+        if self.shows_ids:
+            said["token_ids"] = chunk.token_ids
+
+    def _event(self, choice: Choice, delta: dict[str, Any], reason: FinishReason | str | None = None) -> Event:
+        said = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        event: dict[str, Any] = {**self.head, "choices": [said]}
+        if self.shows_ids and "role" in delta:
+            event["prompt_token_ids"] = self.run.prompts[0]
+        if self.streaming.get("continuous_usage_stats"):
+            event["usage"] = usage_of(self.run, self.choices)
+        return None, event
+
+    # ---- a whole answer
+
+    def whole(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {
+            **self.head,
+            "choices": [self._whole(choice) for choice in self.choices],
+            "usage": usage_of(self.run, self.choices),
+        }
+        if self.shows_ids:
+            answer["prompt_token_ids"] = self.run.prompts[0]
+        prompt = self.choices[0].prompt_logprobs
+        if "prompt_logprobs" in self.values and prompt is not None:
+            answer["prompt_logprobs"] = prompt_logprobs_of(prompt)
+        return answer | timings_of(self.run, self.values)
+
+    def _whole(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.reasoning and self.values.get("include_reasoning", True):
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls:
+            message["content"] = choice.text or None
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in choice.calls
+            ]
+        logprobs = None
+        if self.values.get("logprobs"):
+            logprobs = {"content": [logprob_of(one) for one in choice.logprobs], "refusal": None}
+        said = {"index": choice.index, "message": message, "logprobs": logprobs}
+        said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+        return said | ({"token_ids": choice.token_ids} if self.shows_ids else {})
+
+
+def call_delta(call: CallDelta) -> dict[str, Any]:
+    """A piece of a call as OpenAI's clients put it together."""
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def timings_of(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The seconds of each choice, where they are asked for."""
+    if not values.get("return_timings"):
+        return {}
+    return {"oxillama": {"timings": [request.clock.timings.to_dict() for request in run.requests]}}

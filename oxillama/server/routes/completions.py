@@ -1,0 +1,234 @@
+"""Completions of OpenAI's API, with the log-probabilities of prompts that evaluations read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.core.results import Chunk, TokenLogprob
+from oxillama.server.answers import Choice, number, prompt_logprobs_of, top_of, usage_of
+from oxillama.server.asks import MAX_CHOICES, Ask, Run, engine_options, limited
+from oxillama.server.errors import ApiError, bad_value
+from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.fields import COMPLETIONS
+from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.models import Chosen
+from oxillama.server.routes.chat import check_stream, stream_options, timings_of
+from oxillama.server.sse import DONE, Event
+
+__all__ = ["completions"]
+
+DEFAULT_TOKENS = 16
+
+
+async def completions(exchange: Exchange) -> None:
+    """POST /v1/completions"""
+    values = await exchange.fields(COMPLETIONS)
+    chosen = await exchange.service.models.use(values.get("model"))
+    async with running(exchange, chosen, lambda: read_ask(values, exchange, chosen)) as run:
+        await respond(exchange, run, CompletionDialect(run, values))
+
+
+def prompts_of(given: Any) -> list[Any]:
+    """The prompts of a request: one of text or ids, or a list of these. Raises ApiError for a mixture."""
+    if isinstance(given, str):
+        return [given]
+    kinds = {type(one) for one in given}
+    if len(kinds) > 1:
+        raise bad_value("prompt", "prompt must be a text, a list of token ids, or a list of either")
+    return [given] if kinds == {int} else list(given)
+
+
+def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request asks for. Raises ApiError."""
+    config = exchange.service.config
+    if chosen.model.ready.engine.context.core.encoder:
+        text = f"the model {chosen.name} predicts no next token: it is for embeddings alone"
+        raise bad_value("model", text, "unsupported_parameter")
+    options, constraint = engine_options(values, exchange, chosen)
+    for name in ("logprobs", "prompt_logprobs"):
+        if name in values:
+            options[name] = limited(name, values[name], config.max_logprobs, "--max-logprobs")
+    echo = values.get("echo", False)
+    if echo and "logprobs" in values:
+        options["prompt_logprobs"] = max(values["logprobs"], values.get("prompt_logprobs", 0))
+    most = min(values.get("max_tokens", DEFAULT_TOKENS), 1 << 24)
+    scores_only = most == 0
+    if scores_only and not echo and "prompt_logprobs" not in values:
+        raise bad_value("max_tokens", "max_tokens 0 is for echo or prompt_logprobs: without them there is no answer")
+    options["max_tokens"] = max(most, 1)  # a token that isn't shown
+    check_stream(values)
+    prompts = prompts_of(values["prompt"])
+    n = choices_wanted(values, len(prompts), exchange)
+    if "best_of" in values:
+        options.setdefault("logprobs", 0)
+    suffix = values.get("suffix")
+    if suffix is not None and (echo or not all(isinstance(p, str) for p in prompts)):
+        raise bad_value("suffix", "suffix is for one text without echo")
+    return Ask(
+        chosen, options, prompts=prompts, suffix=suffix, n=n, whole=not values.get("stream"), echo=echo,
+        parse_special=values.get("parse_special", True), add_special=values.get("add_special_tokens", True),
+        scores_only=scores_only, constraint=constraint,
+    )  # fmt: skip
+
+
+def choices_wanted(values: Mapping[str, Any], n_prompts: int, exchange: Exchange) -> int:
+    """Choices to compute for each prompt. Raises ApiError."""
+    most = exchange.service.config.max_n
+    n = limited("n", values.get("n", 1), most, "--max-n")
+    best = limited("best_of", values.get("best_of", n), most, "--max-n")
+    if best < n:
+        raise bad_value("best_of", f"best_of must be at least n, which is {n}, not {best}")
+    if best > n and values.get("stream"):
+        raise bad_value("best_of", "best_of is not for streams: which choices are best is known at the end")
+    if best * n_prompts > MAX_CHOICES:
+        raise bad_value("prompt", f"prompt must have at most {MAX_CHOICES // best} texts with {best} choices each")
+    return best
+
+
+class LogprobsReader:
+    """Log-probabilities of one choice in the form of completions, with the place of each token in the text."""
+
+    def __init__(self, run: Run) -> None:
+        self._stream = run.tokenizer.stream(skip_special=True)
+        self._at = 0
+
+    def read(self, ids: list[int], found: list[TokenLogprob | None], texts: list[str]) -> dict[str, Any]:
+        """Entries of these tokens, which follow those before."""
+        offsets = []
+        for token in ids:
+            offsets.append(self._at)
+            self._at += len(self._stream.push(token))
+        return {
+            "tokens": texts,
+            "token_logprobs": [None if one is None else number(one.logprob) for one in found],
+            "top_logprobs": [None if one is None else top_of(one) for one in found],
+            "text_offset": offsets,
+        }
+
+
+class CompletionDialect:
+    """Completions, and their chunks."""
+
+    tail = DONE
+
+    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
+        self.run, self.values = run, values
+        self.choices = choices_of(run)
+        self.streaming = stream_options(values)
+        self.each = len(run.requests) // len(run.prompts)
+        self.shows_ids = values.get("return_token_ids", False)
+        self._readers = [LogprobsReader(run) for _ in self.choices]
+        self._echoed: set[int] = set()
+        self.head = {
+            "id": new_id("cmpl-"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": run.ask.chosen.name,
+            "system_fingerprint": run.ask.chosen.model.fingerprint,
+        }
+
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
+        self.choices[index].add(chunk)
+
+    # ---- a stream
+
+    def begin(self) -> list[Event]:
+        return []
+
+    def step(self, index: int, chunk: Chunk) -> list[Event]:
+        choice = self.choices[index]
+        choice.add(chunk)
+        text = chunk.text
+        if self.run.ask.scores_only:
+            text = self.run.echoes[index // self.each] if index not in self._echoed and self.run.ask.echo else ""
+        logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or [], chunk.finish_reason is not None)
+        self._echoed.add(index)
+        if not (text or chunk.finish_reason or chunk.token_ids):
+            return []
+        said: dict[str, Any] = {"index": index, "text": text, "logprobs": logprobs}
+        said |= {"finish_reason": self._reason(choice), "stop_reason": choice.stop_reason}
+        if self.shows_ids:
+            said["token_ids"] = [] if self.run.ask.scores_only else chunk.token_ids
+        event: dict[str, Any] = {**self.head, "choices": [said]}
+        if self.streaming.get("continuous_usage_stats"):
+            event["usage"] = self._usage()
+        return [(None, event)]
+
+    def end(self) -> list[Event]:
+        said = timings_of(self.run, self.values)
+        if self.streaming.get("include_usage"):
+            said["usage"] = self._usage()
+        return [(None, {**self.head, "choices": [], **said})] if said else []
+
+    def failed(self, error: ApiError) -> list[Event]:
+        return [(None, error.openai())]
+
+    def _reason(self, choice: Choice) -> str | None:
+        return "length" if self.run.ask.scores_only and choice.reason else choice.finish_reason
+
+    def _usage(self) -> dict[str, Any]:
+        return usage_of(self.run, self.choices, 0 if self.run.ask.scores_only else None)
+
+    def _logprobs(
+        self, choice: Choice, ids: list[int], found: list[TokenLogprob], ended: bool
+    ) -> dict[str, Any] | None:
+        """Entries of a chunk's tokens; with echo, first those of the prompt, and last that of the end's token."""
+        if "logprobs" not in self.values:
+            return None
+        ids, entries = list(ids), list[TokenLogprob | None](found)
+        if self.run.ask.scores_only:
+            ids, entries = [], []
+        texts = [one.text for one in entries if one is not None]
+        if self.run.ask.echo:
+            if choice.index not in self._echoed:
+                prompt = self.run.prompts[choice.index // self.each]
+                before = choice.prompt_logprobs or [None] * len(prompt)
+                first = self.run.tokenizer.token_bytes(prompt[0]).decode("utf-8", "replace")
+                ids, entries = prompt + ids, before + entries
+                texts = [first if one is None else one.text for one in before] + texts
+            if ended and choice.end is not None and not self.run.ask.scores_only:
+                ids, entries, texts = [*ids, choice.end.token_id], [*entries, choice.end], [*texts, choice.end.text]
+        return self._readers[choice.index].read(ids, entries, texts)
+
+    # ---- a whole answer
+
+    def whole(self) -> dict[str, Any]:
+        n = self.values.get("n", 1)
+        shown: list[Choice] = []
+        for first in range(0, len(self.choices), self.each):
+            group = self.choices[first : first + self.each]
+            shown += sorted(group, key=mean_logprob, reverse=True)[:n] if n < self.each else group
+        answer = {
+            **self.head,
+            "choices": [self._whole(choice, i) for i, choice in enumerate(shown)],
+            "usage": self._usage(),
+        }
+        return answer | timings_of(self.run, self.values)
+
+    def _whole(self, choice: Choice, index: int) -> dict[str, Any]:
+        prompt = choice.index // self.each
+        text = choice.text
+        if self.run.ask.scores_only:
+            text = self.run.echoes[prompt] if self.run.ask.echo else ""
+        said: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "logprobs": self._logprobs(choice, choice.token_ids, choice.logprobs, True),
+            "finish_reason": self._reason(choice),
+            "stop_reason": choice.stop_reason,
+        }
+        if "prompt_logprobs" in self.values and choice.prompt_logprobs is not None:
+            said["prompt_logprobs"] = prompt_logprobs_of(choice.prompt_logprobs)
+        if self.shows_ids:
+            said["token_ids"] = [] if self.run.ask.scores_only else choice.token_ids
+            said["prompt_token_ids"] = self.run.prompts[prompt]
+        return said
+
+
+def mean_logprob(choice: Choice) -> float:
+    """How likely a choice is, by the mean over its tokens, the one of its end included."""
+    found = [one.logprob for one in (*choice.logprobs, choice.end) if one is not None]
+    return sum(found) / len(found) if found else 0.0

@@ -1,0 +1,128 @@
+"""Embeddings of OpenAI's API, ranking of Jina's and Cohere's, and scores of vLLM's."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.core.async_requests import CoroutineBell
+from oxillama.core.embedding import embedding_requests, ranking_requests, read_pairs
+from oxillama.server.errors import bad_value
+from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.fields_numbers import EMBEDDINGS, RERANK, SCORE
+from oxillama.server.models import Chosen
+from oxillama.server.numbers import computed, engine_errors
+
+__all__ = ["embeddings", "rerank", "score"]
+
+
+async def embeddings(exchange: Exchange) -> None:
+    """POST /v1/embeddings"""
+    values = await exchange.fields(EMBEDDINGS)
+    chosen = await exchange.service.models.use(values.get("model"))
+    options: dict[str, Any] = {name: values[name] for name in ("dimensions", "normalize") if name in values}
+    if chosen.adapter is not None:
+        options["lora"] = [chosen.adapter]
+    given = values["input"]
+    kinds = {type(one) for one in given} if isinstance(given, list) else {str}
+    if len(kinds) > 1:
+        raise bad_value("input", "input must be a text, a list of token ids, or a list of either")
+
+    def make(bell: CoroutineBell) -> Any:
+        context = chosen.model.ready.engine.context
+        if values.get("dimensions", 0) > context.spec.n_embd:
+            text = f"dimensions must be at most {context.spec.n_embd}, which the model has, not {values['dimensions']}"
+            raise bad_value("dimensions", text)
+        pooling = values.get("pooling", "mean" if context.pooling in ("none", "rank") else None)
+        listed = given if kinds != {int} and isinstance(given, list) else [given]
+        return embedding_requests(context, listed, pooling, options, bell)
+
+    def shape(vectors: Any, n_tokens: int) -> bytes:
+        data = [{"object": "embedding", "index": i, "embedding": as_field(vector, values)}
+                for i, vector in enumerate(vectors)]  # fmt: skip
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return dumped({"object": "list", "data": data, "model": chosen.name, "usage": usage})
+
+    await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
+
+
+def as_field(vector: NDArray[np.float32], values: Mapping[str, Any]) -> str | list[float]:
+    """An embedding as numbers, or as base64 of their bytes."""
+    if values.get("encoding_format") == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    found: list[float] = vector.tolist()
+    return found
+
+
+def dumped(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def adapters_of(chosen: Chosen) -> dict[str, Any]:
+    return {} if chosen.adapter is None else {"lora": [chosen.adapter]}
+
+
+async def rerank(exchange: Exchange) -> None:
+    """POST /v1/rerank"""
+    values = await exchange.fields(RERANK)
+    chosen = await exchange.service.models.use(values.get("model"))
+    documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
+
+    def make(bell: CoroutineBell) -> Any:
+        options = {"top_n": values.get("top_n"), **adapters_of(chosen)}
+        return ranking_requests(chosen.model.ready.engine.context, values["query"], documents, options, bell)
+
+    def shape(ranked: Any, n_tokens: int) -> bytes:
+        results: list[dict[str, Any]] = [{"index": one.index, "relevance_score": one.score} for one in ranked]
+        if values.get("return_documents"):
+            for result in results:
+                result["document"] = {"text": documents[result["index"]]}
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return dumped({"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage})
+
+    await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
+
+
+async def score(exchange: Exchange) -> None:
+    """POST /score: of a model with a classifier its score of each pair, of others the cosine of their embeddings."""
+    values = await exchange.fields(SCORE)
+    chosen = await exchange.service.models.use(values.get("model"))
+    pairs = pairs_of(values)
+    context = chosen.model.ready.engine.context
+    ranks = context.classifier is not None
+
+    def make(bell: CoroutineBell) -> Any:
+        if ranks:
+            names = {"query": "text_1", "documents": "text_2"}
+            found = engine_errors(lambda: [read_pairs(context, a, [b], None)[0] for a, b in pairs], chosen, names)
+            return embedding_requests(context, found, "rank", adapters_of(chosen), bell, name="text_2")
+        fitting = context.factory.fitting
+        ids = [fitting(f"text_{i}", text) for pair in pairs for i, text in enumerate(pair, 1)]
+        return embedding_requests(context, ids, None, {"normalize": True, **adapters_of(chosen)}, bell)
+
+    def shape(rows: Any, n_tokens: int) -> bytes:
+        if ranks:
+            scores = [float(row[0]) for row in rows]
+        else:
+            scores = [float(np.dot(rows[i].astype(np.float64), rows[i + 1])) for i in range(0, len(rows), 2)]
+        data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        head = {"id": new_id("score-"), "object": "list", "created": int(time.time()), "model": chosen.name}
+        return dumped({**head, "data": data, "usage": usage})
+
+    await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
+
+
+def pairs_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each text of one side with that of the other; one alone goes with all. Raises ApiError for unequal numbers."""
+    first, second = ([given] if isinstance(given, str) else given for given in (values["text_1"], values["text_2"]))
+    if len(first) != len(second) and len(first) != 1:
+        text = f"text_1 must have one text or as many as text_2, which has {len(second)}, not {len(first)}"
+        raise bad_value("text_1", text)
+    return [(first[i if len(first) > 1 else 0], other) for i, other in enumerate(second)]

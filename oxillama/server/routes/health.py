@@ -1,0 +1,56 @@
+"""Health, readiness, version, metrics and models."""
+
+from __future__ import annotations
+
+import asyncio
+
+from oxillama.kernels import _table
+from oxillama.server.exchange import Exchange
+from oxillama.server.metrics import content_type, merged
+from oxillama.server.models import described
+from oxillama.server.version import VERSION
+
+__all__ = ["health", "metrics", "model", "models", "ready", "version"]
+
+
+async def health(exchange: Exchange) -> None:
+    """GET /health: 200 as soon as the process answers, 503 while it ends."""
+    status = exchange.service.status
+    await exchange.json({"status": status}, 503 if status == "draining" else 200)
+
+
+async def ready(exchange: Exchange) -> None:
+    """GET /ready: 200 when all models that are loaded at start are loaded."""
+    service = exchange.service
+    states = {model.id: model.state for model in service.models.all.values()}
+    await exchange.json({"status": service.status, "models": states}, 200 if service.status == "ok" else 503)
+
+
+async def version(exchange: Exchange) -> None:
+    """GET /version"""
+    loaded = [model.engine for model in exchange.service.models.all.values() if model.engine is not None]
+    threads = max((engine.engine.num_threads for engine in loaded), default=0)
+    await exchange.json({"name": "oxillama", "version": VERSION, "tier": _table.tier(), "threads": threads})
+
+
+async def metrics(exchange: Exchange) -> None:
+    """GET /metrics"""
+    service = exchange.service
+    openmetrics = "application/openmetrics-text" in exchange.headers.get("accept", "")
+    engines = {m.id: m.engine.engine for m in service.models.all.values() if m.engine is not None}
+    snapshots = await asyncio.to_thread(lambda: {name: e.metrics_snapshot() for name, e in engines.items()})
+    text = merged(snapshots, openmetrics=openmetrics) + service.metrics.text(openmetrics)
+    text += "# EOF\n" if openmetrics else ""
+    await exchange.answer(text.encode(), content_type(openmetrics))
+
+
+async def models(exchange: Exchange) -> None:
+    """GET /v1/models"""
+    await exchange.json({"object": "list", "data": exchange.service.models.listed()})
+
+
+async def model(exchange: Exchange) -> None:
+    """GET /v1/models/{id}"""
+    name = exchange.parameters["id"]
+    chosen = exchange.service.models.find(name)
+    await exchange.json(described(chosen.model, name, None if chosen.adapter is None else chosen.model.id))

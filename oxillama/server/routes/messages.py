@@ -1,0 +1,209 @@
+"""Messages of Anthropic's API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.core.results import Chunk
+from oxillama.server.answers import Choice, usage_of
+from oxillama.server.asks import Ask, Run
+from oxillama.server.errors import ApiError
+from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
+from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.routes.chat import read_ask
+from oxillama.server.routes.responses import count_tokens
+from oxillama.server.sse import Event
+from oxillama.server.turns import Turns, text_of
+
+__all__ = ["NAMES", "count_message_tokens", "messages"]
+
+NAMES = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences"}
+_SAME = ("model", "stream", "temperature", "top_p", "top_k")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+async def messages(exchange: Exchange) -> None:
+    """POST /v1/messages"""
+    values = await exchange.fields(MESSAGES)
+    chosen = await exchange.service.models.use(values.get("model"))
+
+    def ask() -> Ask:
+        return read_ask(as_chat(values), exchange, chosen)
+
+    async with running(exchange, chosen, ask, NAMES) as run:
+        await respond(exchange, run, MessageDialect(run, values))
+
+
+async def count_message_tokens(exchange: Exchange) -> None:
+    """POST /v1/messages/count_tokens"""
+    values = await exchange.fields(COUNT_TOKENS)
+    chosen = await exchange.service.models.use(values.get("model"))
+    await exchange.json({"input_tokens": await count_tokens(exchange, as_chat(values), chosen, NAMES)})
+
+
+def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of chat completions that say the same."""
+    chat: dict[str, Any] = {name: values[name] for name in _SAME if name in values}
+    chat["messages"] = turns_of(values)
+    if "max_tokens" in values:
+        chat["max_completion_tokens"] = values["max_tokens"]
+    if values.get("stop_sequences"):
+        chat["stop"] = values["stop_sequences"]
+    if "tools" in values:
+        chat["tools"] = [{"type": "function", "function": function_of(tool)} for tool in values["tools"]]
+    choice = values.get("tool_choice")
+    if choice is not None:
+        named = {"type": "function", "function": {"name": choice.get("name")}}
+        chat["tool_choice"] = _CHOICES.get(choice["type"], named)
+        chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use", False)
+    return chat
+
+
+def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as chat completions describe it."""
+    own = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {**own, "parameters": tool["input_schema"]}
+
+
+def turns_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Messages of chat completions: results of tools come as messages of their own, before what the user says."""
+    turns = Turns()
+    if "system" in values:
+        turns.say("system", text_of(values["system"]))
+    for message in values["messages"]:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in blocks:
+            if block["type"] == "tool_result":
+                text = text_of(block.get("content", ""))
+                turns.give(block["tool_use_id"], f"Error: {text}" if block.get("is_error") else text)
+            elif block["type"] == "thinking":
+                turns.think(block["thinking"])
+        texts = [block for block in blocks if block["type"] == "text"]
+        if texts or not blocks:
+            turns.say(message["role"], text_of(texts))
+        for block in blocks:
+            if block["type"] == "tool_use":
+                turns.call(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
+    return turns.messages
+
+
+class MessageDialect:
+    """A message, and its events: blocks that follow one another, each opened, filled and closed."""
+
+    tail = b""
+
+    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
+        self.run, self.values = run, values
+        self.choices: list[Choice] = choices_of(run, as_chat_calls(values))
+        self.id = new_id("msg_")
+        self.content: list[dict[str, Any]] = []
+        self._is_open = False
+
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
+        self.step(index, chunk)
+
+    def begin(self) -> list[Event]:
+        return [event("message_start", message=self._message(None)), event("ping")]
+
+    def step(self, index: int, chunk: Chunk) -> list[Event]:
+        delta = self.choices[index].add(chunk)
+        events: list[Event] = []
+        if delta.reasoning:
+            events += self._to("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            self.content[-1]["thinking"] += delta.reasoning
+            events.append(self._delta(type="thinking_delta", thinking=delta.reasoning))
+        if delta.text:
+            events += self._to("text", {"type": "text", "text": ""})
+            self.content[-1]["text"] += delta.text
+            events.append(self._delta(type="text_delta", text=delta.text))
+        for call in delta.calls:
+            if call.name is not None:
+                events += self._to(None, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+            if call.arguments:
+                events.append(self._delta(type="input_json_delta", partial_json=call.arguments))
+        return events
+
+    def end(self) -> list[Event]:
+        said = self._message(self._reason)
+        delta = {"stop_reason": said["stop_reason"], "stop_sequence": said["stop_sequence"]}
+        return [*self._close(), event("message_delta", delta=delta, usage=said["usage"]), event("message_stop")]
+
+    def failed(self, error: ApiError) -> list[Event]:
+        return [("error", error.anthropic(self.id))]
+
+    def whole(self) -> dict[str, Any]:
+        calls = iter(self.choices[0].calls)
+        for block in self.content:
+            if block["type"] == "tool_use":
+                block["input"] = as_object(next(calls).arguments)
+        return self._message(self._reason)
+
+    @property
+    def _reason(self) -> str:
+        choice = self.choices[0]
+        if choice.reason == "length":
+            return "max_tokens"
+        if choice.calls:
+            return "tool_use"
+        return "stop_sequence" if isinstance(choice.stop_reason, str) else "end_turn"
+
+    def _message(self, reason: str | None) -> dict[str, Any]:
+        stop = self.choices[0].stop_reason if reason == "stop_sequence" else None
+        return {
+            "id": self.id, "type": "message", "role": "assistant", "model": self.run.ask.chosen.name,
+            "content": [dict(block) for block in self.content], "stop_reason": reason, "stop_sequence": stop,
+            "usage": message_usage(self.run, self.choices),
+        }  # fmt: skip
+
+    def _to(self, kind: str | None, block: dict[str, Any]) -> list[Event]:
+        """What opens a block, unless one of this kind is open."""
+        if self._is_open and self.content[-1]["type"] == kind:
+            return []
+        events = self._close()
+        self.content.append(block)
+        self._is_open = True
+        return [*events, event("content_block_start", index=len(self.content) - 1, content_block=dict(block))]
+
+    def _close(self) -> list[Event]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        return [event("content_block_stop", index=len(self.content) - 1)]
+
+    def _delta(self, **said: Any) -> Event:
+        return event("content_block_delta", index=len(self.content) - 1, delta=said)
+
+
+def event(kind: str, **said: Any) -> Event:
+    return kind, {"type": kind, **said}
+
+
+def as_chat_calls(values: Mapping[str, Any]) -> int | None:
+    """How many calls are wanted at most."""
+    return 1 if values.get("tool_choice", {}).get("disable_parallel_tool_use") else None
+
+
+def as_object(arguments: str) -> dict[str, Any]:
+    """Arguments as an object; those that were cut off are none."""
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def message_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:
+    """Tokens, under the names that messages have for them."""
+    used = usage_of(run, choices)
+    cached = used["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "input_tokens": used["prompt_tokens"] - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": used["completion_tokens"],
+    }

@@ -1,0 +1,268 @@
+"""Responses of OpenAI's API, of which none is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.core.results import Chunk
+from oxillama.server.answers import Choice, logprob_of, usage_of
+from oxillama.server.asks import Ask, Run
+from oxillama.server.errors import ApiError, bad_value
+from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
+from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.models import Chosen
+from oxillama.server.numbers import engine_errors
+from oxillama.server.prompting import conversation, prompt_ids
+from oxillama.server.routes.chat import read_ask
+from oxillama.server.sse import Event
+from oxillama.server.turns import chat_tools, of_items, renamed
+
+__all__ = ["NAMES", "input_tokens", "kept_response", "responses"]
+
+NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "tool_choice.function": "tool_choice",
+    "tool_choice.allowed_tools": "tool_choice",
+}
+_SAME = (
+    "model", "stream", "top_logprobs", "parallel_tool_calls", "instructions", "include", "text", "reasoning", "input",
+    "metadata", "tools", "tool_choice", "max_output_tokens",
+)  # fmt: skip
+
+
+async def responses(exchange: Exchange) -> None:
+    """POST /v1/responses"""
+    values = await exchange.fields(RESPONSES)
+    chosen = await exchange.service.models.use(values.get("model"))
+
+    def ask() -> Ask:
+        return read_ask(as_chat(values), exchange, chosen)
+
+    async with running(exchange, chosen, ask, NAMES) as run:
+        await respond(exchange, run, ResponseDialect(run, values))
+
+
+async def input_tokens(exchange: Exchange) -> None:
+    """POST /v1/responses/input_tokens"""
+    values = await exchange.fields(INPUT_TOKENS)
+    chosen = await exchange.service.models.use(values.get("model"))
+    count = await count_tokens(exchange, as_chat(values), chosen, NAMES)
+    await exchange.json({"object": "response.input_tokens", "input_tokens": count})
+
+
+async def count_tokens(exchange: Exchange, chat: Mapping[str, Any], chosen: Chosen, names: Mapping[str, str]) -> int:
+    """Tokens of the prompt of a conversation. Raises ApiError."""
+
+    def count() -> int:
+        options: dict[str, Any] = {}
+        messages = conversation(chat, options, exchange, chosen)
+        return len(prompt_ids(messages, options, chosen))
+
+    with chosen.in_use():
+        return await exchange.service.elsewhere(lambda: renamed(lambda: engine_errors(count, chosen), names))
+
+
+async def kept_response(exchange: Exchange) -> None:
+    """GET and DELETE /v1/responses/{id}"""
+    text = f"there is no response {exchange.parameters['id']!r:.80}: none is kept"
+    raise ApiError(404, "response_not_found", text, "id")
+
+
+def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of chat completions that say the same."""
+    chat = {name: value for name, value in values.items() if name not in _SAME}
+    chat |= {name: values[name] for name in ("stream", "parallel_tool_calls") if name in values}
+    chat["messages"] = of_items(values["input"], values.get("instructions"))
+    chat |= chat_tools(values)
+    if "max_output_tokens" in values:
+        chat["max_completion_tokens"] = values["max_output_tokens"]
+    if "effort" in values.get("reasoning", {}):
+        chat["reasoning_effort"] = values["reasoning"]["effort"]
+    form = values.get("text", {}).get("format", {"type": "text"})
+    chat["response_format"] = {"type": form["type"]}
+    if form["type"] == "json_schema":
+        chat["response_format"]["json_schema"] = {"schema": form["schema"]}
+    if values.get("include"):
+        chat["logprobs"] = True
+    if values.get("top_logprobs"):
+        if not values.get("include"):
+            text = "top_logprobs needs include: ['message.output_text.logprobs']"
+            raise bad_value("top_logprobs", text)
+        chat["top_logprobs"] = values["top_logprobs"]
+    return chat
+
+
+class ResponseDialect:
+    """A response, and its events: items that follow one another, each opened, filled and closed."""
+
+    tail = b""
+
+    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
+        self.run, self.values = run, values
+        self.choices: list[Choice] = choices_of(run, 1 if values.get("parallel_tool_calls") is False else None)
+        self.id, self.created = new_id("resp_"), int(time.time())
+        self.output: list[dict[str, Any]] = []
+        self._is_open = False
+        self._n = 0
+
+    # ---- events
+
+    def begin(self) -> list[Event]:
+        body = self._response("in_progress")
+        return [self._event(f"response.{name}", response=body) for name in ("created", "in_progress")]
+
+    def step(self, index: int, chunk: Chunk) -> list[Event]:
+        delta = self.choices[index].add(chunk)
+        events: list[Event] = []
+        if delta.reasoning:
+            item, opened = self._item("reasoning")
+            events += opened
+            item["content"][0]["text"] += delta.reasoning
+            events.append(self._part_event("response.reasoning_text.delta", delta=delta.reasoning))
+        logprobs = [logprob_of(one) for one in chunk.logprobs or ()]
+        if delta.text:
+            item, opened = self._item("message")
+            events += opened
+            item["content"][0]["text"] += delta.text
+            item["content"][0]["logprobs"] += logprobs
+            events.append(self._part_event("response.output_text.delta", delta=delta.text, logprobs=logprobs))
+        for call in delta.calls:
+            if call.name is not None:
+                events += self._close("completed")
+                events += self._open({
+                    "type": "function_call", "id": new_id("fc_"), "call_id": call.id, "name": call.name,
+                    "arguments": "", "status": "in_progress",
+                })  # fmt: skip
+            if call.arguments:
+                self.output[-1]["arguments"] += call.arguments
+                events.append(self._item_event("response.function_call_arguments.delta", delta=call.arguments))
+        return events
+
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Takes a chunk of an answer that is no stream."""
+        self.step(index, chunk)
+
+    def end(self) -> list[Event]:
+        status = self._status
+        events = self._finish(status)
+        return [*events, self._event(f"response.{status}", response=self._response(status))]
+
+    def failed(self, error: ApiError) -> list[Event]:
+        body = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
+        return [self._event("response.failed", response=body)]
+
+    def whole(self) -> dict[str, Any]:
+        self._finish(self._status)
+        return self._response(self._status)
+
+    def _finish(self, status: str) -> list[Event]:
+        """Closes the last item; of an answer without any, an empty message."""
+        events = [] if self.output else self._item("message")[1]
+        return events + self._close(status)
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self.choices[0].reason == "length" else "completed"
+
+    # ---- items
+
+    def _item(self, kind: str) -> tuple[dict[str, Any], list[Event]]:
+        """The open item, if it is of this kind, or a new one after it."""
+        if self._is_open and self.output[-1]["type"] == kind:
+            return self.output[-1], []
+        events = self._close("completed")
+        part: dict[str, Any]
+        item: dict[str, Any]
+        if kind == "message":
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            item = {"type": kind, "id": new_id("msg_"), "role": "assistant", "status": "in_progress", "content": []}
+        else:
+            part = {"type": "reasoning_text", "text": ""}
+            item = {"type": kind, "id": new_id("rs_"), "summary": [], "status": "in_progress", "content": []}
+        events += self._open(item)
+        item["content"] = [part]
+        events.append(self._part_event("response.content_part.added", part=part))
+        return item, events
+
+    def _open(self, item: dict[str, Any]) -> list[Event]:
+        self.output.append(item)
+        self._is_open = True
+        return [self._event("response.output_item.added", output_index=len(self.output) - 1, item=item)]
+
+    def _close(self, status: str) -> list[Event]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        item = self.output[-1]
+        item["status"] = status
+        events: list[Event] = []
+        if item["type"] == "function_call":
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            events.append(self._item_event("response.function_call_arguments.done", **done))
+        else:
+            (part,) = item["content"]
+            said = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if item["type"] == "message" else {})
+            name = "output_text" if item["type"] == "message" else "reasoning_text"
+            events.append(self._part_event(f"response.{name}.done", **said))
+            events.append(self._part_event("response.content_part.done", part=part))
+        return [*events, self._event("response.output_item.done", output_index=len(self.output) - 1, item=item)]
+
+    def _part_event(self, kind: str, **said: Any) -> Event:
+        return self._item_event(kind, content_index=0, **said)
+
+    def _item_event(self, kind: str, **said: Any) -> Event:
+        return self._event(kind, item_id=self.output[-1]["id"], output_index=len(self.output) - 1, **said)
+
+    def _event(self, kind: str, **said: Any) -> Event:
+        """An event with what is in it now: items change later."""
+        number, self._n = self._n, self._n + 1
+        return kind, {"type": kind, "sequence_number": number, **{name: copied(one) for name, one in said.items()}}
+
+    def _response(self, status: str) -> dict[str, Any]:
+        values, run = self.values, self.run
+        ended = status in ("completed", "incomplete")
+        chain = run.ask.chosen.model.chain
+        assert chain is not None
+        config = chain.config
+        texts = [part["text"] for item in self.output if item["type"] == "message" for part in item["content"]]
+        incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        return {
+            "id": self.id, "object": "response", "created_at": self.created,
+            "completed_at": int(time.time()) if ended else None, "status": status, "error": None,
+            "incomplete_details": incomplete, "instructions": values.get("instructions"),
+            "max_output_tokens": values.get("max_output_tokens"), "metadata": values.get("metadata", {}),
+            "model": run.ask.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
+            "parallel_tool_calls": values.get("parallel_tool_calls", True), "previous_response_id": None,
+            "reasoning": values.get("reasoning") or {"effort": None, "summary": None}, "store": False,
+            "temperature": values.get("temperature", config.temperature), "top_p": values.get("top_p", config.top_p),
+            "text": {"format": {"type": "text"}, **values.get("text", {})}, "background": False,
+            "tool_choice": values.get("tool_choice", "auto"), "tools": values.get("tools", []),
+            "top_logprobs": values.get("top_logprobs", 0), "truncation": "disabled",
+            "usage": response_usage(run, self.choices) if ended else None,
+        }  # fmt: skip
+
+
+def copied(value: Any) -> Any:
+    """A copy of lists and objects, as deep as items go."""
+    if isinstance(value, dict):
+        return {name: copied(one) for name, one in value.items()}
+    return [copied(one) for one in value] if isinstance(value, list) else value
+
+
+def response_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:
+    """Tokens, under the names that responses have for them."""
+    used = usage_of(run, choices)
+    cached = used["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "input_tokens": used["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": used["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": used["completion_tokens_details"]["reasoning_tokens"]},
+        "total_tokens": used["total_tokens"],
+    }

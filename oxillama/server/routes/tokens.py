@@ -1,0 +1,84 @@
+"""Tokens of texts and conversations, in vLLM's form, as evaluations ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.core.prompts import check_length, check_tokens
+from oxillama.server.errors import bad_value
+from oxillama.server.exchange import Exchange
+from oxillama.server.fields_numbers import DETOKENIZE, TOKENIZE
+from oxillama.server.models import Chosen
+from oxillama.server.numbers import engine_errors
+from oxillama.server.prompting import conversation, prompt_ids
+
+__all__ = ["detokenize", "tokenize", "tokenizer_info"]
+
+
+async def tokenize(exchange: Exchange) -> None:
+    """POST /tokenize"""
+    values = await exchange.fields(TOKENIZE)
+    chosen = await exchange.service.models.use(values.get("model"))
+    if ("prompt" in values) == ("messages" in values):
+        raise bad_value("prompt", "prompt or messages must be given, and not both", "missing_parameter")
+    engine = chosen.model.ready.engine
+
+    def make() -> dict[str, Any]:
+        ids = ids_of(values, exchange, chosen)
+        found: dict[str, Any] = {"count": len(ids), "max_model_len": engine.context_size, "tokens": ids}
+        if values.get("return_token_strs"):
+            found["token_strs"] = [engine.tokenizer.id_to_token(token) for token in ids]
+        return found
+
+    with chosen.in_use():
+        found = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+    await exchange.json(found)
+
+
+def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
+    """The tokens of a text, whose control tokens are read, or of a conversation."""
+    engine = chosen.model.ready.engine
+    if "messages" in values:
+        options: dict[str, Any] = {}
+        messages = conversation(values, options, exchange, chosen)
+        return prompt_ids(messages, options, chosen)
+    # However long it is: a text that doesn't fit is counted, too, unless it is longer than any could be.
+    check_length(engine.tokenizer, "prompt", values["prompt"], 64 * engine.context_size, parse_special=True)
+    special = values.get("add_special_tokens", True)
+    return engine.tokenizer.encode(values["prompt"], add_special=special, parse_special=True)
+
+
+async def detokenize(exchange: Exchange) -> None:
+    """POST /detokenize"""
+    values = await exchange.fields(DETOKENIZE)
+    chosen = await exchange.service.models.use(values.get("model"))
+    engine = chosen.model.ready.engine
+
+    def make() -> str:
+        return engine.tokenizer.decode(check_tokens("tokens", values["tokens"], engine.tokenizer.n_vocab))
+
+    with chosen.in_use():
+        text = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+    await exchange.json({"prompt": text})
+
+
+async def tokenizer_info(exchange: Exchange) -> None:
+    """GET /tokenizer_info"""
+    chosen = await exchange.service.models.use(None)
+    tokenizer = chosen.model.ready.engine.tokenizer
+
+    def text(token: int | None) -> str | None:
+        return None if token is None else tokenizer.id_to_token(token)
+
+    await exchange.json(
+        {
+            "tokenizer_class": tokenizer.model,
+            "bos_token": text(tokenizer.bos_id),
+            "eos_token": text(tokenizer.eos_id),
+            "pad_token": text(tokenizer.pad_id),
+            "chat_template": exchange.service.chat_template or tokenizer.chat_template,
+            "n_vocab": tokenizer.n_vocab,
+            "model_max_length": chosen.model.ready.engine.context_size,
+        }
+    )

@@ -1,0 +1,112 @@
+"""Service: what all requests of one server share, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from oxillama.errors import ConfigError
+from oxillama.server.auth import keys_of
+from oxillama.server.config import ServerConfig
+from oxillama.server.limits import Gate
+from oxillama.server.metrics import ServerMetrics
+from oxillama.server.models import Models
+
+__all__ = ["Service"]
+
+T = TypeVar("T")
+
+THREADS = 4  # that prepare requests
+
+
+class Underway(Protocol):
+    """A request that is under way; `Exchange` is one.
+
+    task: that which answers it. ended: nothing of it is to be cancelled.
+    """
+
+    id: str
+    task: asyncio.Task[Any] | None
+    ended: bool
+
+    def summary(self) -> dict[str, Any]:
+        """What is known of it."""
+
+    def cancel(self) -> None:
+        """Ends it as if its client had left."""
+
+
+class Service:
+    """Models, keys and limits of one server.
+
+    secret: of this process; with it, what a key's requests have in the prefix cache is marked. draining: no further
+    requests are taken. open: exchanges that are under way.
+    """
+
+    def __init__(self, models: Models, config: ServerConfig) -> None:
+        self.models, self.config = models, config
+        self.keys, self.admins = keys_of(config)
+        self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
+        self.metrics = ServerMetrics()
+        self.secret = os.urandom(32)
+        self.chat_template = read_template(config.chat_template)
+        self.draining = False
+        self.open: set[Underway] = set()
+        self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
+
+    async def elsewhere(self, make: Callable[[], T]) -> T:
+        """make(), in another thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+
+    def reload_keys(self) -> None:
+        """Reads the key files again; those that are wrong change nothing. Raises ConfigError."""
+        self.keys, self.admins = keys_of(self.config)
+
+    # ---- life
+
+    @property
+    def status(self) -> str:
+        """ "ok", "loading" or "draining"."""
+        return "draining" if self.draining else "ok" if self.models.is_ready else "loading"
+
+    async def look_after_models(self) -> None:
+        """Loads what is loaded at start, and then unloads what idles."""
+        await self.models.load_all()
+        while self.config.idle_unload:
+            await asyncio.sleep(min(self.config.idle_unload, 10.0))
+            await self.models.unload_idle()
+
+    async def drain(self, timeout: float) -> bool:
+        """Takes no further requests, and waits for those under way; the rest is cancelled. Whether there was none."""
+        self.draining = True
+        until = time.monotonic() + timeout
+        while self.open and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        left = [exchange for exchange in self.open if not exchange.ended]
+        for exchange in left:
+            if exchange.task is not None:
+                exchange.task.cancel()
+        until = time.monotonic() + 2.0
+        while self.open and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        return not left
+
+    async def close(self) -> None:
+        """Gives back threads and models."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self.models.close()
+
+
+def read_template(path: str | None) -> str | None:
+    """The text of a template's file. Raises ConfigError."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template {path} can't be read: {error}") from None

@@ -1,0 +1,95 @@
+"""Server-sent events: written as they come, with a sign of life in silence, to clients that read them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from oxillama.server.errors import ClientGone
+
+__all__ = ["DONE", "HEADERS", "Event", "EventWriter", "encoded"]
+
+# The name of an event, None where the dialect has none, and what is in it.
+Event = tuple[str | None, dict[str, Any]]
+
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store, no-transform",
+    "X-Accel-Buffering": "no",
+}
+DONE = b"data: [DONE]\n\n"
+PING = b": keep-alive\n\n"
+TICK = 0.5  # seconds between looks at a stream
+
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def encoded(event: Event) -> bytes:
+    """An event as it is sent."""
+    name, data = event
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {_dumps(data)}\n\n".encode()
+
+
+class EventWriter:
+    """Writes the body of a stream, and looks after its client.
+
+    A client that has read nothing for `stall` seconds, or for which more than `most` bytes wait, is cut off: the task
+    that writes gets a CancelledError, and the connection is closed at once. In silence it gets a comment.
+
+    behind: bytes that wait to be written, beside those that are under way.
+    """
+
+    def __init__(
+        self, send: Any, *, stall: float, most: int, ping: float, behind: Callable[[], int], abort: Callable[[], object]
+    ) -> None:
+        self._send, self._stall, self._most, self._ping = send, stall, most, ping
+        self._behind, self._abort = behind, abort
+        self._since = time.monotonic()  # of the last write, or of the one under way
+        self._writing = self.cut = False
+        self._task: asyncio.Task[Any] | None = None
+        self._pinging: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, pieces: AsyncIterator[bytes]) -> None:
+        """Writes all pieces. Raises ClientGone if the client was cut off, and what `pieces` raises."""
+        self._task = asyncio.current_task()
+        self._arm()
+        try:
+            async for piece in pieces:
+                await self.write(piece)
+        except asyncio.CancelledError:
+            if not self.cut:
+                raise
+            if self._task is not None:
+                self._task.uncancel()
+            raise ClientGone from None
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._pinging is not None:
+                self._pinging.cancel()
+
+    async def write(self, piece: bytes) -> None:
+        """Writes a piece, when the connection takes it."""
+        self._since, self._writing = time.monotonic(), True
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._since, self._writing = time.monotonic(), False
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(min(TICK, self._stall, self._ping), self._look)
+
+    def _look(self) -> None:
+        idle = time.monotonic() - self._since
+        if self._writing and (idle > self._stall or self._behind() > self._most):
+            self.cut = True
+            self._abort()
+            if self._task is not None:
+                self._task.cancel()
+            return
+        if not self._writing and idle >= self._ping:
+            self._pinging = asyncio.ensure_future(self.write(PING))
+        self._arm()

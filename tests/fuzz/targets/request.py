@@ -1,0 +1,138 @@
+"""A request's body: it is refused by name, or becomes requests of the engine, as every dialect's handler makes them.
+
+An input is JSON, [path, body]; of anything else its bytes are a body. What is refused has the status and the form of
+an error, and its `param` is a place in the body or the body's own fault.
+"""
+
+import json
+from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
+
+import oxillama as ox
+from oxillama.server import ServerConfig, create_app
+from oxillama.server.asks import prepare
+from oxillama.server.auth import ANYONE
+from oxillama.server.bodies import parse_body
+from oxillama.server.errors import ApiError
+from oxillama.server.exchange import Tally
+from oxillama.server.kinds import Reading
+from oxillama.server.numbers import engine_errors
+from oxillama.server.routes import ROUTES
+from oxillama.server.turns import renamed
+from tests.fuzz.mutate import TEXT, with_word
+from tests.fuzz.target import Target, told
+from tests.fuzz.targets.json_values import on_value, put, remove, replace, transplant
+
+# The package has handlers under the names of modules.
+chat, completions, messages, responses, tokens = (
+    import_module(f"oxillama.server.routes.{name}")
+    for name in ("chat", "completions", "messages", "responses", "tokens")
+)
+RECORDS = {e.path: e.record for e in ROUTES if e.record is not None}
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}}
+SEEDS = [
+    ["/v1/chat/completions", {"messages": HI, "tools": [TOOL], "tool_choice": "required", "n": 2, "logprobs": True}],
+    ["/v1/chat/completions", {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {
+        "name": "x", "schema": {"type": "array", "items": {"enum": [1, "a"]}}}}, "stream": True,
+        "stream_options": {"include_usage": True}}],
+    ["/v1/chat/completions", {"messages": [*HI, {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "x"}]}]}],
+    ["/v1/completions", {"prompt": ["a", "b"], "echo": True, "logprobs": 1, "max_tokens": 0, "best_of": 2}],
+    ["/v1/completions", {"prompt": [5, 6], "logit_bias": {"5": -100}, "stop": ["x"], "regex": "[a-z]+", "seed": -1}],
+    ["/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "x"}], "text": {"format": {"type": "json_object"}},
+        "include": ["message.output_text.logprobs"], "tools": [{"type": "function", "name": "f"}]}],
+    ["/v1/messages", {"max_tokens": 5, "system": [{"type": "text", "text": "a"}], "messages": [*HI, {
+        "role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}, {"role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x", "is_error": True}]}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "tool", "name": "f"}}],
+    ["/tokenize", {"messages": HI, "tools": [TOOL]}],
+    ["/v1/embeddings", {"input": ["a", [1]], "encoding_format": "base64"}],
+    ["/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}]}],
+]  # fmt: skip
+
+
+@cache
+def service():
+    return create_app({"tiny": ox.load(num_threads=1, context_size=64)}, ServerConfig(tool_format="hermes")).service
+
+
+def run(data):
+    path, body = "/v1/completions", data
+    try:
+        path, value = json.loads(data)
+        record = RECORDS[path]
+        body = json.dumps(value).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        path, record = "/v1/completions", RECORDS["/v1/completions"]
+    try:
+        values = record.read("", parse_body(body, "application/json"), Reading(lenient=len(data) % 5 == 0))
+        return [path, made(path, values)]
+    except ApiError as error:
+        return [path, refused(error)]
+
+
+def refused(error):
+    """What an error says; checks that it is one that a client can read."""
+    assert error.status in (400, 404), error
+    said = error.openai()["error"]
+    assert set(said) == {"message", "type", "param", "code"}
+    assert said["message"]
+    json.dumps(said).encode("ascii")
+    assert said["param"] is not None or said["code"] == "invalid_json", said
+    return f"{error.code} {told(error)}"
+
+
+def made(path, values):
+    """What the handler of a path makes of its fields."""
+    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={})
+    chosen = exchange.service.models.find(values.get("model"))
+    match path:
+        case "/v1/chat/completions":
+            prepare(chat.read_ask(values, exchange, chosen))
+        case "/v1/completions":
+            prepare(completions.read_ask(values, exchange, chosen))
+        case "/v1/responses":
+            renamed(lambda: prepare(chat.read_ask(responses.as_chat(values), exchange, chosen)), responses.NAMES)
+        case "/v1/messages":
+            renamed(lambda: prepare(chat.read_ask(messages.as_chat(values), exchange, chosen)), messages.NAMES)
+        case "/tokenize" if "prompt" in values or "messages" in values:
+            engine_errors(lambda: tokens.ids_of(values, exchange, chosen), chosen)
+        case _:
+            return "read"
+    return "made"
+
+
+def seeds():
+    return [json.dumps(seed).encode() for seed in SEEDS]
+
+
+def add_field(draw, value, other):
+    """A field of the path's table, with a value of any kind."""
+    path, body = value
+    name = draw.choice(RECORDS[path].fields).name
+    return [path, {**body, name: draw.choice([5, 0.5, "a", True, [], {}, ["a"], [5], {"type": "text"}, {"type": "a"}])}]
+
+
+def deep(draw, value, other):
+    """Something nested deeply."""
+    depth = draw.choice([20, 70, 300, 400])
+    return put(draw, value, json.loads("[" * depth + "]" * depth))
+
+
+CHANGES = [on_value(f) for f in (replace, replace, transplant, add_field, add_field, add_field, remove, deep)]
+WORDS = sorted({f'"{field.name}":'.encode() for record in RECORDS.values() for field in record.fields})
+
+TARGET = Target(
+    "request",
+    run,
+    seeds,
+    (*CHANGES, *CHANGES, *TEXT, with_word(WORDS)),
+    max_bytes=4000,
+    work=(8_000_000, 4000),
+    memory=(256 << 20, 100_000),
+)

@@ -1,0 +1,28 @@
+"""Engines and applications that tests of the server share."""
+
+import pytest
+
+import oxillama as ox
+from oxillama.server import ServerConfig, create_app
+from tests.server.client import Client
+
+
+@pytest.fixture(scope="package")
+def engine():
+    with ox.load(num_threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="package")
+def client(engine):
+    return Client(create_app({"tiny": engine}, ServerConfig(max_body=1 << 20)))
+
+
+@pytest.fixture
+def configured(engine):
+    """Makes a client of a server with these settings."""
+
+    def make(**settings):
+        return Client(create_app({"tiny": engine}, ServerConfig(**settings)))
+
+    return make

@@ -1,0 +1,157 @@
+"""Keys, hosts, origins, and paths that need them."""
+
+import pytest
+
+from oxillama.errors import ConfigError
+from oxillama.server.auth import read_keys
+from tests.server.client import HI
+
+KEY = "a-long-secret"
+
+
+@pytest.fixture
+def keyed(configured, tmp_path):
+    users, admins = tmp_path / "users", tmp_path / "admins"
+    users.write_text(f"# users\nann:{KEY} max_concurrent=1\nbob:another-secret tpm=10\n")
+    admins.write_text("root:admin-secret\n")
+    return configured(api_key_file=str(users), admin_key_file=str(admins))
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/version", "/metrics", "/tokenizer_info", "/nothing"])
+def test_every_path_but_a_few_needs_a_key(keyed, path):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}, {"x-api-key": ""}):
+        answer = keyed.get(path, **headers)
+        assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    for headers in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}, {"authorization": "bearer another-secret"}):
+        assert keyed.get(path, **headers).status != 401
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/ready"])
+def test_signs_of_life_need_none(keyed, path):
+    assert keyed.get(path).status == 200
+
+
+def test_public_metrics(configured):
+    assert configured(api_key=KEY, public_metrics=True).get("/metrics").status == 200
+
+
+def test_tokens_of_a_minute(keyed):
+    asked = {"messages": HI, "max_tokens": 5}
+    headers = {"x-api-key": "another-secret"}
+    assert keyed.post("/v1/chat/completions", asked, headers).status == 200
+    answer = keyed.post("/v1/chat/completions", asked, headers)
+    assert (answer.status, answer.error["code"], answer.error["type"]) == (429, "rate_limited", "rate_limit_error")
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert keyed.post("/v1/chat/completions", asked, {"x-api-key": KEY}).status == 200
+
+
+@pytest.mark.parametrize(("host", "status"), [
+    ("localhost", 200), ("localhost:8000", 200), ("127.0.0.1:1", 200), ("[::1]:8000", 200), ("rebound.example", 403),
+    ("rebound.example:8000", 403), ("[", 403), ("", 200), ("mine.example", 200),
+])  # fmt: skip
+def test_hosts_without_a_key(configured, host, status):
+    answer = configured(allowed_host=("mine.example",)).get("/v1/models", host=host)
+    assert answer.status == status
+    if status == 403:
+        assert answer.error["code"] == "host_not_allowed"
+
+
+def test_origins(configured):
+    client = configured(cors_origin=("https://app.example",))
+    assert client.get("/v1/models", origin="https://evil.example").error["code"] == "origin_not_allowed"
+    assert client.get("/v1/models", origin="null").status == 403
+    answer = client.get("/v1/models", origin="https://app.example")
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert "access-control-allow-credentials" not in answer.headers
+    asked = {"origin": "https://app.example", "access-control-request-headers": "authorization"}
+    answer = client.call("OPTIONS", "/v1/chat/completions", headers=asked)
+    assert answer.status == 204
+    assert answer.headers["access-control-allow-headers"] == "authorization"
+    assert client.get("/v1/models", origin="http://localhost").status == 200  # a page of this server
+
+
+def test_keys_have_prefix_caches_of_their_own(configured, tmp_path):
+    """How many tokens were cached tells nothing of what another key asked."""
+    file = tmp_path / "keys"
+    file.write_text(f"ann:{KEY}\nbob:another-secret\n")
+    messages = [{"role": "user", "content": "A long message, " * 12}]
+
+    def cached(client, key):
+        answer = client.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1}, {"x-api-key": key})
+        return answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    own = configured(api_key_file=str(file))
+    assert cached(own, KEY) == 0
+    assert cached(own, KEY) > 0
+    assert cached(own, "another-secret") == 0
+    shared = configured(api_key_file=str(file), share_prefix_cache=True)
+    cached(shared, KEY)
+    assert cached(shared, "another-secret") > 0
+
+
+@pytest.mark.parametrize("line", [
+    "short:abc", "no-key-at-all", "na me:secret-secret", "a:secret-secret max=1", "a:secret-secret tpm=0",
+    "a:secret-secret tpm=x", "a:secret-secret\na:other-secret", "a:secret-secret\nb:secret-secret", "# nothing",
+])  # fmt: skip
+def test_key_files_that_are_wrong(tmp_path, line):
+    file = tmp_path / "keys"
+    file.write_text(line)
+    with pytest.raises(ConfigError) as raised:
+        read_keys(str(file))
+    assert "secret" not in str(raised.value).replace(str(file), "")
+
+
+def test_key_files_that_are_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_keys(str(tmp_path / "none"))
+
+
+def test_request_ids(client):
+    assert client.get("/health", **{"x-request-id": "my-id:1"}).headers["x-request-id"] == "my-id:1"
+    for bad in ("a b", "x" * 129, ""):
+        assert client.get("/health", **{"x-request-id": bad}).headers["x-request-id"].startswith("req_")
+
+
+def test_unknown_paths_and_methods(client):
+    answer = client.get("/v1/nothing")
+    assert (answer.status, answer.error["code"]) == (404, "unknown_url")
+    assert "Ollama" in client.post("/api/chat", {}).error["message"]
+    answer = client.get("/v1/completions")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    assert client.call("HEAD", "/health").body == b""
+
+
+def test_too_many_headers(client):
+    answer = client.get("/health", **{f"x-{i}": "y" for i in range(120)})
+    assert (answer.status, answer.error["code"]) == (431, "too_many_headers")
+
+
+def test_models_are_listed(client):
+    found = client.get("/v1/models").json["data"]
+    assert [one["id"] for one in found] == ["tiny"]
+    assert found[0]["oxillama"]["capabilities"] == ["chat", "completions", "embeddings"]
+    assert client.get("/v1/models/tiny").json["id"] == "tiny"
+    answer = client.get("/v1/models/tinny")
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    assert "did you mean 'tiny'?" in answer.error["message"]
+
+
+def test_names_of_a_model(configured):
+    client = configured(served_model_name=("gpt-4o",))
+    for name in ("gpt-4o", "tiny", "", None):
+        assert client.post("/v1/completions", prompt="a", max_tokens=1, model=name).status == 200
+    assert client.post("/v1/completions", prompt="a", model="gpt-5").status == 404
+    assert (
+        configured(served_model_name=("*",)).post("/v1/completions", prompt="a", model="gpt-5").json["model"] == "gpt-5"
+    )
+
+
+def test_metrics_of_engines_and_requests(client):
+    client.post("/v1/completions", prompt="a", max_tokens=1)
+    client.post("/v1/completions", prompt="a", max_tokens=-1)
+    text = client.get("/metrics").body.decode()
+    assert 'oxillama_generation_tokens_total{model="tiny"}' in text
+    assert 'oxillama_http_requests_total{path="/v1/completions",method="POST",status="200"}' in text
+    assert 'oxillama_requests_refused_total{code="invalid_value"}' in text
+    assert client.get("/metrics", accept="application/openmetrics-text").body.decode().endswith("# EOF\n")

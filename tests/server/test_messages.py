@@ -1,0 +1,117 @@
+"""Messages of Anthropic's API: blocks, events in their order, and errors in its form."""
+
+import json
+
+import pytest
+
+from oxillama.server.fields_messages import MESSAGES
+from tests.server.client import HI
+from tests.server.values import VALUES_OF_JSON
+
+PATH = "/v1/messages"
+BASE = {"messages": HI, "max_tokens": 8}
+TOOL = {"name": "add", "input_schema": {
+    "type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"],
+}}  # fmt: skip
+
+
+def test_an_answer_is_that_of_the_engine(client, engine):
+    alone = engine.chat(HI, max_tokens=8, temperature=0)
+    for content in ("hi", [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]):
+        answer = client.post(PATH, messages=[{"role": "user", "content": content}], max_tokens=8, temperature=0).json
+        assert answer["content"] == [{"type": "text", "text": alone.text}]
+        assert (answer["type"], answer["role"], answer["stop_reason"]) == ("message", "assistant", "max_tokens")
+        used = answer["usage"]
+        assert used["input_tokens"] + used["cache_read_input_tokens"] == alone.prompt_tokens
+        assert used["output_tokens"] == 8
+    whole = engine.chat(HI, temperature=0)
+    answer = client.post(PATH, messages=HI, max_tokens=500, temperature=0).json
+    assert (answer["stop_reason"], answer["content"][0]["text"]) == ("end_turn", whole.text)
+    stop = whole.text[3:6]
+    answer = client.post(PATH, messages=HI, max_tokens=500, temperature=0, stop_sequences=["zzz", stop]).json
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", stop)
+    assert answer["content"][0]["text"] == whole.text[: whole.text.index(stop)]
+
+
+def test_blocks_become_messages(client, engine):
+    system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
+    given = [
+        {"role": "user", "content": "Add 1"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""},
+                                          {"type": "text", "text": "Well"}]},
+        {"role": "user", "content": "hi"},
+    ]  # fmt: skip
+    messages = [
+        {"role": "system", "content": "Be\nbrief."},
+        {"role": "user", "content": "Add 1"},
+        {"role": "assistant", "content": "Well", "reasoning_content": "hm"},
+        {"role": "user", "content": "hi"},
+    ]
+    answer = client.post(PATH, messages=given, system=system, max_tokens=6, temperature=0).json
+    assert answer["content"][0]["text"] == engine.chat(messages, max_tokens=6, temperature=0).text
+    count = client.post(f"{PATH}/count_tokens", messages=given, system=system).json
+    assert count == {"input_tokens": len(engine.chat_tokens(messages))}
+
+
+def test_the_events_of_a_stream(client):
+    options = {**BASE, "temperature": 0}
+    whole = client.post(PATH, options).json
+    events = client.post(PATH, options | {"stream": True}).events
+    assert all(data["type"] == name for name, data in events)
+    names = [name for name, _ in events]
+    assert [name for name in names if name != "content_block_delta"] == [
+        "message_start", "ping", "content_block_start", "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+    text = "".join(data["delta"]["text"] for name, data in events if name == "content_block_delta")
+    assert text == whole["content"][0]["text"]
+    last = events[-2][1]
+    assert last["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    assert last["usage"]["output_tokens"] == 8
+
+
+def test_calls_are_blocks(configured):
+    client = configured(tool_format="hermes")
+    for choice in ({"type": "tool", "name": "add"}, {"type": "any", "disable_parallel_tool_use": True}):
+        options = {"messages": HI, "max_tokens": 200, "tools": [TOOL], "tool_choice": choice}
+        for temperature in (0, 1):
+            whole = client.post(PATH, options | {"temperature": temperature, "top_k": 1}).json
+            (block,) = whole["content"]
+            assert (block["type"], block["name"], whole["stop_reason"]) == ("tool_use", "add", "tool_use")
+            assert block["input"]["a"] in range(10)
+        events = client.post(PATH, options | {"stream": True, "temperature": 0}).events
+        pieces = [d["delta"]["partial_json"] for n, d in events if n == "content_block_delta"]
+        assert json.loads("".join(pieces)) == block["input"]
+
+
+def test_errors_have_its_form(client):
+    answer = client.post(PATH, messages=HI)
+    assert answer.status == 400
+    assert answer.json["type"] == "error"
+    assert answer.json["error"]["type"] == "invalid_request_error"
+    assert answer.json["error"]["message"].startswith("max_tokens is missing")
+    assert answer.json["request_id"] == answer.headers["x-request-id"]
+    assert client.post(PATH, {**BASE, "model": "other"}).json["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize(("fields", "place"), [
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
+    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"temperature": 1.5}, "temperature"),
+])  # fmt: skip
+def test_what_is_refused(client, fields, place):
+    answer = client.post(PATH, {**BASE, **fields})
+    assert answer.status == 400
+    assert answer.json["error"]["message"].startswith(place)
+
+
+@pytest.mark.parametrize("field", MESSAGES.fields, ids=lambda field: field.name)
+def test_every_value_is_taken_or_refused_by_name(client, field):
+    for value in VALUES_OF_JSON.values():
+        answer = client.post(PATH, {**BASE, "max_tokens": 1, field.name: value})
+        if answer.status != 200:
+            assert answer.status == 400 or (field.name, answer.status) == ("model", 404), (value, answer.body)
+            message = answer.json["error"]["message"]
+            assert field.name in message or "messages has" in message or "prompt of messages" in message, message

@@ -1,0 +1,179 @@
+"""Several models, adapters, and what administrators do with them."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import oxillama as ox
+from oxillama.server import ServerConfig, create_app
+from oxillama.server.models import ServedModel
+from tests.server.client import HI, Client
+
+ADMIN = {"x-api-key": "admin-secret"}
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture
+def admins(tmp_path):
+    file = tmp_path / "admins"
+    file.write_text("root:admin-secret\n")
+    return str(file)
+
+
+def loading(path=None, log=None, **options):
+    def load():
+        if log is not None:
+            log.append(path)
+        return ox.load(path, num_threads=1, **options)
+
+    return load
+
+
+def served(models, **settings):
+    app = create_app({model.id: model for model in models}, ServerConfig(**settings))
+    return Client(app)
+
+
+def states(client):
+    return client.get("/ready").json["models"]
+
+
+def test_models_that_load_on_demand_leave_again(admins):
+    log = []
+    first = ServedModel("first", load=loading(log=log), at_start=False)
+    second = ServedModel("second", load=loading(log=log, context_size=64), at_start=False)
+    client = served([first, second], models_max=1, admin_key_file=admins)
+    assert states(client) == {"first": "idle", "second": "idle"}
+    assert client.get("/ready").status == 200  # nothing is loaded at start
+    assert client.post(COMPLETIONS, prompt="a", max_tokens=2).status == 200
+    assert states(client) == {"first": "ready", "second": "idle"}
+    assert client.post(COMPLETIONS, prompt="a", max_tokens=2, model="second").status == 200
+    assert states(client) == {"first": "idle", "second": "ready"}
+    answer = client.post("/admin/models/unload", {"model": "second"}, ADMIN).json
+    assert answer == {"model": "second", "state": "idle"}
+    assert client.post("/admin/models/load", {"model": "second"}, ADMIN).json["state"] == "ready"
+    assert len(log) == 3
+    asyncio.run(client.app.service.models.close())
+
+
+def test_a_model_that_idles_leaves_memory():
+    model = ServedModel("one", load=loading(), at_start=False)
+    client = served([model], idle_unload=0.01)
+    assert client.post(COMPLETIONS, prompt="a", max_tokens=2).status == 200
+    time.sleep(0.02)
+    asyncio.run(client.app.service.models.unload_idle())
+    assert states(client) == {"one": "idle"}
+
+
+def test_a_model_that_cant_be_loaded(tmp_path, client):
+    model = ServedModel("bad", load=loading(str(tmp_path / "none.gguf")))
+    other = served([model])
+    assert other.get("/ready").status == 503
+    answer = other.post(COMPLETIONS, prompt="a", model="bad")
+    assert (answer.status, answer.error["code"]) == (503, "engine_failed")
+    assert other.get("/health").json == {"status": "loading"}
+
+
+def test_what_is_no_engine():
+    with pytest.raises(ox.ConfigError, match="engines must be loaded engines"):
+        create_app({"x": 3})
+    with pytest.raises(ox.ConfigError, match="engines is empty"):
+        create_app({})
+
+
+@pytest.fixture(scope="module")
+def own():
+    with ox.load(num_threads=1) as loaded:
+        yield loaded
+
+
+def test_adapters_are_models(own, adapters, admins):
+    file = Path(adapters[0])
+    folder = file.parent
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins, lora_dir=str(folder))))
+    load = {"lora_name": "pirate", "lora_path": file.name}
+    assert client.post("/v1/load_lora_adapter", load).status == 401
+    assert client.post("/v1/load_lora_adapter", load, ADMIN).json["id"] == "tiny:pirate"
+    assert client.post("/v1/load_lora_adapter", load, ADMIN).status == 409
+    assert [m["id"] for m in client.get("/v1/models").json["data"]] == ["tiny", "tiny:pirate"]
+    options = {"prompt": "Once upon", "max_tokens": 12, "temperature": 0}
+    alone = own.generate("Once upon", max_tokens=12, temperature=0, lora=["pirate"])
+    for model in ("pirate", "tiny:pirate"):
+        assert client.post(COMPLETIONS, options | {"model": model}).json["choices"][0]["text"] == alone.text
+    scaled = own.generate("Once upon", max_tokens=12, temperature=0, lora=[("pirate", 0.5)])
+    fields = options | {"lora": [{"name": "pirate", "scale": 0.5}]}
+    assert client.post(COMPLETIONS, fields).json["choices"][0]["text"] == scaled.text
+    assert client.post("/v1/unload_lora_adapter", {"lora_name": "pirate"}, ADMIN).status == 200
+    assert client.post("/v1/unload_lora_adapter", {"lora_name": "pirate"}, ADMIN).status == 404
+    assert client.post(COMPLETIONS, options | {"model": "pirate"}).status == 404
+
+
+@pytest.mark.parametrize(("path", "status"), [
+    ("../outside.gguf", 400), ("/etc/passwd", 400), ("link.gguf", 400), (".", 400), ("a\0b", 400), ("none.gguf", 404),
+    ("notes.txt", 400), ("sub/../../outside.gguf", 400),
+])  # fmt: skip
+def test_adapters_come_from_their_folder_alone(own, admins, tmp_path, path, status):
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    (tmp_path / "outside.gguf").write_bytes(b"GGUF")
+    (folder / "notes.txt").write_text("no adapter")
+    os.symlink(tmp_path / "outside.gguf", folder / "link.gguf")
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins, lora_dir=str(folder))))
+    answer = client.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": path}, ADMIN)
+    assert (answer.status, answer.error["param"]) == (status, "lora_path")
+
+
+def test_administration_needs_its_key(configured, admins):
+    for client, status in ((configured(), 403), (configured(admin_key_file=admins), 401)):
+        for path in ("/admin/requests", "/admin/nothing"):
+            answer = client.get(path)
+            assert answer.status == status
+    client = configured(admin_key_file=admins, api_key="a-long-secret")
+    assert client.get("/admin/requests", **{"x-api-key": "a-long-secret"}).error["code"] == "admin_only"
+
+
+def test_requests_are_listed_and_ended(own, admins):
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins)))
+    body = b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 900, "ignore_eos": true}'
+
+    async def main():
+        headers = {"content-type": "application/json", "x-request-id": "mine", "x-api-key": "admin-secret"}
+        running = asyncio.ensure_future(client.acall("POST", "/v1/chat/completions", body, headers))
+        while not own.metrics_snapshot().running:
+            await asyncio.sleep(0.002)
+        listed = (await client.acall("GET", "/admin/requests", b"", ADMIN)).json
+        assert [(r["id"], r["model"]) for r in listed["requests"]] == [("mine", "tiny")]
+        assert listed["running"] == 1
+        assert (await client.acall("DELETE", "/admin/requests/none", b"", ADMIN)).status == 404
+        assert (await client.acall("DELETE", "/admin/requests/mine", b"", ADMIN)).json == {"cancelled": 1}
+        assert await running is None  # nothing was sent
+        async with asyncio.timeout(10):
+            while own.metrics_snapshot().running:
+                await asyncio.sleep(0.002)
+
+    asyncio.run(main())
+
+
+def test_caches_are_cleared(own, admins):
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins)))
+    text = "A long story about a cat and a dog, and a bird too. " * 6
+
+    def cached():
+        answer = client.post(COMPLETIONS, {"prompt": text, "max_tokens": 1}, ADMIN).json
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    cached()
+    assert cached() > 0
+    assert client.post("/admin/cache/clear", b"", ADMIN).status == 200
+    assert cached() == 0
+
+
+def test_a_server_that_drains_takes_nothing(own, admins):
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins)))
+    assert client.post("/admin/drain", b"", ADMIN).json == {"status": "draining"}
+    answer = client.post("/v1/chat/completions", {"messages": HI}, ADMIN)
+    assert (answer.status, answer.error["code"]) == (503, "draining")
+    assert (client.get("/ready").status, client.get("/health").status) == (503, 503)

@@ -1,0 +1,73 @@
+"""Writers of streams: signs of life in silence, and clients that are cut off."""
+
+import asyncio
+
+import pytest
+
+from oxillama.server.errors import ClientGone
+from oxillama.server.sse import EventWriter, encoded
+
+
+def writer_of(send, aborted, **changed):
+    options = {"stall": 60.0, "most": 1 << 20, "ping": 60.0, "behind": lambda: 0} | changed
+    return EventWriter(send, abort=lambda: aborted.append(True), **options)
+
+
+def test_silence_is_filled_with_comments():
+    sent = []
+
+    async def send(message):
+        sent.append(message["body"])
+
+    async def pieces():
+        yield b"one"
+        await asyncio.sleep(0.12)
+        yield b"two"
+
+    asyncio.run(writer_of(send, [], ping=0.03).run(pieces()))
+    assert sent[0] == b"one"
+    assert sent[-1] == b"two"
+    assert 1 <= len(sent) - 2 <= 4
+    assert set(sent[1:-1]) == {b": keep-alive\n\n"}
+
+
+@pytest.mark.parametrize("changed", [{"stall": 0.05}, {"behind": lambda: 1 << 21, "stall": 60.0, "ping": 0.05}])
+def test_a_client_that_reads_nothing_is_cut_off(changed):
+    aborted = []
+
+    async def send(message):
+        await asyncio.sleep(60)
+
+    async def pieces():
+        yield b"one"
+
+    async def main():
+        writer = writer_of(send, aborted, **changed)
+        with pytest.raises(ClientGone):
+            await writer.run(pieces())
+        assert asyncio.current_task().cancelling() == 0
+
+    asyncio.run(main())
+    assert aborted == [True]
+
+
+def test_other_cancellations_pass():
+    async def send(message):
+        await asyncio.sleep(60)
+
+    async def pieces():
+        yield b"one"
+
+    async def main():
+        task = asyncio.ensure_future(writer_of(send, []).run(pieces()))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_events_are_whole_lines():
+    assert encoded((None, {"a": "é\n\u2028"})) == 'data: {"a":"é\\n\u2028"}\n\n'.encode()
+    assert encoded(("x.y", {})) == b"event: x.y\ndata: {}\n\n"
