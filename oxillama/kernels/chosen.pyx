@@ -137,8 +137,8 @@ cdef void _choose(const index_job *j, Choice c, int64_t i, int64_t head, int thr
 cdef int _check_index(Rows q, Rows weights, KvSlab slab, Batch batch, Choice choice) except -1:
     cdef int64_t n_heads = q.dim // slab.k_dim
     check_tables(slab, batch, q, slab.k_dim, 0)
-    if slab.n_heads != 1 or choice.words.n not in (0, batch.n_rows) and choice.words.n < batch.n_rows:
-        raise ConfigError(f"an index of {slab.n_heads} heads, and a choice of {choice.words.n} rows for {batch.n_rows}")
+    if slab.n_heads != 1:
+        raise ConfigError(f"an index of {slab.n_heads} heads of keys; one is needed")
     if weights is None:
         if n_heads != choice.n_heads:
             raise ConfigError(f"{n_heads} heads of queries choose for {choice.n_heads} heads of keys")
@@ -160,12 +160,13 @@ def choose(Rows q, Rows weights, KvSlab slab, Batch batch, Choice choice, float 
     cdef long_row *rows
     cdef int64_t n, longest = 0, i
     _check_index(q, weights, slab, batch, choice)
-    choice.batch, choice.made = batch, True
+    choice.made = False
     mark = ws.mark()
     n = _long_rows(batch, choice.limit, ws, &rows)
+    if n and choice.words.n < batch.n_rows:
+        ws.release(mark)
+        raise ConfigError(f"a choice of {choice.words.n} rows for {batch.n_rows}")
     if n:
-        if choice.words.n < batch.n_rows:
-            raise ConfigError(f"a choice of {choice.words.n} rows for {batch.n_rows}")
         for i in range(n):
             longest = max(longest, rows[i].pos + 1)
         memset(&j, 0, sizeof(j))
@@ -178,6 +179,7 @@ def choose(Rows q, Rows weights, KvSlab slab, Batch batch, Choice choice, float 
         j.stride = (longest + 63) // 64 * 64
         j.a.out_stride = <size_t>j.stride
         _choose_all(&j, rows, n, choice, ws)
+    choice.batch, choice.made = batch, True
     ws.release(mark)
 
 

@@ -11,14 +11,24 @@ from oxillama.engine import Engine
 from oxillama.models import load_model
 from tests.fakes import assert_idle
 from tests.models.letters import N_VOCAB, Letters, same
-from tests.models.tiny import tiny
+from tests.models.tiny import Shape, tiny
 
 CONTEXT = 200
 
 
-@pytest.fixture(scope="module", params=["deepseek32", "glm-dsa", "minimax-m3", "minimax-m3-panels"])
+MODELS = {
+    "deepseek32": ("deepseek32", 3),
+    "glm-dsa": ("glm-dsa", 3),
+    "the last layer shares a choice": ("glm-dsa", 2),
+    "minimax-m3": ("minimax-m3", 3),
+    "minimax-m3-panels": ("minimax-m3-panels", 3),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def model(request, tmp_path_factory):
-    with gguf.open(tiny(request.param, tmp_path_factory.mktemp("models"))) as file:
+    name, n_layers = MODELS[request.param]
+    with gguf.open(tiny(name, tmp_path_factory.mktemp("models"), Shape(n_layers=n_layers))) as file:
         return load_model(file, num_threads=2)
 
 

@@ -184,6 +184,20 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="weights of 20 x 12 for 20 queries of 11 heads"):
             choose(iq.workspace.new(20, 11 * 33), w, s.index, batch, choice)
 
+    def test_an_index_of_several_heads(self):
+        s, batch, (_q, iq, w), choice = self.parts()
+        several = KvSlab("f32", s.index.n_blocks, 3, 16, 11, 0)
+        with pytest.raises(ConfigError, match="an index of 3 heads of keys; one is needed"):
+            choose(iq, w, several, batch, choice)
+
+    def test_a_choice_made_for_fewer_rows(self):
+        s, batch, (q, iq, w), _choice = self.parts()
+        few = Choice(Batch([Span(range(9), 0, s.table)], batch.workspace), 5)
+        with pytest.raises(ConfigError, match="a choice of 9 rows for 20"):
+            choose(iq, w, s.index, batch, few)
+        with pytest.raises(ConfigError, match="of another batch"):
+            attend_chosen(q, s.slab, batch, s.rule, few)
+
     def test_a_choice_for_other_heads(self):
         s, batch, (_q, iq, w), choice = self.parts(n_heads=2)
         with pytest.raises(ConfigError, match="12 heads of queries choose for 2"):
