@@ -268,7 +268,7 @@ def _of_template(source: str, bos_token: str, eos_token: str) -> ChatFormat:
         return ChatFormat(layout, (source, bos_token, eos_token))
     frame, calls = recognise(probes)
     if frame.reasoning is None:
-        named = next((pair for pair in _NAMED if pair[0] in source and pair[1] in source), None)
+        named = next((pair for pair in _NAMED if pair[1] in source), None)
         if named:
             frame = Frame(ReasoningFormat(*named), frame.content_begin, frame.content_end, frame.turn_end, frame.breaks)
     reason = ""

@@ -181,6 +181,28 @@ def test_lazy_grammar_and_the_one_of_the_whole_answer(name):
     assert whole.accepts("It is sunny.")
 
 
+@pytest.mark.parametrize("name", ["tagged", "tagged-keys", "tagged-types", "braces", "nested", "object", "python"])
+def test_texts_meet_the_conditions_of_their_schemas(name):
+    limits = {
+        "word": {"type": "string", "minLength": 2, "maxLength": 4},
+        "zone": {"type": "string", "pattern": "^[A-Z]{3}$"},
+    }
+    tools = [{"name": "time", "parameters": {"type": "object", "properties": limits, "required": ["zone"]}}]
+    if name == "python":  # whose strings have escapes: patterns don't hold there
+        limits["zone"] = {"enum": ["CET"]}
+    grammar = ChatFormat.of_template(TEMPLATES[name]).grammar(tools, "required")
+    for word, zone, fits in (
+        ("", "CET", True),
+        ("so", "CET", True),
+        ("", "cet", False),
+        ("", "CETS", False),
+        ("s", "CET", False),
+        ("solid", "CET", False),
+    ):
+        arguments = {**({"word": word} if word else {}), "zone": zone}
+        assert grammar.accepts(written(TEMPLATES[name], "", [("time", arguments)])) is fits, arguments
+
+
 def test_choice_of_tools():
     form = ChatFormat.of_template(TEMPLATES["object"])
     weather, ping = (written(TEMPLATES["object"], "", [call]) for call in (KELVIN, PING))
