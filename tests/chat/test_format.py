@@ -348,6 +348,31 @@ def test_template_without_calls_says_why():
         ChatFormat.of_template("{% for")
 
 
+HOSTILE = {
+    "loops": "{% for i in range(10 ** 9) %}{% endfor %}",
+    "explodes": "{{ 'a' * 10 ** 9 }}",
+    "is long": "{{ messages[-1].content }}{{ 'a<b>[C]' * 20000 }}{{ messages | tojson }}",
+    "nests": "{% for m in messages %}{{ '{\"a\":[' * 3000 }}{{ m.content }}{{ m | tojson }}{% endfor %}",
+    "says names alone": "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}"
+    "{% endfor %}{% endfor %}",
+    "shows half of a call": TEMPLATES["braces"].replace("<do|>", "").replace("dictsort", "dictsort | first"),
+    "mixes calls": TEMPLATES["tagged"].replace("<arg={{ k }}>", "{{ v }}{{ k }}{{ v }}"),
+    "says the opposite": "{% if messages | length > 1 %}{{ messages[0].content }}{% else %}{{ messages }}{% endif %}",
+    "cuts calls": TEMPLATES["python"].replace("]<|py_end|>", "").replace("{% endfor %})", "{% endfor %}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_give_a_format_and_lose_nothing(name):
+    form = ChatFormat.of_template(HOSTILE[name])
+    assert form.calls is not None or form.reason
+    text = 'I look. <a> {"name": "weather"} [C]'
+    found, deltas = read(form, list(text))
+    summed(found, deltas)
+    kept = found.content + "".join(call.raw for call in found.tool_calls)
+    assert [word for word in re.findall(r"\w+", text) if word not in kept] == []
+
+
 def test_wrong_options():
     form = ChatFormat.of_template(TEMPLATES["object"])
     with pytest.raises(ToolFormatError, match="generation_prompt must be a str"):
