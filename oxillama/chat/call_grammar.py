@@ -320,6 +320,8 @@ class _Answers:
         found = []
         if kind != "json":
             chosen = None if listed is None else [parts.text(v) for v in listed if isinstance(v, str)]
+            held = parts.constrained(inner) if chosen is None and isinstance(inner, Mapping) else None
+            chosen = chosen if held is None else [held]
             value = parts.until(shape.value_end) if chosen is None else rules.seq((rules.alt(chosen), end))
             found.append(around(texts, value))
         if kind == "json" or shape.text_type or (kind == "any" and listed is not None):

@@ -266,15 +266,18 @@ def _of_template(source: str, bos_token: str, eos_token: str) -> ChatFormat:
     if _is_harmony(probes):
         layout = Layout(Frame(ReasoningFormat(f"{BEGIN}analysis{MESSAGE}", END)), harmony=True)
         return ChatFormat(layout, (source, bos_token, eos_token))
-    frame, calls = recognise(probes)
+    reason = ""
+    try:
+        frame, calls = recognise(probes)
+    except (ValueError, IndexError, RecursionError):  # marks that stand in one rendering are missing in another
+        frame, calls, reason = Frame(), None, "the template's renderings of probe conversations contradict each other"
     if frame.reasoning is None:
-        named = next((pair for pair in _NAMED if pair[0] in source and pair[1] in source), None)
+        named = next((pair for pair in _NAMED if pair[1] in source), None)
         if named:
             frame = Frame(ReasoningFormat(*named), frame.content_begin, frame.content_end, frame.turn_end, frame.breaks)
-    reason = ""
-    if calls is None:
+    if calls is None and not reason:
         calls = next((form for words, form in _CARDS if all(word in source for word in words)), None)
-    if calls is None:
+    if calls is None and not reason:
         reason = "the template shows no calls of tools"
         if probes.errors and probes.call is None:
             reason = f"the template can't render calls of tools: {probes.errors[-1]}"

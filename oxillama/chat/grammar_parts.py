@@ -1,10 +1,12 @@
 """Parts of grammars of answers: marks as text or control tokens, texts up to a mark, spaces."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from oxillama.chat.patterns import MARK, Hole, Pattern
 from oxillama.grammar.automaton import RuleSet, utf8_sequences
+from oxillama.grammar.matcher import Grammar
 
 __all__ = ["END", "ControlToken", "Parts"]
 
@@ -13,6 +15,7 @@ _MARK = re.compile(f"({MARK.pattern})")
 END = -1  # a token that ends the text, which may come where the text may end
 MAX_SPACES = 4
 MAX_ID = 64
+MAX_LENGTH = 10_000
 WORD = ((0x2D, 0x2E), (0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 
 
@@ -97,6 +100,26 @@ class Parts:
 
     def any_byte(self) -> int:
         return self.rules.range(0, 255)
+
+    def constrained(self, schema: Mapping[str, Any]) -> int | None:
+        """A plain text that meets `pattern`, `minLength` and `maxLength` of a schema; None if it has none of these.
+
+        Of both, the pattern alone holds. One that matches nothing at all, or has alternatives that may begin or end
+        anywhere, doesn't.
+        """
+        pattern, least, most = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
+        if isinstance(pattern, str):
+            anchored = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
+            if "|" in pattern and not all(anchored):
+                return None
+            whole = ("" if anchored[0] else "[^]*") + pattern + ("" if anchored[1] else "[^]*")
+            automaton = Grammar.from_regex(whole).automaton
+            return None if automaton.nullable else self.rules.rule(self.rules.linked("", automaton))
+        if least is None and most is None:
+            return None
+        if not all(n is None or (type(n) is int and 0 <= n <= MAX_LENGTH) for n in (least, most)):
+            return None
+        return self.rules.repeat(self.characters((), True), least or 0, most)
 
     def characters(self, ranges: tuple[tuple[int, int], ...], negated: bool = False) -> int:
         return self.rules.chars(utf8_sequences(ranges, negated))

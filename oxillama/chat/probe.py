@@ -34,6 +34,7 @@ _EXTRA = {"functions": json.dumps(TOOLS, indent=4), "datetime": "2026-01-01"}
 _THINK = ({"enable_thinking": True, "thinking": True}, {"enable_thinking": False, "thinking": False})
 _EFFORTS: tuple[dict[str, Any], ...] = ({}, {"reasoning_effort": "high"}, {"thinking_mode": "enabled"})
 
+MAX_TEXT = 1 << 18  # of one rendering
 MAX_SECONDS = 4.0  # of all renderings
 Render = Callable[..., str | None]
 
@@ -93,6 +94,9 @@ def _renderer(template: ChatTemplate, as_text: bool, errors: list[str], until: f
                 if not more:
                     errors.append(str(error))
                 continue
+            if len(text) > MAX_TEXT:
+                errors.append(f"a short conversation becomes {len(text)} characters")
+                return None
             at = text.rfind(USER)
             return text[at + len(USER) :] if at >= 0 else None
         return None

@@ -128,7 +128,7 @@ def _object_unit(text: str, name: str) -> tuple[_Unit, dict[str, Any]] | None:
     for found in re.finditer(r"\{", text[: at if at >= 0 else 0]):
         try:
             value, end = _DECODER.raw_decode(text, found.start())
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and end > at:
             return _Unit(found.start(), end), value
@@ -140,7 +140,7 @@ def _arguments_at(text: str, after: int) -> _Unit | None:
     for found in re.finditer(r"\{", text[after:]):
         try:
             value, end = _DECODER.raw_decode(text, after + found.start())
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and KEYS[0] in value:
             return _Unit(after + found.start(), end)

@@ -225,7 +225,10 @@ class BracesValues(Values):
         self.quote = quote
 
     def string(self, schema: Mapping[str, Any]) -> int:
-        return self.parts.shared(self.rules.seq((self.parts.mark(self.quote), self.parts.until(self.quote))))
+        parts, held = self.parts, self.parts.constrained(schema)
+        if held is not None:
+            return self.rules.seq((parts.mark(self.quote), held, parts.mark(self.quote)))
+        return parts.shared(self.rules.seq((parts.mark(self.quote), parts.until(self.quote))))
 
     def quoted(self, text: str) -> int:
         return self.rules.seq((self.parts.mark(self.quote), self.parts.text(text), self.parts.mark(self.quote)))
@@ -252,6 +255,8 @@ class NestedValues(Values):
         kinds = schema.get("type") if isinstance(schema, Mapping) else None
         opening = parts.mark(f"{self.mark}<{name}>")
         free = isinstance(schema, Mapping) and kinds == "string" and "enum" not in schema and "const" not in schema
+        if free and (held := parts.constrained(schema)) is not None:
+            return self.rules.seq((opening, held, parts.mark(end)))
         if free or not isinstance(schema, Mapping) or not schema:
             return self.rules.seq((opening, parts.until(end)))
         return self.rules.seq((opening, self.value(schema, depth), parts.mark(end)))

@@ -41,8 +41,8 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     continue_final_message: True for an answer that goes on from the last message, which the assistant began; or the
         field that it goes on from, "content" or "reasoning_content".
     tool_choice: "auto"; "required": it calls, and says nothing else; a tool's name: it calls that one, once; or "none":
-        it doesn't see the tools, and all of its answer is text.
-        allowed_tools of OpenAI's clients: any of those it lists.
+        it doesn't see the tools, and all of its answer is text. Of the objects of OpenAI's clients, `function` names
+        one tool, and `allowed_tools` lists those that it may call.
     tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
         "llama3", a `ToolFormat` or `ChatFormat`, or "text": calls stay text.
     constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't either

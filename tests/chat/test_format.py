@@ -181,6 +181,28 @@ def test_lazy_grammar_and_the_one_of_the_whole_answer(name):
     assert whole.accepts("It is sunny.")
 
 
+@pytest.mark.parametrize("name", ["tagged", "tagged-keys", "tagged-types", "braces", "nested", "object", "python"])
+def test_texts_meet_the_conditions_of_their_schemas(name):
+    limits = {
+        "word": {"type": "string", "minLength": 2, "maxLength": 4},
+        "zone": {"type": "string", "pattern": "^[A-Z]{3}$"},
+    }
+    tools = [{"name": "time", "parameters": {"type": "object", "properties": limits, "required": ["zone"]}}]
+    if name == "python":  # whose strings have escapes: patterns don't hold there
+        limits["zone"] = {"enum": ["CET"]}
+    grammar = ChatFormat.of_template(TEMPLATES[name]).grammar(tools, "required")
+    for word, zone, fits in (
+        ("", "CET", True),
+        ("so", "CET", True),
+        ("", "cet", False),
+        ("", "CETS", False),
+        ("s", "CET", False),
+        ("solid", "CET", False),
+    ):
+        arguments = {**({"word": word} if word else {}), "zone": zone}
+        assert grammar.accepts(written(TEMPLATES[name], "", [("time", arguments)])) is fits, arguments
+
+
 def test_choice_of_tools():
     form = ChatFormat.of_template(TEMPLATES["object"])
     weather, ping = (written(TEMPLATES["object"], "", [call]) for call in (KELVIN, PING))
@@ -324,6 +346,31 @@ def test_template_without_calls_says_why():
         plain.grammar(TOOLS, "required")
     with pytest.raises(ChatTemplateError):
         ChatFormat.of_template("{% for")
+
+
+HOSTILE = {
+    "loops": "{% for i in range(10 ** 9) %}{% endfor %}",
+    "explodes": "{{ 'a' * 10 ** 9 }}",
+    "is long": "{{ messages[-1].content }}{{ 'a<b>[C]' * 20000 }}{{ messages | tojson }}",
+    "nests": "{% for m in messages %}{{ '{\"a\":[' * 3000 }}{{ m.content }}{{ m | tojson }}{% endfor %}",
+    "says names alone": "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}"
+    "{% endfor %}{% endfor %}",
+    "shows half of a call": TEMPLATES["braces"].replace("<do|>", "").replace("dictsort", "dictsort | first"),
+    "mixes calls": TEMPLATES["tagged"].replace("<arg={{ k }}>", "{{ v }}{{ k }}{{ v }}"),
+    "says the opposite": "{% if messages | length > 1 %}{{ messages[0].content }}{% else %}{{ messages }}{% endif %}",
+    "cuts calls": TEMPLATES["python"].replace("]<|py_end|>", "").replace("{% endfor %})", "{% endfor %}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_give_a_format_and_lose_nothing(name):
+    form = ChatFormat.of_template(HOSTILE[name])
+    assert form.calls is not None or form.reason
+    text = 'I look. <a> {"name": "weather"} [C]'
+    found, deltas = read(form, list(text))
+    summed(found, deltas)
+    kept = found.content + "".join(call.raw for call in found.tool_calls)
+    assert [word for word in re.findall(r"\w+", text) if word not in kept] == []
 
 
 def test_wrong_options():

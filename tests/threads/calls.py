@@ -10,6 +10,7 @@ import numpy as np
 import oxillama as ox
 from oxillama.core.options import read_options
 from oxillama.grammar.automaton import Vocabulary
+from tests.chat.templates import OPENED
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls }}{% endfor %}"
 PROMPTS = ["Once upon a time", "Once upon a hill", "The fox said:", "A"]
@@ -55,6 +56,13 @@ def sampled(engine, i):
             twin.truncate(twin.position - 2)
             twin.forward_decode(last, twin.position - 1)
             return own.tokens, own.sample(), [twin.sample() for _ in range(2)]
+
+
+def answered(engine, i):
+    """An answer in parts, whose reasoning is ended."""
+    asked = {"chat_template": OPENED, "reasoning_budget": i % 5, "seed": i}
+    found = engine.chat([{"role": "user", "content": f"hi {i}"}], **asked, **DRAWN)
+    return found.token_ids, found.reasoning, found.text, found.raw
 
 
 def half_a_stream(engine, i):
@@ -221,7 +229,11 @@ def every_call(engine, adapter, beside):
         "stream": lambda i: [c.text for c in engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)],
         "half a stream": of(half_a_stream),
         "chat": lambda i: ids(engine.chat([{"role": "user", "content": f"hi {i}"}], seed=i, **DRAWN)),
+<<<<<<< HEAD
         "prompts": lambda i: engine.chat_tokens(talk(i), chat_template=TEMPLATE, continue_final_message=True),
+=======
+        "reasoning": lambda i: answered(engine, i),
+>>>>>>> chat-f-w
         "conversation": of(conversation),
         "batch": lambda i: [ids(c) for c in engine.batch(PROMPTS, seed=i, max_in_flight=2, **DRAWN)],
         "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk, FinishReason
-from oxillama.server.answers import CallDelta, Choice, Delta, logprob_of, prompt_logprobs_of, usage_of
+from oxillama.server.answers import Choice, Delta, logprob_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
@@ -180,7 +181,7 @@ class ChatDialect:
         return said | ({"token_ids": choice.token_ids} if self.shows_ids else {})
 
 
-def call_delta(call: CallDelta) -> dict[str, Any]:
+def call_delta(call: ToolCallDelta) -> dict[str, Any]:
     """A piece of a call as OpenAI's clients put it together."""
     if call.name is None:
         return {"index": call.index, "function": {"arguments": call.arguments}}
