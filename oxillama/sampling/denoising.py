@@ -38,7 +38,7 @@ class DiffusionSettings:
         whatever its token ("origin").
     block_length: positions of a block; blocks are written one after another, with equally many steps. By default all
         of LLaDA's are one. Without blocks, times decide how many positions a step writes.
-    eps: the last of the times, 0.001 by default; not with blocks.
+    eps: the last of the times, which then take the place of LLaDA's block too; 0.001 for others. Not with block_length.
     temperature, top_p, top_k: of the tokens, as for `generate`; 0, 1 and 0: the likeliest, of all.
     order_temperature: above 0, the order is drawn, too.
     cfg_scale: weight of the prompt beyond its own (classifier-free guidance); above 0, a step computes two texts.
@@ -114,7 +114,8 @@ class MaskedText:
         self.tokens = prompt + [mask] * settings.max_tokens
         self.shifted = shifted if settings.shift_logits is None else settings.shift_logits
         self.order = settings.order or ("entropy" if self.shifted else "low_confidence")
-        self.blocks = blocks_of(settings, self.shifted)
+        self.by_times = settings.eps is not None or (self.shifted and not settings.block_length)
+        self.blocks = blocks_of(settings)
         self.rng = np.random.Generator(np.random.PCG64(settings.seed))
 
     @property
@@ -140,7 +141,7 @@ class MaskedText:
 
     def counts(self, length: int, steps: int) -> Callable[[int, int], float]:
         """How many of so many masks a step takes away: whole numbers in blocks, and by times what falls to them."""
-        if self.settings.block_length or not self.shifted:
+        if not self.by_times:
             return lambda step, n_masks: length // steps + (step < length % steps)
         times = np.linspace(1, 1e-3 if self.settings.eps is None else self.settings.eps, steps + 1)
         return lambda step, n_masks: n_masks * float(1 - times[step + 1] / times[step])
@@ -210,11 +211,11 @@ def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def blocks_of(settings: DiffusionSettings, shifted: bool) -> SequenceOf[tuple[int, int, int]]:
+def blocks_of(settings: DiffusionSettings) -> SequenceOf[tuple[int, int, int]]:
     """First position, length and steps of each block; one without blocks. Raises ConfigError for too few steps."""
     n, length = settings.max_tokens, settings.block_length
-    if settings.eps is not None and (length or not shifted):
-        raise ConfigError(f"eps is {settings.eps}, which has no meaning in blocks: leave it, or block_length, out")
+    if settings.eps is not None and length:
+        raise ConfigError(f"eps is {settings.eps} and block_length {length}: times have no meaning in blocks, give one")
     length, steps = length or n, settings.steps or n
     n_blocks = -(-n // length)
     if steps < n_blocks:

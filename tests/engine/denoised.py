@@ -41,13 +41,13 @@ def llada(logits, prompt, mask, *, steps, length, block, cfg=0.0):
     return x[n_prompt:].tolist()
 
 
-def dream(logits, prompt, mask, *, steps, length, order, eps=1e-3, top_p=1.0, top_k=0):
+def dream(logits, prompt, mask, *, steps, length, order, eps=1e-3, top_p=1.0, top_k=0, shift=True):
     x = np.array([*prompt, *[mask] * length])
     times = np.linspace(1, eps, steps + 1)
     for i in range(steps):
         places = np.flatnonzero(x == mask)
         rows = logits(x.tolist())
-        rows = without(np.concatenate([rows[:1], rows[:-1]])[places], mask)
+        rows = without((np.concatenate([rows[:1], rows[:-1]]) if shift else rows)[places], mask)
         rows = cut(rows, top_p, top_k)
         p = softmax(rows)
         best, ordered = p.argmax(-1), np.sort(p, axis=-1)

@@ -145,6 +145,14 @@ def test_times_as_dream_has_them(engine, steps, eps, order, cuts):
     assert found.token_ids == expected
 
 
+def test_times_of_models_whose_logits_are_in_their_place(engine):
+    expected = denoised.dream(
+        engine.forward_logits, PROMPT, MASK, steps=5, length=14, order="entropy", eps=0.1, shift=False
+    )
+    options = {"steps": 5, "order": "entropy", "eps": 0.1, "mask_token": MASK, "shift_logits": False}
+    assert engine.diffuse(PROMPT, max_tokens=14, **options).token_ids == expected
+
+
 def test_what_files_say(path, engine, tmp_path):
     """LLaDA's logits are for their own place, others' for the next; a file's word on it counts."""
     plain = engine.diffuse(PROMPT, max_tokens=8, mask_token=MASK)
@@ -265,7 +273,7 @@ def test_coroutines_get_the_same(engine):
         ({"max_tokens": 4, "block_length": 5}, "block_length must be from 1 to 4, not 5"),
         ({"order": "likeliest"}, "order must be"),
         ({"eps": 1.5}, "eps must be a number from 0 to 1"),
-        ({"eps": 0.1, "block_length": 4}, "eps is 0.1, which has no meaning in blocks"),
+        ({"eps": 0.1, "block_length": 4}, "eps is 0.1 and block_length 4: times have no meaning"),
         ({"temperature": -1}, "temperature must be"),
         ({"temperature": float("nan")}, "temperature must be"),
         ({"top_p": 0}, "top_p must be"),

@@ -5,6 +5,7 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Batch, Span
+from oxillama.kernels.dplr import decaying
 from oxillama.kernels.recurrent import RecurrentSlab
 from oxillama.kernels.rows import Vector, Workspace
 from oxillama.kernels.ssm import (
@@ -127,6 +128,19 @@ def test_rows_and_slots_that_do_not_fit(layer):
                 layer.run(ws.from_array(layer.x[:n_rows]), RecurrentSlab(slots, n_values), batch)
     with pytest.raises(ConfigError, match="slot -1"):
         layer.run(ws.from_array(layer.x[:4]), RecurrentSlab(2, layer.n_values), Batch([Span(range(4), 0, [])], ws))
+
+
+def test_decays_that_do_not_fit():
+    ws, slab = Workspace(1), RecurrentSlab(2, 2 * 5 * 16)
+    batch = Batch([Span(range(4), 0, [], slots=(-1, 1))], ws)
+    good, odd = ws.from_array(floats(0, 4, 10)), ws.from_array(floats(0, 4, 9))
+    decays = Vector(abs(floats(1, 10)))
+    assert decaying(good, good, good, decays, 2, slab, batch).dim == 10
+    with pytest.raises(ConfigError, match="10 decays for queries of 9 values"):
+        decaying(odd, good, good, decays, 2, slab, batch)
+    for k, v, heads in ((odd, good, 2), (good, odd, 2), (good, good, 3), (good, good, 0)):
+        with pytest.raises(ConfigError, match=f"a rule of {heads} heads over a batch of 4"):
+            decaying(good, k, v, decays, heads, slab, batch)
 
 
 def test_columns_that_do_not_fit():

@@ -229,11 +229,8 @@ def every_call(engine, adapter, beside):
         "stream": lambda i: [c.text for c in engine.stream(PROMPTS[i % 4], seed=i, **DRAWN)],
         "half a stream": of(half_a_stream),
         "chat": lambda i: ids(engine.chat([{"role": "user", "content": f"hi {i}"}], seed=i, **DRAWN)),
-<<<<<<< HEAD
         "prompts": lambda i: engine.chat_tokens(talk(i), chat_template=TEMPLATE, continue_final_message=True),
-=======
         "reasoning": lambda i: answered(engine, i),
->>>>>>> chat-f-w
         "conversation": of(conversation),
         "batch": lambda i: [ids(c) for c in engine.batch(PROMPTS, seed=i, max_in_flight=2, **DRAWN)],
         "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],
