@@ -17,6 +17,7 @@ from oxillama.errors import (
     LoraError,
     ModelFileError,
     QueueFullError,
+    TemplateVariableError,
     TokenizerError,
     ToolFormatError,
     UnsupportedModelError,
@@ -92,8 +93,12 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return ApiError(400, "invalid_grammar", str(error))
         case ToolFormatError():
             return bad_value("tools", str(error), "tool_format_unknown")
+        case TemplateVariableError():
+            effort = "reasoning_effort" in str(error).partition(";")[0]  # before those that the template reads
+            return bad_value("reasoning_effort" if effort else "chat_template_kwargs", str(error))
         case ChatTemplateError():
-            return bad_value(place_in(str(error)) or "messages", str(error))
+            ends = "for continue_final_message" in str(error)
+            return bad_value("continue_final_message" if ends else place_in(str(error)) or "messages", str(error))
         case UnsupportedModelError():
             return bad_value("model", str(error), "unsupported_parameter")
         case LoraError():
