@@ -194,6 +194,8 @@ def test_max_tokens_ends_with_the_context(model):
         ({"suffix": 3}, "suffix must be"),
         ({"echo": 1}, "echo must be"),
         ({"stream": "yes"}, "stream must be"),
+        ({"repeat_penalty": -1}, "^repeat_penalty must be"),
+        ({"top_p": 3}, "^top_p must be"),
         ({"temperature": "hot"}, "temperature must be"),
         ({"mirostat_mode": 3}, "mirostat_mode must be"),
         ({"stopping_criteria": 3}, "stopping_criteria must be"),
