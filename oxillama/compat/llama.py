@@ -405,7 +405,8 @@ class Llama:
                 common = self.longest_token_prefix(self._input_ids.tolist(), ids)
                 self.n_tokens = min(common, max(len(ids) - 1, 0))
                 ids = ids[self.n_tokens :]
-        self.session.sampler = None
+        with self._lock:
+            self.session.sampler = None
         return self._tokens(ids, options)
 
     def _tokens(self, ids: list[int], options: dict[str, Any]) -> Generator[int, Sequence[int] | None, None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,10 @@ def engine_processors(given: Any) -> list[Callable[[list[int], NDArray[np.float3
     """Processors in the engine's form: they change the logits in place."""
     if given is None:
         return None
-    processors: Sequence[LogitsProcessor] = given if isinstance(given, Iterable) else [given]  # type: ignore[assignment]
+    processors = list(given) if isinstance(given, Iterable) else [given]
+    for processor in processors:
+        if not callable(processor):
+            raise ConfigError(f"logits_processor must be a LogitsProcessorList or functions, not {processor!r:.60}")
 
     def apply(ids: list[int], logits: NDArray[np.float32]) -> None:
         tokens = np.array(ids, np.intc)
