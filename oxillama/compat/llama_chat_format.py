@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from oxillama.compat.chat import Answer, Handler, answered, named_tool, with_tools
-from oxillama.compat.chat_styles import STYLES, Style, llama_2, mistral_instruct, saiga, written
+from oxillama.compat.chat_styles import STYLES, llama_2, mistral_instruct, saiga, written
 from oxillama.errors import ConfigError
 from oxillama.tokenizer import ChatTemplate
 
@@ -85,10 +85,10 @@ def chat_formatter_to_chat_completion_handler(chat_formatter: ChatFormatter) -> 
     def handle(*, llama: Any, messages: Any, **options: Any) -> Answer:
         found = with_tools(options)
         shown = None if found["tool_choice"] == "none" else found["tools"]
-        made = chat_formatter(messages=messages, tools=shown, tool_choice=found["tool_choice"])
         named = named_tool(found)
-        if named is None and found["tools"] and found["tool_choice"] == "required":
-            raise ConfigError("tool_choice must be a tool, auto or none with this chat format, not 'required'")
+        if named is None and shown:
+            _check_shows(chat_formatter, found["tool_choice"])
+        made = chat_formatter(messages=messages, tools=shown, tool_choice=found["tool_choice"])
         ids = llama.tokenize(made.prompt.encode(), add_bos=not made.added_special, special=True)
         stop = [made.stop] if isinstance(made.stop, str) else made.stop or []
         return answered(llama, ids, found, named=named, stop=stop, criteria=made.stopping_criteria)
@@ -144,6 +144,16 @@ def hf_autotokenizer_to_chat_completion_handler(pretrained_model_name_or_path: s
     return chat_formatter_to_chat_completion_handler(hf_autotokenizer_to_chat_formatter(pretrained_model_name_or_path))
 
 
+def _check_shows(chat_formatter: ChatFormatter, choice: Any) -> None:
+    """Raises ConfigError for tools that a formatter doesn't show, or whose calls must be found."""
+    if not getattr(chat_formatter, "shows_tools", True):
+        raise ConfigError(
+            "tools must be None with this chat_format, which doesn't show them, or tool_choice one of them"
+        )
+    if choice == "required":
+        raise ConfigError("tool_choice must be a tool, auto or none with this chat format, not 'required'")
+
+
 class LlamaChatCompletionHandlerRegistry:
     """The handlers by name; all objects of this class have the same ones."""
 
@@ -195,12 +205,16 @@ def register_chat_format(name: str) -> Callable[[ChatFormatter], ChatFormatter]:
     return decorate
 
 
-def _styled(style: Style, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
-    return ChatFormatterResponse(written(style, messages), style.stop)
+@dataclass(frozen=True)
+class _WrittenFormat:
+    """A formatter by a function of messages. It doesn't show tools."""
 
+    write: Callable[[Any], str]
+    stop: str | None = None
+    shows_tools: ClassVar[bool] = False
 
-def _of_function(write: Callable[[Any], str], stop: str | None, *, messages: Any, **kw: Any) -> ChatFormatterResponse:
-    return ChatFormatterResponse(write(messages), stop)
+    def __call__(self, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
+        return ChatFormatterResponse(self.write(messages), self.stop)
 
 
 def _refused(name: str, *, llama: Any, **options: Any) -> Answer:
@@ -211,10 +225,10 @@ def _refused(name: str, *, llama: Any, **options: Any) -> Answer:
 
 
 _FORMATTERS: dict[str, ChatFormatter] = {
-    **{name: partial(_styled, style) for name, style in STYLES.items()},
-    "llama-2": partial(_of_function, llama_2, None),
-    "mistral-instruct": partial(_of_function, mistral_instruct, "</s>"),
-    "saiga": partial(_of_function, saiga, None),
+    **{name: _WrittenFormat(partial(written, style), style.stop) for name, style in STYLES.items()},
+    "llama-2": _WrittenFormat(llama_2),
+    "mistral-instruct": _WrittenFormat(mistral_instruct, "</s>"),
+    "saiga": _WrittenFormat(saiga),
 }
 for _name, _formatter in _FORMATTERS.items():
     register_chat_format(_name)(_formatter)

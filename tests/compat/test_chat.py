@@ -10,6 +10,7 @@ import pytest
 import oxillama
 import oxillama.compat as llama_cpp
 from oxillama.compat import llama_chat_format
+from oxillama.compat.chat_styles import STYLES, written
 from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError, MessageError, ToolFormatError
 from tests.compat.shapes import SHAPES, shape
@@ -139,8 +140,7 @@ def test_formats_write_what_was_recorded(name, monkeypatch):
 
 @pytest.mark.parametrize("name", MENDED)
 def test_mended_formats_keep_all_messages(name):
-    style = llama_chat_format.STYLES[name]
-    text = llama_chat_format.written(style, FORMATS["messages"])
+    text = written(STYLES[name], FORMATS["messages"])
     assert [word for word in ("Hi", "Hello", "Bye") if word not in text] == []
 
 
@@ -173,6 +173,19 @@ def test_jinja_formatters(model):
     assert model.tokenize(made.prompt.encode(), False, True) == model.engine.chat_tokens(MESSAGES)
     answer = formatter.to_chat_handler()(llama=model, messages=MESSAGES, max_tokens=6, temperature=0)
     assert content(answer) == content(model.create_chat_completion(MESSAGES, max_tokens=6, temperature=0))
+
+
+def test_formats_refuse_what_they_do_not_write():
+    with llama_cpp.Llama(shipped_model(), chat_format="chatml", n_ctx=512) as model:
+        with pytest.raises(ConfigError, match="tools must be None with this chat_format"):
+            model.create_chat_completion(MESSAGES, tools=TOOLS)
+        with pytest.raises(MessageError, match=r"messages\[0\]"):
+            model.create_chat_completion([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])
+        parts = [{"role": "user", "content": [{"type": "text", "text": MESSAGES[0]["content"]}]}]
+        texts = [content(model.create_chat_completion(m, max_tokens=4, temperature=0)) for m in (MESSAGES, parts)]
+        answer = model.create_chat_completion(MESSAGES, tools=TOOLS, tool_choice=CHOICE, max_tokens=30)
+    assert texts[0] == texts[1]
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_formatters_of_a_tokenizer_config(model):
