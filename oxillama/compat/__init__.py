@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from oxillama.compat.llama import (
         Llama,
         LlamaState,
+        LogitsProcessor,
         LogitsProcessorList,
         MinTokensLogitsProcessor,
+        StoppingCriteria,
         StoppingCriteriaList,
     )
     from oxillama.compat.llama_cache import BaseLlamaCache, LlamaCache, LlamaDiskCache, LlamaRAMCache
@@ -39,8 +41,10 @@ __all__ = [
     "LlamaRAMCache",
     "LlamaState",
     "LlamaTokenizer",
+    "LogitsProcessor",
     "LogitsProcessorList",
     "MinTokensLogitsProcessor",
+    "StoppingCriteria",
     "StoppingCriteriaList",
     "install",
     "llama_model_get_vocab",
@@ -72,8 +76,10 @@ _LAZY = {
     "LlamaRAMCache": "llama_cache",
     "LlamaState": "llama",
     "LlamaTokenizer": "llama_tokenizer",
+    "LogitsProcessor": "llama",
     "LogitsProcessorList": "llama",
     "MinTokensLogitsProcessor": "llama",
+    "StoppingCriteria": "llama",
     "StoppingCriteriaList": "llama",
     "llama_model_get_vocab": "llama_cpp",
     "llama_token_to_piece": "llama_cpp",
@@ -101,7 +107,10 @@ def __getattr__(name: str) -> Any:
     elif name.startswith(("LLAMA_", "GGML_", "llama_", "ggml_")):
         value = getattr(importlib.import_module(f"{__name__}.llama_cpp"), name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        types = importlib.import_module(f"{__name__}.llama_types") if name[:1].isupper() else None
+        if not hasattr(types, name):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(types, name)
     globals()[name] = value
     return value
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.tokenizer.messages import checked_messages, joined
+
 __all__ = ["STYLES", "Style", "written"]
 
 
@@ -29,8 +31,12 @@ class Style:
 
 
 def _contents(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(role, content) of each message; content that is no str is empty."""
-    return [(m["role"], m["content"] if isinstance(m.get("content"), str) else "") for m in messages]
+    """(role, content) of each message. Raises MessageError for messages of another form, and parts that are no text."""
+    found = []
+    for message in checked_messages(messages):
+        content = message.get("content") or ""
+        found.append((message["role"], content if isinstance(content, str) else joined(content)))
+    return found
 
 
 def _system(messages: Sequence[Mapping[str, Any]]) -> str:

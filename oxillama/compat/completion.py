@@ -15,7 +15,7 @@ from oxillama.compat.sampling import SAMPLING, Criterion, engine_processors, sam
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.results import Chunk, Completion, TokenLogprob
 from oxillama.core.tool_use import ToolUse
-from oxillama.errors import ConfigError, ContextOverflowError
+from oxillama.errors import ConfigError, ContextOverflowError, UnsupportedModelError
 
 __all__ = ["COMPLETION", "Ask", "Piece", "as_dict", "chunk_dicts", "computed", "read_ask", "shown", "stream_of"]
 
@@ -107,8 +107,11 @@ def _prompts(llama: LlamaLike, prompt: Any, suffix: Any) -> tuple[bool, list[lis
     if suffix is not None:
         if not isinstance(suffix, str) or not all(isinstance(text, str) for text in given):
             raise ConfigError("suffix must be a str, with a prompt that is one")
-        engine = llama.engine
-        return single, [engine.infill_tokens(t, suffix, suffix_first=llama.spm_infill) for t in given], given
+        engine, first = llama.engine, llama.spm_infill
+        try:
+            return single, [engine.infill_tokens(t, suffix, suffix_first=first) for t in given], given
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"suffix must be None: {error}") from None
     ids = [_ids(llama, one) for one in given]
     texts = [one if isinstance(one, str) else llama.vocabulary.decode(one, skip_special=True) for one in given]
     return single, ids, texts

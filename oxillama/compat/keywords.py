@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from oxillama.errors import ConfigError
 
-__all__ = ["REQUIRED", "Keyword", "bound", "check_defaults", "keywords", "rows"]
+__all__ = ["REQUIRED", "Keyword", "bound", "check_defaults", "keywords", "renamed", "rows"]
 
 REQUIRED: Any = inspect.Parameter.empty
 Treatment = Literal["honoured", "accepted", "refused"]
@@ -41,6 +42,18 @@ def check_defaults(table: Iterable[Keyword], given: dict[str, Any]) -> None:
             raise ConfigError(
                 f"{keyword.name} must be {keyword.default!r}, not {given[keyword.name]!r}: {keyword.meaning}"
             )
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """A block whose ConfigErrors name keywords as they are named here. names: field of the engine -> keyword."""
+    try:
+        yield
+    except ConfigError as error:
+        field = str(error).partition(" ")[0]
+        if field not in names:
+            raise
+        raise ConfigError(names[field] + str(error).removeprefix(field)) from None
 
 
 def bound(name: str, signature: inspect.Signature, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:

@@ -15,22 +15,26 @@ from numpy.typing import NDArray
 from oxillama._util.checks import check_int
 from oxillama._util.lazy import lazy
 from oxillama._util.pickling import with_fields
-from oxillama.compat import chat, completion, embeddings, pretrained
+from oxillama.compat import chat, completion, embeddings, llama_types, pretrained
 from oxillama.compat.drafts import engine_draft
-from oxillama.compat.keywords import REQUIRED, Keyword, keywords
-from oxillama.compat.llama_cache import BaseLlamaCache
+from oxillama.compat.keywords import REQUIRED, Keyword, keywords, renamed
+from oxillama.compat.llama_cache import BaseLlamaCache, LlamaCache, LlamaDiskCache, LlamaRAMCache
 from oxillama.compat.llama_chat_format import get_chat_completion_handler
+from oxillama.compat.llama_grammar import LlamaGrammar
+from oxillama.compat.llama_speculative import LlamaDraftModel
 from oxillama.compat.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
 from oxillama.compat.sampling import (
     SAMPLING,
     Criterion,
+    LogitsProcessor,
     LogitsProcessorList,
     MinTokensLogitsProcessor,
+    StoppingCriteria,
     StoppingCriteriaList,
     engine_processors,
     sampler_config,
 )
-from oxillama.compat.settings import CONSTRUCTOR, POOLINGS, engine_config, initial_seed
+from oxillama.compat.settings import CONSTRUCTOR, FIELDS, POOLINGS, engine_config, initial_seed
 from oxillama.core.prompts import check_tokens
 from oxillama.core.session import Session
 from oxillama.engine import Engine
@@ -39,10 +43,20 @@ from oxillama.sampling import Sampler
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
+    "BaseLlamaCache",
+    "BaseLlamaTokenizer",
     "Llama",
+    "LlamaCache",
+    "LlamaDiskCache",
+    "LlamaDraftModel",
+    "LlamaGrammar",
+    "LlamaRAMCache",
     "LlamaState",
+    "LlamaTokenizer",
+    "LogitsProcessor",
     "LogitsProcessorList",
     "MinTokensLogitsProcessor",
+    "StoppingCriteria",
     "StoppingCriteriaList",
 ]
 
@@ -95,6 +109,10 @@ class Llama:
     @keywords(CONSTRUCTOR, n_positional=1)
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
+        with renamed(FIELDS):
+            self._load(given)
+
+    def _load(self, given: dict[str, Any]) -> None:
         config = engine_config(given)
         self.model_path = os.fspath(given["model_path"])
         self._lock = threading.RLock()
@@ -146,17 +164,11 @@ class Llama:
             return {k: _as_text(v) for k, v in file.metadata.items() if isinstance(v, str | bool | int | float)}
 
     @property
-    def ctx(self) -> Engine:
-        return self.engine
-
-    @property
-    def model(self) -> Any:
+    def model(self) -> Self:
         """What `llama_model_get_vocab` takes."""
         return self
 
-    @property
-    def _model(self) -> Any:
-        return self
+    ctx = _ctx = _model = model  # other packages look for these
 
     @property
     def penalty_window(self) -> int:
@@ -393,7 +405,8 @@ class Llama:
                 common = self.longest_token_prefix(self._input_ids.tolist(), ids)
                 self.n_tokens = min(common, max(len(ids) - 1, 0))
                 ids = ids[self.n_tokens :]
-        self.session.sampler = None
+        with self._lock:
+            self.session.sampler = None
         return self._tokens(ids, options)
 
     def _tokens(self, ids: list[int], options: dict[str, Any]) -> Generator[int, Sequence[int] | None, None]:
@@ -490,3 +503,10 @@ def _as_text(value: str | bool | float) -> str:
 
 def _or_none(token: int | None) -> int:
     return -1 if token is None else token
+
+
+def __getattr__(name: str) -> Any:
+    """Types of answers, which the replaced package's module has, too."""
+    if name[:1].isupper() and hasattr(llama_types, name):
+        return getattr(llama_types, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from oxillama.chat import ChatTemplate
 from oxillama.compat.chat import Answer, Handler, answered, named_tool, with_tools
-from oxillama.compat.chat_styles import STYLES, Style, llama_2, mistral_instruct, saiga, written
+from oxillama.compat.chat_styles import STYLES, llama_2, mistral_instruct, saiga, written
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -21,6 +22,10 @@ __all__ = [
     "LlamaChatCompletionHandlerRegistry",
     "chat_formatter_to_chat_completion_handler",
     "get_chat_completion_handler",
+    "hf_autotokenizer_to_chat_completion_handler",
+    "hf_autotokenizer_to_chat_formatter",
+    "hf_tokenizer_config_to_chat_completion_handler",
+    "hf_tokenizer_config_to_chat_formatter",
     "register_chat_completion_handler",
     "register_chat_format",
 ]
@@ -79,15 +84,73 @@ def chat_formatter_to_chat_completion_handler(chat_formatter: ChatFormatter) -> 
     def handle(*, llama: Any, messages: Any, **options: Any) -> Answer:
         found = with_tools(options)
         shown = None if found["tool_choice"] == "none" else found["tools"]
-        made = chat_formatter(messages=messages, tools=shown, tool_choice=found["tool_choice"])
         named = named_tool(found)
-        if named is None and found["tools"] and found["tool_choice"] == "required":
-            raise ConfigError("tool_choice must be a tool, auto or none with this chat format, not 'required'")
+        if named is None and shown:
+            _check_shows(chat_formatter, found["tool_choice"])
+        made = chat_formatter(messages=messages, tools=shown, tool_choice=found["tool_choice"])
         ids = llama.tokenize(made.prompt.encode(), add_bos=not made.added_special, special=True)
         stop = [made.stop] if isinstance(made.stop, str) else made.stop or []
         return answered(llama, ids, found, named=named, stop=stop, criteria=made.stopping_criteria)
 
     return handle
+
+
+def hf_tokenizer_config_to_chat_formatter(
+    tokenizer_config: Mapping[str, Any], add_generation_prompt: bool = True
+) -> ChatFormatter:
+    """A formatter by a tokenizer_config.json: its chat_template, bos_token and eos_token.
+
+    add_generation_prompt: with an empty message of the assistant at the end, as the replaced package has it. Raises
+    ConfigError if one of the three is missing.
+    """
+    for name in ("chat_template", "bos_token", "eos_token"):
+        if not isinstance(tokenizer_config.get(name), str):
+            raise ConfigError(f"tokenizer_config[{name!r}] must be a str, not {tokenizer_config.get(name)!r:.60}")
+    bos, eos = tokenizer_config["bos_token"], tokenizer_config["eos_token"]
+    template = ChatTemplate(tokenizer_config["chat_template"], bos_token=bos, eos_token=eos)
+
+    def format(*, messages: Any, tools: Any = None, **kwargs: Any) -> ChatFormatterResponse:
+        last = [{"role": "assistant", "content": ""}] if add_generation_prompt else []
+        prompt = template.render([*messages, *last], add_generation_prompt=False, tools=tools, **kwargs)
+        return ChatFormatterResponse(prompt, [eos, bos], added_special=True)
+
+    return format
+
+
+def hf_tokenizer_config_to_chat_completion_handler(
+    tokenizer_config: Mapping[str, Any], add_generation_prompt: bool = True
+) -> Handler:
+    """The handler of `hf_tokenizer_config_to_chat_formatter`."""
+    formatter = hf_tokenizer_config_to_chat_formatter(tokenizer_config, add_generation_prompt)
+    return chat_formatter_to_chat_completion_handler(formatter)
+
+
+def hf_autotokenizer_to_chat_formatter(pretrained_model_name_or_path: str | os.PathLike[str]) -> ChatFormatter:
+    """A formatter by a tokenizer of the package `transformers`. Raises ImportError without it."""
+    from transformers import AutoTokenizer  # type: ignore[import-not-found, unused-ignore]
+
+    tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path)
+
+    def format(*, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
+        prompt = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+        return ChatFormatterResponse(prompt, tokenizer.eos_token, added_special=True)
+
+    return format
+
+
+def hf_autotokenizer_to_chat_completion_handler(pretrained_model_name_or_path: str | os.PathLike[str]) -> Handler:
+    """The handler of `hf_autotokenizer_to_chat_formatter`."""
+    return chat_formatter_to_chat_completion_handler(hf_autotokenizer_to_chat_formatter(pretrained_model_name_or_path))
+
+
+def _check_shows(chat_formatter: ChatFormatter, choice: Any) -> None:
+    """Raises ConfigError for tools that a formatter doesn't show, or whose calls must be found."""
+    if not getattr(chat_formatter, "shows_tools", True):
+        raise ConfigError(
+            "tools must be None with this chat_format, which doesn't show them, or tool_choice one of them"
+        )
+    if choice == "required":
+        raise ConfigError("tool_choice must be a tool, auto or none with this chat format, not 'required'")
 
 
 class LlamaChatCompletionHandlerRegistry:
@@ -141,12 +204,16 @@ def register_chat_format(name: str) -> Callable[[ChatFormatter], ChatFormatter]:
     return decorate
 
 
-def _styled(style: Style, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
-    return ChatFormatterResponse(written(style, messages), style.stop)
+@dataclass(frozen=True)
+class _WrittenFormat:
+    """A formatter by a function of messages. It doesn't show tools."""
 
+    write: Callable[[Any], str]
+    stop: str | None = None
+    shows_tools: ClassVar[bool] = False
 
-def _of_function(write: Callable[[Any], str], stop: str | None, *, messages: Any, **kw: Any) -> ChatFormatterResponse:
-    return ChatFormatterResponse(write(messages), stop)
+    def __call__(self, *, messages: Any, **kwargs: Any) -> ChatFormatterResponse:
+        return ChatFormatterResponse(self.write(messages), self.stop)
 
 
 def _refused(name: str, *, llama: Any, **options: Any) -> Answer:
@@ -156,13 +223,23 @@ def _refused(name: str, *, llama: Any, **options: Any) -> Answer:
     )
 
 
-for _name, _style in STYLES.items():
-    register_chat_format(_name)(partial(_styled, _style))
-for _name, _write, _stop in (
-    ("llama-2", llama_2, None),
-    ("mistral-instruct", mistral_instruct, "</s>"),
-    ("saiga", saiga, None),
-):
-    register_chat_format(_name)(partial(_of_function, _write, _stop))
+_FORMATTERS: dict[str, ChatFormatter] = {
+    **{name: _WrittenFormat(partial(written, style), style.stop) for name, style in STYLES.items()},
+    "llama-2": _WrittenFormat(llama_2),
+    "mistral-instruct": _WrittenFormat(mistral_instruct, "</s>"),
+    "saiga": _WrittenFormat(saiga),
+}
+for _name, _formatter in _FORMATTERS.items():
+    register_chat_format(_name)(_formatter)
 for _name in ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling"):
     register_chat_completion_handler(_name)(partial(_refused, _name))
+
+# Formatters as functions of this module: format_chatml, format_llama2, ...
+_FUNCTIONS = {f"format_{name.replace('-', '_')}": formatter for name, formatter in _FORMATTERS.items()}
+_FUNCTIONS |= {f"format_{n.replace('-', '')}": _FORMATTERS[n] for n in ("llama-2", "llama-3", "baichuan-2")}
+
+
+def __getattr__(name: str) -> ChatFormatter:
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_float, check_int
-from oxillama.compat.keywords import Keyword
+from oxillama.compat.keywords import Keyword, renamed
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import SamplerConfig
 
-__all__ = ["SAMPLING", "Criterion", "LogitsProcessorList", "MinTokensLogitsProcessor", "StoppingCriteriaList"]
-__all__ += ["engine_processors", "sampler_config"]
+__all__ = [
+    "SAMPLING",
+    "Criterion",
+    "LogitsProcessor",
+    "LogitsProcessorList",
+    "MinTokensLogitsProcessor",
+    "StoppingCriteria",
+    "StoppingCriteriaList",
+    "engine_processors",
+    "sampler_config",
+]
 
 Ids = NDArray[np.intc]
 Scores = NDArray[np.single]
-Processor = Callable[[Ids, Scores], Scores]
-Criteria = Callable[[Ids, Scores], bool]
+LogitsProcessor = Callable[[Ids, Scores], Scores]
+StoppingCriteria = Callable[[Ids, Scores], bool]
 
 # name -> keyword, for the tables of methods, whose orders differ.
 SAMPLING = {
@@ -50,6 +59,9 @@ SAMPLING = {
         Keyword("seed", None, "honoured", "None: one that follows from the one before"),
     )
 }
+
+
+_FIELDS = {"repetition_penalty": "repeat_penalty", "repetition_penalty_window": "last_n_tokens_size"}
 
 
 def _temperature(value: Any) -> float:
@@ -83,7 +95,8 @@ def sampler_config(options: dict[str, Any], window: int, seed: int | None) -> Sa
         if not isinstance(grammar, LlamaGrammar):
             raise ConfigError(f"grammar must be a LlamaGrammar or None, not {grammar!r:.60}")
         fields |= grammar.constraint
-    return SamplerConfig(**fields)
+    with renamed(_FIELDS):
+        return SamplerConfig(**fields)
 
 
 def _biases(given: Any) -> dict[int, float] | None:
@@ -95,7 +108,7 @@ def _biases(given: Any) -> dict[int, float] | None:
         raise ConfigError(f"logit_bias must map token ids to numbers, not {given!r:.60}") from None
 
 
-class LogitsProcessorList(list[Processor]):
+class LogitsProcessorList(list[LogitsProcessor]):
     """Functions that change scores, one after another."""
 
     def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
@@ -104,7 +117,7 @@ class LogitsProcessorList(list[Processor]):
         return scores
 
 
-class StoppingCriteriaList(list[Criteria]):
+class StoppingCriteriaList(list[StoppingCriteria]):
     """Functions of which each may end a text."""
 
     def __call__(self, input_ids: Ids, logits: Scores) -> bool:
@@ -131,7 +144,10 @@ def engine_processors(given: Any) -> list[Callable[[list[int], NDArray[np.float3
     """Processors in the engine's form: they change the logits in place."""
     if given is None:
         return None
-    processors: Sequence[Processor] = given if isinstance(given, Iterable) else [given]  # type: ignore[assignment]
+    processors = list(given) if isinstance(given, Iterable) else [given]
+    for processor in processors:
+        if not callable(processor):
+            raise ConfigError(f"logits_processor must be a LogitsProcessorList or functions, not {processor!r:.60}")
 
     def apply(ids: list[int], logits: NDArray[np.float32]) -> None:
         tokens = np.array(ids, np.intc)
@@ -148,7 +164,7 @@ class Criterion:
     that this one was drawn from. met: it ended the text, whose last token is not part of it.
     """
 
-    def __init__(self, criteria: Criteria) -> None:
+    def __init__(self, criteria: StoppingCriteria) -> None:
         if not callable(criteria):
             raise ConfigError(f"stopping_criteria must be a StoppingCriteriaList or a function, not {criteria!r:.60}")
         self._criteria = criteria

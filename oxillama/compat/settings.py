@@ -11,11 +11,21 @@ from oxillama.compat.keywords import REQUIRED, Keyword
 from oxillama.config import MAX_CONTEXT, EngineConfig, RopeConfig
 from oxillama.errors import ConfigError, ModelNotFoundError
 
-__all__ = ["CONSTRUCTOR", "N_LISTED", "POOLINGS", "engine_config", "initial_seed"]
+__all__ = ["CONSTRUCTOR", "FIELDS", "POOLINGS", "engine_config", "initial_seed"]
 
 _LOG = logging.getLogger("oxillama")
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 POOLINGS = {-1: None, 0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
+# Fields of `EngineConfig` and the keywords that they come from, for messages.
+FIELDS = {
+    "context_size": "n_ctx",
+    "num_threads": "n_threads",
+    "overrides": "kv_overrides",
+    "rope.factor": "rope_freq_scale",
+    "rope.freq_base": "rope_freq_base",
+    "rope.original_context": "yarn_orig_ctx",
+    **{f"rope.{name}": f"yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow")},
+}
 _KV_TYPES = {None: "f16", 0: "f32", 1: "f16", 8: "q8_0"}
 _SCALINGS = {-1: None, 0: "none", 1: "linear", 2: "yarn", 3: "longrope"}
 _GPU = "there is no GPU"
@@ -82,9 +92,10 @@ CONSTRUCTOR: tuple[Keyword, ...] = (
     _accepts("verbose", True, "nothing is printed; the logger `oxillama` has what there is to say"),
     _accepts("f16_kv", True, "of old versions: `type_k`"),
     _accepts("mul_mat_q", True, _GPU),
+    _accepts("n_parts", -1, "of old versions: files say how many parts they have"),
+    _refuses("device", None, "there are no devices to choose from"),
     _refuses("rpc_servers", None, "there are no remote devices"),
 )
-N_LISTED = len(CONSTRUCTOR) - 3  # those that the replaced package names in its signature
 
 
 def _rope(given: dict[str, Any]) -> RopeConfig | None:

@@ -1,6 +1,8 @@
 """Chat completions: dicts as recorded of the replaced package; tools, formats and handlers."""
 
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import oxillama
 import oxillama.compat as llama_cpp
 from oxillama.compat import llama_chat_format
+from oxillama.compat.chat_styles import STYLES, written
 from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError, MessageError, ToolFormatError
 from tests.compat.shapes import SHAPES, shape
@@ -137,8 +140,7 @@ def test_formats_write_what_was_recorded(name, monkeypatch):
 
 @pytest.mark.parametrize("name", MENDED)
 def test_mended_formats_keep_all_messages(name):
-    style = llama_chat_format.STYLES[name]
-    text = llama_chat_format.written(style, FORMATS["messages"])
+    text = written(STYLES[name], FORMATS["messages"])
     assert [word for word in ("Hi", "Hello", "Bye") if word not in text] == []
 
 
@@ -171,6 +173,49 @@ def test_jinja_formatters(model):
     assert model.tokenize(made.prompt.encode(), False, True) == model.engine.chat_tokens(MESSAGES)
     answer = formatter.to_chat_handler()(llama=model, messages=MESSAGES, max_tokens=6, temperature=0)
     assert content(answer) == content(model.create_chat_completion(MESSAGES, max_tokens=6, temperature=0))
+
+
+def test_formats_refuse_what_they_do_not_write():
+    with llama_cpp.Llama(shipped_model(), chat_format="chatml", n_ctx=512) as model:
+        with pytest.raises(ConfigError, match="tools must be None with this chat_format"):
+            model.create_chat_completion(MESSAGES, tools=TOOLS)
+        with pytest.raises(MessageError, match=r"messages\[0\]"):
+            model.create_chat_completion([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])
+        parts = [{"role": "user", "content": [{"type": "text", "text": MESSAGES[0]["content"]}]}]
+        texts = [content(model.create_chat_completion(m, max_tokens=4, temperature=0)) for m in (MESSAGES, parts)]
+        answer = model.create_chat_completion(MESSAGES, tools=TOOLS, tool_choice=CHOICE, max_tokens=30)
+    assert texts[0] == texts[1]
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_formatters_of_a_tokenizer_config(model):
+    config = {"chat_template": model.vocabulary.chat_template, "bos_token": "<|begin|>", "eos_token": "<|endoftext|>"}
+    made = llama_chat_format.hf_tokenizer_config_to_chat_formatter(config)(messages=MESSAGES)
+    blank = [*MESSAGES, {"role": "assistant", "content": ""}]
+    assert made.prompt == model.vocabulary.template().render(blank, add_generation_prompt=False)
+    assert made.stop == ["<|endoftext|>", "<|begin|>"]
+    with pytest.raises(ConfigError, match=r"tokenizer_config\['eos_token'\] must be"):
+        llama_chat_format.hf_tokenizer_config_to_chat_completion_handler(config | {"eos_token": None})
+
+
+def test_formatters_as_functions():
+    for name in ("format_chatml", "format_llama2", "format_llama3", "format_mistral_instruct", "format_baichuan2"):
+        assert "Tell me" in getattr(llama_chat_format, name)(messages=MESSAGES).prompt
+    with pytest.raises(AttributeError, match="format_other"):
+        llama_chat_format.format_other  # noqa: B018
+
+
+def test_objects_of_the_openai_package(model, monkeypatch):
+    module = types.ModuleType("openai.types.chat")
+    module.ChatCompletion = module.ChatCompletionChunk = dict
+    for name in ("openai", "openai.types"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "openai.types.chat", module)
+    keywords = {"max_tokens": 3, "temperature": 0}
+    expected = content(model.create_chat_completion(MESSAGES, **keywords))
+    assert content(model.create_chat_completion_openai_v1(MESSAGES, **keywords)) == expected
+    chunks = model.create_chat_completion_openai_v1(MESSAGES, stream=True, **keywords)
+    assert "".join(delta(chunk).get("content", "") for chunk in chunks) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import oxillama
 import oxillama.compat as llama_cpp
 from oxillama.core.loading import shipped_model
-from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
+from oxillama.errors import ConfigError, ContextOverflowError, GrammarError, UnsupportedModelError
 from tests.compat.shapes import SHAPES, shape
 
 PROMPT = "Once upon a time"
@@ -194,8 +194,11 @@ def test_max_tokens_ends_with_the_context(model):
         ({"suffix": 3}, "suffix must be"),
         ({"echo": 1}, "echo must be"),
         ({"stream": "yes"}, "stream must be"),
+        ({"repeat_penalty": -1}, "^repeat_penalty must be"),
+        ({"top_p": 3}, "^top_p must be"),
         ({"temperature": "hot"}, "temperature must be"),
         ({"mirostat_mode": 3}, "mirostat_mode must be"),
+        ({"logits_processor": 3}, "logits_processor must be"),
         ({"stopping_criteria": 3}, "stopping_criteria must be"),
         ({"seed": 1.5}, "seed must be"),
     ],
@@ -203,6 +206,18 @@ def test_max_tokens_ends_with_the_context(model):
 def test_wrong_options_are_named(model, options, message):
     with pytest.raises(ConfigError, match=message):
         model(PROMPT, **options)
+
+
+@pytest.mark.parametrize("suffix_first", [False, True])
+def test_suffixes(model, suffix_first):
+    with pytest.raises(UnsupportedModelError, match="suffix must be None: the model's file names no"):
+        model(PROMPT, suffix=" the end")
+    marks = {f"tokenizer.ggml.fim_{name}_token_id": 2 + i for i, name in enumerate(("pre", "suf", "mid"))}
+    with llama_cpp.Llama(shipped_model(), kv_overrides=marks, spm_infill=suffix_first) as other:
+        answer = other(PROMPT, suffix=" the end", max_tokens=8, temperature=0)
+        expected = other.engine.infill(PROMPT, " the end", suffix_first=suffix_first, max_tokens=8, temperature=0)
+    assert text(answer) == expected.text
+    assert answer["usage"]["prompt_tokens"] == expected.prompt_tokens
 
 
 def test_refusals_of_calls(model):

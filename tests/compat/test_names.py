@@ -20,7 +20,7 @@ from oxillama.errors import ConfigError
 
 FACTS = json.loads((Path(__file__).parents[1] / "data/compat/names.json").read_text())
 # Which the replaced package takes as further keywords: without naming them, and without effect.
-BESIDE = ["f16_kv", "mul_mat_q", "rpc_servers"]
+BESIDE = ["device", "f16_kv", "mul_mat_q", "n_parts", "rpc_servers"]
 
 
 def parameters(function):
@@ -44,7 +44,8 @@ def test_constants():
 
 def test_members_types_and_formats():
     assert [name for name in FACTS["members"] if not hasattr(llama_cpp.Llama, name)] == []
-    assert [name for name in FACTS["types"] if not hasattr(llama_types, name)] == []
+    for module in (llama_types, llama, llama_cpp):
+        assert [name for name in FACTS["types"] if not hasattr(module, name)] == []
     registry = llama_chat_format.LlamaChatCompletionHandlerRegistry()
     assert [n for n in FACTS["chat_formats"] if not registry.get_chat_completion_handler_by_name(n)] == []
 
@@ -99,7 +100,7 @@ def test_refused_options_are_named(keyword, model):
 ACCEPTED = {
     "n_gpu_layers": -1, "split_mode": 2, "main_gpu": 1, "use_mmap": False, "n_ubatch": 8, "n_threads_batch": 3,
     "offload_kqv": False, "flash_attn": True, "op_offload": True, "swa_full": True, "no_perf": True, "numa": True,
-    "verbose": False, "f16_kv": False, "mul_mat_q": False,
+    "verbose": False, "f16_kv": False, "mul_mat_q": False, "n_parts": 2,
 }  # fmt: skip
 
 
@@ -118,6 +119,11 @@ def test_accepted_settings_change_nothing(model):
         ({"yarn_orig_ctx": 5}, "yarn_orig_ctx must be left out"),
         ({"rope_scaling_type": 1}, "rope_freq_scale must be given"),
         ({"n_ctx": -1}, "n_ctx must be from"),
+        ({"n_ctx": 1 << 20}, "^n_ctx "),
+        ({"n_threads": -1}, "^n_threads must be"),
+        ({"kv_overrides": 3}, "^kv_overrides must map"),
+        ({"rope_freq_base": 0.5}, "^rope_freq_base must be"),
+        ({"rope_freq_scale": 1e-9}, "^rope_freq_scale must be"),
         ({"seed": -2}, "seed must be from"),
         ({"pooling_type": 9}, "pooling_type must be from"),
         ({"draft_model": 3}, "draft_model must be"),

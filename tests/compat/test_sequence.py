@@ -97,6 +97,17 @@ def test_states(model):
             assert first(one.generate([], temp=0, reset=False), 4) == expected[4:8]
 
 
+def test_states_hold_the_seed(model):
+    numbers = llama_cpp.LlamaGrammar.from_string("root ::= [0-9] [0-9] [0-9]")
+    model.set_seed(1337)
+    state = model.save_state()
+    texts = [model("Pick a number:", temperature=1.0, grammar=numbers)["choices"][0]["text"] for _ in range(3)]
+    model.load_state(state)
+    again = [model("Pick a number:", temperature=1.0, grammar=numbers)["choices"][0]["text"] for _ in range(3)]
+    assert texts == again
+    assert len(set(texts)) > 1
+
+
 def test_state_of_nothing(model):
     with llama_cpp.Llama(shipped_model(), n_ctx=64) as other:
         state = other.save_state()
