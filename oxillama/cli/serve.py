@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +59,12 @@ def serve(args: argparse.Namespace) -> int:
         known = {n: v for n, v in asdict(config).items() if n != "api_key"}
         print(json.dumps({"server": known, "models": models}, indent=2, default=str))
         return 0
-    _log_to_stderr(config.log_level)
     process = importlib.import_module("oxillama.server.serve")
     app = server.create_app({model.id: model for model in _served(args, models)}, config)
     process.check_exposure(config, bool(app.service.keys))
     made = process.bound(config)
-    process.ServerProcess(app, config).serve_on(made)
+    with _log_on_stderr(config.log_level):
+        process.ServerProcess(app, config).serve_on(made)
     return 0
 
 
@@ -160,9 +162,16 @@ def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:
     return load
 
 
-def _log_to_stderr(level: str) -> None:
+@contextlib.contextmanager
+def _log_on_stderr(level: str) -> Iterator[None]:
     logger = logging.getLogger("oxillama")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = logger.level
     logger.addHandler(handler)
     logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
