@@ -94,6 +94,7 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[Serv
     if not tables:
         options = engine_options(args)
         path = options["model_path"]
+        check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
         return [ServedModel(name, load=loader(options, _adapters(args)))]
     if args.model is not None:
@@ -111,6 +112,12 @@ def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
         file = named_file("--lora", path if equals else given)
         found.append((name if equals else _stem(file), file))
     return found
+
+
+def check_file(name: str, path: str | None) -> None:
+    """Raises ModelNotFoundError for a file that isn't there: before anything is served."""
+    if path is not None and not os.path.isfile(path):
+        raise oxillama.ModelNotFoundError(f"{name} {path}: there is no such file")
 
 
 def _stem(path: str) -> str:
@@ -135,6 +142,7 @@ def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
         if not isinstance(table.get(name), str | None):
             raise oxillama.ConfigError(f"model[{i}].{name} must be a text, not {table[name]!r:.60}")
     path = model_file(f"model[{i}].path", table.get("path"))
+    check_file(f"model[{i}].path", path)
     aliases, adapters, load = table.get("aliases", []), table.get("lora", {}), table.get("load", "start")
     if not isinstance(aliases, list) or not all(isinstance(one, str) for one in aliases):
         raise oxillama.ConfigError(f"model[{i}].aliases must be a list of names, not {aliases!r:.60}")
