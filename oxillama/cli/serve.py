@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +59,12 @@ def serve(args: argparse.Namespace) -> int:
         known = {n: v for n, v in asdict(config).items() if n != "api_key"}
         print(json.dumps({"server": known, "models": models}, indent=2, default=str))
         return 0
-    _log_to_stderr(config.log_level)
     process = importlib.import_module("oxillama.server.serve")
     app = server.create_app({model.id: model for model in _served(args, models)}, config)
     process.check_exposure(config, bool(app.service.keys))
     made = process.bound(config)
-    process.ServerProcess(app, config).serve_on(made)
+    with _log_on_stderr(config.log_level):
+        process.ServerProcess(app, config).serve_on(made)
     return 0
 
 
@@ -92,6 +94,7 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[Serv
     if not tables:
         options = engine_options(args)
         path = options["model_path"]
+        check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
         return [ServedModel(name, load=loader(options, _adapters(args)))]
     if args.model is not None:
@@ -109,6 +112,12 @@ def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
         file = named_file("--lora", path if equals else given)
         found.append((name if equals else _stem(file), file))
     return found
+
+
+def check_file(name: str, path: str | None) -> None:
+    """Raises ModelNotFoundError for a file that isn't there: before anything is served."""
+    if path is not None and not os.path.isfile(path):
+        raise oxillama.ModelNotFoundError(f"{name} {path}: there is no such file")
 
 
 def _stem(path: str) -> str:
@@ -133,6 +142,7 @@ def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
         if not isinstance(table.get(name), str | None):
             raise oxillama.ConfigError(f"model[{i}].{name} must be a text, not {table[name]!r:.60}")
     path = model_file(f"model[{i}].path", table.get("path"))
+    check_file(f"model[{i}].path", path)
     aliases, adapters, load = table.get("aliases", []), table.get("lora", {}), table.get("load", "start")
     if not isinstance(aliases, list) or not all(isinstance(one, str) for one in aliases):
         raise oxillama.ConfigError(f"model[{i}].aliases must be a list of names, not {aliases!r:.60}")
@@ -160,9 +170,16 @@ def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:
     return load
 
 
-def _log_to_stderr(level: str) -> None:
+@contextlib.contextmanager
+def _log_on_stderr(level: str) -> Iterator[None]:
     logger = logging.getLogger("oxillama")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = logger.level
     logger.addHandler(handler)
     logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

@@ -16,7 +16,7 @@ from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.service import Service
 
-__all__ = ["Exchange", "Tally", "new_id"]
+__all__ = ["Exchange", "Tally", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -152,8 +152,7 @@ class Exchange:
 
     async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Sends JSON."""
-        body = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        await self.answer(body, "application/json", status, headers)
+        await self.answer(dumped(value), "application/json", status, headers)
 
     async def refuse(self, error: ApiError) -> None:
         """Sends an error. Raises ClientGone if an answer has begun."""
@@ -163,6 +162,11 @@ class Exchange:
             raise ClientGone
         body = error.anthropic(self.id) if self.anthropic else error.openai()
         await self.json(body, error.status, {"cache-control": "no-store", **error.headers})
+
+
+def dumped(value: Any) -> bytes:
+    """JSON as it is sent."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -12,7 +12,7 @@ from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.asks import Ask, Run, prepare
 from oxillama.server.errors import ApiError, ClientGone
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
 from oxillama.server.models import Chosen
 from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
@@ -95,7 +95,11 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
             for index, chunk in step:
                 dialect.add(index, chunk)
         finish(exchange, dialect)
-        await exchange.json(dialect.whole())
+        if run.requests[0].scores is None:
+            await exchange.json(dialect.whole())
+        else:  # thousands of entries, maybe, which take longer than other requests are to wait
+            body = await exchange.service.elsewhere(lambda: dumped(dialect.whole()))
+            await exchange.answer(body, "application/json")
         return
     config = exchange.service.config
     await exchange.start(200, HEADERS)

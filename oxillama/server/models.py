@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 
 __all__ = ["PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
+
+log = logging.getLogger("oxillama")
 
 State = Literal["loading", "ready", "failed", "idle"]
 Loader = Callable[[], Engine]
@@ -45,7 +48,6 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     at_start: bool = True
     state: State = "idle"
-    reason: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     used_at: float = 0.0
     n_open: int = 0
@@ -110,7 +112,8 @@ class Models:
                 engine = await asyncio.to_thread(model.load)
                 self._loaded(model, AsyncEngine(engine))
             except (OxiLlamaError, OSError, MemoryError) as error:
-                model.state, model.reason = "failed", str(error)
+                model.state = "failed"
+                log.error("the model %s can't be loaded: %s", model.id, error)
 
     def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
         model.chain = default_chain(engine.engine, self._config)

@@ -77,6 +77,7 @@ def test_files_that_are_wrong(tmp_path, text, said):
     (["--tls-cert", "/none"], "must be given together"),
     (["--tls-cert", "/none", "--tls-key", "/none"], "can't be used"),
     (["--lora-scaled", "a", "2"], "not for serve"),
+    (["-m", "/none.gguf"], "there is no such file"),
 ])  # fmt: skip
 def test_wrong_command_lines_end_in_one_line(flags, said, capsys):
     assert main(["serve", *flags]) == 2
@@ -98,6 +99,7 @@ def test_settings_are_printed_without_keys(capsys):
     ('load = "later"', r"model\[0\].load"),
     ("aliases = 3", r"model\[0\].aliases"),
     ("lora = 3", r"model\[0\].lora"),
+    ('path = "/none.gguf"', r"model\[0\].path /none.gguf: there is no such file"),
     ("context_size = 0", "--context-size must be from 2"),
 ])  # fmt: skip
 def test_models_of_a_file_that_are_wrong(tmp_path, table, said, capsys):

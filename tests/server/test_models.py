@@ -68,13 +68,14 @@ def test_a_model_that_idles_leaves_memory():
     assert states(client) == {"one": "idle"}
 
 
-def test_a_model_that_cant_be_loaded(tmp_path, client):
+def test_a_model_that_cant_be_loaded(tmp_path, caplog):
     model = ServedModel("bad", load=loading(str(tmp_path / "none.gguf")))
     other = served([model])
     assert other.get("/ready").status == 503
     answer = other.post(COMPLETIONS, prompt="a", model="bad")
     assert (answer.status, answer.error["code"]) == (503, "engine_failed")
     assert other.get("/health").json == {"status": "loading"}
+    assert "the model bad can't be loaded" in caplog.text
 
 
 def test_what_is_no_engine():

@@ -35,7 +35,7 @@ def running(engine):
 @pytest.fixture(scope="module")
 def served(engine):
     with serving(
-        {"tiny": engine}, header_timeout=0.4, body_timeout=0.4, max_headers=4096, max_peer_connections=20
+        {"tiny": engine}, header_timeout=1.0, body_timeout=1.0, max_headers=4096, max_peer_connections=20
     ) as it:
         yield it
 

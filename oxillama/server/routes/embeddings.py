@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from oxillama.core.async_requests import CoroutineBell
 from oxillama.core.embedding import embedding_requests, ranking_requests, read_pairs
 from oxillama.server.errors import bad_value
-from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import EMBEDDINGS, RERANK, SCORE
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import computed, engine_errors
@@ -58,10 +57,6 @@ def as_field(vector: NDArray[np.float32], values: Mapping[str, Any]) -> str | li
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     found: list[float] = vector.tolist()
     return found
-
-
-def dumped(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def adapters_of(chosen: Chosen) -> dict[str, Any]:
