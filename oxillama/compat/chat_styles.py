@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama.tokenizer.messages import checked_messages, joined
+from oxillama.chat.messages import checked_messages, joined
 
 __all__ = ["STYLES", "Style", "written"]
 
