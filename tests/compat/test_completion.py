@@ -245,6 +245,19 @@ def test_threads_share_one_model(model):
     def run(i):
         return text(model(f"Story {i}:", max_tokens=20, temperature=0.8, seed=i))
 
-    alone = [run(i) for i in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(run, range(8))) == alone
+    def chat(i):
+        messages = [{"role": "user", "content": f"Story {i}"}]
+        return model.create_chat_completion(messages, max_tokens=9, seed=i)["choices"]
+
+    def drawn(i):
+        """The one sequence, whose state is whole in any case."""
+        model.eval([449 + i])
+        state = model.save_state()
+        return state.scores.shape == (state.n_tokens, 1536), state.n_tokens == np.count_nonzero(state.input_ids)
+
+    model.reset()
+    model.input_ids[:] = 0
+    alone = [call(i) for i in range(8) for call in (run, chat, drawn)]
+    with ThreadPoolExecutor(12) as pool:
+        running = [pool.submit(call, i) for i in range(8) for call in (run, chat, drawn)]
+        assert [one.result() for one in running] == alone

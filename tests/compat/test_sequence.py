@@ -10,6 +10,7 @@ from oxillama.compat.llama_speculative import LlamaPromptLookupDecoding
 from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError, GenerateError, TokenizerError
 from tests.compat.shapes import SHAPES, shape
+from tests.models.bert import BERT, HEADS, changed, with_head
 
 PROMPT = b"Once upon a time"
 
@@ -142,6 +143,18 @@ def test_embeddings():
     with llama_cpp.Llama(shipped_model(), n_ctx=64, embedding=True) as model:
         assert shape(model.create_embedding(["a", "a red ball"])) == SHAPES["embedding"]
         assert np.shape(model.embed("a red ball")) == (4, 256)
+
+
+@pytest.mark.parametrize(("kind", "dims"), [(-1, (36,)), (0, (5, 36)), (1, (36,)), (2, (36,)), (3, (36,)), (4, (1,))])
+def test_encoders(tmp_path, kind, dims):
+    path = changed(with_head(tmp_path, head=HEADS["output"], pooling_type=2), BERT)
+    with llama_cpp.Llama(str(path), n_ctx=0, embedding=True, pooling_type=kind) as model:
+        one, other = model.embed(["abc", "d e"], normalize=True)
+        assert np.shape(one) == dims
+        assert one == model.engine.embed("abc", pooling=model.pooling).tolist() != other
+        assert model.pooling_type() == (2 if kind < 0 else kind)
+        with pytest.raises(GenerateError, match="embed"):
+            model("abc")
 
 
 def test_embeddings_need_the_keyword(model):
