@@ -10,6 +10,7 @@ from oxillama.metrics import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, REQUEST_BUC
 __all__ = ["ServerMetrics", "content_type", "merged"]
 
 Labels = tuple[tuple[str, str], ...]
+MOST_OBSERVED = 1024
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -21,7 +22,7 @@ class ServerMetrics:
         self._refused: Counter[Labels] = Counter()
         self._tokens: Counter[Labels] = Counter()
         self._durations: dict[str, Histogram] = {}
-        self.in_flight = self.disconnects = 0
+        self.in_flight = self.disconnects = self._n_observed = 0
 
     def ended(self, path: str, method: str, status: int, seconds: float) -> None:
         """A request ended."""
@@ -29,6 +30,11 @@ class ServerMetrics:
         if path not in self._durations:
             self._durations[path] = Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, *REQUEST_BUCKETS))
         self._durations[path].observe((seconds, 1))
+        self._n_observed += 1
+        if self._n_observed >= MOST_OBSERVED:  # histograms keep what they observe until they are read
+            self._n_observed = 0
+            for histogram in self._durations.values():
+                histogram.values()
 
     def refused(self, code: str) -> None:
         """A request was refused."""

@@ -4,6 +4,7 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.server.auth import read_keys
+from oxillama.server.metrics import ServerMetrics
 from tests.server.client import HI
 
 KEY = "a-long-secret"
@@ -155,3 +156,11 @@ def test_metrics_of_engines_and_requests(client):
     assert 'oxillama_http_requests_total{path="/v1/completions",method="POST",status="200"}' in text
     assert 'oxillama_requests_refused_total{code="invalid_value"}' in text
     assert client.get("/metrics", accept="application/openmetrics-text").body.decode().endswith("# EOF\n")
+
+
+def test_metrics_that_none_reads_stay_small():
+    metrics = ServerMetrics()
+    for i in range(5000):
+        metrics.ended("/a", "GET", 200, i / 1000)
+    assert sum(len(histogram._observed) for histogram in metrics._durations.values()) < 1024
+    assert 'oxillama_http_request_duration_seconds_count{path="/a"} 5000' in metrics.text(False)
