@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 
-from cpython.exc cimport PyErr_CheckSignals
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from oxillama.errors import GenerateError
@@ -194,7 +194,18 @@ cdef class Finalizer:
         if ox_frames_left() < LEAST_FRAMES:  # each call takes a frame, also of a function in C
             _late.append(function)
         elif not _is_finalizing():
-            _call_deferred(function)
+            _call_unraisable(function)
+
+
+cdef int _call_unraisable(function) except -1:
+    """Calls a function whose errors go to `sys.unraisablehook`, also SystemExit: what Cython does with an error that it
+    can't raise would end the process."""
+    try:
+        _call_deferred(function)
+    except BaseException as error:
+        PyErr_SetObject(type(error), error)
+        PyErr_WriteUnraisable(function)
+    return 0
 
 
 cdef object _call_deferred(function):
@@ -223,4 +234,4 @@ cdef object _call_deferred(function):
 
 cdef void _call_late() noexcept:
     """Runs postponed finalisers, whose errors are not raised in the code that happens to have room for them."""
-    _call_deferred(_late.pop())
+    _call_unraisable(_late.pop())

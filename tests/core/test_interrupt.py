@@ -252,3 +252,15 @@ def test_a_session_is_as_before_or_after_an_interrupted_call():
         signal.signal(signal.SIGALRM, before)
     assert n_interrupted > 10
     assert_idle(engine)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, ValueError])
+def test_an_error_of_a_finaliser_is_reported_and_ends_nothing(kind, monkeypatch):
+    def fail():
+        raise kind("lost")
+
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: reported.append((found.exc_type, str(found.exc_value))))
+    owned = Finalizer(fail)
+    del owned
+    assert reported == [(kind, "lost")]
