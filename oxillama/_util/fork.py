@@ -145,7 +145,7 @@ ENGINE = f"{PACKAGE}.core.loading"
 PROGRAMS = (f"{PACKAGE}.cli", f"{PACKAGE}.__main__", f"{PACKAGE}.models.__main__")
 
 # Modules of other packages that templates and compressed snapshots import late.
-OTHERS = ("encodings.unicode_escape", "compression.zstd", "zstandard")
+OTHERS = ("encodings.unicode_escape", "compression.zstd", "zstandard", "jinja2.debug")
 
 _finished = False
 

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
+from oxillama._util.json_fields import Fields
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import ChatFormat, chosen_tools, is_open
 from oxillama.chat.grammar_parts import END
@@ -16,13 +17,13 @@ from oxillama.chat.parser import ChatParser
 from oxillama.chat.patterns import MARK
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import FORMATS, ToolFormat, find_format
-from oxillama.errors import ConfigError, ToolFormatError
+from oxillama.errors import ConfigError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
 from oxillama.grammar import Grammar
 from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["AnswerOptions", "ToolUse", "check_tool_use", "tool_use_of"]
+__all__ = ["AnswerOptions", "ToolUse", "check_tool_use", "read_tool_use", "tool_use_of", "tools_state"]
 
 MAX_CALLS = 1 << 30
 MAX_BUDGET = 1 << 30
@@ -265,3 +266,61 @@ def _choice(given: AnswerOptions) -> tuple[str | None, list[str]]:
     if (choice not in (None, "auto", "none") or allowed) and (held is False or given.tool_format == "text"):
         raise ConfigError(f"tool_choice={given.tool_choice!r} needs calls that are found and held to their schemas")
     return choice, allowed
+
+
+# ---- to JSON for snapshots, and from it
+
+
+def tools_state(use: ToolUse) -> dict[str, Any]:
+    """A format is saved as the template that it was made of, or as its fields."""
+    source = cast(ChatFormat, use.format).source
+    form: dict[str, Any] = asdict(source[0]) if isinstance(source[0], ToolFormat) else {"template": list(source)}
+    if isinstance(source[0], ToolFormat) and len(source) > 1:
+        form["text"] = True
+    reasoning = use.reasoning if isinstance(use.reasoning, str) else asdict(use.reasoning)
+    return {
+        "format": form,
+        "first_id": use.first_id,
+        "tools": None if use.tools is None else list(use.tools),
+        "choice": use.choice,
+        "parallel": use.parallel,
+        "prompt": use.prompt,
+        "reasoning": reasoning,
+        "budget": use.reasoning_budget,
+    }
+
+
+def _read_format(given: Fields) -> ChatFormat | ToolFormat:
+    if "template" in given:
+        source = given.texts("template")
+        found = ChatFormat.of_template(source[0], bos_token=source[1], eos_token=source[2])
+        return found.without_calls if source[3:] == ["text"] else found
+    fields = dict(given)
+    plain = fields.pop("text", False)
+    form = ToolFormat(**fields)
+    return form.chat_format.without_calls if plain else form
+
+
+def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
+    """Raises SnapshotDamagedError for invalid values."""
+    if given is None:
+        return None
+    try:
+        form = _read_format(given.sub("format"))
+        tools = None if given.get("tools") is None else [json.loads(tool) for tool in given.texts("tools")]
+        old = ToolUse(form, given.integer("first_id"), tools, given.text("choice"))
+        if "prompt" not in given:  # a file of an earlier version
+            return old
+        marks = given.get("reasoning")
+        reasoning = ReasoningFormat(**marks) if isinstance(marks, dict) else given.text("reasoning")
+        budget, parallel = given.get("budget"), given.get("parallel")
+        return replace(
+            old,
+            tools=tools,
+            parallel=check_bool("parallel", parallel),
+            prompt=given.text("prompt"),
+            reasoning=reasoning,
+            reasoning_budget=budget,
+        )
+    except (OxiLlamaError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None

@@ -21,6 +21,7 @@ from oxillama.config import EngineConfig, SamplerConfig, field_names
 from oxillama.core.draft_options import MAX_DRAFTS, MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
 from oxillama.core.options import ServingOptions
 from oxillama.core.results import Chunk, FinishReason, TokenLogprob, Usage
+from oxillama.core.tool_use import tools_state
 from oxillama.drafts.draft import Draft
 from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import MAX_NGRAM, PromptLookup
@@ -37,7 +38,6 @@ from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.stages import STAGES
 from oxillama.snapshot.format.reader import ArrayRows
-from oxillama.snapshot.tool_state import tools_state
 
 if TYPE_CHECKING:
     from oxillama.core.generation_request import GenerationRequest

@@ -15,6 +15,7 @@ from oxillama.core.options import MAX_COMPLETIONS, StoppingCriterion, TextOption
 from oxillama.core.prompts import check_stop
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk, TokenLogprob, Usage
+from oxillama.core.tool_use import read_tool_use
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,
@@ -39,7 +40,6 @@ from oxillama.snapshot.request_state import (
     read_stop_ids,
 )
 from oxillama.snapshot.sequences import UNKNOWN, put
-from oxillama.snapshot.tool_state import read_tool_use
 
 if TYPE_CHECKING:
     from oxillama.core.context import EngineContext

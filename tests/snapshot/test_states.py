@@ -157,7 +157,7 @@ SEARCHES = [
 @pytest.mark.parametrize(("path", "value", "message"), SEARCHES)
 def test_inconsistent_searches_are_refused(path, value, message):
     with pytest.raises(SnapshotDamagedError, match=message):
-        engine("llama").resume(changed(saved("search4"), (path, value)))
+        engine("llama").resume(changed(saved("search5"), (path, value)))
 
 
 def test_beams_with_too_many_computed_tokens_are_refused():

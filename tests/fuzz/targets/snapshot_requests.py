@@ -39,9 +39,6 @@ REQUESTS = (
     (LONG, {"prompt_logprobs": 0, "priority": 3, "deadline": 1000.0, "prefill_first": True}, 0),
     (PROMPT, {"echo": True, "deadline": 1000.0, "deadline_from": "start", "ignore_eos": True}, 0),
     (PROMPT, {"stop": ["ab", "abc", "é"], "logit_bias": {5: 2.0, 7: float("-inf")}, "banned_tokens": [9]}, 3),
-    (PROMPT, {"bad_words": ["ab", [5, 6]], "min_tokens": 3, "stop_token_ids": [9, 4], "include_stop": True}, 2),
-    (PROMPT, {"allowed_token_ids": [*range(3, 40)], "stop": "zz", "min_tokens": 6, "ignore_eos": True}, 1),
-    (LONG, {"max_tokens": 0, "prompt_logprobs": 1}, 0),
     (PROMPT, {"tool_use": "hermes"}, 2),
     (REPEATED, {"draft": "lookup", "num_speculative": 3, "adaptive": False}, 2),
     (REPEATED, {"draft": ["lookup", "grammar"], "acceptance": "rejection", "temperature": 1.0}, 2),
@@ -51,6 +48,9 @@ REQUESTS = (
     (PROMPT, {"n": 3, "logprobs": 1, "prompt_logprobs": 1}, 2),
     (PROMPT, {"n": 2, "max_tokens": 1}, 0),
     (PROMPT, {"max_tokens": 1}, 0),
+    (PROMPT, {"bad_words": ["ab", [5, 6]], "min_tokens": 3, "stop_token_ids": [9, 4], "include_stop": True}, 2),
+    (PROMPT, {"allowed_token_ids": [*range(3, 40)], "stop": "zz", "min_tokens": 6, "ignore_eos": True}, 1),
+    (LONG, {"max_tokens": 0, "prompt_logprobs": 1}, 0),
 )
 
 
@@ -106,9 +106,9 @@ def searches(own):
     for given, n_rounds in (
         ({"beam_width": 3, "max_new_tokens": 5}, 0),
         ({"beam_width": 2, "max_new_tokens": 4, "grammar": 'root ::= ("a" | "bc")+', "length_penalty": 0.5}, 2),
-        ({"beam_width": 2, "max_new_tokens": 5, "bad_words": ["a"], "stop_token_ids": [5, 9], "min_tokens": 2}, 1),
         ({"beam_width": 2, "max_new_tokens": 3, "priority": 2, "deadline": 1000.0}, 9),
         ({"beam_width": 2, "max_new_tokens": 6, "regex": "ab", "early_stopping": False}, 9),
+        ({"beam_width": 2, "max_new_tokens": 5, "bad_words": ["a"], "stop_token_ids": [5, 9], "min_tokens": 2}, 1),
     ):
         search = own.beam_rounds(PROMPT, **given)
         for _, _ in zip(range(n_rounds), search, strict=False):
