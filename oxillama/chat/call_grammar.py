@@ -65,7 +65,8 @@ def answer_grammar(
     triggers = makers.triggers()
     if schema is not None or constraint is not None:
         body = makers.json(schema, "the schema") if constraint is None else rules.rule(constraint[1])
-        rules.define(root, rules.seq((makers.reasoning(marks, opened, spaced=False), makers.framed(body))))
+        before = makers.reasoning(marks, opened, spaced=bool(form.frame.content_begin))
+        rules.define(root, rules.seq((before, makers.framed(body))))
         return AnswerGrammar(Grammar.from_rules(rules, root))
     if choice == "auto" and lazy and triggers:
         rules.define(root, rules.seq((makers.calls(list(tools), parallel), makers.turn_end())))
