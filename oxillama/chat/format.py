@@ -14,7 +14,17 @@ from oxillama.chat.parser import ChatParser
 from oxillama.chat.patterns import Hole
 from oxillama.chat.probe import CONTENT, Probes, probes_of
 from oxillama.chat.recognise import recognise
-from oxillama.chat.shapes import CallFormat, Frame, JsonCall, Named, PythonCall, ReasoningFormat
+from oxillama.chat.shapes import (
+    Braces,
+    CallFormat,
+    Frame,
+    JsonCall,
+    Named,
+    NestedTags,
+    PythonCall,
+    ReasoningFormat,
+    Tagged,
+)
 from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ConfigError, ToolFormatError
 from oxillama.grammar.automaton import RuleSet
@@ -52,6 +62,16 @@ _CARDS: tuple[tuple[tuple[str, ...], CallFormat], ...] = (
     (("/no_think", "reasoning_mode"), HERMES),
     (("<tool_call>", "</tool_call>"), HERMES),
 )
+
+
+_WORDS = {
+    JsonCall: "JSON objects",
+    Named: "a name, and arguments in JSON",
+    Tagged: "arguments between tags",
+    PythonCall: "calls of Python",
+    Braces: "arguments in braces",
+    NestedTags: "nested tags",
+}
 
 
 class ChatFormat:
@@ -98,6 +118,16 @@ class ChatFormat:
     def reason(self) -> str:
         """Why there are no calls of tools; "" if there are."""
         return self.layout.reason
+
+    @property
+    def description(self) -> str:
+        """Reasoning and calls in words, for a person."""
+        marks = self.reasoning
+        thinks = f"reasoning from {marks.begin.strip()!r} to {marks.end.strip()!r}" if marks else "no marks of reasoning"
+        if self.harmony:
+            return f"{thinks}; calls in channels"
+        calls = f"calls as {_WORDS[type(self.calls.shape)]}" if self.calls else f"no calls: {self.reason}"
+        return f"{thinks}; {calls}"
 
     @classmethod
     def of_template(cls, source: "str | ChatTemplate", *, bos_token: str = "", eos_token: str = "") -> "ChatFormat":

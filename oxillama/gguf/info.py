@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from oxillama.errors import MissingKeyError
+from oxillama.chat.format import ChatFormat
+from oxillama.errors import ChatTemplateError, MissingKeyError
 from oxillama.gguf.arrays import GGUFArray
 from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.reader import GGUFFile
@@ -146,9 +147,18 @@ def _template_lines(m: Metadata) -> Iterator[tuple[str, str]]:
         yield "", f"| {_cut(line)}"
     if len(lines) > _TEMPLATE_LINES:
         yield "", "| …"
+    yield "  answers", _cut(_answers(template))
     names = sorted(k for k in m if k.startswith("tokenizer.chat_template."))
     if names:
         yield "  others", ", ".join(_cut(k.removeprefix("tokenizer.chat_template.")) for k in names)
+
+
+def _answers(template: str) -> str:
+    """How the model writes reasoning and calls of tools."""
+    try:
+        return ChatFormat.of_template(template).description
+    except ChatTemplateError as error:
+        return f"not known: {error}"
 
 
 def _sampling_lines(m: Metadata) -> Iterator[tuple[str, str]]:

@@ -148,3 +148,10 @@ def test_the_path_is_told(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b.small())
     with gguf.open(tmp_path / "m.gguf") as f:
         assert lines(f)["file"] == f"{tmp_path / 'm.gguf'};"
+
+
+def test_how_answers_are_written():
+    said = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<call>"
+    said += '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</call>{% endfor %}'
+    for template, words in (said + "{% endfor %}", "calls as JSON objects"), ("{% if", "not known: the chat template"):
+        assert words in lines(model(**{"tokenizer.chat_template": (b.STRING, template)}))["answers"]
