@@ -123,7 +123,9 @@ class ChatFormat:
     def description(self) -> str:
         """Reasoning and calls in words, for a person."""
         marks = self.reasoning
-        thinks = f"reasoning from {marks.begin.strip()!r} to {marks.end.strip()!r}" if marks else "no marks of reasoning"
+        thinks = (
+            f"reasoning from {marks.begin.strip()!r} to {marks.end.strip()!r}" if marks else "no marks of reasoning"
+        )
         if self.harmony:
             return f"{thinks}; calls in channels"
         calls = f"calls as {_WORDS[type(self.calls.shape)]}" if self.calls else f"no calls: {self.reason}"
