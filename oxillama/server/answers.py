@@ -126,15 +126,12 @@ async def folded(run: Run, choices: list[Choice]) -> list[Choice]:
     return choices
 
 
-def usage_of(run: Run, choices: list[Choice], shown: int | None = None) -> dict[str, Any]:
-    """Tokens of an answer, or of a stream so far: prompts once each, completions all.
-
-    shown: tokens of completions, where some aren't to be seen.
-    """
+def usage_of(run: Run, choices: list[Choice]) -> dict[str, Any]:
+    """Tokens of an answer, or of a stream so far: prompts once each, completions all."""
     prompt = sum(map(len, run.prompts))
     leaders = run.requests[:: max(len(run.requests) // len(run.prompts), 1)]
     cached = sum(request.sequence.n_cached or 0 for request in leaders)
-    completion = sum(len(choice.token_ids) for choice in choices) if shown is None else shown
+    completion = sum(len(choice.token_ids) for choice in choices)
     found = [request.speculation.stats() for request in run.requests if request.speculation]
     drafted, accepted = sum(s.drafted for s in found), sum(s.accepted for s in found)
     return {

@@ -40,8 +40,8 @@ class Ask:
     """What is to be generated.
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
-    `chat` or `stream`. n: choices for each prompt. scores_only: nothing is to be shown but the prompt. constraint: the
-    field of the request that says what the text must follow.
+    `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
+    follow.
     """
 
     chosen: Chosen
@@ -54,19 +54,19 @@ class Ask:
     echo: bool = False
     parse_special: bool = True
     add_special: bool = True
-    scores_only: bool = False
     constraint: str = ""
 
 
 class Run:
     """Requests of one ask, submitted by `begin`; `steps` gives their chunks as they come.
 
-    prompts: the token ids of each prompt. echoes: each as text, where the answer repeats it.
+    prompts: the token ids of each prompt.
     """
 
     def __init__(self, ask: Ask, prompts: list[list[int]], echoes: list[str], options: TextOptions) -> None:
+        """echoes: each prompt as text, where the answer repeats it."""
         engine = ask.chosen.model.ready
-        self.ask, self.prompts, self.echoes = ask, prompts, echoes
+        self.ask, self.prompts = ask, prompts
         self.core = engine.engine.context.core
         self.tokenizer = engine.engine.tokenizer
         self._bell = CoroutineBell(self.core.loop)

@@ -54,10 +54,11 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     if echo and "logprobs" in values:
         options["prompt_logprobs"] = max(values["logprobs"], values.get("prompt_logprobs", 0))
     most = min(values.get("max_tokens", DEFAULT_TOKENS), 1 << 24)
-    scores_only = most == 0
-    if scores_only and not echo and "prompt_logprobs" not in values:
+    if not most and not echo and "prompt_logprobs" not in values:
         raise bad_value("max_tokens", "max_tokens 0 is for echo or prompt_logprobs: without them there is no answer")
-    options["max_tokens"] = max(most, 1)  # a token that isn't shown
+    options["max_tokens"] = most
+    if not most:
+        options.setdefault("prompt_logprobs", 0)  # which is all that there is to compute
     check_stream(values)
     prompts = prompts_of(values["prompt"])
     n = choices_wanted(values, len(prompts), exchange)
@@ -69,7 +70,7 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     return Ask(
         chosen, options, prompts=prompts, suffix=suffix, n=n, whole=not values.get("stream"), echo=echo,
         parse_special=values.get("parse_special", True), add_special=values.get("add_special_tokens", True),
-        scores_only=scores_only, constraint=constraint,
+        constraint=constraint,
     )  # fmt: skip
 
 
@@ -141,17 +142,14 @@ class CompletionDialect:
     def step(self, index: int, chunk: Chunk) -> list[Event]:
         choice = self.choices[index]
         choice.add(chunk)
-        text = chunk.text
-        if self.run.ask.scores_only:
-            text = self.run.echoes[index // self.each] if index not in self._echoed and self.run.ask.echo else ""
         logprobs = self._logprobs(choice, chunk.token_ids, chunk.logprobs or [], chunk.finish_reason is not None)
         self._echoed.add(index)
-        if not (text or chunk.finish_reason or chunk.token_ids):
+        if not (chunk.text or chunk.finish_reason or chunk.token_ids):
             return []
-        said: dict[str, Any] = {"index": index, "text": text, "logprobs": logprobs}
-        said |= {"finish_reason": self._reason(choice), "stop_reason": choice.stop_reason}
+        said: dict[str, Any] = {"index": index, "text": chunk.text, "logprobs": logprobs}
+        said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
         if self.shows_ids:
-            said["token_ids"] = [] if self.run.ask.scores_only else chunk.token_ids
+            said["token_ids"] = chunk.token_ids
         event: dict[str, Any] = {**self.head, "choices": [said]}
         if self.streaming.get("continuous_usage_stats"):
             event["usage"] = self._usage()
@@ -166,11 +164,8 @@ class CompletionDialect:
     def failed(self, error: ApiError) -> list[Event]:
         return [(None, error.openai())]
 
-    def _reason(self, choice: Choice) -> str | None:
-        return "length" if self.run.ask.scores_only and choice.reason else choice.finish_reason
-
     def _usage(self) -> dict[str, Any]:
-        return usage_of(self.run, self.choices, 0 if self.run.ask.scores_only else None)
+        return usage_of(self.run, self.choices)
 
     def _logprobs(
         self, choice: Choice, ids: list[int], found: list[TokenLogprob], ended: bool
@@ -179,8 +174,6 @@ class CompletionDialect:
         if "logprobs" not in self.values:
             return None
         ids, entries = list(ids), list[TokenLogprob | None](found)
-        if self.run.ask.scores_only:
-            ids, entries = [], []
         texts = [one.text for one in entries if one is not None]
         if self.run.ask.echo:
             if choice.index not in self._echoed:
@@ -189,7 +182,7 @@ class CompletionDialect:
                 first = self.run.tokenizer.token_bytes(prompt[0]).decode("utf-8", "replace")
                 ids, entries = prompt + ids, before + entries
                 texts = [first if one is None else one.text for one in before] + texts
-            if ended and choice.end is not None and not self.run.ask.scores_only:
+            if ended and choice.end is not None:
                 ids, entries, texts = [*ids, choice.end.token_id], [*entries, choice.end], [*texts, choice.end.text]
         return self._readers[choice.index].read(ids, entries, texts)
 
@@ -209,22 +202,18 @@ class CompletionDialect:
         return answer | timings_of(self.run, self.values)
 
     def _whole(self, choice: Choice, index: int) -> dict[str, Any]:
-        prompt = choice.index // self.each
-        text = choice.text
-        if self.run.ask.scores_only:
-            text = self.run.echoes[prompt] if self.run.ask.echo else ""
         said: dict[str, Any] = {
             "index": index,
-            "text": text,
+            "text": choice.text,
             "logprobs": self._logprobs(choice, choice.token_ids, choice.logprobs, True),
-            "finish_reason": self._reason(choice),
+            "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
         if "prompt_logprobs" in self.values and choice.prompt_logprobs is not None:
             said["prompt_logprobs"] = prompt_logprobs_of(choice.prompt_logprobs)
         if self.shows_ids:
-            said["token_ids"] = [] if self.run.ask.scores_only else choice.token_ids
-            said["prompt_token_ids"] = self.run.prompts[prompt]
+            said["token_ids"] = choice.token_ids
+            said["prompt_token_ids"] = self.run.prompts[choice.index // self.each]
         return said
 
 
