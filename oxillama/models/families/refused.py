@@ -36,3 +36,25 @@ refuse(
     "Qwen 3.8 needs hyper-connections (several residual streams that each layer mixes anew), attention over blocks "
     "that are chosen by the mean of their keys, and a table of hashed n-grams, none of which is computed",
 )
+
+PICTURES = "it reads pictures, and is of no use without the part that does, which files of language models lack"
+SOUND = "it makes sound, which this package doesn't"
+HIDDEN = "it drafts for another model from that model's hidden states, which drafts here don't get"
+UNCHECKED = "no logits of its authors' code are there to check it against"
+RWKV6 = "the time mix of RWKV-6, whose states change by other rules than RWKV-7's, is not computed"
+for _names, _reason in (
+    ("chameleon cogvlm deepseek2-ocr hunyuan_vl paddleocr", PICTURES),
+    ("clip", "it is the part of another model that reads pictures: load that model's own file"),
+    ("pockettts qwen3tts wavtokenizer-dec", SOUND),
+    ("dflash eagle3 gemma4-assistant", HIDDEN),
+    ("rwkv6 rwkv6qwen2", RWKV6),
+    ("bailingmoe jais maincoder maple neo-bert plamo plamo3 plm spark2_5 talkie", UNCHECKED),
+    ("arctic", "its dense networks beside experts that read a layer's input are not computed"),
+    ("arwkv7", "RWKV-7's time mix beside Qwen's networks is not computed"),
+    ("gptj", "no converter writes its files, so that the order of their tensors is not known"),
+    ("graniteswitch", "its adapters, which the model chooses for each token, are not computed"),
+    ("grovemoe", "its small experts, which groups of large ones share, are not computed"),
+    ("plamo2", "its Mamba layers with norms of their own are not computed"),
+):
+    for _name in _names.split():
+        refuse(_name, _reason)
