@@ -186,6 +186,7 @@ class ChatFormat:
             schemas,
             reasoning=marks,
             opened=is_open(marks, generation_prompt),
+            begun=marks is not None and bool(generation_prompt.rpartition(marks.begin.strip() or "\0")[2].strip()),
             kept=reasoning == "none",
             first_id=first_id,
         )
@@ -219,6 +220,8 @@ class ChatFormat:
         schemas = read_tools(tools) if tools else {}
         names, wanted = chosen_tools(choice, list(schemas))
         marks = self.marks_of(reasoning)
+        if is_over(marks, generation_prompt):
+            marks = None
         return answer_grammar(
             self.layout,
             {name: schemas[name] for name in names},
@@ -289,6 +292,13 @@ def is_open(marks: ReasoningFormat | None, prompt: str) -> bool:
         return False
     begin, end = prompt.rfind(marks.begin.strip()), prompt.rfind(marks.end.strip())
     return begin > end
+
+
+def is_over(marks: ReasoningFormat | None, prompt: str) -> bool:
+    """Whether the end of a prompt has ended the reasoning, as templates do that let the model not think."""
+    if marks is None or not marks.begin.strip():
+        return False
+    return prompt.rfind(marks.end.strip()) > prompt.rfind(marks.begin.strip())
 
 
 @lru_cache(maxsize=32)

@@ -43,6 +43,7 @@ class ChatParser:
         *,
         reasoning: ReasoningFormat | None,
         opened: bool = False,
+        begun: bool = False,
         kept: bool = False,
         first_id: int = 0,
     ) -> None:
@@ -54,7 +55,7 @@ class ChatParser:
         self._form = form
         self._frame: Frame = form.frame
         self._calls: CallFormat | None = form.calls
-        self._schemas = dict(schemas)
+        self._schemas, self._begun = dict(schemas), opened and begun
         self._reasoning, self._opened, self._kept = reasoning, opened, kept
         self._cursor = Cursor()
         self._n_ids = first_id
@@ -139,6 +140,7 @@ class ChatParser:
     def _think(self, marks: ReasoningFormat) -> Reading:
         """The reasoning, if there is some."""
         cursor = self._cursor
+        self.in_reasoning = self._opened
         if marks.begin.strip():
             while (start := skip_spaces(cursor.text, 0)) == len(cursor.text) and not cursor.ended:
                 yield
@@ -151,7 +153,7 @@ class ChatParser:
         if not self._opened:
             return
         self.in_reasoning = True
-        if not self._kept:
+        if not self._kept and not self._begun:
             yield from past_spaces(cursor)
         yield from self._thought(marks.end.strip())
         self.in_reasoning = False

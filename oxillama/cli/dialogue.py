@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from oxillama.chat.calls import AnyToolCall, ToolCall
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
 from oxillama.chat.message import ChatMessage
 from oxillama.cli.text import deadline_line
 from oxillama.core.chat import reading_of
@@ -89,8 +89,9 @@ class Dialogue:
                         print(file=sys.stderr, flush=True)
                     pieces += [chunk.text] if chunk.text else []
                     calls += chunk.tool_calls
+                    unread = [call.raw for call in chunk.tool_calls if isinstance(call, BrokenToolCall)]
                     reason, n_tokens = chunk.finish_reason, n_tokens + len(chunk.token_ids)
-                    print(chunk.text, end="", flush=True)
+                    print(chunk.text, *unread, sep="", end="", flush=True)
         except KeyboardInterrupt:
             print(flush=True)
             if not self._interactive:
@@ -99,6 +100,8 @@ class Dialogue:
         except (ContextOverflowError, KvCacheFullError, ChatTemplateError) as error:
             note(f"oxillama: error: {' '.join(str(error).split())} (the message is left out)")
             return False
+        if any(thoughts) and not pieces:
+            print(file=sys.stderr, flush=True)
         print(flush=True)
         self._messages = [*asked, ChatMessage("".join(thoughts), "".join(pieces), calls).to_message()]
         self._open_calls = [call for call in calls if isinstance(call, ToolCall)]

@@ -23,7 +23,7 @@ __all__ = ["chat_ids", "chat_prompt", "infill_prompt", "reading_of", "template_f
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
 _ANSWER_OPTIONS = tuple(field.name for field in fields(AnswerOptions) if field.name != "tools")
 # Arguments of `ChatTemplate.render` that are no variables.
-_ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now")
+_ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now", "self")
 
 
 def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, Any]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oxillama.chat.calls import BrokenToolCall
@@ -43,18 +43,20 @@ class DeltaReader:
 
     def __init__(self, most_calls: int | None = None) -> None:
         self._most = most_calls
-        self.n_calls = 0
+        self._places: dict[int, int] = {}  # of calls whose name could be read, among themselves
+        self.broken = False  # whether a call that was begun can't be read to its end
 
     def read(self, chunk: Chunk) -> Delta:
         """The delta of the next chunk. A call whose name can't be read is text."""
         delta = Delta(chunk.text, chunk.reasoning)
         for piece in chunk.tool_call_deltas:
-            self.n_calls = max(self.n_calls, piece.index + 1)
-            if self._most is None or piece.index < self._most:
-                delta.calls.append(piece)
+            place = self._places.setdefault(piece.index, len(self._places))
+            if self._most is None or place < self._most:
+                delta.calls.append(replace(piece, index=place))
         for call in chunk.tool_calls:
-            if isinstance(call, BrokenToolCall) and not call.begun:
-                delta.text += call.raw
+            if isinstance(call, BrokenToolCall):
+                self.broken = self.broken or call.begun
+                delta.text += "" if call.begun else call.raw
         return delta
 
 
@@ -115,7 +117,8 @@ class Choice:
     @property
     def finish_reason(self) -> str | None:
         """As OpenAI names it."""
-        return "tool_calls" if self.calls and self.reason == "stop" else self.reason
+        called = self.calls and not self.reader.broken
+        return "tool_calls" if called and self.reason == "stop" else self.reason
 
 
 async def folded(run: Run, choices: list[Choice]) -> list[Choice]:

@@ -12,6 +12,7 @@ from oxillama.errors import (
     ContextOverflowError,
     DeadlineError,
     EngineClosedError,
+    GenerateError,
     GrammarError,
     KvCacheFullError,
     LoraError,
@@ -78,7 +79,12 @@ def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError
     return ApiError(400, code, message, param)
 
 
-_PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with)\b)")
+_PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with|and)\b)")
+
+
+# Fields that leave no token where they contradict each other, or a grammar.
+_NO_TOKEN = re.compile(r"no token is left to choose from: (?!all \d+ logits)")  # which a damaged model has
+_MASKS = ("min_tokens", "allowed_token_ids", "bad_words", "logit_bias", "banned_tokens")
 
 
 def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
@@ -105,6 +111,9 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return bad_value("lora", str(error))
         case ConfigError() | TokenizerError():
             return ApiError(400, "invalid_value", str(error), place_in(str(error)))
+        case GenerateError() if _NO_TOKEN.match(str(error)):
+            found = next((name for name in _MASKS if name in str(error)), None)
+            return ApiError(400, "invalid_value", f"what is asked for leaves nothing to say: {error}", found)
         case QueueFullError():
             return ApiError(429, "queue_full", str(error), headers={"Retry-After": "1"})
         case DeadlineError():

@@ -36,6 +36,8 @@ def conversation(
     if template is not None:
         options["chat_template"] = template
     use_tools(values.get("tools", []), values.get("tool_choice"), options, exchange)
+    if "tools" in options and values.get("parallel_tool_calls") is False:
+        options["parallel_tool_calls"] = False
     messages: list[dict[str, Any]] = values["messages"]
     return messages
 

@@ -257,3 +257,18 @@ def test_formats_can_be_copied_and_sent():
 def test_bad_options(engine, options, message):
     with pytest.raises(ox.ConfigError, match=message):
         engine.chat(ASK, **options)
+
+
+@pytest.mark.parametrize("options", [{"regex": "yes|no"}, {"tools": TOOLS, "tool_choice": "required"}])
+def test_constraints_hold_from_the_first_token_on_where_the_prompt_ended_the_reasoning(engine, options):
+    """Templates end it there for a model that is not to think."""
+    closed = THINK + "{% if add_generation_prompt %}<think>\n\n</think>\n\n{% endif %}"
+    for seed in range(6):
+        answer = engine.chat(ASK, chat_template=closed, max_tokens=60, seed=seed, temperature=1.5, **options)
+        assert answer.reasoning == ""
+        assert answer.tool_calls if "tools" in options else answer.text in ("yes", "no")
+
+
+def test_no_budget_is_no_reasoning(engine):
+    answer = engine.chat(ASK, chat_template=OPENED, max_tokens=20, seed=1, reasoning_budget=0)
+    assert answer.reasoning == ""

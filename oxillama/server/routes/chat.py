@@ -114,6 +114,7 @@ class ChatDialect:
             self._say_tokens(events[-1][1]["choices"][0], chunk)
         if chunk.finish_reason is not None:
             events.append(self._event(choice, {}, choice.finish_reason))
+            events[-1][1]["choices"][0]["stop_reason"] = choice.stop_reason
         return events
 
     def end(self) -> list[Event]:

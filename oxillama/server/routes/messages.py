@@ -44,10 +44,19 @@ async def count_message_tokens(exchange: Exchange) -> None:
     await exchange.json({"input_tokens": await count_tokens(exchange, as_chat(values), chosen, NAMES)})
 
 
+def _is_begun(messages: list[dict[str, Any]]) -> bool:
+    """Whether the assistant has begun the last message, which the answer goes on from."""
+    last = messages[-1] if messages else {}
+    said = last.get("content") or "reasoning_content" in last
+    return last.get("role") == "assistant" and not last.get("tool_calls") and bool(said)
+
+
 def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of chat completions that say the same."""
     chat: dict[str, Any] = {name: values[name] for name in _SAME if name in values}
     chat["messages"] = turns_of(values)
+    if _is_begun(chat["messages"]):
+        chat["continue_final_message"] = True
     if "max_tokens" in values:
         chat["max_completion_tokens"] = values["max_tokens"]
     if values.get("stop_sequences"):
@@ -148,7 +157,7 @@ class MessageDialect:
         choice = self.choices[0]
         if choice.reason == "length":
             return "max_tokens"
-        if choice.calls:
+        if choice.finish_reason == "tool_calls":
             return "tool_use"
         return "stop_sequence" if isinstance(choice.stop_reason, str) else "end_turn"
 

@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.core.options import PromptOptions
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.fields import CHAT
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.generating import choices_of, respond, running
 from oxillama.server.models import Chosen
@@ -60,7 +62,7 @@ async def count_tokens(exchange: Exchange, chat: Mapping[str, Any], chosen: Chos
     """Tokens of the prompt of a conversation. Raises ApiError."""
 
     def count() -> int:
-        options: dict[str, Any] = {}
+        options = {f.to: chat[f.name] for f in CHAT.fields if f.to in PromptOptions.__annotations__ and f.name in chat}
         messages = conversation(chat, options, exchange, chosen)
         return len(prompt_ids(messages, options, chosen))
 

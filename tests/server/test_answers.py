@@ -1,0 +1,32 @@
+"""Deltas of answers: calls that can't be read between others, and how such answers end."""
+
+from oxillama.chat.calls import BrokenToolCall, ToolCall
+from oxillama.chat.message import ToolCallDelta
+from oxillama.core.results import Chunk
+from oxillama.server.answers import Choice, DeltaReader
+
+UNREAD = BrokenToolCall("<call>{", "no name", complete=True, id="id0")
+
+
+def called(index, **more):
+    """A chunk with the whole of a call."""
+    pieces = [ToolCallDelta(index, f"id{index}", "get"), ToolCallDelta(index, arguments='{"a": 1}')]
+    return Chunk("", tool_call_deltas=pieces, tool_calls=[ToolCall("get", {"a": 1}, id=f"id{index}")], **more)
+
+
+def test_calls_are_counted_without_those_that_can_not_be_read():
+    for most in (None, 1):
+        choice = Choice(0, DeltaReader(most))
+        choice.add(Chunk("", tool_calls=[UNREAD]))
+        choice.add(called(1, finish_reason="stop"))
+        assert choice.text == "<call>{"
+        assert [(call.name, call.arguments) for call in choice.calls] == [("get", '{"a": 1}')]
+        assert choice.finish_reason == "tool_calls"
+
+
+def test_a_call_that_ends_broken_is_no_end_by_calls():
+    choice = Choice(0)
+    choice.add(Chunk("", tool_call_deltas=[ToolCallDelta(0, "id0", "get"), ToolCallDelta(0, arguments='{"a": ')]))
+    cut = BrokenToolCall("<call>...", "cut", complete=False, id="id0", begun=True)
+    choice.add(Chunk("", tool_calls=[cut], finish_reason="stop"))
+    assert (choice.text, choice.finish_reason) == ("", "stop")
