@@ -27,6 +27,8 @@ class Turns:
 
     def say(self, role: str, text: str) -> None:
         """A message."""
+        if role != "assistant":
+            self._settle()
         message: dict[str, Any] = {"role": role, "content": text}
         if role == "assistant" and self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
@@ -44,8 +46,19 @@ class Turns:
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self.messages[-1].setdefault("tool_calls", []).append(call)
 
+    def _settle(self) -> None:
+        """Reasoning that no message of the assistant follows has one of its own."""
+        if self._reasoning:
+            self.say("assistant", "")
+
+    def whole(self) -> list[dict[str, Any]]:
+        """All messages."""
+        self._settle()
+        return self.messages
+
     def give(self, call_id: str, text: str) -> None:
         """What a call gave."""
+        self._settle()
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
 
@@ -65,7 +78,7 @@ def of_items(given: Any, instructions: str | None) -> list[dict[str, Any]]:
                 turns.give(item["call_id"], text_of(item["output"]))
             case "reasoning":
                 turns.think(text_of(item.get("content", "")))
-    return turns.messages
+    return turns.whole()
 
 
 def chat_tools(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
+from oxillama.server.turns import of_items
 
 UNREAD = BrokenToolCall("<call>{", "no name", complete=True, id="id0")
 
@@ -30,3 +31,15 @@ def test_a_call_that_ends_broken_is_no_end_by_calls():
     cut = BrokenToolCall("<call>...", "cut", complete=False, id="id0", begun=True)
     choice.add(Chunk("", tool_calls=[cut], finish_reason="stop"))
     assert (choice.text, choice.finish_reason) == ("", "stop")
+
+
+def test_reasoning_stays_in_its_turn():
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "R1"}]}
+    asked = {"type": "message", "role": "user", "content": "again"}
+    answer = {"type": "message", "role": "assistant", "content": "a"}
+    assert [(m["role"], m.get("reasoning_content")) for m in of_items([thought, asked, answer], None)] == [
+        ("assistant", "R1"),
+        ("user", None),
+        ("assistant", None),
+    ]
+    assert of_items([asked, thought], None)[-1] == {"role": "assistant", "content": "", "reasoning_content": "R1"}

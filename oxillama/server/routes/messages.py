@@ -97,7 +97,7 @@ def turns_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for block in blocks:
             if block["type"] == "tool_use":
                 turns.call(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
-    return turns.messages
+    return turns.whole()
 
 
 class MessageDialect:
