@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
+from oxillama.chat.continuation import check_continuation
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
@@ -87,7 +88,10 @@ def reading_of(
         except ChatTemplateError:  # it refuses messages that no turn follows
             return ""
 
-    return tool_use_of(lambda: ChatFormat.of_template(template), begun, messages, answer)
+    field = check_continuation(options.get("continue_final_message") or False, checked_messages(messages))
+    return tool_use_of(
+        lambda: ChatFormat.of_template(template), begun, messages, answer, thinks=field in (None, "reasoning_content")
+    )
 
 
 def chat_ids(

@@ -208,9 +208,12 @@ def tool_use_of(
     begun: Callable[[], str],
     messages: Sequence[Mapping[str, Any]],
     given: AnswerOptions,
+    *,
+    thinks: bool = True,
 ) -> ToolUse | None:
     """What `Engine.chat` does with these options: None if there is nothing to find. make: gives the template's format.
-    begun: gives the end of the prompt, which the answer goes on from.
+    begun: gives the end of the prompt, which the answer goes on from. thinks: False if that is behind the reasoning,
+    whether or not the prompt has it.
 
     Raises ConfigError for wrong options and descriptions, ToolFormatError if the template doesn't tell the format.
     """
@@ -239,7 +242,11 @@ def tool_use_of(
         reasoning="auto" if given.reasoning is None else given.reasoning,
         reasoning_budget=given.reasoning_budget,
     )
-    return use(prompt=begun()) if use().divides else None
+    if not use().divides:
+        return None
+    marks = None if thinks else use()._marks
+    over = "" if marks is None else marks.begin + marks.end
+    return use(prompt=begun() + over)
 
 
 def _name(tool: Mapping[str, Any]) -> str:

@@ -272,3 +272,12 @@ def test_constraints_hold_from_the_first_token_on_where_the_prompt_ended_the_rea
 def test_no_budget_is_no_reasoning(engine):
     answer = engine.chat(ASK, chat_template=OPENED, max_tokens=20, seed=1, reasoning_budget=0)
     assert answer.reasoning == ""
+
+
+def test_content_that_is_gone_on_with_is_behind_the_reasoning(engine):
+    said = [*ASK, {"role": "assistant", "content": "Well,"}]
+    for seed in range(6):
+        answer = engine.chat(
+            said, chat_template=THINK, continue_final_message=True, regex=" yes| no", seed=seed, temperature=1.5
+        )
+        assert (answer.reasoning, answer.text in (" yes", " no")) == ("", True)
