@@ -3,7 +3,7 @@
 from collections.abc import Generator
 
 from oxillama.chat.calls import read_json
-from oxillama.chat.json_reader import Reading, past_spaces, read_name
+from oxillama.chat.json_reader import Reading, past_spaces, read_name, read_until
 from oxillama.chat.patterns import Cursor
 from oxillama.chat.sink import Broken, CallSink, NotACall
 from oxillama.chat.values import escaped
@@ -61,30 +61,14 @@ def _read_value(cursor: Cursor, quote: str, sink: CallSink, depth: int) -> Readi
     while not cursor.ended and len(cursor.text) - cursor.at < len(quote) and quote.startswith(cursor.rest()):
         yield
     if cursor.text.startswith(quote, cursor.at):
-        yield from _read_text(cursor, quote, sink)
+        cursor.at += len(quote)
+        yield from read_until(cursor, quote, sink.arguments)
     elif c == "{":
         yield from _read_object(cursor, quote, sink, depth + 1)
     elif c == "[":
         yield from _read_list(cursor, quote, sink, depth + 1)
     else:
         yield from _read_scalar(cursor, sink)
-
-
-def _read_text(cursor: Cursor, quote: str, sink: CallSink) -> Reading:
-    cursor.at += len(quote)
-    sink.arguments('"')
-    while (end := cursor.text.find(quote, cursor.at)) < 0:
-        stop = len(cursor.text)
-        if not cursor.ended:
-            stop -= next((n for n in range(len(quote) - 1, 0, -1) if cursor.text.endswith(quote[:n])), 0)
-        if stop > cursor.at:
-            sink.arguments(escaped(cursor.text[cursor.at : stop]))
-            cursor.at = stop
-        if cursor.ended:
-            raise Broken("the text ends inside of it", cut=True)
-        yield
-    sink.arguments(escaped(cursor.text[cursor.at : end]) + '"')
-    cursor.at = end + len(quote)
 
 
 def _read_list(cursor: Cursor, quote: str, sink: CallSink, depth: int) -> Reading:

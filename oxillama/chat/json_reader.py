@@ -1,18 +1,39 @@
 """Readers of calls that are JSON objects, or a name and then a JSON object."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from oxillama.chat.calls import ARGUMENT_KEYS, read_json
 from oxillama.chat.json_scan import JsonError, JsonScanner
 from oxillama.chat.patterns import NAME, Cursor, More, Pattern, match, skip_spaces
 from oxillama.chat.shapes import JsonCall
 from oxillama.chat.sink import Broken, CallSink, NotACall
+from oxillama.chat.values import escaped
 
-__all__ = ["Reading", "read_arguments", "read_name", "read_object"]
+__all__ = ["Reading", "read_arguments", "read_name", "read_object", "read_until"]
 
 Reading = Generator[None, None, None]
 MAX_NAME = 256
 _FIRST_KEYS = frozenset(("type", "function", "id", "index", "name"))
+
+
+def read_until(cursor: Cursor, mark: str, put: Callable[[str], None]) -> Reading:
+    """A text up to a mark, as JSON, in pieces as it comes; the cursor is behind the mark then.
+
+    Raises Broken if the text ends without it.
+    """
+    put('"')
+    while (end := cursor.text.find(mark, cursor.at)) < 0:
+        stop = len(cursor.text)
+        if not cursor.ended:  # what may be the beginning of the mark waits
+            stop -= next((n for n in range(len(mark) - 1, 0, -1) if cursor.text.endswith(mark[:n])), 0)
+        if stop > cursor.at:
+            put(escaped(cursor.text[cursor.at : stop]))
+            cursor.at = stop
+        if cursor.ended:
+            raise Broken("the text ends inside of it", cut=True)
+        yield
+    put(escaped(cursor.text[cursor.at : end]) + '"')
+    cursor.at = end + len(mark)
 
 
 def more(cursor: Cursor, at: int) -> Generator[None, None, str]:

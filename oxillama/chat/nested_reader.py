@@ -5,11 +5,11 @@ import re
 from collections.abc import Generator
 from typing import Any
 
-from oxillama.chat.json_reader import Reading, matched, past_spaces, read_name
+from oxillama.chat.json_reader import Reading, matched, past_spaces, read_name, read_until
 from oxillama.chat.patterns import Cursor
 from oxillama.chat.shapes import NestedTags
 from oxillama.chat.sink import Broken, CallSink, NotACall
-from oxillama.chat.values import escaped, kind_of, property_of, resolved, value_json
+from oxillama.chat.values import kind_of, property_of, resolved, value_json
 
 __all__ = ["read_nested"]
 
@@ -76,7 +76,7 @@ class _Nested:
                 return
         start = cursor.at
         if kind == "text":
-            yield from self._text(end)
+            yield from read_until(self.cursor, end, self.sink.value)
             return
         search = start
         while (stop := cursor.text.find(end, search)) < 0:
@@ -135,19 +135,3 @@ class _Nested:
             raise Broken(f"the argument {key!r} has no end", cut=cursor.ended and cursor.at >= len(cursor.text))
         cursor.at = found[0]
         sink.value("]" if opens == "[" else "}")
-
-    def _text(self, end: str) -> Reading:
-        cursor, sink = self.cursor, self.sink
-        sink.value('"')
-        while (stop := cursor.text.find(end, cursor.at)) < 0:
-            safe = len(cursor.text)
-            if not cursor.ended:
-                safe -= next((n for n in range(len(end) - 1, 0, -1) if cursor.text.endswith(end[:n])), 0)
-            if safe > cursor.at:
-                sink.value(escaped(cursor.text[cursor.at : safe]))
-                cursor.at = safe
-            if cursor.ended:
-                raise Broken("the text ends inside of it", cut=True)
-            yield
-        sink.value(escaped(cursor.text[cursor.at : stop]) + '"')
-        cursor.at = stop + len(end)

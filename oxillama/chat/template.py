@@ -149,14 +149,17 @@ class ChatTemplate:
             rendering = _Rendering(self, tools or None, variables)
             return rendering.prompt(given, ends_open) if field is None else rendering.continued(given, field)
 
-    def generation_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    def generation_prompt(
+        self, messages: Sequence[Mapping[str, Any]], *, prompt: str | None = None, **options: Any
+    ) -> str:
         """The end of a prompt, which the answer goes on from: what opens the assistant's turn, and what of the answer
         is there already.
 
-        It may have opened reasoning, or closed it. options, errors: those of :meth:`render`; "" with
-        ``add_generation_prompt=False``.
+        It may have opened reasoning, or closed it. prompt: what :meth:`render` gives for all that, if it is there
+        already. options, errors: those of :meth:`render`; "" with ``add_generation_prompt=False``.
         """
-        prompt = self.render(messages, **options)
+        if prompt is None:
+            prompt = self.render(messages, **options)
         asked = messages
         if options.get("continue_final_message"):
             asked = messages[:-1]

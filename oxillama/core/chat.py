@@ -65,26 +65,31 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
         tools=given.get("tools"), **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options}
     )
     given["tools"] = None if answer.tool_choice == "none" else answer.tools
-    ids = chat_ids(context.tokenizer, messages, given, context.context_size)
-    use = reading_of(context.tokenizer, messages, given, answer)
+    ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size)
+    use = reading_of(context.tokenizer, messages, given, answer, prompt)
     if use is not None and options.setdefault("tool_use", use) is not use:
         raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
     return ids
 
 
 def reading_of(
-    tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any], answer: AnswerOptions
+    tokenizer: Tokenizer,
+    messages: Messages,
+    options: Mapping[str, Any],
+    answer: AnswerOptions,
+    prompt: str | None = None,
 ) -> ToolUse | None:
     """How the answer to messages is divided into reasoning, text and calls; None for text alone.
 
-    options: those of `PromptOptions`. Raises what `tool_use_of` raises.
+    options: those of `PromptOptions`. prompt: the text that they make, if it is there already.
+    Raises what `tool_use_of` raises.
     """
     tools = options.get("tools")
     template = template_for(tokenizer, tools, options.get("chat_template"))
 
     def begun() -> str:
         try:
-            return template.generation_prompt(messages, tools=tools, **_rendering(options))
+            return template.generation_prompt(messages, prompt=prompt, tools=tools, **_rendering(options))
         except ChatTemplateError:  # it refuses messages that no turn follows
             return ""
 
@@ -103,17 +108,25 @@ def chat_ids(
     read, ChatTemplateError if there is no template or it fails, TypeError for another option, and with a context_size
     ContextOverflowError for far more tokens than that.
     """
+    return _ids_and_text(tokenizer, messages, options, context_size)[0]
+
+
+def _ids_and_text(
+    tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any], context_size: int | None
+) -> tuple[list[int], str]:
+    """The prompt as `chat_ids` gives it, and as text."""
     check_options("chat_tokens", options)
     given = checked_messages(messages)  # before it is known whether there is a template
     tools = options.get("tools")
     template = template_for(tokenizer, tools, options.get("chat_template"))
     text, mark = _marked_prompt(tokenizer, template, given, tools, _rendering(options))
+    plain = text.replace(mark, "")
     if context_size is not None:
-        check_length(tokenizer, "the prompt of messages", text.replace(mark, ""), context_size, parse_special=True)
+        check_length(tokenizer, "the prompt of messages", plain, context_size, parse_special=True)
     ids = tokenizer.encode_marked(text, mark) if mark else tokenizer.encode(text, False, True)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
-    return ids
+    return ids, plain
 
 
 def _marked_prompt(

@@ -248,7 +248,8 @@ class GenerationRequest(Request):
         return "length" if len(tokens) == self._limit else None
 
     def _meets_criteria(self, row: NDArray[np.float32]) -> bool:
-        return is_met(self._criteria, self.sequence.tokens[self.sequence.n_encoded :], row)
+        tokens, n = self.sequence.tokens, self.sequence.n_encoded
+        return is_met(self._criteria, tokens[n:] if n else tokens, row)
 
     def close(self, reason: FinishReason) -> FinishReason:
         text = self._last_text

@@ -242,9 +242,10 @@ def tool_use_of(
         reasoning="auto" if given.reasoning is None else given.reasoning,
         reasoning_budget=given.reasoning_budget,
     )
-    if not use().divides:
+    plain = use()
+    if not plain.divides:
         return None
-    marks = None if thinks else use()._marks
+    marks = None if thinks else plain._marks
     over = "" if marks is None else marks.begin + marks.end
     return use(prompt=begun() + over)
 

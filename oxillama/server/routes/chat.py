@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk, FinishReason
 from oxillama.server.answers import Choice, Delta, logprob_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
@@ -132,7 +131,7 @@ class ChatDialect:
             parts.append({"reasoning_content": delta.reasoning})
         if delta.text:
             parts.append({"content": delta.text})
-        return parts + [{"tool_calls": [call_delta(call)]} for call in delta.calls]
+        return parts + [{"tool_calls": [call.to_dict()]} for call in delta.calls]
 
     def _say_tokens(self, said: dict[str, Any], chunk: Chunk) -> None:
         if self.values.get("logprobs"):
@@ -180,14 +179,6 @@ class ChatDialect:
         said = {"index": choice.index, "message": message, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
         return said | ({"token_ids": choice.token_ids} if self.shows_ids else {})
-
-
-def call_delta(call: ToolCallDelta) -> dict[str, Any]:
-    """A piece of a call as OpenAI's clients put it together."""
-    if call.name is None:
-        return {"index": call.index, "function": {"arguments": call.arguments}}
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def timings_of(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:
