@@ -1,16 +1,11 @@
 """Models from a hub: a stand-in server on this machine, and the cache alone. In processes of their own, since the Hub's
 library reads its settings from the environment when it is imported."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 import oxillama as ox
 from oxillama.hub import download, shard_names
-from tests.hub import Hub
+from tests.hub import Hub, answer_of
 
 pytest.importorskip("huggingface_hub")
 
@@ -28,21 +23,7 @@ except ox.OxiLlamaError as error:
 
 
 def from_hub(endpoint, home, offline=False, **arguments):
-    env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("HF_")}
-    env |= {
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": str(int(offline)),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(arguments)], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of(SCRIPT, endpoint, home, offline, arguments)
 
 
 def test_download_then_cache_alone(hub, tmp_path):

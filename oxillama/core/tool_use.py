@@ -245,9 +245,10 @@ def tool_use_of(
     plain = use()
     if not plain.divides:
         return None
-    marks = None if thinks else plain._marks
-    over = "" if marks is None else marks.begin + marks.end
-    return use(prompt=begun() + over)
+    if thinks:
+        return use(prompt=begun())
+    marks = plain._marks  # nothing else of the prompt matters, so that all such answers share a grammar
+    return use(prompt="" if marks is None else marks.begin + marks.end)
 
 
 def _name(tool: Mapping[str, Any]) -> str:

@@ -1,13 +1,10 @@
 """`from_pretrained` with the Hub's own library, from a stand-in for the Hub and from the cache alone."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.hub import Hub
+from tests.hub import Hub, answer_of
 
 pytest.importorskip("huggingface_hub")
 
@@ -23,21 +20,7 @@ except ValueError as error:
 
 
 def from_pretrained(endpoint, home, offline, **arguments):
-    env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("HF_")}
-    env |= {
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": str(int(offline)),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(arguments)], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of(SCRIPT, endpoint, home, offline, arguments)
 
 
 class Listing(dict):

@@ -13,7 +13,7 @@ from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.models import load_model
 from tests.fakes import assert_idle, core_of
-from tests.models.letters import N_VOCAB, Letters, same
+from tests.models.letters import N_VOCAB, Letters, forwards_and_back, same
 from tests.models.tiny import tiny
 
 MODELS = ("mamba", "mamba2", "jamba", "granitehybrid", "falcon-h1", "lfm2", "nemotron_h_moe-latent", "qwen35",
@@ -56,18 +56,7 @@ def size(slab):
 
 @pytest.mark.parametrize("chunk", [1, 7, 512])
 def test_a_session_forwards_and_back(model, chunk):
-    engine, whole = engine_of(model, prefill_chunk_size=chunk), engine_of(model)
-    rng, tokens = np.random.default_rng(chunk), []
-    for _ in range(12):
-        new = rng.integers(0, N_VOCAB, rng.integers(1, 12)).tolist()
-        at = int(rng.integers(0, len(tokens) + 1)) if rng.random() < 0.4 else len(tokens)
-        tokens = tokens[:at] + new
-        row = engine.forward_prefill(new, at)
-        assert same(row, whole.forward_logits(tokens)[-1])
-        if rng.random() < 0.3:
-            tokens = tokens[: int(rng.integers(0, len(tokens) + 1))]
-            engine.truncate(len(tokens))
-    assert_idle(engine)
+    forwards_and_back(engine_of(model, prefill_chunk_size=chunk), engine_of(model), seed=chunk)
 
 
 @pytest.mark.parametrize(("chunk", "n_slots"), [(3, 4), (16, 7), (512, 40)])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from oxillama.tokenizer import TokenStream
-from tests.fakes import FakeTokenizer
+from tests.fakes import FakeTokenizer, assert_idle
 from tests.models.tiny import Shape
 
 N_VOCAB = Shape().n_vocab
@@ -25,3 +25,18 @@ class Letters(FakeTokenizer):
 
 def same(a, b):
     return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def forwards_and_back(engine, whole, seed):
+    """A session's rows are those of its tokens computed whole, wherever it goes back to in between."""
+    rng, tokens = np.random.default_rng(seed), []
+    for _ in range(12):
+        new = rng.integers(0, N_VOCAB, rng.integers(1, 12)).tolist()
+        at = int(rng.integers(0, len(tokens) + 1)) if rng.random() < 0.4 else len(tokens)
+        tokens = tokens[:at] + new
+        row = engine.forward_prefill(new, at)
+        assert same(row, whole.forward_logits(tokens)[-1])
+        if rng.random() < 0.3:
+            tokens = tokens[: int(rng.integers(0, len(tokens) + 1))]
+            engine.truncate(len(tokens))
+    assert_idle(engine)
