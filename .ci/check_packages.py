@@ -31,10 +31,10 @@ def in_wheel(path: Path) -> set[str]:
 
 
 def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:
-    wanted = {"oxillama/py.typed", "oxillama/data/default.gguf", "oxillama/data/default-draft.gguf"}
+    wanted = {"oxillama/py.typed", "oxillama/shipped/default.gguf", "oxillama/shipped/default-draft.gguf"}
     wanted |= {"oxillama/server/page.html"}
     wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.pyi")}
-    wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.py") if p.parent.name != "data"}
+    wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.py") if p.parent.name != "shipped"}
     compiled = {str(p.relative_to(tree).with_suffix("")) for p in (tree / "oxillama").rglob("*.pyx")}
     found = [f"wheel lacks {n}" for n in sorted(wanted - names)]
     found += [f"wheel lacks the module {m}" for m in sorted(compiled) if not any(n.startswith(m + ".c") for n in names)]
@@ -42,7 +42,7 @@ def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:
         top = name.partition("/")[0]
         if not (top == "oxillama" or top.endswith(".dist-info")):
             found.append(f"wheel installs {name} beside the package")
-        if name.endswith((".c", ".pyx", ".o", ".pyc", ".md")) or name.startswith("oxillama/data/train"):
+        if name.endswith((".c", ".pyx", ".o", ".pyc", ".md")) or name.startswith("oxillama/shipped/train"):
             found.append(f"wheel holds {name}, which is not needed at run time")
     if not any(n.endswith("/LICENSE") for n in names):
         found.append("wheel lacks the licence")

@@ -129,7 +129,7 @@ def third_party_imports(paths):
     """Top-level names of everything that modules of the installed package import, and that Python doesn't bring."""
     found = set()
     for path in paths:
-        if path.parent.name != "data":
+        if path.parent.name != "shipped":
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
                     found |= {alias.name.split(".")[0] for alias in node.names}
@@ -174,8 +174,8 @@ def test_python_version_is_the_same_everywhere():
 
 
 def test_the_shipped_models_are_small_and_typed_markers_are_there():
-    assert 500_000 < (PACKAGE / "data" / "default.gguf").stat().st_size < 3_000_000
-    assert 100_000 < (PACKAGE / "data" / "default-draft.gguf").stat().st_size < 320_000
+    assert 500_000 < (PACKAGE / "shipped" / "default.gguf").stat().st_size < 3_000_000
+    assert 100_000 < (PACKAGE / "shipped" / "default-draft.gguf").stat().st_size < 320_000
     assert (PACKAGE / "py.typed").exists()
     stubs = {p.with_suffix("") for p in PACKAGE.rglob("*.pyi")}
     assert {p.with_suffix("") for p in PACKAGE.rglob("*.pyx")} == stubs

@@ -92,7 +92,7 @@ def test_all_holds_existing_names_once(name):
 
 
 def test_every_folder_of_modules_is_a_package():
-    folders = {p.parent for suffix in ("py", "pyx") for p in PACKAGE.rglob(f"*.{suffix}")} - {PACKAGE / "data"}
+    folders = {p.parent for suffix in ("py", "pyx") for p in PACKAGE.rglob(f"*.{suffix}")} - {PACKAGE / "shipped"}
     assert [f.name for f in folders if not (f / "__init__.py").exists()] == []
 
 

@@ -122,7 +122,7 @@ def closure(module: str, imports: Mapping[str, set[str]]) -> set[str]:
 def package_files() -> dict[str, tuple[str, str]]:
     files = {}
     for path in sorted((ROOT / "oxillama").rglob("*.p*")):
-        if path.suffix in (".py", ".pyx", ".pxd") and "data" not in path.relative_to(ROOT).parts:
+        if path.suffix in (".py", ".pyx", ".pxd") and "shipped" not in path.relative_to(ROOT).parts:
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             earlier = files.get(module, ("", ""))[1]
@@ -218,7 +218,7 @@ def test_imports_of_test_files_are_found(source):
 
 
 PACKAGE = ROOT / "oxillama"
-SCRIPTS = PACKAGE / "data"  # train the shipped model; no part of the package
+SCRIPTS = PACKAGE / "shipped"  # train the shipped model; no part of the package
 MOST_LINES = 600
 # The layers above the kernels and the models, which a reader holds in one head.
 UPPER = ("scheduling", "drafts", "core", "speculative", "snapshot", "engine")

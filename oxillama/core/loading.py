@@ -228,7 +228,7 @@ def shipped_draft() -> str:
 
 
 def shipped_file(name: str, remedy: str) -> str:
-    path = str(files("oxillama") / "data" / name)
+    path = str(files("oxillama") / "shipped" / name)
     if not os.path.exists(path):
         raise LoadError(f"the model that ships with the package is missing ({path}); {remedy}")
     return path

@@ -22,10 +22,10 @@ TYPES = {"tokenizer.ggml.token_type": "INT32", "general.sampling.top_k": "INT32"
 DESCRIPTIONS = {
     "default": "A very small model that tells short stories, adds small numbers and describes characters as JSON. "
     "It ships with oxillama so that the first command, the tests and the examples run offline. "
-    "Trained from scratch by oxillama/data/train_default.py on synthetic text that the script writes itself "
+    "Trained from scratch by oxillama/shipped/train_default.py on synthetic text that the script writes itself "
     "({made}); no other data was used.",
     "draft": "A draft model for the default model of oxillama: it guesses that model's next tokens, for speculative "
-    "decoding. Trained by oxillama/data/train_draft.py on text sampled from the default model, to give that model's "
+    "decoding. Trained by oxillama/shipped/train_draft.py on text sampled from the default model, to give that model's "
     "probabilities ({made}); no other data was used.",
 }
 

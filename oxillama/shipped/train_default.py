@@ -1,7 +1,7 @@
 """Train the model that ships with oxillama, from nothing, and write it as a Q8_0 GGUF file.
 
     pip install -e ".[train]"
-    python oxillama/data/train_default.py       # writes oxillama/data/default.gguf
+    python oxillama/shipped/train_default.py       # writes oxillama/shipped/default.gguf
 
 The script writes its own corpus (``train_stories``, ``train_chat``), trains a byte-level BPE of 1536 tokens on it
 (``train_data``), trains a Llama-architecture model on freshly written documents, never twice on the same one

@@ -1,12 +1,12 @@
 """Train the draft model of the model that ships: a tenth of its size, same tokenizer, made to predict its next token.
 
     pip install -e ".[train]"
-    python oxillama/data/train_draft.py                             # writes oxillama/data/default-draft.gguf
+    python oxillama/shipped/train_draft.py                             # writes oxillama/shipped/default-draft.gguf
 
 The one that ships was made in two runs, the first left while its learning rate was high:
 
-    python oxillama/data/train_draft.py --until 600 --out draft.gguf
-    python oxillama/data/train_draft.py --start draft.gguf --seed 2 --rate 4e-3 --steps 1100
+    python oxillama/shipped/train_draft.py --until 600 --out draft.gguf
+    python oxillama/shipped/train_draft.py --start draft.gguf --seed 2 --rate 4e-3 --steps 1100
 
 Prompts come from the corpus that the teacher was trained on (``train_data``), and the teacher itself answers them, in
 the ways that it is asked (``STYLES``): what a draft meets is its teacher's text, not the corpus. At each token of an

@@ -1,6 +1,6 @@
 """Measure a trained model: how many sums are right, how many records are valid and faithful, and what stories it tells.
 
-    python oxillama/data/train_check.py [default.gguf [temperature=0.7 ...]]
+    python oxillama/shipped/train_check.py [default.gguf [temperature=0.7 ...]]
 
 Every request is asked once greedily and once with the sampling defaults of the file, or those that are given as
 KEY=VALUE after it. ``check`` takes any function from requests to answers, so that another runtime can be measured
