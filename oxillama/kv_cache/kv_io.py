@@ -29,6 +29,7 @@ __all__ = [
     "restore_kv",
     "restore_state",
     "save_kv",
+    "save_source",
     "save_state",
     "values_of",
 ]
@@ -62,6 +63,20 @@ def save_kv(slab: KvSlab, table: Sequence[int], first: int, n_tokens: int) -> Pa
         _gather(slab, data, table, first, panels)
     if n_tokens % PANEL and n:
         _clear(slab, k[-1], v[-1], n_tokens % PANEL)
+    return k, v
+
+
+def save_source(slab: KvSlab, table: Sequence[int], n_tokens: int, n_source: int, n_encoded: int) -> Pair:
+    """`save_kv` of a sequence that begins with a source: n_source tokens that an encoder read, in n_encoded positions.
+
+    Values of other sequences between the two are replaced by zeros.
+    """
+    k, v = save_kv(slab, table, 0, n_tokens)
+    first, filled = divmod(n_source, PANEL)
+    if filled:
+        _clear(slab, k[first], v[first], filled)
+        first += 1
+    k[first : n_encoded // PANEL] = v[first : n_encoded // PANEL] = 0
     return k, v
 
 

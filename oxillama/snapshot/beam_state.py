@@ -49,7 +49,7 @@ from oxillama.snapshot.request_state import (
     read_stop_ids,
     sampler_config_state,
 )
-from oxillama.snapshot.resume_request import adapter_set, tokens_of
+from oxillama.snapshot.resume_request import adapter_set, prompt_of, tokens_of
 from oxillama.snapshot.sequences import put
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class BeamResumer:
         self.given = state.sub("search")
         self.states = [Fields(saved.state, label) for saved in found]
         self.tokens = [tokens_of(saved, engine.spec.n_vocab, label) for saved in found]
-        self.n_prompt = self.states[0].sub("sequence").integer("n_prompt", 1, max(1, len(self.tokens[0])))
+        self.prompts = [prompt_of(engine, *one, label) for one in zip(self.states, self.tokens, strict=True)]
+        self.n_prompt = self.prompts[0].n_positions
         self.limit = self.given.integer("limit", 1, MAX_CONTEXT)
         self.width = self.given.integer("beam_width", max(1, len(found)), MAX_BEAMS)
 
@@ -126,8 +127,8 @@ class BeamResumer:
         self._check_ends(beams)
         computed = [self._n_computed(i, expanded) for i, (*_, expanded) in enumerate(beams)]
         try:
-            prompt, options = self.tokens[0][: self.n_prompt], self._options(cancel_token)
-            search = BeamSearch(engine.core, engine.factory, prompt, options, loras=self._adapters())
+            prompt, options = self.prompts[0], self._options(cancel_token)
+            search = BeamSearch(engine.core, engine.factory, prompt.ids, options, loras=self._adapters())
             fill: list[Fill] = [partial(self._fill, i, n) for i, n in enumerate(computed)]
             go_on(search, beams, found, candidates, dead_end, fill)
         except (ConfigError, GrammarError, ContextOverflowError) as error:
@@ -138,9 +139,9 @@ class BeamResumer:
 
     def _check_beams(self) -> None:
         """Raises SnapshotDamagedError unless all beams have one length and one prompt."""
-        n, prompt = len(self.tokens[0]), self.tokens[0][: self.n_prompt]
-        for state, tokens in zip(self.states, self.tokens, strict=True):
-            if state.sub("sequence").get("n_prompt") != self.n_prompt or tokens[: self.n_prompt] != prompt:
+        n = len(self.tokens[0])
+        for prompt, tokens in zip(self.prompts, self.tokens, strict=True):
+            if prompt != self.prompts[0]:
                 raise SnapshotDamagedError(f"{self.label}: its beams are of several prompts")
             if not self.n_prompt <= len(tokens) == n < self.n_prompt + self.limit:
                 raise SnapshotDamagedError(f"{self.label}: its beams have several lengths, or too many tokens")

@@ -148,21 +148,12 @@ class SnapshotWriter:
     def hold(self, take: Capture, known: BaseContents = EMPTY_BASE) -> Iterator[Contents]:
         """Contents that `take` returns between two steps, with their KV blocks held during the `with` block."""
         self.core.check_open()
-        self.check_kind()
         _ = self.described  # may read the model's file: do so before the step loop waits for the capture
         holding = HeldBlocks(self.core)
         try:
             yield self.between_steps(lambda: holding.keep(take(known)))
         finally:
             holding.end()
-
-    def check_kind(self) -> None:
-        """Raises SnapshotError for an architecture whose prompts an encoder reads."""
-        if self.spec.decoder_start is not None:
-            raise SnapshotError(
-                f"architecture {self.arch} reads prompts with an encoder, and snapshots don't hold what it leaves: "
-                "generate from the prompt again"
-            )
 
     def between_steps(self, action: Callable[[], T]) -> T:
         """Runs an action between two steps of the engine: its result, or the error that it raised."""
@@ -224,6 +215,8 @@ class SnapshotWriter:
         """Contents of a sequence whose first n tokens are computed, with the other state given."""
         weights = [list(pair) for pair in sequence.weights]  # type: ignore[attr-defined]
         described = {"n_prompt": sequence.n_prompt, "n_computed": n, "weights": weights}
+        if sequence.n_source:
+            described["n_source"] = sequence.n_source
         state = self.described | {"kind": kind, "sequence": described, "adapters": self.adapters} | state
         # This comes last, since blocks are held from here on.
         found, let_go = save_sequence(self.core, sequence, n, known.since, known.n_common(sequence))
@@ -293,7 +286,6 @@ class SnapshotWriter:
 
     def check(self, reader: SnapshotReader) -> None:
         """Raises SnapshotMismatchError, which names the difference, unless a snapshot is of an engine like this one."""
-        self.check_kind()
         model = reader.state.sub("model")
         arch = model.text("arch")
         if arch != self.arch:

@@ -48,9 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Given",
+    "SavedPrompt",
     "TextResumer",
     "adapter_set",
     "check_together",
+    "prompt_of",
     "tokens_of",
 ]
 
@@ -65,6 +67,42 @@ def tokens_of(saved: Contents, n_vocab: int, label: str) -> list[int]:
     if rows is None or any(not least <= token < n_vocab for token in tokens):
         raise SnapshotDamagedError(f"{label}: its tokens are missing, or not all from 0 to {n_vocab - 1}")
     return tokens
+
+
+class SavedPrompt(NamedTuple):
+    """Prompt of a saved request: token ids as they were given, positions that it takes, and those that an encoder
+    filled."""
+
+    ids: list[int]
+    n_positions: int
+    n_encoded: int
+
+
+def prompt_of(engine: EngineContext, state: Fields, tokens: list[int], label: str) -> SavedPrompt:
+    """The prompt that the saved tokens begin with.
+
+    Raises SnapshotDamagedError, and SnapshotMismatchError if an encoder has read it into KV blocks of another size.
+    """
+    sequence = state.sub("sequence")
+    n = sequence.integer("n_prompt", 1, max(1, len(tokens)))
+    n_source = sequence.maybe_integer("n_source", 1, n)
+    if (n_source is None) != (engine.spec.decoder_start is None):
+        raise sequence.wrong("n_source", "the tokens that an encoder reads, if the model has one,")
+    if n_source is None:
+        return SavedPrompt(tokens[:n], n, 0)
+    ids = tokens[:n_source]
+    placed, fields = engine.factory.place(ids, {})
+    if placed != tokens[:n]:
+        theirs, mine = state.sub("engine").sub("config").integer("kv_block_size"), engine.config.kv_block_size
+        if theirs != mine:
+            raise SnapshotMismatchError(
+                f"{label}: an encoder has read its prompt into KV blocks of {theirs} tokens, and this engine's have "
+                f"{mine}: load it with kv_block_size={theirs}"
+            )
+        raise SnapshotDamagedError(f"{label}: behind the prompt of {n_source} tokens are others than a decoder's first")
+    if 0 < sequence.integer("n_computed") < fields["n_encoded"]:
+        raise sequence.wrong("n_computed", f"0, or at least the {fields['n_encoded']} positions of its prompt")
+    return SavedPrompt(ids, n, fields["n_encoded"])
 
 
 def adapter_set(loras: LoraRegistry, weights: list[tuple[str, float]], files: Fields, label: str) -> LoraSet:
@@ -106,7 +144,8 @@ class TextResumer:
         self.state = Fields(saved.state, label)
         self.given, self.sequence = self.state.sub("text"), self.state.sub("sequence")
         self.tokens = tokens_of(saved, engine.spec.n_vocab, label)
-        self.n_prompt = self.sequence.integer("n_prompt", 1, max(1, len(self.tokens)))
+        self.prompt = prompt_of(engine, self.state, self.tokens, label)
+        self.n_prompt = self.prompt.n_positions
         self.reader = LogprobReader(label, engine.tokenizer.token_bytes)
         self.drafts = self._drafts(draft)
 
@@ -168,7 +207,7 @@ class TextResumer:
 
     def request(self, options: TextOptions, outbox: ResultQueue, index: int) -> GenerationRequest:
         """A request in the state of the saved one."""
-        engine, prompt, drawn = self.engine, self.tokens[: self.n_prompt], self.tokens[self.n_prompt :]
+        engine, drawn = self.engine, self.tokens[self.n_prompt :]
         n_computed = self.sequence.integer("n_computed", 0, max(0, len(self.tokens) - 1))
         weights, files = self.sequence.scaled("weights"), self.state.sub("adapters").sub("files")
         adapters = adapter_set(engine.loras, weights, files, self.label)
@@ -178,8 +217,9 @@ class TextResumer:
             # The saved seed is the completion's own already.
             begin = partial(self.begin, n_computed, holder)
             echo = self.given.maybe_text("echo") or ""
-            request = engine.factory.request(prompt, options, outbox, index=index, echo=echo, begin=begin)
-            data = read_sampler(self.state.sub("sampler"), self.saved.tensors, self.tokens)
+            request = engine.factory.request(self.prompt.ids, options, outbox, index=index, echo=echo, begin=begin)
+            seen = self.tokens[self.prompt.n_encoded :]
+            data = read_sampler(self.state.sub("sampler"), self.saved.tensors, seen)
             request.go_on(drawn, data, finished=self.given.get("finished") is not None)
         except (ConfigError, GrammarError, ContextOverflowError) as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
@@ -230,8 +270,9 @@ def check_text(resumer: TextResumer, chunks: SequenceOf[Chunk]) -> None:
     if reason is not None and (n_shown != n or resumer.sequence.integer("n_computed")):
         raise given.wrong("n_shown", f"{n}, with nothing computed, as it has finished")
     sampler = resumer.state.sub("sampler")
-    if sampler.integer("n_prompt") != n_prompt:
-        raise sampler.wrong("n_prompt", f"{n_prompt}, the tokens of its prompt")
+    n_seen = n_prompt - resumer.prompt.n_encoded
+    if sampler.integer("n_prompt") != n_seen:
+        raise sampler.wrong("n_prompt", f"{n_seen}, the tokens of its prompt")
     _check_ends(resumer, kept=given.get("include_stop") is True and reason == "stop")
     if given.get("echo") and (n_shown > n_prompt or chunks or reason is not None):
         raise given.wrong("echo", "null: a part of the text is there already")
@@ -274,7 +315,9 @@ def _check_end(resumer: TextResumer, chunk: Chunk, name: str) -> None:
         raise given.wrong("unread", f"what ended the text: {name} says {stop!r:.60}")
     if chunk.end is not None and (given.get("logprobs") is None or chunk.end.token_id != stop):
         raise given.wrong("unread", f"the log-probability of the token that ended the text: {name} has another")
-    counts = resumer.n_prompt, len(resumer.tokens) - resumer.n_prompt, given.maybe_integer("n_cached") or 0
+    n_given = len(resumer.prompt.ids)
+    n_cached = min(given.maybe_integer("n_cached") or 0, n_given)
+    counts = n_given, len(resumer.tokens) - resumer.n_prompt, n_cached
     if chunk.usage is not None and chunk.usage != Usage(*counts):
         raise given.wrong("unread", f"{Usage(*counts)}: {name} says {chunk.usage}")
 
@@ -347,7 +390,7 @@ def check_together(resumers: SequenceOf[TextResumer]) -> None:
     """The completions of one prompt: all are of the same, and each has its number."""
     first = resumers[0]
     for i, one in enumerate(resumers):
-        if one.tokens[: one.n_prompt] != first.tokens[: first.n_prompt]:
+        if one.prompt != first.prompt:
             raise SnapshotDamagedError(f"{one.label}: its completions are of several prompts")
         if len(resumers) > 1 and one.given.integer("number") != i:
             raise one.given.wrong("number", f"{i}, its place among the completions,")

@@ -11,7 +11,7 @@ from oxillama.config import MAX_CONTEXT
 from oxillama.errors import KvCacheFullError, SnapshotDamagedError, SnapshotMismatchError
 from oxillama.kernels.attention import KvSlab
 from oxillama.kernels.recurrent import RecurrentSlab
-from oxillama.kv_cache.kv_io import PANEL, hold_kv, n_panels, panel_shapes, restore_kv
+from oxillama.kv_cache.kv_io import PANEL, hold_kv, n_panels, panel_shapes, restore_kv, save_source
 from oxillama.scheduling.prefix_cache import BLOCK, WINDOWED
 from oxillama.snapshot.format.layout import Section
 from oxillama.snapshot.format.reader import ArrayRows
@@ -80,10 +80,13 @@ def save_sequence(
 ) -> tuple[dict[str, ArrayRows], Callable[[], None]]:
     """Tokens, and the keys, values and states of the first n; and a function that releases the blocks of these.
 
-    since: rows that the base file has, valid for n_common tokens. Full blocks are not copied: their reference counts
-    keep them from being written to until that function is called, in a turn of the step loop.
+    since: rows that the base file has, valid for n_common tokens; nothing of it is used for a sequence with a prompt
+    that an encoder reads, since all that it leaves depends on the whole prompt. Full blocks are not copied: their
+    reference counts keep them from being written to until that function is called, in a turn of the step loop.
     """
     tensors = {"tokens": ArrayRows.whole(np.array(sequence.tokens, np.int32))}
+    if sequence.n_encoded:
+        return tensors | _source_arrays(core, sequence, n), lambda: None
     windows, used = core.scheduler.blocks.windows, {BLOCK: n, WINDOWED: n}
     for name, slab in named_slabs(core.runner.arrays) if n else ():
         if isinstance(slab, RecurrentSlab):
@@ -106,6 +109,16 @@ def save_sequence(
     all_held = core.scheduler.blocks.held
     all_held.append(held)
     return tensors, lambda: _let_go(all_held, held)
+
+
+def _source_arrays(core: SequenceOwner, sequence: Sequence, n: int) -> dict[str, ArrayRows]:
+    """Copies of keys and values of a sequence that begins with what an encoder left of its prompt."""
+    found: dict[str, ArrayRows] = {}
+    for name, slab in named_slabs(core.runner.arrays) if n else ():
+        assert isinstance(slab, KvSlab)
+        pair = save_source(slab, sequence.block_table, n, sequence.n_source, sequence.n_encoded)
+        found |= {f"{name}.{part}": ArrayRows.whole(panels) for part, panels in zip("kv", pair, strict=True)}
+    return found
 
 
 def _let_go(all_held: list[Held], held: Held) -> None:

@@ -1,7 +1,6 @@
 """T5 in the engine: an encoder reads each prompt once and whole, and however it is served, the bits are the same."""
 
 import asyncio
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from oxillama.core.loading import EngineParts
 from oxillama.core.runner import Runner
 from oxillama.engine import Engine
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, SnapshotError, UnsupportedModelError
+from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, UnsupportedModelError
 from oxillama.lora import Lora
 from oxillama.models import load_model
-from oxillama.models.t5 import Encoder
+from tests.engine.encoded import EncodedPrompts
 from tests.fakes import assert_idle, core_of
 from tests.lora.loaded import adapter_for
 from tests.models.letters import N_VOCAB, Letters
@@ -52,23 +51,6 @@ def engine_of(model, n_blocks=60, **fields):
 def prompts_of(seed, *sizes):
     rng = np.random.default_rng(seed)
     return [rng.integers(0, N_VOCAB, n).tolist() for n in sizes]
-
-
-class Counted:
-    """The prompts that encoders read while it is entered."""
-
-    def __enter__(self):
-        self.read, run = [], Encoder.run
-        self.patch = patch.object(Encoder, "run", lambda me, slab, batch: run(me, slab, self.note(batch)))
-        self.patch.start()
-        return self.read
-
-    def note(self, batch):
-        self.read += [list(span.tokens) for span in batch.spans]
-        return batch
-
-    def __exit__(self, *error):
-        self.patch.stop()
 
 
 def test_logits_against_the_twin(model, path):
@@ -114,12 +96,12 @@ def test_together_as_alone(model, chunk, n_blocks):
 def test_a_prompt_is_read_once(model):
     engine = engine_of(model)
     first, second = prompts_of(4, 40, 41)
-    with Counted() as read:
+    with EncodedPrompts() as read:
         found = [engine.generate(p, max_tokens=9, seed=1) for p in (first, first, first[:-1], second, first)]
     assert read == [first, first[:-1], second]
     assert found[1].token_ids == found[0].token_ids == found[4].token_ids
     assert [c.cached_tokens for c in found] == [0, 40, 0, 0, 40]
-    with Counted() as read:
+    with EncodedPrompts() as read:
         engine.generate(first, max_tokens=9, seed=1, cache_salt="another")
         engine.generate(second, max_tokens=9, seed=1, cache_prompt=False)
         engine.generate([second[:30]] * 3, max_tokens=9, seed=1)
@@ -131,7 +113,7 @@ def test_a_prompt_is_read_once(model):
 def test_a_prompt_is_read_once_for_all_of_its_completions(model):
     engine = engine_of(model)
     (ids,) = prompts_of(5, 70)
-    with Counted() as read:
+    with EncodedPrompts() as read:
         engine.generate(ids, n=4, max_tokens=5, seed=1)
         engine.beam_search(ids, beam_width=3, max_new_tokens=5)
     assert read == [ids]
@@ -142,7 +124,7 @@ def test_a_prompt_is_read_again_after_its_blocks_are_gone(model):
     first, *others = prompts_of(6, 40, 90, 90)
     expected = engine.generate(first, max_tokens=9, seed=1).token_ids
     engine.generate(others, max_tokens=30, seed=1)
-    with Counted() as read:
+    with EncodedPrompts() as read:
         assert engine.generate(first, max_tokens=9, seed=1).token_ids == expected
     assert read == [first]
     assert_idle(engine)
@@ -155,7 +137,7 @@ def test_long_prompts_do_not_wait_for_ever_beside_texts(model):
     alone = engine.generate(long, max_tokens=3, seed=1).token_ids
     stream = engine.stream(short, max_tokens=100, seed=1, ignore_eos=True)
     next(stream)
-    with Counted() as read:
+    with EncodedPrompts() as read:
         assert engine.generate([9, *long[1:]], max_tokens=3, seed=1).token_ids != []
     assert read == [[9, *long[1:]]]
     assert engine.generate(long, max_tokens=3, seed=1).token_ids == alone
@@ -222,7 +204,7 @@ def test_adapters_change_both_parts(model, path, tmp_path):
     changed = engine.forward_logits(ids, decoder_tokens=text, lora="a")
     assert np.abs(changed - plain).max() > 0.01
     assert not (engine.embed(ids, pooling="none", lora="a") == states).all()
-    with Counted() as read:
+    with EncodedPrompts() as read:
         own = [engine.generate(ids, max_tokens=9, seed=1, lora=x).token_ids for x in (None, "a", None, "a")]
     assert len(read) == 2
     assert own[:2] == own[2:]
@@ -292,7 +274,6 @@ def test_what_continues_a_prompt_is_refused(model):
 def test_what_an_encoder_leaves_out_is_refused(model):
     engine = engine_of(model)
     for call, error, match in (
-        (lambda: engine.stream([1, 2], max_tokens=3).snapshot(), SnapshotError, "snapshots don't hold what it leaves"),
         (lambda: engine.generate([1], prompt_logprobs=1), ConfigError, "prompt_logprobs must be left out"),
         (lambda: engine.forward_logits([1]), ConfigError, "architecture t5 needs decoder_tokens"),
         (lambda: engine.forward_logits([1], decoder_tokens=[]), ConfigError, "decoder_tokens is empty"),
@@ -307,15 +288,6 @@ def test_what_an_encoder_leaves_out_is_refused(model):
     ):
         with pytest.raises(error, match=match):
             call()
-    assert_idle(engine)
-
-
-def test_searches_and_batches_are_not_saved(model):
-    engine = engine_of(model)
-    with engine.beam_rounds([1, 2, 3], beam_width=2, max_new_tokens=4) as rounds:
-        next(iter(rounds))
-        with pytest.raises(SnapshotError, match="architecture t5 reads prompts with an encoder"):
-            rounds.snapshot_bytes()
     assert_idle(engine)
 
 
