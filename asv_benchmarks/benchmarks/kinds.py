@@ -27,6 +27,10 @@ KINDS: dict[str, dict[str, int]] = {
     "llama4": {"n_layers": 8, "n_ff": 3072, "n_experts": 8, "n_used": 1},
     "apertus": {"n_layers": 20, "n_ff": 8192},
     "minimax-m2": {"n_ff": 544, "n_experts": 32},
+    "minimax-01": {"n_layers": 8, "n_ff": 544, "n_experts": 32},
+    "minimax-m3": {"n_ff": 544, "n_experts": 32, "n_chosen": 256},
+    "glm-dsa": {"n_ff": 544, "n_experts": 32, "rank": 512, "n_groups": 4, "n_chosen": 128},
+    "hrm_text": {"n_layers": 24, "n_ff": 6144},
     "nemotron_h_moe": {"n_layers": 24, "n_ff": 1536, "n_experts": 16, "n_used": 4, "n_ssm_heads": 64, "ssm_dim": 64},
 }
 COMMON = {

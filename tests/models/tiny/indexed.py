@@ -12,7 +12,8 @@ HEADS = 12  # of few, all may give a key nothing, and ties are no choice
 
 
 def width(s):
-    return s.n_rot + 7
+    """Of the heads of an indexer: odd in tiny models, 128 as published in those of real sizes."""
+    return s.n_rot + (7 if s.n_rot < 64 else 64)
 
 
 def deepseek32_layer(s, i):
